@@ -1,1 +1,1 @@
-"""What a graph is: nodes that compute, tensors that flow between them, and the rules by which both are made and read."""
+"""What a graph is: nodes that compute, tensors between them, and the rules that make and read both."""

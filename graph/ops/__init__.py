@@ -1,1 +1,1 @@
-"""The ops, one file per family: each is one `OpDef`, from which shape checks, kernels, gradients and costs all follow."""
+"""The ops, one file per family. Each op is one `define(...)` beside the public function that adds it to a graph."""

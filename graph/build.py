@@ -1,0 +1,248 @@
+"""From what users write to nodes: turning values into tensors, and applying ops to them.
+
+Every public op function is `apply(...)` on operands turned into tensors by `convert`. An operand that is no tensor becomes a
+Const under the op's own name scope (`add/y`), as in TensorFlow, so that graphs read alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from . import dtypes
+from .dtypes import DType, as_dtype
+from .graph import Graph, get_default_graph
+from .node import Node, Tensor
+from .opdef import define
+from .shape import as_dims, is_static, text
+
+TensorLike: TypeAlias = Any
+"""Anything that stands for a tensor: a Tensor, a variable, an array, a number, a (nested) list of those."""
+
+
+def apply(op: str, inputs: Sequence[Tensor] = (), attrs: dict[str, Any] | None = None, name: str | None = None) -> Tensor:
+    """Add a node with one output and give that output."""
+    return make(op, inputs, attrs, name).outputs[0]
+
+
+def make(op: str, inputs: Sequence[Tensor] = (), attrs: dict[str, Any] | None = None, name: str | None = None) -> Node:
+    """Add a node to the graph of its inputs (the default graph when it has none)."""
+    return (inputs[0].op.graph if inputs else get_default_graph()).create(op, inputs, attrs, name)
+
+
+def convert(value: TensorLike, dtype: Any = None, name: str | None = None, prefer: DType | None = None) -> Tensor:
+    """A tensor for anything that stands for one (TF1's `convert_to_tensor`).
+
+    Args:
+        value: a tensor, a variable (its value), an array, a number, text, or nested lists of those.
+        dtype: the element type it must have; None: its own.
+        name: name of the Const made for a value.
+        prefer: element type for a Python value, tried first; a value that it cannot hold keeps its own type.
+
+    Raises:
+        TypeError: it has another type than asked for, or none. ValueError: it has no regular shape.
+    """
+    if dtype is not None:
+        dtype = as_dtype(dtype)
+    if isinstance(value, Tensor):
+        tensor = value
+    else:
+        as_tensor = getattr(value, "_as_tensor", None)  # variables, IndexedSlices: anything that can become a tensor
+        if as_tensor is not None:
+            tensor = as_tensor()
+        elif isinstance(value, (list, tuple)) and _holds_tensor(value):
+            from .ops.array import stack
+
+            tensor = stack([convert(v, dtype) for v in value], name=name or "packed")
+        else:
+            return constant(value, dtype if dtype is not None else _preferred(value, prefer), name=name or "Const")
+    if dtype is not None and tensor.dtype.base is not dtype.base:
+        raise TypeError(f"Tensor conversion requested dtype {dtype.name} for Tensor with dtype {tensor.dtype.name}: {tensor!r}; use dt.cast")
+    return tensor
+
+
+convert_to_tensor = convert
+
+
+def _holds_tensor(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(_holds_tensor(v) for v in value)
+    return isinstance(value, Tensor) or hasattr(value, "_as_tensor")
+
+
+def _preferred(value: Any, prefer: DType | None) -> DType | None:
+    """`prefer`, if a Python number of this kind may become it: an int any number, a float any floating or complex type."""
+    if prefer is None:
+        return None
+    if isinstance(value, bool) or prefer.base.is_bool:
+        return prefer.base if isinstance(value, bool) and prefer.base.is_bool else None
+    if isinstance(value, int):
+        return prefer.base
+    if isinstance(value, float):
+        return prefer.base if prefer.is_floating or prefer.is_complex else None
+    if isinstance(value, (list, tuple)):
+        kinds = {_preferred(v, prefer) for v in value}
+        return kinds.pop() if len(kinds) == 1 else None
+    return None
+
+
+def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
+    """The NumPy array for a value, with TensorFlow's defaults: Python floats are float32, ints int32.
+
+    Raises:
+        TypeError: no element type fits, or an int does not fit into `dtype`. ValueError: ragged lists.
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        array = np.asarray(value)
+        if dtype is None:
+            found = as_dtype(array.dtype)
+            return array if found is not dtypes.string else array.astype(object)
+        if array.dtype == dtype.np:
+            return array
+        return array.astype(dtype.np)
+    if hasattr(value, "__dlpack__") or hasattr(value, "__array__"):
+        return to_array(np.asarray(value), dtype)
+    try:
+        array = np.array(value)
+    except ValueError as e:
+        raise ValueError(f"Cannot make a tensor of {_short(value)}: its lists have unequal lengths") from e
+    except OverflowError as e:
+        raise TypeError(f"Cannot make a tensor of {_short(value)}: {e}") from e
+    if array.dtype.kind in "USO":
+        return _string_array(value, array, dtype)
+    if dtype is None:
+        default = {"f": dtypes.float32, "i": dtypes.int32, "b": dtypes.bool_, "c": dtypes.complex128}.get(array.dtype.kind)
+        dtype = default or as_dtype(array.dtype)
+        if array.size == 0 and array.dtype.kind == "f" and not _has_array(value):
+            dtype = dtypes.float32
+        elif _has_array(value):  # a list of arrays keeps the arrays' own type
+            dtype = as_dtype(array.dtype)
+    if dtype is dtypes.string:
+        raise TypeError(f"Expected text, got {_short(value)}")
+    if dtype.is_integer and array.dtype.kind == "f" and array.size:
+        raise TypeError(f"Expected {dtype.name}, got {_short(value)} of type float: a fraction would be lost; use dt.cast")
+    if dtype.is_bool and array.dtype.kind != "b" and array.size:
+        raise TypeError(f"Expected bool, got {_short(value)}")
+    if dtype.is_integer and array.size and (array.min() < dtype.min or array.max() > dtype.max):
+        raise TypeError(f"{_short(value)} does not fit into {dtype.name} ({dtype.min} to {dtype.max})")
+    return array.astype(dtype.np)
+
+
+def _string_array(value: Any, array: np.ndarray[Any, Any], dtype: DType | None) -> np.ndarray[Any, Any]:
+    if dtype not in (None, dtypes.string):
+        raise TypeError(f"Expected {dtype.name if dtype else ''}, got {_short(value)}")
+    out = np.empty(array.shape, object)
+    flat = array.astype(object).ravel()
+    for i, item in enumerate(flat):
+        if not isinstance(item, (str, bytes)):
+            raise TypeError(f"Cannot make a tensor of {_short(value)}: {type(item).__name__} is no element type")
+        out.reshape(-1)[i] = item.encode() if isinstance(item, str) else item
+    return out
+
+
+def _has_array(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(_has_array(v) for v in value)
+    return isinstance(value, (np.ndarray, np.generic))
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 80 else shown[:77] + "..."
+
+
+define(
+    "Const",
+    infer=lambda inputs, attrs: [(as_dtype("string") if attrs["value"].dtype == object else as_dtype(attrs["value"].dtype), attrs["value"].shape)],
+    reference=lambda *, value: value,
+)
+
+
+def constant(value: Any, dtype: Any = None, shape: Any = None, name: str = "Const", verify_shape: bool = False) -> Tensor:
+    """A tensor with this value.
+
+    Args:
+        value: array, number, text or nested lists. Python floats become float32, ints int32, as in TensorFlow 1.
+        dtype: element type; None: the value's own.
+        shape: if given, the value is repeated (its last element fills the rest, as in TensorFlow 1) to this shape.
+        name: name of the node.
+        verify_shape: refuse a value that has not exactly `shape`.
+
+    Raises:
+        TypeError: the value has no element type, or does not fit into `dtype`. ValueError: it has more elements than `shape`.
+
+    >>> constant([1, 2, 3]).dtype.name
+    'int32'
+    """
+    if isinstance(value, Tensor):
+        raise TypeError(f"A constant is made from a value, not from {value!r}; use dt.identity")
+    array = to_array(value, as_dtype(dtype).base if dtype is not None else None)
+    if shape is not None:
+        dims = as_dims(shape)
+        if not is_static(dims):
+            raise ValueError(f"A constant needs a complete shape, not {text(dims)}")
+        assert dims is not None
+        array = _fill_shape(array, tuple(d for d in dims if d is not None), verify_shape)
+    elif array is value or array.base is not None:
+        array = array.copy()  # the caller may change his array later; the graph must not follow
+    array.flags.writeable = False
+    return apply("Const", (), {"value": array}, name)
+
+
+def _fill_shape(array: np.ndarray[Any, Any], shape: tuple[int, ...], verify: bool) -> np.ndarray[Any, Any]:
+    if array.shape == shape:
+        return array.copy()
+    if verify:
+        raise ValueError(f"The value has shape {text(array.shape)}, not {text(shape)}")
+    count = int(np.prod(shape))
+    if array.size > count or (array.size == 0 and count):
+        raise ValueError(f"Too many elements for shape {text(shape)}: it holds {count}, the value has {array.size}")
+    flat = array.ravel()
+    return np.concatenate([flat, np.repeat(flat[-1:], count - array.size)]).reshape(shape)
+
+
+define(
+    "Placeholder",
+    infer=lambda inputs, attrs: [(attrs["dtype"], attrs["shape"])],
+    reference=None,
+    internal_attrs=("dtype", "shape"),
+)
+
+
+def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:
+    """A tensor whose value must be fed in every step that needs it.
+
+    >>> x = placeholder("float32", [None, 784])
+    """
+    return apply("Placeholder", (), {"dtype": as_dtype(dtype).base, "shape": as_dims(shape)}, name)
+
+
+def graph_of(*values: Any) -> Graph:
+    """The graph that these values belong to; the default graph when none of them is a tensor."""
+    for v in values:
+        if isinstance(v, Tensor):
+            return v.op.graph
+        if isinstance(v, (list, tuple)):
+            for w in v:
+                if isinstance(w, Tensor):
+                    return w.op.graph
+    return get_default_graph()
+
+
+def convert_pair(x: TensorLike, y: TensorLike, name: str) -> tuple[Tensor, Tensor, str]:
+    """Both operands of a binary op as tensors of one element type, and the node's name.
+
+    A Python value takes the other operand's type and becomes a Const under the op's own scope (`add/y`).
+    """
+    if isinstance(x, Tensor) and isinstance(y, Tensor):
+        return x, y, name
+    with graph_of(x, y).name_scope(name) as scope:
+        if isinstance(x, Tensor) or hasattr(x, "_as_tensor"):
+            a = convert(x)
+            b = convert(y, name="y", prefer=a.dtype.base)
+        else:
+            b = convert(y, name="y") if isinstance(y, Tensor) or hasattr(y, "_as_tensor") else convert(y, name="y")
+            a = convert(x, name="x", prefer=b.dtype.base)
+    return a, b, scope

@@ -1,0 +1,158 @@
+"""Errors: one class per status code, as TensorFlow 1 has them (`tf.errors`).
+
+A class says what kind of trouble it was; `fault` says whose: the user's, a peer's (another process or the network), or
+Dovetail's own. An error that concerns a node knows it, so that its text can end with the user's own source line.
+Errors travel between processes as (code, message, node, task) and are rebuilt with `from_code`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+Fault = Literal["user", "peer", "dovetail"]
+
+
+class OpError(Exception):
+    """Base of every error that running a graph can raise.
+
+    Attributes:
+        node_def: the node (or its name) that failed, or None.
+        op: alias of `node_def`, TensorFlow 1's second spelling.
+        message: the text without class name.
+        error_code: TensorFlow's integer status code.
+        fault: who can mend it: "user", "peer" or "dovetail".
+    """
+
+    code: ClassVar[str] = "UNKNOWN"
+    error_code: ClassVar[int] = 2
+    fault: ClassVar[Fault] = "dovetail"
+
+    def __init__(self, node_def: Any, op: Any, message: str) -> None:
+        super().__init__(message)
+        self.node_def = node_def
+        self.op = op
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Nodes belong to a graph; an error that is pickled (multiprocessing, pytest-xdist) keeps only their names.
+        return type(self), (_name_of(self.node_def), _name_of(self.op), self.message)
+
+
+def _name_of(node: Any) -> Any:
+    return getattr(node, "name", node)
+
+
+class CancelledError(OpError):
+    """The step was cancelled: its session was closed, or another part of the step failed."""
+
+    code, error_code, fault = "CANCELLED", 1, "user"
+
+
+class UnknownError(OpError):
+    """An error of no other class, such as an address that is already in use."""
+
+    code, error_code, fault = "UNKNOWN", 2, "dovetail"
+
+
+class InvalidArgumentError(OpError):
+    """Something given was wrong: a feed, a device, a value."""
+
+    code, error_code, fault = "INVALID_ARGUMENT", 3, "user"
+
+
+class DeadlineExceededError(OpError):
+    """A time limit ran out before the work was done."""
+
+    code, error_code, fault = "DEADLINE_EXCEEDED", 4, "peer"
+
+
+class NotFoundError(OpError):
+    """Something named does not exist: a file, a session target, a container."""
+
+    code, error_code, fault = "NOT_FOUND", 5, "user"
+
+
+class AlreadyExistsError(OpError):
+    """Something to be made exists already."""
+
+    code, error_code, fault = "ALREADY_EXISTS", 6, "user"
+
+
+class PermissionDeniedError(OpError):
+    """The caller may not do this."""
+
+    code, error_code, fault = "PERMISSION_DENIED", 7, "user"
+
+
+class ResourceExhaustedError(OpError):
+    """Memory, or a bounded queue, is full."""
+
+    code, error_code, fault = "RESOURCE_EXHAUSTED", 8, "user"
+
+
+class FailedPreconditionError(OpError):
+    """The state is not ready for this, such as a variable that was never initialised."""
+
+    code, error_code, fault = "FAILED_PRECONDITION", 9, "user"
+
+
+class AbortedError(OpError):
+    """The work was lost and may be tried again: a task restarted, a session is gone."""
+
+    code, error_code, fault = "ABORTED", 10, "peer"
+
+
+class OutOfRangeError(OpError):
+    """An input is exhausted: the end of a queue, a data set, a file."""
+
+    code, error_code, fault = "OUT_OF_RANGE", 11, "user"
+
+
+class UnimplementedError(OpError):
+    """No kernel or feature for this exists."""
+
+    code, error_code, fault = "UNIMPLEMENTED", 12, "dovetail"
+
+
+class InternalError(OpError):
+    """An invariant of Dovetail's own was broken: please report it."""
+
+    code, error_code, fault = "INTERNAL", 13, "dovetail"
+
+
+class UnavailableError(OpError):
+    """A task cannot be reached: dead, stopped, cut off, or not started yet."""
+
+    code, error_code, fault = "UNAVAILABLE", 14, "peer"
+
+
+class DataLossError(OpError):
+    """Stored or received data are damaged beyond use."""
+
+    code, error_code, fault = "DATA_LOSS", 15, "dovetail"
+
+
+class UnauthenticatedError(OpError):
+    """The caller did not show a key that the server accepts."""
+
+    code, error_code, fault = "UNAUTHENTICATED", 16, "user"
+
+
+_CLASSES: tuple[type[OpError], ...] = (
+    CancelledError, UnknownError, InvalidArgumentError, DeadlineExceededError, NotFoundError, AlreadyExistsError,
+    PermissionDeniedError, ResourceExhaustedError, FailedPreconditionError, AbortedError, OutOfRangeError,
+    UnimplementedError, InternalError, UnavailableError, DataLossError, UnauthenticatedError,
+)  # fmt: skip
+_BY_CODE = {cls.code: cls for cls in _CLASSES}
+
+
+def from_code(code: str, message: str, node: Any = None) -> OpError:
+    """The error with this code; an unknown code gives `UnknownError`, so that newer peers are understood.
+
+    >>> from_code("UNAVAILABLE", "gone")
+    UnavailableError(...)
+    """
+    return _BY_CODE.get(code, UnknownError)(node, node, message)

@@ -1,0 +1,683 @@
+"""The graph under construction: nodes in order of creation, their names, and the open blocks.
+
+A graph only grows. A node's inputs exist before it does, so the data edges cannot form a cycle; a control edge added later
+could, and is refused when it would. Every check of a new node happens before the graph changes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from .node import Node, Tensor
+from .opdef import OpDef
+from .opdef import opdef as find_opdef
+from .scopes import ControlBlock, DeviceBlock, Scopes, control_inputs_for, requested_device
+from .shape import text
+from .source import Origin, caller, locate
+
+
+class GraphKeys:
+    """Standard names of collections, as TensorFlow 1 has them."""
+
+    GLOBAL_VARIABLES = "variables"
+    VARIABLES = "variables"
+    LOCAL_VARIABLES = "local_variables"
+    METRIC_VARIABLES = "metric_variables"
+    MODEL_VARIABLES = "model_variables"
+    TRAINABLE_VARIABLES = "trainable_variables"
+    SUMMARIES = "summaries"
+    QUEUE_RUNNERS = "queue_runners"
+    TABLE_INITIALIZERS = "table_initializer"
+    ASSET_FILEPATHS = "asset_filepaths"
+    MOVING_AVERAGE_VARIABLES = "moving_average_variables"
+    REGULARIZATION_LOSSES = "regularization_losses"
+    CONCATENATED_VARIABLES = "concatenated_variables"
+    SAVERS = "savers"
+    WEIGHTS = "weights"
+    BIASES = "biases"
+    ACTIVATIONS = "activations"
+    UPDATE_OPS = "update_ops"
+    LOSSES = "losses"
+    SAVEABLE_OBJECTS = "saveable_objects"
+    RESOURCES = "resources"
+    LOCAL_RESOURCES = "local_resources"
+    TRAINABLE_RESOURCE_VARIABLES = "trainable_resource_variables"
+    INIT_OP = "init_op"
+    LOCAL_INIT_OP = "local_init_op"
+    READY_OP = "ready_op"
+    READY_FOR_LOCAL_INIT_OP = "ready_for_local_init_op"
+    SUMMARY_OP = "summary_op"
+    GLOBAL_STEP = "global_step"
+    TRAIN_OP = "train_op"
+    COND_CONTEXT = "cond_context"
+    WHILE_CONTEXT = "while_context"
+
+
+class Graph:
+    """A dataflow graph.
+
+    >>> g = Graph()
+    >>> with g.as_default(), g.device("/job:ps"):
+    ...     c = constant(1.0)
+    >>> c.device
+    '/job:ps'
+    """
+
+    def __init__(self) -> None:
+        self._nodes: list[Node] = []
+        self._by_name: dict[str, Node] = {}
+        self._names_in_use: dict[str, int] = {}
+        self._collections: dict[str, list[Any]] = {}
+        self._lock = threading.RLock()
+        self._scopes = Scopes()
+        self._thread_scopes: threading.local | None = None
+        self._finalized = False
+        # Control edges against the order of creation: while there are none, no edge can close a cycle.
+        self._has_late_edges = False
+        self._unfeedable: set[Tensor] = set()
+        self._unfetchable: set[Node] = set()
+        self.seed: int | None = None
+        """Graph-level random seed (`set_random_seed`)."""
+
+    # --- looking at it ---------------------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """Grows with every node: the number of nodes."""
+        return len(self._nodes)
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """All nodes in order of creation."""
+        return self._nodes
+
+    @property
+    def finalized(self) -> bool:
+        """Whether the graph refuses to grow."""
+        return self._finalized
+
+    def finalize(self) -> None:
+        """Make the graph refuse to grow, so that a loop that adds nodes by mistake is noticed."""
+        self._finalized = True
+
+    def get_operations(self) -> list[Node]:
+        """All nodes in order of creation (a copy)."""
+        return list(self._nodes)
+
+    def get_operation_by_name(self, name: str) -> Node:
+        """The node of that name; KeyError when there is none, ValueError when it is a tensor's name."""
+        node = self.as_graph_element(name, allow_tensor=False)
+        assert isinstance(node, Node)
+        return node
+
+    def get_tensor_by_name(self, name: str) -> Tensor:
+        """The tensor of that name (`add:0`); KeyError when there is none, ValueError when it is a node's name."""
+        tensor = self.as_graph_element(name, allow_operation=False)
+        assert isinstance(tensor, Tensor)
+        return tensor
+
+    def as_graph_element(self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True) -> Tensor | Node:
+        """The tensor or node meant by an object of this graph, or by a name.
+
+        Raises:
+            KeyError: the name is not in this graph.
+            ValueError: the object belongs to another graph, or the name is malformed.
+            TypeError: neither name nor graph element, or of the kind that is not allowed.
+        """
+        wanted = " or ".join(w for w, ok in (("Tensor", allow_tensor), ("Operation", allow_operation)) if ok)
+        as_element = getattr(obj, "_as_graph_element", None)
+        if as_element is not None:
+            obj = as_element()
+        if isinstance(obj, str):
+            return self._element_by_name(obj, allow_tensor, allow_operation)
+        if (isinstance(obj, Tensor) and allow_tensor) or (isinstance(obj, Node) and allow_operation):
+            if obj.graph is not self:
+                raise ValueError(f"{obj!r} is not an element of this graph; it was made in another one (at {_source_of(obj)})")
+            return obj
+        raise TypeError(f"Can not convert a {type(obj).__name__} into a {wanted}: {obj!r}")
+
+    def _element_by_name(self, name: str, allow_tensor: bool, allow_operation: bool) -> Tensor | Node:
+        if ":" in name:
+            node_name, _, index = name.rpartition(":")
+            if not allow_tensor:
+                raise ValueError(f"'{name}' is the name of a Tensor, where an Operation is asked for; did you mean '{node_name}'?")
+            if not index.isdigit():
+                raise ValueError(f"'{name}' is not a tensor's name: it must have the form '<node>:<output number>'")
+            node = self._by_name.get(node_name)
+            if node is None:
+                raise KeyError(f"The name '{name}' refers to a Tensor which does not exist: no node is called '{node_name}'.{self._close(node_name)}")
+            if int(index) >= len(node.outputs):
+                raise KeyError(f"The name '{name}' refers to a Tensor which does not exist: '{node_name}' has {len(node.outputs)} outputs")
+            return node.outputs[int(index)]
+        node = self._by_name.get(name)
+        if node is None:
+            raise KeyError(f"The name '{name}' refers to an Operation which is not in the graph.{self._close(name)}")
+        if not allow_operation:
+            raise ValueError(f"'{name}' is the name of an Operation, where a Tensor is asked for; did you mean '{name}:0'?")
+        return node
+
+    def _close(self, name: str) -> str:
+        import difflib
+
+        # difflib is quadratic: on a large graph only look among names that end alike.
+        names = [n for n in self._by_name if n.rpartition("/")[2][:3] == name.rpartition("/")[2][:3]][:5000]
+        close = difflib.get_close_matches(name, names, n=3)
+        return f" Close names: {', '.join(close)}." if close else ""
+
+    def is_feedable(self, tensor: Any) -> bool:
+        """Whether a value may be fed for it."""
+        return tensor not in self._unfeedable
+
+    def is_fetchable(self, element: Any) -> bool:
+        """Whether its value may be fetched."""
+        node = element.op if isinstance(element, Tensor) else element
+        return node not in self._unfetchable
+
+    def prevent_feeding(self, tensor: Tensor) -> None:
+        """Refuse feeds for this tensor from now on."""
+        self._unfeedable.add(tensor)
+
+    def prevent_fetching(self, node: Node) -> None:
+        """Refuse fetches of this node from now on."""
+        self._unfetchable.add(node)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __str__(self) -> str:
+        from .text import format_graph
+
+        return format_graph(self)
+
+    def __repr__(self) -> str:
+        return f"<dt.Graph of {len(self._nodes)} nodes>"
+
+    def to_networkx(self) -> Any:
+        """A `networkx.MultiDiGraph`: one vertex per node name, one edge per data or control input."""
+        from .text import to_networkx
+
+        return to_networkx(self)
+
+    # --- growing ---------------------------------------------------------------------------------------------------
+
+    def create(
+        self,
+        op: OpDef | str,
+        inputs: Sequence[Tensor] = (),
+        attrs: dict[str, Any] | None = None,
+        name: str | None = None,
+        *,
+        origin: Origin | None = None,
+    ) -> Node:
+        """Add a node. Most callers use the public functions (`dt.add`), which call this.
+
+        Args:
+            op: what it does.
+            inputs: tensors of this graph.
+            attrs: constants of the node.
+            name: wished name, made unique in the current name scope; ending in '/' it is taken as it stands. None: the op's name.
+            origin: the place in the user's program; None: found on the call stack.
+
+        Raises:
+            TypeError, ValueError: the op refuses the inputs' types, shapes or the attrs; nothing has changed then.
+            RuntimeError: the graph is finalized.
+        """
+        definition = op if isinstance(op, OpDef) else find_opdef(op)
+        if attrs is None:
+            attrs = {}
+        if origin is None:
+            origin = caller()
+        if self._finalized:
+            raise RuntimeError(f"Graph is finalized and cannot be modified (adding a {definition.name} at {locate(origin)})")
+        for t in inputs:
+            if t.op.graph is not self:
+                raise ValueError(
+                    f"{definition.name} '{name}' at {locate(origin)} takes {t!r} of another graph (made at {t.op.source}); "
+                    "all inputs must belong to one graph"
+                )
+        try:
+            signature = definition.infer(inputs, attrs)
+        except (TypeError, ValueError) as e:
+            raise _explained(e, definition, inputs, name, origin) from None
+        with self._lock:
+            scopes = self._scopes if self._thread_scopes is None else self._current_scopes()
+            node = Node()
+            node.graph = self
+            node.opdef = definition
+            node._origin = origin
+            node.inputs = tuple(inputs)
+            node.attrs = attrs
+            node.outputs = tuple([Tensor(node, i, dtype, dims) for i, (dtype, dims) in enumerate(signature)])
+            node.colocation = ()
+            node.container = scopes.container
+            block = node.blocks = scopes.device
+            if scopes.control is None:
+                node.control_inputs = ()
+            else:
+                node.control_inputs = control_inputs_for(scopes.control, {t.op for t in inputs})
+            # The name is taken last but one: a device function sees it, and may still fail.
+            wished = name or definition.name
+            node.name = wished[:-1] if wished[-1] == "/" else self.unique_name(wished)
+            if node.name in self._by_name:
+                raise ValueError(f"A node called '{node.name}' exists already (made at {self._by_name[node.name].source})")
+            if block is None:
+                node.device = ""
+            elif block.merged is not None:
+                node.device = block.merged
+            else:
+                node.device = requested_device(node, block)
+            if definition.ref_inputs or scopes.colocation:
+                self._colocate(node, scopes.colocation)
+            node.index = len(self._nodes)
+            self._nodes.append(node)
+            self._by_name[node.name] = node
+            control = scopes.control
+            while control is not None:
+                control.seen.add(node)
+                control = control.outer
+        return node
+
+    def _colocate(self, node: Node, stack: tuple[Node, ...]) -> None:
+        """Apply `colocate_with` (SEMANTICS b.1); an op that takes a variable's place is colocated with the variable."""
+        peers = [*reversed(stack), *(node.inputs[i].op for i in node.opdef.ref_inputs if node.inputs[i].dtype.is_ref)]
+        if len(peers) > len(stack):
+            # TensorFlow opens `colocate_with(variable)` around such a node, which hides the device blocks.
+            peers.reverse()
+        groups = {g for p in peers for g in (p.colocation or (p.name,))}
+        for p in peers:
+            if p.device:
+                node.device = p.device
+                break
+        node.colocation = tuple(sorted(groups))
+
+    def unique_name(self, name: str, mark_as_used: bool = True) -> str:
+        """A name in the current scope that no node has: `add`, `add_1`, ... Case does not distinguish, as in TensorFlow."""
+        scope = self.scopes.name
+        if scope:
+            name = f"{scope}/{name}"
+        key = name.lower()
+        in_use = self._names_in_use
+        count = in_use.get(key, 0)
+        if mark_as_used:
+            in_use[key] = count + 1
+        if count:
+            base = key
+            while key in in_use:
+                key = f"{base}_{count}"
+                count += 1
+            if mark_as_used:
+                in_use[key] = 1
+            name = f"{name}_{count - 1}"
+        return name
+
+    def add_control_input(self, node: Node, before: Node) -> None:
+        """Make `node` wait for `before`.
+
+        Raises:
+            ValueError: they belong to other graphs, or the edge would close a cycle (the text shows it).
+        """
+        if node.graph is not self or before.graph is not self:
+            raise ValueError(f"Both {node!r} and {before!r} must belong to this graph")
+        if before in node.control_inputs:
+            return
+        if before.index >= node.index or self._has_late_edges:
+            path = _path(before, node)
+            if path is not None:
+                raise ValueError(
+                    f"A control edge from '{before.name}' to '{node.name}' would close a cycle: "
+                    + " -> ".join(n.name for n in [*path, before])
+                )
+        if before.index >= node.index:
+            self._has_late_edges = True
+        node.control_inputs = (*node.control_inputs, before)
+
+    def set_device(self, node: Node, device: Any) -> None:
+        """Replace what a node asks for (TF1's `op._set_device`)."""
+        from .scopes import as_canonical
+
+        node.device = as_canonical(device) if device is not None else ""
+
+    # --- blocks ----------------------------------------------------------------------------------------------------
+
+    @property
+    def scopes(self) -> Scopes:
+        """The open blocks, of this thread if the graph keeps them per thread."""
+        return self._scopes if self._thread_scopes is None else self._current_scopes()
+
+    def switch_to_thread_local(self) -> None:
+        """Keep the open blocks per thread from now on; each thread starts from a copy of what is open now."""
+        if self._thread_scopes is None:
+            self._thread_scopes = threading.local()
+
+    def _current_scopes(self) -> Scopes:
+        local = self._thread_scopes
+        found: Scopes | None = getattr(local, "scopes", None)
+        if found is None:
+            found = self._scopes.copy()
+            local.scopes = found  # type: ignore[union-attr]
+        return found
+
+    def as_default(self) -> AbstractContextManager[Graph]:
+        """A context in which this is the default graph of the thread."""
+        return _push(_defaults.graphs, self)
+
+    def device(self, device_name_or_function: Any) -> AbstractContextManager[None]:
+        """A block whose nodes ask for a device: text, DeviceSpec, function of the node, or None to clear.
+
+        Blocks nest; fields of inner blocks win (SEMANTICS.md b).
+
+        Raises:
+            ValueError: malformed text, at entry. RuntimeError: blocks left in the wrong order.
+        """
+        return _DeviceContext(self, device_name_or_function)
+
+    @contextmanager
+    def colocate_with(self, op: Any, ignore_existing: bool = False) -> Iterator[None]:
+        """A block whose nodes share the device of `op` (a node, tensor or variable). Device blocks around it do not apply inside.
+
+        `ignore_existing=True` also hides outer `colocate_with` blocks; only then may `op` be None.
+        """
+        node = self._colocation_node(op)
+        if node is None and not ignore_existing:
+            raise ValueError("colocate_with(None) makes sense only with ignore_existing=True")
+        scopes = self.scopes
+        saved = scopes.device, scopes.colocation
+        scopes.device = None
+        kept = () if ignore_existing else scopes.colocation
+        inside = scopes.colocation = kept if node is None else (*kept, node)
+        try:
+            yield
+        finally:
+            if scopes.colocation is not inside or scopes.device is not None:
+                scopes.device, scopes.colocation = saved
+                raise RuntimeError("Exiting colocation scope without proper scope nesting.")
+            scopes.device, scopes.colocation = saved
+
+    def _colocation_node(self, op: Any) -> Node | None:
+        if op is None:
+            return None
+        handle = getattr(op, "_colocation_node", None)  # a variable names the node that holds its state
+        if handle is not None:
+            op = handle()
+        element = self.as_graph_element(op)
+        return element.op if isinstance(element, Tensor) else element
+
+    @contextmanager
+    def control_dependencies(self, control_inputs: Iterable[Any] | None) -> Iterator[None]:
+        """A block whose nodes run after the given nodes, tensors or variables. None hides the blocks around it."""
+        scopes = self.scopes
+        saved = scopes.control
+        if control_inputs is None:
+            scopes.control = None
+        else:
+            nodes = []
+            for c in control_inputs:
+                element = self.as_graph_element(getattr(c, "_control_element", lambda c=c: c)())
+                nodes.append(element.op if isinstance(element, Tensor) else element)
+            scopes.control = ControlBlock(saved, tuple(nodes))
+        try:
+            yield
+        finally:
+            scopes.control = saved
+
+    def name_scope(self, name: str | None) -> AbstractContextManager[str]:
+        """A block whose nodes' names start with `<name>/`. Gives the scope's name with a slash at the end.
+
+        A name that ends in '/' is taken as it stands (re-entering a scope); None or '' leaves all scopes.
+        """
+        return _NameContext(self, name)
+
+    @contextmanager
+    def container(self, container_name: str) -> Iterator[str]:
+        """A block whose stateful nodes keep their state in this container."""
+        scopes = self.scopes
+        saved, scopes.container = scopes.container, container_name
+        try:
+            yield container_name
+        finally:
+            scopes.container = saved
+
+    # --- collections -----------------------------------------------------------------------------------------------
+
+    def add_to_collection(self, name: str, value: Any) -> None:
+        """Append to a collection."""
+        self._collections.setdefault(name, []).append(value)
+
+    def add_to_collections(self, names: Iterable[str] | str, value: Any) -> None:
+        """Append to several collections, once each."""
+        for name in {names} if isinstance(names, str) else dict.fromkeys(names):
+            self.add_to_collection(name, value)
+
+    def get_collection(self, name: str, scope: str | None = None) -> list[Any]:
+        """A copy of a collection; with `scope`, only items whose name matches that regular expression from the start."""
+        items = self._collections.get(name, [])
+        if scope is None:
+            return list(items)
+        import re
+
+        pattern = re.compile(scope)
+        return [x for x in items if hasattr(x, "name") and pattern.match(x.name)]
+
+    def get_collection_ref(self, name: str) -> list[Any]:
+        """The collection itself, made if need be; changes to the list are changes to the collection."""
+        return self._collections.setdefault(name, [])
+
+    def get_all_collection_keys(self) -> list[str]:
+        """Names of the collections that hold something."""
+        return [k for k, v in self._collections.items() if v]
+
+    def clear_collection(self, name: str) -> None:
+        """Empty a collection."""
+        self._collections.pop(name, None)
+
+    # --- sessions --------------------------------------------------------------------------------------------------
+
+    def session_for(self, session: Any, method: str) -> Any:
+        """The given or else the default session; ValueError when there is none or it runs another graph."""
+        if session is None:
+            session = get_default_session()
+            if session is None:
+                raise ValueError(f"No default session is open: use `with dt.Session():`, or pass a session to {method}(session=...)")
+        if session.graph is not self:
+            raise ValueError(f"The session runs another graph: pass the right one to {method}(session=...)")
+        return session
+
+
+def _explained(e: Exception, op: OpDef, inputs: Sequence[Tensor], name: str | None, origin: Origin) -> Exception:
+    """The op's complaint, with the node, its operands and the user's line."""
+    line = locate(origin)
+    operands = "".join(f"\n  input {i}: {t.name} {t.dtype.name} {text(t.dims)}" for i, t in enumerate(inputs))
+    code = f"\n    {line.text}" if line.text else ""
+    return type(e)(f"{op.name} '{name or op.name}': {e}{operands}\n  at {line}{code}")
+
+
+def _source_of(element: Tensor | Node) -> Any:
+    return (element.op if isinstance(element, Tensor) else element).source
+
+
+def _path(start: Node, goal: Node) -> list[Node] | None:
+    """A path goal -> ... -> start along edges, if `goal` feeds `start`; found by walking inputs back from `start`."""
+    came_from: dict[Node, Node | None] = {start: None}
+    todo = [start]
+    while todo:
+        node = todo.pop()
+        if node is goal:
+            path: list[Node] = []
+            step: Node | None = node
+            while step is not None:
+                path.append(step)
+                step = came_from[step]
+            return path
+        for before in (*(t.op for t in node.inputs), *node.control_inputs):
+            if before not in came_from:
+                came_from[before] = node
+                todo.append(before)
+    return None
+
+
+class _DeviceContext:
+    """`with graph.device(...)`. A class, because a generator would cost three times as much per block."""
+
+    __slots__ = ("_block", "_graph", "_outer", "_request")
+
+    def __init__(self, graph: Graph, request: Any) -> None:
+        self._graph = graph
+        self._request = request
+        self._outer: DeviceBlock | None = None
+        self._block: DeviceBlock | None = None
+
+    def __enter__(self) -> None:
+        scopes = self._graph.scopes
+        self._outer = scopes.device
+        self._block = scopes.device = DeviceBlock(scopes.device, self._request, caller())
+
+    def __exit__(self, *exc: object) -> None:
+        scopes = self._graph.scopes
+        in_order = scopes.device is self._block
+        scopes.device = self._outer
+        if not in_order:
+            raise RuntimeError("Exiting device scope without proper scope nesting.")
+
+
+class _NameContext:
+    """`with graph.name_scope(...)`."""
+
+    __slots__ = ("_graph", "_name", "_outer")
+
+    def __init__(self, graph: Graph, name: str | None) -> None:
+        self._graph = graph
+        self._name = name
+        self._outer = ""
+
+    def __enter__(self) -> str:
+        scopes = self._graph.scopes
+        self._outer = scopes.name
+        name = self._name
+        if not name:
+            scopes.name = ""
+            return ""
+        scopes.name = name[:-1] if name[-1] == "/" else self._graph.unique_name(name)
+        return scopes.name + "/"
+
+    def __exit__(self, *exc: object) -> None:
+        self._graph.scopes.name = self._outer
+
+
+# --- defaults of the thread ----------------------------------------------------------------------------------------
+
+
+class _Defaults(threading.local):
+    def __init__(self) -> None:
+        self.graphs: list[Graph] = []
+        self.sessions: list[Any] = []
+
+
+_defaults = _Defaults()
+_global: list[Graph] = []  # the process's default graph, made on first use; in a list so that it can be replaced
+
+
+@contextmanager
+def _push(stack: list[Any], item: Any) -> Iterator[Any]:
+    stack.append(item)
+    try:
+        yield item
+    finally:
+        if stack and stack[-1] is item:
+            stack.pop()
+        else:  # left in the wrong order: remove the right one, do not corrupt the others
+            stack.remove(item)
+
+
+def get_default_graph() -> Graph:
+    """The innermost `with graph.as_default()` of this thread, or else the process's own graph."""
+    graphs = _defaults.graphs
+    if graphs:
+        return graphs[-1]
+    if not _global:
+        _global.append(Graph())
+    return _global[0]
+
+
+def reset_default_graph() -> None:
+    """Start a new default graph. AssertionError inside a `with graph.as_default()` block, as in TensorFlow."""
+    if _defaults.graphs:
+        raise AssertionError("Do not use reset_default_graph() inside a `with graph.as_default()` block")
+    _global[:] = [Graph()]
+
+
+def get_default_session() -> Any:
+    """The innermost `with session:` of this thread, or None."""
+    return _defaults.sessions[-1] if _defaults.sessions else None
+
+
+def default_session(session: Any) -> AbstractContextManager[Any]:
+    """A context in which `session` is the default session of the thread."""
+    return _push(_defaults.sessions, session)
+
+
+# --- the same on the default graph, as users write it --------------------------------------------------------------
+
+
+def device(device_name_or_function: Any) -> AbstractContextManager[None]:
+    """`Graph.device` on the default graph."""
+    return get_default_graph().device(device_name_or_function)
+
+
+def colocate_with(op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
+    """`Graph.colocate_with` on the default graph."""
+    return get_default_graph().colocate_with(op, ignore_existing)
+
+
+def control_dependencies(control_inputs: Iterable[Any] | None) -> AbstractContextManager[None]:
+    """`Graph.control_dependencies` on the default graph."""
+    return get_default_graph().control_dependencies(control_inputs)
+
+
+def container(container_name: str) -> AbstractContextManager[str]:
+    """`Graph.container` on the default graph."""
+    return get_default_graph().container(container_name)
+
+
+def name_scope(name: str | None, default_name: str | None = None, values: Sequence[Any] | None = None) -> AbstractContextManager[str]:
+    """`Graph.name_scope` on the default graph (or on the graph of `values`); `default_name` serves where `name` is None."""
+    graph = next((v.graph for v in values or () if isinstance(v, (Tensor, Node))), None) or get_default_graph()
+    return graph.name_scope(default_name if name is None else name)
+
+
+def add_to_collection(name: str, value: Any) -> None:
+    """`Graph.add_to_collection` on the default graph."""
+    get_default_graph().add_to_collection(name, value)
+
+
+def get_collection(key: str, scope: str | None = None) -> list[Any]:
+    """`Graph.get_collection` on the default graph."""
+    return get_default_graph().get_collection(key, scope)
+
+
+def get_collection_ref(key: str) -> list[Any]:
+    """`Graph.get_collection_ref` on the default graph."""
+    return get_default_graph().get_collection_ref(key)
+
+
+def set_random_seed(seed: int | None) -> None:
+    """Set the graph-level seed of the default graph; nodes made afterwards use it."""
+    get_default_graph().seed = seed
+
+
+def merge_device(spec: Any) -> Callable[[Node], Any]:
+    """A device function that merges `spec` as a text block would; for use as `with dt.device(merge_device(spec))`."""
+    from .device import merge_names
+    from .scopes import as_canonical
+
+    wanted = as_canonical(spec if spec is not None else "")
+
+    def merge(node: Node) -> str:
+        return merge_names(wanted, node.device)
+
+    return merge

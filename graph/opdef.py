@@ -1,0 +1,155 @@
+"""What an op is: one `OpDef` per kind of operation, and the registry that holds them.
+
+An op is defined once. Everything that anybody needs to know of it is in its `OpDef`: the rule for shapes and types, the
+NumPy reference that says what it means, the scalar body from which fused kernels are made when it is elementwise, its
+gradient, what it costs, its traits, and the device types that can run it. The shape checks, the reference evaluator, the
+gradient tests, the placer's candidates and cost model and the code generators all read this one definition.
+
+Adding an op is one `define(...)` beside a public function, and one row in the test table (CONTRIBUTING.md shows it).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from .dtypes import DType
+from .shape import Dims, element_count
+
+if TYPE_CHECKING:
+    from .node import Node, Tensor
+
+Attrs: TypeAlias = Mapping[str, Any]
+Output: TypeAlias = tuple[DType, Dims]
+InferRule: TypeAlias = "Callable[[Sequence[Tensor], Attrs], Sequence[Output]]"
+# A gradient rule gets the forward node and one gradient per output (None where nothing flows back) and returns one
+# gradient per input (None where the op does not depend on it in a differentiable way). IndexedSlices are allowed.
+GradientRule: TypeAlias = "Callable[..., Sequence[Any]]"
+
+
+class Trait(enum.Flag):
+    """Facts about an op that passes ask for."""
+
+    NONE = 0
+    STATEFUL = enum.auto()
+    """Reads or changes state, or has an effect: never folded, merged or dropped. Its reference takes a `Context` first."""
+    COMMUTATIVE = enum.auto()
+    """Two operands that may change places."""
+    STATE_HANDLE = enum.auto()
+    """Gives out a place where state lives (a variable, a queue), not a value."""
+    METADATA = enum.auto()
+    """Looks only at the shape of its input (Shape, Size, Rank): the placer puts it where the input is."""
+    BLOCKING = enum.auto()
+    """May have to wait for another step (a queue, an accumulator)."""
+    HOST_ONLY = enum.auto()
+    """Bound to the process that built the graph (a Python function)."""
+
+
+class Cost(NamedTuple):
+    """Work of one execution: arithmetic operations, and bytes that must move through memory at least once."""
+
+    flops: float
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpDef:
+    """The one definition of an op.
+
+    Attributes:
+        name: the op's type, TensorFlow's spelling (`MatMul`).
+        infer: (inputs, attrs) -> [(dtype, dims)], one per output. Raises TypeError for a wrong dtype and ValueError for a wrong
+            shape or attribute, with a short text: the graph adds the node, its operands and the user's line.
+        reference: what the op means, in NumPy: `reference(*inputs, **attrs)` -> array, or tuple of arrays when the op
+            has not exactly one output. A stateful op gets the running step's `Context` before the inputs.
+        scalar: the body for one element, `scalar(m, x, y, ..., **attrs)` over the math namespace `m`; elementwise ops only.
+        gradient: the rule, or None where no gradient flows (comparisons, integer ops, state).
+        cost: node -> Cost; by default one flop per output element, each input and output moved once.
+        traits: facts for the passes.
+        device_types: types of devices that have a kernel, best first.
+        ref_inputs: positions of inputs that take the place of a variable rather than its value.
+        internal_attrs: attrs that only the graph reads (`dtype` of a Placeholder, say); not handed to `reference`.
+    """
+
+    name: str
+    infer: InferRule
+    reference: Callable[..., Any]
+    scalar: Callable[..., Any] | None = None
+    gradient: GradientRule | None = None
+    cost: Callable[[Node], Cost] | None = None
+    traits: Trait = Trait.NONE
+    device_types: tuple[str, ...] = ("GPU", "CPU")
+    ref_inputs: tuple[int, ...] = ()
+    internal_attrs: tuple[str, ...] = ()
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether the op has the trait STATEFUL."""
+        return Trait.STATEFUL in self.traits
+
+    def kernel_attrs(self, attrs: Attrs) -> dict[str, Any]:
+        """The attrs that `reference` and `scalar` take as keywords."""
+        return {k: v for k, v in attrs.items() if k not in self.internal_attrs}
+
+    def cost_of(self, node: Node) -> Cost:
+        """Work of one execution of `node`; unknown sizes count as 1."""
+        return self.cost(node) if self.cost is not None else default_cost(node)
+
+
+def default_cost(node: Node, flops_per_element: float = 1.0) -> Cost:
+    """One pass over inputs and outputs, `flops_per_element` for each output element."""
+    moved = sum(nbytes(t) for t in (*node.inputs, *node.outputs))
+    return Cost(flops_per_element * sum(size(t) for t in node.outputs), moved)
+
+
+def size(tensor: Tensor) -> int:
+    """Number of elements, an unknown size counting as 1."""
+    known = element_count(tensor.dims)
+    if known is not None:
+        return known
+    count = 1
+    for d in tensor.dims or ():
+        count *= d if d is not None else 1
+    return count
+
+
+def nbytes(tensor: Tensor) -> int:
+    """Bytes of a tensor, an unknown size counting as 1."""
+    return size(tensor) * tensor.dtype.size
+
+
+_REGISTRY: dict[str, OpDef] = {}
+
+
+def define(name: str, **parts: Any) -> OpDef:
+    """Make an `OpDef` (see its attributes for `parts`) and register it.
+
+    Raises:
+        ValueError: an op of that name is defined already.
+    """
+    if name in _REGISTRY:
+        raise ValueError(f"Op {name} is defined twice")
+    _REGISTRY[name] = opdef = OpDef(name, **parts)
+    return opdef
+
+
+def opdef(name: str) -> OpDef:
+    """The definition of an op.
+
+    Raises:
+        KeyError: no such op; the text lists close names.
+    """
+    found = _REGISTRY.get(name)
+    if found is None:
+        import difflib
+
+        close = difflib.get_close_matches(name, _REGISTRY, n=3)
+        raise KeyError(f"No op is called {name!r}" + (f"; did you mean {', '.join(close)}?" if close else ""))
+    return found
+
+
+def registered() -> dict[str, OpDef]:
+    """All ops, by name (a copy)."""
+    return dict(_REGISTRY)

@@ -1,0 +1,287 @@
+"""Static shapes: what is known of a tensor's shape before anything runs.
+
+Inside the engine a shape is plain data, `Dims`: a tuple of sizes where None is a size not known yet, or None when not even
+the rank is known. `TensorShape` and `Dimension` wrap it under TensorFlow 1's names for users.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, SupportsIndex, TypeAlias
+
+Dims: TypeAlias = tuple[int | None, ...] | None
+
+
+def is_static(dims: Dims) -> bool:
+    """Whether every size is known."""
+    return dims is not None and None not in dims
+
+
+def element_count(dims: Dims) -> int | None:
+    """Number of elements, or None while a size is unknown. `()` has one element."""
+    if dims is None or None in dims:
+        return None
+    return math.prod(dims)  # type: ignore[arg-type]
+
+
+def compatible(a: Dims, b: Dims) -> bool:
+    """Whether some complete shape fits both."""
+    if a is None or b is None:
+        return True
+    return len(a) == len(b) and all(x is None or y is None or x == y for x, y in zip(a, b, strict=True))
+
+
+def merge(a: Dims, b: Dims) -> Dims:
+    """What is known when both are true.
+
+    Raises:
+        ValueError: they contradict each other.
+
+    >>> merge((None, 3), (2, None))
+    (2, 3)
+    """
+    if a is None or b is None:
+        return b if a is None else a
+    if not compatible(a, b):
+        raise ValueError(f"Shapes {text(a)} and {text(b)} are not compatible")
+    return tuple(y if x is None else x for x, y in zip(a, b, strict=True))
+
+
+def broadcast(a: Dims, b: Dims) -> Dims:
+    """The shape of an elementwise operation on two operands (NumPy's rule).
+
+    An unknown size meets a size above 1 as that size; an unknown size meets 1 or another unknown size as unknown.
+
+    Raises:
+        ValueError: a pair of sizes differs and neither is 1.
+
+    >>> broadcast((4, 1), (3,))
+    (4, 3)
+    """
+    if a == b:
+        return a
+    if a is None or b is None:
+        return None
+    if len(a) < len(b):
+        a, b = b, a
+    padded = (1,) * (len(a) - len(b)) + b
+    out: list[int | None] = []
+    for x, y in zip(a, padded, strict=True):
+        if x == y or y == 1:
+            out.append(x)
+        elif x == 1:
+            out.append(y)
+        elif x is None or y is None:
+            out.append(y if x is None else x)
+        else:
+            raise ValueError(f"Shapes {text(a)} and {text(b)} cannot be broadcast together: {x} against {y}")
+    return tuple(out)
+
+
+def text(dims: Dims) -> str:
+    """`(2, ?)`, or `<unknown>` when the rank is unknown, as TensorFlow 1 prints shapes."""
+    if dims is None:
+        return "<unknown>"
+    inner = ", ".join("?" if d is None else str(d) for d in dims)
+    return f"({inner},)" if len(dims) == 1 else f"({inner})"
+
+
+def as_dims(value: Any) -> Dims:
+    """Plain data from whatever a user gives as a shape: None, an int, a sequence, a TensorShape, an array of sizes.
+
+    -1 and None both mean an unknown size in a sequence.
+
+    Raises:
+        TypeError: not a shape. ValueError: a negative size.
+    """
+    if value is None:
+        return None
+    if isinstance(value, TensorShape):
+        return value.dims_tuple
+    if isinstance(value, (int, SupportsIndex)) and not hasattr(value, "__iter__"):
+        return (_as_size(value),)
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise TypeError(f"A shape is None, an int or a sequence of sizes, not {value!r}")
+    return tuple(_as_size(d) for d in value)
+
+
+def _as_size(d: Any) -> int | None:
+    if isinstance(d, Dimension):
+        return d.value
+    if d is None:
+        return None
+    try:
+        size = operator.index(d)
+    except TypeError:
+        raise TypeError(f"A size in a shape is an int or None, not {d!r}") from None
+    if size < -1:
+        raise ValueError(f"A size in a shape cannot be negative: {size}")
+    return None if size == -1 else size
+
+
+class Dimension:
+    """One size of a `TensorShape`, possibly unknown. Behaves like its int; `.value` is the int or None (TF1's spelling)."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value: int | None = _as_size(value)
+
+    def __index__(self) -> int:
+        if self.value is None:
+            raise TypeError("This size is not known before the graph runs; use dt.shape(tensor) for the size at run time")
+        return self.value
+
+    __int__ = __index__
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Dimension):
+            return self.value == other.value
+        return self.value == other
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __repr__(self) -> str:
+        return "?" if self.value is None else str(self.value)
+
+    def _with(self, other: Any, f: Any) -> Dimension:
+        b = _as_size(other)
+        return Dimension(None if self.value is None or b is None else f(self.value, b))
+
+    def __add__(self, other: Any) -> Dimension:
+        return self._with(other, operator.add)
+
+    def __sub__(self, other: Any) -> Dimension:
+        return self._with(other, operator.sub)
+
+    def __mul__(self, other: Any) -> Dimension:
+        return self._with(other, operator.mul)
+
+    def __floordiv__(self, other: Any) -> Dimension:
+        return self._with(other, operator.floordiv)
+
+    def __mod__(self, other: Any) -> Dimension:
+        return self._with(other, operator.mod)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __lt__(self, other: Any) -> bool:
+        return int(self) < int(other)
+
+    def __le__(self, other: Any) -> bool:
+        return int(self) <= int(other)
+
+    def __gt__(self, other: Any) -> bool:
+        return int(self) > int(other)
+
+    def __ge__(self, other: Any) -> bool:
+        return int(self) >= int(other)
+
+
+class TensorShape:
+    """A static shape, under TensorFlow 1's name.
+
+    >>> TensorShape([None, 3]).as_list()
+    [None, 3]
+    """
+
+    __slots__ = ("dims_tuple",)
+
+    def __init__(self, dims: Any) -> None:
+        self.dims_tuple: Dims = as_dims(dims)
+
+    @property
+    def dims(self) -> list[Dimension] | None:
+        """The sizes, or None when the rank is unknown."""
+        return None if self.dims_tuple is None else [Dimension(d) for d in self.dims_tuple]
+
+    @property
+    def rank(self) -> int | None:
+        """Number of dimensions, or None."""
+        return None if self.dims_tuple is None else len(self.dims_tuple)
+
+    ndims = rank
+
+    def as_list(self) -> list[int | None]:
+        """The sizes as a list of int or None.
+
+        Raises:
+            ValueError: the rank is unknown.
+        """
+        if self.dims_tuple is None:
+            raise ValueError("as_list() is not defined on a TensorShape of unknown rank")
+        return list(self.dims_tuple)
+
+    def num_elements(self) -> int | None:
+        """Product of the sizes, or None while one is unknown."""
+        return element_count(self.dims_tuple)
+
+    def is_fully_defined(self) -> bool:
+        """Whether every size is known."""
+        return is_static(self.dims_tuple)
+
+    def is_compatible_with(self, other: Any) -> bool:
+        """Whether some complete shape fits both."""
+        return compatible(self.dims_tuple, as_dims(other))
+
+    def assert_is_compatible_with(self, other: Any) -> None:
+        """Raise ValueError unless `is_compatible_with(other)`."""
+        merge(self.dims_tuple, as_dims(other))
+
+    def merge_with(self, other: Any) -> TensorShape:
+        """What is known when both are true; ValueError when they contradict."""
+        return TensorShape(merge(self.dims_tuple, as_dims(other)))
+
+    def concatenate(self, other: Any) -> TensorShape:
+        """This shape followed by the other."""
+        b = as_dims(other)
+        return TensorShape(None if self.dims_tuple is None or b is None else self.dims_tuple + b)
+
+    def with_rank(self, rank: int) -> TensorShape:
+        """This shape, known to have that rank; ValueError when it has another."""
+        return self.merge_with((None,) * rank)
+
+    def __len__(self) -> int:
+        if self.dims_tuple is None:
+            raise ValueError("A TensorShape of unknown rank has no length")
+        return len(self.dims_tuple)
+
+    def __iter__(self) -> Iterator[Dimension]:
+        if self.dims_tuple is None:
+            raise ValueError("Cannot iterate over a TensorShape of unknown rank")
+        return iter([Dimension(d) for d in self.dims_tuple])
+
+    def __getitem__(self, key: Any) -> Any:
+        if self.dims_tuple is None:
+            return TensorShape(None) if isinstance(key, slice) else Dimension(None)
+        picked = self.dims_tuple[key]
+        return TensorShape(picked) if isinstance(key, slice) else Dimension(picked)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (TensorShape, Sequence)) and other is not None:
+            return NotImplemented
+        try:
+            return self.dims_tuple == as_dims(other)
+        except (TypeError, ValueError):
+            return False
+
+    def __hash__(self) -> int:
+        return hash(self.dims_tuple)
+
+    def __bool__(self) -> bool:
+        return self.dims_tuple is not None
+
+    def __str__(self) -> str:
+        return text(self.dims_tuple)
+
+    def __repr__(self) -> str:
+        return f"TensorShape({None if self.dims_tuple is None else list(self.dims_tuple)})"
+
+
+def unknown_shape(ndims: int | None = None) -> TensorShape:
+    """A shape of that rank with unknown sizes; of unknown rank when None."""
+    return TensorShape(None if ndims is None else (None,) * ndims)

@@ -1,0 +1,149 @@
+"""State that outlives a step, and how the kernel of a stateful op reaches it.
+
+The reference of a stateful op is called as `reference(context, *inputs, **attrs)`. The `Context` belongs to one node in one
+session: it names the node, gives out resources (variables, queues) by container and name, and counts how often the node has
+run, which is what a counter-based random generator needs. The reference evaluator and the runtime's workers both use it, so
+an op's definition says once what the op does to state.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from .dtypes import DType
+from .errors import FailedPreconditionError, InvalidArgumentError
+from .shape import Dims, compatible, text
+
+Array = np.ndarray[Any, Any]
+R = TypeVar("R")
+
+
+class VariableState:
+    """Where a variable's value lives.
+
+    A stored array is never changed in place: an update stores a new one. So a read is a snapshot that costs nothing, and
+    an update under the lock is atomic.
+    """
+
+    __slots__ = ("_value", "dtype", "lock", "name")
+
+    def __init__(self, name: str, dtype: DType) -> None:
+        self.name = name
+        self.dtype = dtype.base
+        self.lock = threading.Lock()
+        self._value: Array | None = None
+
+    @property
+    def is_initialized(self) -> bool:
+        """Whether it has a value yet."""
+        return self._value is not None
+
+    def read(self) -> Array:
+        """A snapshot of the value. FailedPreconditionError before the first assignment."""
+        value = self._value
+        if value is None:
+            raise FailedPreconditionError(
+                None, None,
+                f"Attempting to use uninitialized value {self.name}: run its initializer (dt.global_variables_initializer()) first",
+            )  # fmt: skip
+        return value
+
+    def assign(self, value: Any, dims: Dims = None) -> Array:
+        """Store a value; `dims` is the static shape that it must fit (None: any)."""
+        array = np.asarray(value, self.dtype.np)
+        if not compatible(array.shape, dims):
+            raise InvalidArgumentError(
+                None, None, f"Variable '{self.name}' has shape {text(dims)}; a value of shape {text(array.shape)} cannot be assigned to it"
+            )
+        if array is value or array.base is not None:
+            array = array.copy()  # what came in may be a view of a message or of a fed array
+        with self.lock:
+            self._value = array
+        return array
+
+    def update(self, change: Callable[[Array], Any]) -> Array:
+        """Store `change(old value)`, atomically; `change` must not modify its argument."""
+        with self.lock:
+            new = np.asarray(change(self.read()), self.dtype.np)
+            self._value = new
+        return new
+
+
+class Resources:
+    """All state of one task (or of one isolated session): container -> name -> resource."""
+
+    def __init__(self) -> None:
+        self._containers: dict[str, dict[str, Any]] = {}
+        self._lock = threading.Lock()
+
+    def get_or_create(self, container: str, name: str, kind: type[R], make: Callable[[], R]) -> R:
+        """The resource of that name, made if there is none.
+
+        Raises:
+            InvalidArgumentError: the name is taken by a resource of another kind.
+        """
+        with self._lock:
+            found = self._containers.setdefault(container, {})
+            if name not in found:
+                found[name] = make()
+            resource = found[name]
+        if not isinstance(resource, kind):
+            raise InvalidArgumentError(
+                None, None, f"'{name}' in container '{container}' is a {type(resource).__name__}, not a {kind.__name__}"
+            )
+        return resource
+
+    def find(self, container: str, name: str) -> Any:
+        """The resource of that name, or None."""
+        return self._containers.get(container, {}).get(name)
+
+    def clear(self, container: str) -> bool:
+        """Drop a container with all that is in it; whether it existed."""
+        with self._lock:
+            return self._containers.pop(container, None) is not None
+
+    def __iter__(self) -> Iterator[tuple[str, str, Any]]:
+        with self._lock:
+            return iter([(c, n, r) for c, found in self._containers.items() for n, r in found.items()])
+
+
+class SessionState:
+    """What a session keeps between steps on one task: how often each node has run, and the seed of unseeded random ops."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.seed = int.from_bytes(os.urandom(8), "little") if seed is None else seed
+        self._runs: dict[str, itertools.count[int]] = {}
+
+    def count(self, node_name: str) -> int:
+        """0 at the node's first run in this session, then 1, 2, ...: atomic, because both calls are single C operations."""
+        return next(self._runs.setdefault(node_name, itertools.count()))
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the kernel of a stateful op sees besides its inputs.
+
+    Attributes:
+        node_name: the node's name, for errors and as the default name of its state.
+        container: where its state lives ('' is resolved to the task's default before).
+        resources: the state of the task.
+        session: what the session keeps between steps.
+        output_dims: the node's static output shapes.
+    """
+
+    node_name: str
+    container: str
+    resources: Resources
+    session: SessionState
+    output_dims: tuple[Dims, ...] = ()
+
+    def run_number(self) -> int:
+        """How often this node has run in this session before now."""
+        return self.session.count(self.node_name)
