@@ -1,1 +1,1 @@
-"""How a partition runs: rewritten, fused and scheduled into a straight list of steps, so no graph is walked at run time."""
+"""How a partition runs: rewritten, fused, scheduled into a list of steps; run time walks no graph."""

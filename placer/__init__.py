@@ -1,1 +1,1 @@
-"""Who runs what: a graph and a cluster go in; a device for every node, and the cuts between devices, come out."""
+"""Who runs what: from a graph and a cluster, a device for every node and the cuts between devices."""

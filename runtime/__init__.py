@@ -1,1 +1,1 @@
-"""Running a plan: tasks push tensors to each other as soon as they exist, and a dead peer ends the step, never hangs it."""
+"""Running a plan: tasks push tensors as soon as they exist; a dead peer ends a step, never hangs it."""

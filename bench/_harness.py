@@ -1,0 +1,220 @@
+"""What every benchmark shares: fair timing, one table, one file.
+
+A benchmark is a script, `python bench/NAME.py [--quick] [--json FILE]`, that starts the peer beside Dovetail
+in the same run on the same machine, because a number measured on another day compares two days, not two
+systems. It ends
+
+    if __name__ == "__main__":
+        main("Building graphs", rows)          # rows(quick) yields `Row`s
+
+`measure` takes its samples in turn, Dovetail and peer, and changes who goes first in each round, so that a
+machine that warms up, throttles or gets busy does so for both. It reports medians: a busy moment makes a
+sample slower, never faster, and the median forgets it.
+
+A file in bench/ must not be named like a module of the standard library: the folder stands first on the path
+of its scripts, so a bench/queue.py would be everybody's `queue`.
+"""
+
+import argparse
+import gc
+import json
+import operator
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(1, str(ROOT))  # a benchmark runs in a checkout, installed or not
+
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+import dovetail  # noqa: E402
+
+COMPARISONS = {"<=": operator.le, ">=": operator.ge}
+# Packages whose version can change a number: what Dovetail stands on, and the peers.
+VERSIONED = [
+    "numpy", "pyzmq", "msgpack", "networkx", "scipy", "numba", "triton", "cuda-core", "nvmath-python",
+    "nccl4py", "tensorflow", "tensorflow-cpu", "torch", "jax", "ray", "onnxruntime",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a benchmark: what was measured, and whether it is good enough.
+
+    `dovetail` and `peer` are in `unit`; `ratio` is Dovetail over peer. `target` is "" or a comparison such as
+    "ratio <= 0.1" or "dovetail >= 0.95"; `met` is None when there is no target, or no peer to compare with.
+    """
+
+    name: str
+    unit: str
+    dovetail: float
+    peer: float | None
+    peer_name: str
+    ratio: float | None
+    target: str
+    met: bool | None
+
+
+def row(
+    name: str, unit: str, dovetail: float, peer: float | None = None, peer_name: str = "", target: str = ""
+) -> Row:
+    """Make a `Row`: the ratio and whether the target is met follow from the rest.
+
+    Raises ValueError when `target` is not of the form "ratio|dovetail <=|>= NUMBER".
+
+        >>> row("empty step", "µs", 90.0, 570.0, "TensorFlow", target="ratio <= 0.25").met
+        True
+    """
+    ratio = dovetail / peer if peer else None
+    met = None
+    if target:
+        parsed = re.fullmatch(r"(ratio|dovetail) (<=|>=) (\d+(?:\.\d+)?(?:e-?\d+)?)", target)
+        if parsed is None:
+            raise ValueError(f"{name}: target {target!r} is not like 'ratio <= 0.1' or 'dovetail >= 0.95'")
+        value = ratio if parsed[1] == "ratio" else dovetail
+        met = None if value is None else COMPARISONS[parsed[2]](value, float(parsed[3]))
+    return Row(name, unit, dovetail, peer, peer_name, ratio, target, met)
+
+
+def measure(
+    dovetail: Callable[[], object],
+    peer: Callable[[], object] | None = None,
+    *,
+    rounds: int = 9,
+    min_sample_s: float = 0.01,
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[float, float | None]:
+    """Time two callables in turn; return the median seconds per call of each (None without a peer).
+
+    First the number of calls per sample grows until a sample lasts `min_sample_s`, so that short calls are
+    timed many at once; this warms both up, too. Then follow `rounds` samples of each.
+    """
+    functions = [dovetail] if peer is None else [dovetail, peer]
+    calls = [_calls_per_sample(function, min_sample_s, clock) for function in functions]
+    samples: list[list[float]] = [[] for _ in functions]
+    order = list(range(len(functions)))
+    for _ in range(rounds):
+        for which in order:
+            samples[which].append(_sample(functions[which], calls[which], clock))
+        order.reverse()
+    medians = [statistics.median(each) for each in samples]
+    return medians[0], (medians[1] if peer is not None else None)
+
+
+def _calls_per_sample(function: Callable[[], object], min_sample_s: float, clock: Callable[[], float]) -> int:
+    calls = 1
+    while _sample(function, calls, clock) * calls < min_sample_s:
+        calls *= 2
+    return calls
+
+
+def _sample(function: Callable[[], object], calls: int, clock: Callable[[], float]) -> float:
+    gc.collect()  # nobody pays for the other's garbage
+    start = clock()
+    for _ in range(calls):
+        function()
+    return (clock() - start) / calls
+
+
+def main(title: str, rows: Callable[[bool], Iterable[Row]], argv: list[str] | None = None) -> None:
+    """Run a benchmark from its command line: print its table, and write it down when --json says where.
+
+    `rows(quick)` yields the rows as they are measured; `quick` asks for a run of seconds. A missed target is
+    printed and is no error: people judge whether a number is good enough, on a machine that is quiet.
+    """
+    parser = argparse.ArgumentParser(description=title)
+    parser.add_argument("--quick", action="store_true", help="a short run: fewer and smaller cases")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write rows, machine and versions there")
+    args = parser.parse_args(argv)
+    if args.json is not None and not args.json.parent.is_dir():
+        parser.error(f"--json {args.json}: there is no folder {args.json.parent}")  # before minutes are spent
+    measured = list(rows(args.quick))
+    Console().print(table(title, measured))
+    if args.json is not None:
+        text = json.dumps(report(title, args.quick, measured), indent=1)
+        args.json.write_text(text + "\n", encoding="utf-8")
+
+
+def table(title: str, rows: Iterable[Row]) -> Table:
+    """The rows as a table for the terminal."""
+    out = Table(title=title, title_justify="left")
+    out.add_column("")
+    for heading in ("dovetail", "peer", "ratio"):
+        out.add_column(heading, justify="right")
+    for heading in ("unit", "peer name", "target", "met"):
+        out.add_column(heading)
+    for each in rows:
+        numbers = (each.dovetail, each.peer, each.ratio)
+        out.add_row(
+            each.name,
+            *("" if number is None else f"{number:.4g}" for number in numbers),
+            each.unit,
+            each.peer_name,
+            each.target,
+            {True: "yes", False: "[red]no[/red]", None: ""}[each.met],
+        )
+    return out
+
+
+def report(title: str, quick: bool, rows: Iterable[Row]) -> dict[str, Any]:
+    """The rows with what a reader needs to judge them: when, which commit, what machine, which versions."""
+    return {
+        "title": title,
+        "quick": quick,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "machine": machine(),
+        "versions": versions(),
+        "rows": [asdict(each) for each in rows],
+    }
+
+
+def machine() -> dict[str, Any]:
+    """The machine's class: processor, cores this process may use, memory in GiB, system. No host name."""
+    cpu = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        models = re.findall(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(encoding="utf-8"), re.MULTILINE)
+        cpu = models[0] if models else cpu
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "cpu": cpu,
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gib": round(memory, 1),
+        "system": platform.platform(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, Dovetail and the packages that are installed here; this imports none of them."""
+    found = {"python": platform.python_version(), "dovetail": dovetail.__version__}
+    for package in VERSIONED:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _commit() -> str | None:
+    """The checkout's commit, with `+` when there are changes beyond it; None outside a git checkout."""
+    # One call gives both: the first line is "# branch.oid HASH", changed files are lines without "#".
+    command = ["git", "-C", str(ROOT), "status", "--porcelain=v2", "--branch"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    first, *others = done.stdout.splitlines()
+    return first.split()[-1][:10] + ("+" if any(not line.startswith("#") for line in others) else "")

@@ -1,0 +1,139 @@
+"""The benchmarks' harness counts, compares and records right. Nothing here depends on this machine's speed."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import dovetail
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+
+
+@pytest.fixture(scope="module")
+def harness() -> ModuleType:
+    """bench/_harness.py, loaded by path: bench/ is a folder of scripts and stays off the tests' path."""
+    spec = importlib.util.spec_from_file_location("_harness", BENCH / "_harness.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["_harness"] = module  # dataclasses look their module up there
+    spec.loader.exec_module(module)
+    return module
+
+
+class FakeClock:
+    """A clock that only moves when somebody works."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("dovetail_", "peer", "target", "ratio", "met"),
+    [
+        (1.0, 10.0, "ratio <= 0.1", 0.1, True),
+        (2.0, 10.0, "ratio <= 0.1", 0.2, False),
+        (50.0, 10.0, "ratio >= 5", 5.0, True),
+        (0.94, None, "dovetail >= 0.95", None, False),
+        (0.96, 10.0, "dovetail >= 0.95", 0.096, True),
+        (1.0, None, "ratio <= 0.1", None, None),
+        (1.0, 10.0, "", 0.1, None),
+    ],
+)
+def test_row_judges(
+    harness: ModuleType,
+    dovetail_: float,
+    peer: float | None,
+    target: str,
+    ratio: float | None,
+    met: bool | None,
+) -> None:
+    row = harness.row("case", "s", dovetail_, peer, "peer", target)
+    assert row.ratio == (None if ratio is None else pytest.approx(ratio))
+    assert row.met is met
+
+
+@pytest.mark.parametrize("target", ["ratio < 0.1", "peer <= 1", "fast", "ratio <= 1x"])
+def test_row_rejects_a_target_that_it_cannot_judge(harness: ModuleType, target: str) -> None:
+    with pytest.raises(ValueError, match="is not like"):
+        harness.row("case", "s", 1.0, 1.0, "peer", target)
+
+
+def test_measure_takes_turns_and_gives_medians(harness: ModuleType) -> None:
+    clock = FakeClock()
+    log: list[str] = []
+    # One outlier among dovetail's five measured calls, which a mean would show.
+    durations = {"dovetail": iter([1.0, 1.0, 1.0, 99.0, 1.0, 1.0]), "peer": iter([4.0] * 6)}
+
+    def work(name: str) -> None:
+        log.append(name)
+        clock.now += next(durations[name])
+
+    medians = harness.measure(lambda: work("dovetail"), lambda: work("peer"), rounds=5, clock=clock)
+    assert medians == (1.0, 4.0)
+    warm_up, rounds = log[:2], [set(log[i : i + 2]) for i in range(2, len(log), 2)]
+    assert warm_up == ["dovetail", "peer"]
+    assert rounds == [{"dovetail", "peer"}] * 5
+    assert log[2:6] == ["dovetail", "peer", "peer", "dovetail"]
+
+
+def test_measure_times_short_calls_many_at_once(harness: ModuleType) -> None:
+    clock = FakeClock()
+    calls = 0
+
+    def short() -> None:
+        nonlocal calls
+        calls += 1
+        clock.now += 2.0**-10
+
+    assert harness.measure(short, rounds=3, min_sample_s=2.0**-6, clock=clock) == (2.0**-10, None)
+    assert calls == (1 + 2 + 4 + 8 + 16) + 3 * 16
+
+
+def test_main_prints_a_table_and_writes_what_it_measured(
+    harness: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[bool] = []
+
+    def rows(quick: bool) -> list[object]:
+        asked.append(quick)
+        return [
+            harness.row("empty step", "s", 0.5, 2.0, "Peer", "ratio <= 0.3"),
+            harness.row("alone", "s", 3.0),
+        ]
+
+    path = tmp_path / "out.json"
+    harness.main("A title", rows, ["--quick", "--json", str(path)])
+    assert asked == [True]
+    printed = capsys.readouterr().out
+    assert "A title" in printed
+    assert "empty step" in printed
+    written = json.loads(path.read_text(encoding="utf-8"))
+    assert written["rows"][0] == {
+        "name": "empty step", "unit": "s", "dovetail": 0.5, "peer": 2.0, "peer_name": "Peer", "ratio": 0.25,
+        "target": "ratio <= 0.3", "met": True,
+    }  # fmt: skip
+    assert written["rows"][1]["peer"] is None
+    assert written["quick"] is True
+    assert written["machine"]["cores"] >= 1
+    assert written["versions"]["dovetail"] == dovetail.__version__
+    assert "numpy" in written["versions"]
+
+
+def test_main_refuses_a_missing_folder_before_it_measures(harness: ModuleType, tmp_path: Path) -> None:
+    def rows(quick: bool) -> list[object]:
+        raise AssertionError("measured first")
+
+    with pytest.raises(SystemExit):
+        harness.main("A title", rows, ["--json", str(tmp_path / "missing" / "out.json")])
+
+
+def test_no_benchmark_hides_a_standard_module() -> None:
+    assert {path.stem for path in BENCH.glob("*.py")}.isdisjoint(sys.stdlib_module_names)
