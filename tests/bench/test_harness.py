@@ -1,4 +1,4 @@
-"""The benchmarks' harness counts, compares and records right. Nothing here depends on this machine's speed."""
+"""The benchmarks' harness counts, compares and records right, however fast or slow this machine is."""
 
 import importlib.util
 import json
