@@ -1,1 +1,1 @@
-"""What executes kernels: one module per kind of device, all behind one small interface."""
+"""Backends: where a node's kernel comes from, one backend per kind of device."""

@@ -1,0 +1,58 @@
+"""What the code generator is given: a `Unit`, the part of one step that one device runs.
+
+It is the partition in the form that lowering wants: nodes in one global order, with the places where tensors enter and leave
+marked. A tensor is known by its `Tensor` object: the user's own when the unit runs in the process that built the graph, a
+stand-in when the unit came in a message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ..graph.node import Node, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RunNode:
+    """Run a node."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class SendTensor:
+    """Hand a tensor to a channel as soon as it exists; None: an empty message for a control edge."""
+
+    channel: int
+    tensor: Tensor | None
+    destination: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecvTensor:
+    """Wait for a channel's tensor; None: an empty message for a control edge."""
+
+    channel: int
+    tensor: Tensor | None
+    source: str
+
+
+UnitStep: TypeAlias = RunNode | SendTensor | RecvTensor
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One device's part of a step.
+
+    Attributes:
+        device: full device name.
+        steps: in the global order that all devices of the step follow, so that no two can wait for each other.
+        feeds: name and tensor of each value that the client gives.
+        fetches: name and tensor of each value that the client gets.
+    """
+
+    device: str
+    steps: tuple[UnitStep, ...]
+    feeds: tuple[tuple[str, Tensor], ...]
+    fetches: tuple[tuple[str, Tensor], ...]
