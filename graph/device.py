@@ -1,6 +1,6 @@
 """Device names: what a device block asks for, and what a node gets.
 
-A name has five fields: `/job:ps/replica:0/task:1/device:GPU:0`. Two types keep apart how far placing has come:
+A name has five fields: `/job:ps/replica:0/task:1/device:GPU:0`. Two types keep request and outcome apart:
 
 - `DeviceSpec` is *partial*: each field may be unset. Device blocks, requests and patterns are specs.
 - `DeviceName` is *complete*: one device of one task. A signature that takes one says: this has been placed.
@@ -261,9 +261,11 @@ def _components(spec: str) -> _Components:
         if device is not None:
             raise ValueError(f"Multiple device types are not allowed while parsing the device spec: {spec}.")
         device = found
-    device_type, index = device or (None, "*")
-    device_index = None if index == "*" else _number(index, "device index", spec)
-    return job, numbers.get("replica"), numbers.get("task"), device_type, device_index
+    replica, task = numbers.get("replica"), numbers.get("task")
+    if device is None:
+        return job, replica, task, None, None
+    device_type, index = device
+    return job, replica, task, device_type, None if index == "*" else _number(index, "device index", spec)
 
 
 def _number(text: str, what: str, spec: str) -> int:
@@ -275,7 +277,7 @@ def _number(text: str, what: str, spec: str) -> int:
         raise ValueError(f"The {what} in the device spec '{spec}' must be a number, not '{text}'.") from None
 
 
-# -- complete names ------------------------------------------------------------------------------------------
+# -- complete names ----------------------------------------------------------------------------------------
 
 _NAME = "[A-Za-z][A-Za-z0-9_]*"
 _NUMBER = "0*[0-9]{1,9}"  # what fits into TensorFlow's int32, with a round limit
@@ -355,7 +357,7 @@ class DeviceName:
         return hash(self._text)
 
 
-# -- the runtime's parser ------------------------------------------------------------------------------------
+# -- the runtime's parser ----------------------------------------------------------------------------------
 
 _DEVICE_FIELDS = ("device_type", "device_index")
 _STRICT_PARTS = tuple(
@@ -403,7 +405,7 @@ def _parse_complete(name: str) -> DeviceName:
     return DeviceName.of(parse_strict(name))
 
 
-# -- relations -----------------------------------------------------------------------------------------------
+# -- relations ---------------------------------------------------------------------------------------------
 
 
 def is_specialization(less: DeviceFields, more: DeviceFields) -> bool:
@@ -483,7 +485,7 @@ def task_name(fields: DeviceFields) -> str:
     return f"/job:{fields.job}/replica:{fields.replica}/task:{fields.task}"
 
 
-# -- canonical strings, for building graphs ------------------------------------------------------------------
+# -- canonical strings, for building graphs ----------------------------------------------------------------
 
 
 @lru_cache(_CACHE_SIZE)
