@@ -297,7 +297,8 @@ def test_strict_star_type_leaves_an_index_alone():
     [
         "job:ps", "//", "/job:ps/", "/job:ps//task:1", "/job:", "/job:1a", "/job:a-b", "/job:_a", "/job:*a",
         "/job:\u00e4", "/task:-1", "/task:", "/task:x", "/task: 1", "/task:1 ", "/task:1.5", "/task:\u0661",
-        "/task:99999999999", "/task:" + "9" * 5000, "/replica:-1", "/cpu", "/gpu", "/Gpu:0", "/tpu:0", "/GPU:",
+        "/task:99999999999", "/task:" + "9" * 5000, "/replica:-1", "/cpu", "/gpu", "/Gpu:0", "/tpu:0",
+        "/GPU:",
         "/device:", "/device", "/device:1GPU:0", "/device:GPU:", "/device:GPU:x", "/device:GPU:-1",
         "/device:_A:0", "/foo:bar", "/JOB:a", " /job:a", "/job:a ", "/job:a\n",
     ],
@@ -325,8 +326,9 @@ def test_complete_name():
 
 
 def test_complete_names_are_ordered_by_text():
-    texts = ["/job:ps/replica:0/task:0/device:CPU:0", "/job:ps/replica:0/task:0/device:CPU:10",
-             "/job:ps/replica:0/task:0/device:CPU:2", "/job:worker/replica:0/task:0/device:CPU:0"]  # fmt: skip
+    ends = ["ps/replica:0/task:0/device:CPU:0", "ps/replica:0/task:0/device:CPU:10",
+            "ps/replica:0/task:0/device:CPU:2", "worker/replica:0/task:0/device:CPU:0"]  # fmt: skip
+    texts = [f"/job:{end}" for end in ends]
     names = [DeviceName.parse(text) for text in reversed(texts)]
     assert [str(name) for name in sorted(names)] == texts
     assert names[0] > names[1] >= names[2] and names[2] <= names[1]
@@ -362,7 +364,8 @@ FULL = DeviceName.parse("/job:ps/replica:0/task:1/device:GPU:2")
     ("pattern", "fits"),
     [
         ("", True), ("/job:ps", True), ("/job:ps/task:1", True), ("/gpu:*", True), ("/gpu:2", True),
-        (str(FULL), True), ("/job:worker", False), ("/replica:1", False), ("/task:0", False), ("/cpu:*", False),
+        (str(FULL), True), ("/job:worker", False), ("/replica:1", False), ("/task:0", False),
+        ("/cpu:*", False),
         ("/gpu:0", False), ("/job:ps/task:1/cpu:2", False), ("/device:*:2", True), ("/device:*:3", False),
     ],
 )  # fmt: skip
