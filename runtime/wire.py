@@ -2,18 +2,20 @@
 
 A message is a kind, some named fields, and tensors. It travels as a list of frames:
 
-    frame 0          msgpack of [version, kind, fields, [[dtype, shape], ...]]     the header
-    frames 1 .. n    the raw elements of each tensor, C order, little-endian (as every machine that runs this is)
+    frame 0          the header: msgpack of [version, kind, fields, [[dtype, shape], ...]]
+    frames 1 .. n    the raw elements of each tensor, C order, little-endian, as every machine here is
     then             the value of each field of type `bytes`, in the order of the kind's row
 
-Fields of type `bytes` (a graph, a partition) leave the header so that the header stays small: unpacking msgpack can
-need seventy times the memory of its input, raw frames need none. In the header such a field holds its length.
+Fields of type `bytes` (a graph, a partition) leave the header so that the header stays small: unpacking
+msgpack can need seventy times the memory of its input, raw frames need none. In the header such a field holds
+its length.
 
 A tensor of strings has dtype `string`; its frame is one uint32 length per element, then all the bytes.
 
-Nothing that arrives is trusted. `KINDS` says which kinds exist and what each carries; `decode` checks a message against
-it, and every bound below, before it makes a single array. Whatever is wrong, it raises `WireError`, nothing else. Nothing is
-ever unpickled or evaluated. `encode` checks the same table, so that a mistake shows where it was made.
+Nothing that arrives is trusted. `KINDS` says which kinds exist and what each carries; `decode` checks a
+message against it, and every bound below, before it makes a single array. Whatever is wrong, it raises
+`WireError`, nothing else. Nothing is ever unpickled or evaluated. `encode` checks the same table, so that a
+mistake shows where it was made.
 
 This module knows no sockets: it can be tested, fuzzed and reused without any.
 """
@@ -32,8 +34,9 @@ from ..graph import dtypes
 
 VERSION = 1  # one byte on the wire, so below 128
 
-#: A frame of this many bytes or more is borrowed from its array, not copied. Copying 64 KiB costs about what the bookkeeping of
-#: a borrowed buffer costs (8 µs). Whoever sends a larger array must not write into it afterwards.
+#: A frame of this many bytes or more is borrowed from its array, not copied. Copying 64 KiB costs about what
+#: the bookkeeping of a borrowed buffer costs (8 µs). Whoever sends a larger array must not write into it
+#: afterwards.
 BORROW_BYTES = 64 * 1024
 
 MAX_HEADER = 1 << 20  # bytes, for most kinds
@@ -66,8 +69,8 @@ class Message:
     Attributes:
         kind: a key of `KINDS`.
         fields: plain values: None, bool, int, float, str, bytes, and lists and str-keyed dicts of them.
-        tensors: arrays of any element type in `graph.dtypes`, strings as object arrays of bytes or str. Decoded ones are
-            read-only and alias the received buffer.
+        tensors: arrays of any element type in `graph.dtypes`, strings as object arrays of bytes or str.
+            Decoded ones are read-only and alias the received buffer.
 
     >>> frames = encode(Message("ping", {"seq": 7}))
     >>> decode(frames)
@@ -110,13 +113,14 @@ class KindSchema:
 
 # A float may be written as an int; a list may be given as a tuple (it arrives as a list).
 _TYPES: dict[str, tuple[type, ...]] = {
-    "bool": (bool,), "int": (int,), "float": (float, int), "str": (str,), "bytes": (bytes,), "list": (list, tuple), "dict": (dict,),
+    "bool": (bool,), "int": (int,), "float": (float, int), "str": (str,), "bytes": (bytes,),
+    "list": (list, tuple), "dict": (dict,),
 }  # fmt: skip
 _SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 
 
 def _row(kind: str, fields: str = "", *, tensors: bool = False, wide: bool = False) -> KindSchema:
-    """One row of `KINDS`; `fields` reads `name type, name? type|type`, where `?` marks what may be missing."""
+    """One row of `KINDS`; `fields` reads `name type, name? type|type`; what has a `?` may be missing."""
     types: dict[str, tuple[type, ...]] = {}
     required: set[str] = set()
     blobs: list[str] = []
@@ -147,17 +151,19 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("extend", "request int, session str, from_version int, graph bytes"),
     _row("extended", "request int, version int"),
     _row("prepare", "request int, session str, feeds list, fetches list, targets list", wide=True),
-    _row("prepared", "request int, parts list, graph_version int, info? dict", wide=True),
+    _row("prepared", "request int, parts list", wide=True),
     _row("register", "request int, program str, session str, partition bytes, info dict", wide=True),
     _row("registered", "request int"),
     _row("release", "programs list"),
-    _row("run", "request int, step int, programs list, feeds list, fetches list", tensors=True),
-    _row("done", "request int, step int, fetches list", tensors=True),
+    _row("run", "request int, step int, program str, feeds list", tensors=True),
+    _row("done", "request int, fetches list", tensors=True),
     _row("tensor", "step int, channel int|str", tensors=True),
     _row("abort", "step int, code str, reason str"),
     _row("close_session", "request int, session str"),
+    _row("forget_session", "request int, session str"),
     _row("closed", "request int"),
-    _row("reset", "request int, containers list"),
+    _row("reset", "request int, containers list, config? dict"),
+    _row("reset_containers", "request int, containers list"),
     _row("error", "request int, code str, message str, node? str, task? str"),
     _row("shutdown"),
 )}  # fmt: skip
@@ -166,12 +172,12 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
 def encode(message: Message) -> list[Frame]:
     """The frames of `message`.
 
-    Tensors of `BORROW_BYTES` and more are not copied: their frames are views of the arrays, which must not change until they
-    have been sent. Smaller ones are copied.
+    Tensors of `BORROW_BYTES` and more are not copied: their frames are views of the arrays, which must not
+    change until they have been sent. Smaller ones are copied.
 
     Raises:
-        WireError: an unknown kind, a field that the kind does not have or of another type, a tensor where none may be or
-            of an element type that cannot travel. Nothing has been sent.
+        WireError: an unknown kind, a field that the kind does not have or of another type, a tensor where
+            none may be or of an element type that cannot travel. Nothing has been sent.
     """
     schema = KINDS.get(message.kind)
     if schema is None:
@@ -199,7 +205,10 @@ def encode(message: Message) -> list[Frame]:
         raise WireError(f"message {message.kind!r} cannot be packed: {error}", request) from None
     limit = MAX_WIDE_HEADER if schema.wide else MAX_HEADER
     if len(header) > limit:
-        raise WireError(f"message {message.kind!r}: its fields need {len(header)} bytes, more than the {limit} allowed", request)
+        raise WireError(
+            f"message {message.kind!r}: its fields need {len(header)} bytes, more than the {limit} allowed",
+            request,
+        )
     frames[0] = header
     return frames
 
@@ -219,7 +228,7 @@ def decode(frames: Sequence[Frame]) -> Message:
     try:
         # The first byte says "an array of four", so what comes out has four elements.
         _, kind, fields, specs = msgpack.unpackb(header, raw=False, strict_map_key=True)
-    except Exception as error:  # msgpack's errors have no base of their own, and some inputs raise TypeError or OverflowError
+    except Exception as error:  # msgpack's own, and for some inputs TypeError or OverflowError
         raise WireError(f"the header is not msgpack: {error or type(error).__name__}") from None
     if type(kind) is not str or type(fields) is not dict or type(specs) is not list:
         raise WireError("the header is not [version, kind, fields, tensors]")
@@ -232,11 +241,15 @@ def decode(frames: Sequence[Frame]) -> Message:
     if schema.blobs:
         _restore_blobs(schema, fields, frames, 1 + len(specs), request)
     elif len(frames) != 1 + len(specs):
-        raise WireError(f"message {kind!r}: {len(specs)} tensors announced, {len(frames) - 1} frames came", request)
+        raise WireError(
+            f"message {kind!r}: {len(specs)} tensors announced, {len(frames) - 1} frames came", request
+        )
     _check_fields(schema, fields, request)
     if not specs:
         return Message(kind, fields)
-    return Message(kind, fields, tuple(map(_unpack_tensor, specs, frames[1:], range(len(specs)), [request] * len(specs))))
+    return Message(
+        kind, fields, tuple(map(_unpack_tensor, specs, frames[1:], range(len(specs)), [request] * len(specs)))
+    )
 
 
 # Checks: the same for what leaves and what arrives.
@@ -248,14 +261,14 @@ def _request_of(fields: Any) -> int:
 
 
 def _check_preamble(header: Frame) -> None:
-    """Look at the bytes that every version of the protocol has in one place, before msgpack sees any of them."""
+    """Look at the bytes that every version of the protocol has in one place, before msgpack does."""
     size = len(header)
     if size < 3 or header[0] != 0x94:  # msgpack for "an array of four elements"
         raise WireError("not a message of this protocol")
     if header[1] != VERSION:
         raise WireError(
-            f"the peer speaks version {header[1]} of the protocol, this process version {VERSION}: run the same release of "
-            "dovetail in all tasks and clients"
+            f"the peer speaks version {header[1]} of the protocol, this process version {VERSION}: "
+            "run the same release of dovetail in all tasks and clients"
         )
     if size > MAX_HEADER and (size > MAX_WIDE_HEADER or not bytes(header[2:34]).startswith(_WIDE)):
         raise WireError(f"a header of {size} bytes is larger than its kind allows")
@@ -269,7 +282,9 @@ def _check_fields(schema: KindSchema, fields: dict[str, Any], request: int) -> N
         allowed = types.get(name)
         if allowed is None:
             known = ", ".join(types) or "none"
-            raise WireError(f"message {schema.kind!r} has no field {_short(name)}; its fields: {known}", request)
+            raise WireError(
+                f"message {schema.kind!r} has no field {_short(name)}; its fields: {known}", request
+            )
         kind = type(value)
         if kind not in allowed:
             expected = " or ".join(t.__name__ for t in allowed if t is not tuple)
@@ -287,7 +302,7 @@ def _check_fields(schema: KindSchema, fields: dict[str, Any], request: int) -> N
 
 
 def _check_plain(value: Any, depth: int) -> None:
-    """Only plain values, with str keys, and not too deep: code that walks a field later needs no guard of its own."""
+    """Only plain values, with str keys, not too deep: code that walks a field later needs no guard."""
     if depth > MAX_DEPTH:
         raise WireError(f"nests deeper than {MAX_DEPTH}")
     items: Iterable[Any] = value
@@ -309,7 +324,9 @@ def _check_attached(schema: KindSchema, count: int, request: int) -> None:
     if not schema.tensors:
         raise WireError(f"message {schema.kind!r} carries no tensors, but {count} are attached", request)
     if count > MAX_TENSORS:
-        raise WireError(f"message {schema.kind!r}: {count} tensors, at most {MAX_TENSORS} can travel together", request)
+        raise WireError(
+            f"message {schema.kind!r}: {count} tensors, at most {MAX_TENSORS} can travel together", request
+        )
 
 
 def _short(value: Any) -> str:
@@ -355,12 +372,16 @@ def _pack_strings(array: np.ndarray[Any, Any], index: int, request: int) -> byte
                 raise WireError(f"tensor {index}: {error}", request) from None
         if type(value) is not bytes:
             raise WireError(
-                f"tensor {index} holds a {type(value).__name__}; an array of objects may hold bytes and str only", request
+                f"tensor {index} holds a {type(value).__name__}; arrays of objects may hold bytes and str",
+                request,
             )
         values.append(value)
     lengths = [len(value) for value in values]
     if lengths and max(lengths) >= 1 << 32:
-        raise WireError(f"tensor {index} holds a string of {max(lengths)} bytes; at most {(1 << 32) - 1} can travel", request)
+        raise WireError(
+            f"tensor {index} holds a string of {max(lengths)} bytes; at most {(1 << 32) - 1} can travel",
+            request,
+        )
     return b"".join([np.array(lengths, _LENGTH).tobytes(), *values])
 
 
@@ -384,7 +405,9 @@ def _unpack_tensor(spec: Any, frame: Frame, index: int, request: int) -> Tensor:
             raise WireError(f"tensor {index} has an unknown element type {_short(name)}", request)
         size = count * dtype.itemsize
         if size != len(frame):
-            raise WireError(f"tensor {index}: {name}{shape} needs {size} bytes, its frame has {len(frame)}", request)
+            raise WireError(
+                f"tensor {index}: {name}{shape} needs {size} bytes, its frame has {len(frame)}", request
+            )
         array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, frame)
         # A bool that is neither 0 nor 1 would be true and false by turns, depending on who asks.
         if dtype is _BOOL and size and np.ndarray(size, np.uint8, frame).max() > 1:
@@ -402,7 +425,10 @@ def _unpack_tensor(spec: Any, frame: Frame, index: int, request: int) -> Tensor:
 def _unpack_strings(shape: list[int], count: int, frame: Frame, index: int, request: int) -> Tensor:
     start = count * _LENGTH.itemsize
     if start > len(frame):
-        raise WireError(f"tensor {index}: {count} strings need {start} bytes for lengths, its frame has {len(frame)}", request)
+        raise WireError(
+            f"tensor {index}: {count} strings need {start} bytes for lengths, its frame has {len(frame)}",
+            request,
+        )
     lengths = np.ndarray(count, _LENGTH, frame)
     if start + int(lengths.sum(dtype=np.uint64)) != len(frame):
         raise WireError(f"tensor {index}: the lengths of its strings do not add up to its frame", request)
@@ -415,7 +441,9 @@ def _unpack_strings(shape: list[int], count: int, frame: Frame, index: int, requ
     return array
 
 
-def _restore_blobs(schema: KindSchema, fields: dict[str, Any], frames: Sequence[Frame], at: int, request: int) -> None:
+def _restore_blobs(
+    schema: KindSchema, fields: dict[str, Any], frames: Sequence[Frame], at: int, request: int
+) -> None:
     """Put the fields of type `bytes` back where the header has their lengths."""
     for name in schema.blobs:
         length = fields.get(name)
@@ -430,7 +458,7 @@ def _restore_blobs(schema: KindSchema, fields: dict[str, Any], frames: Sequence[
 
 
 class _Packers(threading.local):
-    """One packer per thread: making one costs more than packing, and one packer serves one thread at a time."""
+    """One packer per thread: making one costs more than packing; it serves one thread at a time."""
 
     def __init__(self) -> None:
         self.pack: Callable[[Any], bytes] = msgpack.Packer().pack

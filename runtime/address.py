@@ -1,0 +1,59 @@
+"""Addresses of tasks, `host:port`, and who can reach them."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import re
+import socket
+
+# A name, an IPv4 address or `*` (every address of this machine); or an IPv6 address in brackets.
+_ADDRESS = re.compile(r"(?:(?P<name>[A-Za-z0-9._-]+|\*)|\[(?P<v6>[0-9A-Fa-f:.%]+)\]):(?P<port>[0-9]{1,5})")
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port`; an IPv6 host stands in brackets.
+
+    >>> split_address("localhost:2222"), split_address("[::1]:0")
+    (('localhost', 2222), ('::1', 0))
+    """
+    match = _ADDRESS.fullmatch(address)
+    if match is None or int(match["port"]) > 65_535:
+        raise ValueError(
+            f"bad address {address!r}: it must read host:port, as in 'localhost:2222', with a port up to "
+            "65535; port 0 picks a free one"
+        )
+    return match["v6"] or match["name"], int(match["port"])
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach `address`; for a name, whether that holds for all it resolves to.
+
+    >>> is_loopback("localhost:2222"), is_loopback("0.0.0.0:2222")
+    (True, False)
+    """
+    try:
+        return all_loopback(resolve(split_address(address)[0]))
+    except OSError:
+        return False
+
+
+def all_loopback(ips: list[str]) -> bool:
+    """Whether all of `ips` are loopback addresses."""
+    return all(ipaddress.ip_address(ip).is_loopback for ip in ips)
+
+
+def resolve(host: str) -> list[str]:
+    """The IP addresses of `host`, IPv4 first, since that is what servers bind unless told otherwise.
+
+    Raises:
+        OSError: the name does not resolve.
+    """
+    if host == "localhost":
+        return ["127.0.0.1"]
+    if host == "*":
+        return ["0.0.0.0"]
+    with contextlib.suppress(ValueError):
+        return [str(ipaddress.ip_address(host))]
+    found = {str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    return sorted(found, key=lambda ip: (":" in ip, ip))
