@@ -1,0 +1,453 @@
+"""What the nodes of a graph demand together: groups that share a device, and the devices that each group may have.
+
+Nodes must share a device for two reasons: one takes the *place* of a variable that the other gives out (a reference or
+resource edge), or the user said so (`colocate_with`). Both relations are equivalences, so groups are the classes of a
+union-find; each group carries one `Constraint`, the sum of its members' requests. Merging two groups merges their
+constraints field by field and intersects their device types; a contradiction is an error, found at the first pair that
+shows it, in the order that SEMANTICS d.3 gives.
+
+Almost all nodes of a large graph are in no group but their own, and ask for one of a few devices. So constraints are
+interned: a node keeps a small number, `start` and `merge` work once per distinct case, and the candidate devices are
+found once per distinct constraint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..graph.device import DeviceFields, DeviceSpec, is_compatible, matches, merge, override, parse_strict
+from ..graph.dtypes import resource
+from ..graph.errors import InvalidArgumentError
+from ..graph.node import Node
+from ..graph.opdef import OpDef, Trait
+from .cluster import Cluster
+
+ANYWHERE = DeviceSpec()
+
+
+def type_rank(device_type: str) -> tuple[int, str]:
+    """Sort key of a device type where no op says otherwise: GPU first, CPU last."""
+    return {"GPU": 0, "CPU": 2}.get(device_type, 1), device_type
+
+
+def is_state_source(node: Node) -> bool:
+    """Whether the node gives out a place where state lives: no inputs, one output of reference or resource type."""
+    return (
+        not node.inputs
+        and len(node.outputs) == 1
+        and (node.outputs[0].dtype.is_ref or node.outputs[0].dtype is resource)
+    )
+
+
+def is_generator(node: Node) -> bool:
+    """Whether the node makes one value out of nothing (Const, Placeholder, a handle): its consumers decide where it is."""
+    return not node.inputs and len(node.outputs) == 1 and not node.outputs[0].dtype.is_ref
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What the members of a group demand together.
+
+    Attributes:
+        requested: the merged request; sets all that `resource` and `assigned` set.
+        resource: what was requested for a place of state, which soft placement should not change.
+        assigned: the device that a member has had since an earlier step.
+        types: device types for which every member has a kernel, best first.
+        on_master: whether a member is bound to the process of the client, so to the master's task.
+    """
+
+    requested: DeviceSpec
+    resource: DeviceSpec
+    assigned: DeviceSpec
+    types: tuple[str, ...]
+    on_master: bool
+
+
+class Candidates(NamedTuple):
+    """The devices that a constraint admits, best first (numbers of `Cluster.devices`), and what was given up to get them."""
+
+    devices: tuple[int, ...]
+    given_up: str
+
+    @property
+    def first(self) -> int:
+        return self.devices[0]
+
+
+class Conflict(Exception):
+    """Two constraints that cannot hold together."""
+
+
+class Constraints:
+    """The distinct constraints of one placement, by number. Grows while groups are formed; the numbers keep their meaning."""
+
+    def __init__(self, cluster: Cluster, soft: bool) -> None:
+        self.cluster = cluster
+        self.soft = soft
+        self._all: list[Constraint] = []
+        self._ids: dict[Constraint, int] = {}
+        self._merged: dict[tuple[int, int], int] = {}
+        self._candidates: dict[int, Candidates] = {}
+        self._types_present = {d.name.device_type for d in cluster.devices}
+
+    def __getitem__(self, number: int) -> Constraint:
+        return self._all[number]
+
+    def _number(self, constraint: Constraint) -> int:
+        number = self._ids.get(constraint)
+        if number is None:
+            number = self._ids[constraint] = len(self._all)
+            self._all.append(constraint)
+        return number
+
+    def start(self, node: Node, assigned: str | None) -> int:
+        """The constraint of a node by itself.
+
+        Raises:
+            InvalidArgumentError: its request is malformed. Conflict: no device in the cluster has a kernel for it.
+        """
+        types = tuple(t for t in node.opdef.device_types if t in self._types_present)
+        on_master = Trait.HOST_ONLY in node.opdef.traits
+        if assigned is not None:
+            spec = parse_strict(assigned)
+            return self._number(Constraint(spec, ANYWHERE, spec, types, on_master))
+        request = parse_strict(node.device)
+        if not types:
+            raise Conflict(
+                f"No OpKernel was registered to support Op '{node.type}': it runs on {_and(node.opdef.device_types)}, "
+                f"and the cluster's devices are of type {_and(sorted(self._types_present))}"
+            )
+        return self._number(
+            Constraint(request, request if is_state_source(node) else ANYWHERE, ANYWHERE, types, on_master)
+        )
+
+    def merge(self, a: int, b: int) -> int:
+        """The constraint of two groups that become one. Raises Conflict."""
+        if a == b:
+            return a
+        found = self._merged.get((a, b))
+        if found is None:
+            found = self._merged[a, b] = self._number(self._merge(self._all[a], self._all[b]))
+        return found
+
+    def _merge(self, a: Constraint, b: Constraint) -> Constraint:
+        try:
+            assigned = merge(a.assigned, b.assigned)
+            resource_ = merge(a.resource, b.resource)
+            requested = merge(a.requested, b.requested, soft=self.soft)
+        except InvalidArgumentError as e:
+            raise Conflict(e.message) from None
+        types = _common_types(a.types, b.types)
+        if not types:
+            raise Conflict(
+                "no device type supports both of those nodes and the other nodes colocated with them: "
+                f"{_and(a.types)} on one side, {_and(b.types)} on the other"
+            )
+        return Constraint(
+            override(override(requested, assigned), resource_),
+            resource_,
+            assigned,
+            types,
+            a.on_master or b.on_master,
+        )
+
+    def follow(self, source: int, consumer: int) -> int:
+        """The constraint of a consumer that takes a place from `source`: where the requests contradict each other, the source's.
+
+        Raises:
+            Conflict: two places, or two devices from earlier steps, contradict each other.
+        """
+        src, dst = self._all[source], self._all[consumer]
+        for kind, mine, theirs in (
+            ("assigned", src.assigned, dst.assigned),
+            ("resource", src.resource, dst.resource),
+        ):
+            if not is_compatible(mine, theirs):
+                raise Conflict(
+                    "Cannot place the graph because a reference or resource edge connects colocation groups with "
+                    f"incompatible {kind} devices: {mine} vs. {theirs}"
+                )
+        if is_compatible(src.requested, dst.requested):
+            return consumer
+        requested = override(override(src.requested, dst.assigned), dst.resource)
+        return self._number(Constraint(requested, dst.resource, dst.assigned, dst.types, dst.on_master))
+
+    def gives_up(self, a: int, b: int) -> bool:
+        """Whether merging two groups gives up a device type or index that both ask for differently (soft placement only)."""
+        return self.soft and not is_compatible(self._all[a].requested, self._all[b].requested)
+
+    def candidates(self, number: int) -> Candidates:
+        """The devices that a constraint admits; none when it cannot be met."""
+        found = self._candidates.get(number)
+        if found is None:
+            found = self._candidates[number] = self._find_candidates(self._all[number])
+        return found
+
+    def _find_candidates(self, c: Constraint) -> Candidates:
+        devices = self._admitted(c.requested, c)
+        if devices or not self.soft:
+            return Candidates(devices, "")
+        for fixed, what in (((c.assigned, c.resource), ""), ((c.assigned,), ", even for places of state")):
+            relaxed = c.requested
+            if all(f.device_type is None for f in fixed):
+                relaxed = relaxed.replace(device_type=None)
+            if all(f.device_index is None for f in fixed):
+                relaxed = relaxed.replace(device_index=None)
+            devices = self._admitted(relaxed, c)
+            if devices:
+                return Candidates(
+                    devices, f"{self.why_none(c.requested, c)}; device type and index were given up{what}"
+                )
+        return Candidates((), "")
+
+    def _admitted(self, spec: DeviceFields, c: Constraint) -> tuple[int, ...]:
+        found = [
+            i for i, d in enumerate(self.cluster.devices)
+            if d.name.device_type in c.types and matches(spec, d.name)
+            and (not c.on_master or d.name.task_name == self.cluster.master)
+        ]  # fmt: skip
+        return tuple(sorted(found, key=lambda i: self._preference(i, c.types)))
+
+    def _preference(self, device: int, types: Sequence[str]) -> tuple[bool, str, int, str]:
+        """The master's task first, then tasks by name; within a task the best device type, then devices by name.
+
+        TensorFlow puts the device type before the task, so that a node without a request goes to some other task's GPU
+        when the master has none. Here it stays on the master's task: what users are promised (no task named: the master's).
+        Where all tasks have devices of the same types, both orders choose the same device.
+        """
+        name = self.cluster.devices[device].name
+        return name.task_name != self.cluster.master, name.task_name, types.index(name.device_type), str(name)
+
+    def why_not(self, device: int, c: Constraint) -> str:
+        """The first reason why a constraint does not admit a device; '' when it does."""
+        name = self.cluster.devices[device].name
+        if not matches(c.requested, name):
+            return f"'{c.requested}' is required"
+        if name.device_type not in c.types:
+            return f"no kernel for {name.device_type}"
+        if c.on_master and name.task_name != self.cluster.master:
+            return "bound to the client's own process, the master's task"
+        return ""
+
+    def why_none(self, spec: DeviceFields, c: Constraint) -> str:
+        """Why no device is left, in words."""
+        found = self.cluster.matching(spec)
+        if not found:
+            return f"no device matches '{spec}'"
+        kinds = sorted({d.name.device_type for d in found})
+        if not set(kinds) & set(c.types):
+            return f"no supported kernel for {_and(kinds)} devices is available"
+        return f"'{spec}' is not on the master's task {self.cluster.master}"
+
+
+class Note(NamedTuple):
+    """A request that was overruled while groups were formed: which node's, by which node, and how."""
+
+    node: int
+    by: int
+    kind: (
+        str  # "edge": the consumer of a place follows it; "given up": type or index; "ignored": a colocation
+    )
+    text: str
+
+
+class Groups:
+    """The colocation groups of a graph: for each node (by index) its group's root, and each root's constraint.
+
+    Attributes:
+        constraints: the table that numbers refer to.
+        number: per node the number of its constraint; what counts is the root's.
+        notes: requests that were overruled on the way.
+    """
+
+    def __init__(self, constraints: Constraints, size: int) -> None:
+        self.constraints = constraints
+        self.number: list[int] = [-1] * size
+        self.own: dict[tuple[OpDef, str, int], int] = {}
+        self.notes: list[Note] = []
+        self._parent: dict[int, int] = {}  # only nodes that share a group; all others are their own root
+
+    def find(self, i: int) -> int:
+        """The root of a node's group."""
+        parent = self._parent
+        root = parent.get(i, i)
+        if root == i:
+            return i
+        while (above := parent.get(root, root)) != root:
+            root = above
+        while parent.get(i, i) != root:  # path compression
+            i, parent[i] = parent[i], root
+        return root
+
+    def constraint(self, i: int) -> Constraint:
+        """The constraint of a node's group."""
+        return self.constraints[self.number[self.find(i)]]
+
+    def join(self, a: int, b: int) -> None:
+        """Make two nodes' groups one. Raises Conflict, and changes nothing then."""
+        a, b = self.find(a), self.find(b)
+        if a == b:
+            return
+        merged = self.constraints.merge(self.number[a], self.number[b])
+        if self.constraints.gives_up(self.number[a], self.number[b]):
+            self.notes.append(Note(b, a, "given up", "their group asks for several device types or indices"))
+        # The lower index becomes the root, so that a group has one name whatever the order of joining.
+        root, child = min(a, b), max(a, b)
+        self._parent[child] = root
+        self._parent.setdefault(root, root)
+        self.number[root] = merged
+
+    def __contains__(self, root: int) -> bool:
+        """Whether a node shares its group with another."""
+        return root in self._parent
+
+    @property
+    def shared(self) -> list[int]:
+        """The nodes that share their group with another, in order."""
+        return sorted(self._parent)
+
+    def members(self, i: int) -> list[int]:
+        """The nodes of a node's group, in order."""
+        root = self.find(i)
+        return [j for j in self.shared if self.find(j) == root] or [i]
+
+
+class Unplaceable(Exception):
+    """A contradiction, with the nodes at which it shows: the node itself, and the one it cannot be with (or None).
+
+    `edge` says that a reference or resource edge joins them, rather than the user's colocation.
+    """
+
+    def __init__(self, reason: str, node: Node, other: Node | None = None, *, edge: bool = False) -> None:
+        super().__init__(reason)
+        self.reason, self.node, self.other, self.edge = reason, node, other, edge
+
+
+def form_groups(
+    nodes: Sequence[Node], size: int, cluster: Cluster, assigned: Mapping[str, str], soft: bool
+) -> tuple[Groups, Unplaceable | None]:
+    """Group the nodes and sum up what each group demands (SEMANTICS d.2, d.3).
+
+    Args:
+        nodes: the nodes to place, in order of creation.
+        size: one more than the highest node index.
+        assigned: devices that stateful nodes keep from earlier steps, by node name.
+        soft: whether conflicting device types and indices are given up instead of refused.
+
+    Returns:
+        the groups, and the first contradiction, if any; the groups then are as they were when it was found.
+    """
+    groups = Groups(Constraints(cluster, soft), size)
+    try:
+        _start(groups, nodes, assigned)
+        _follow_places(groups, nodes)
+        _follow_users(groups, nodes)
+    except Unplaceable as e:
+        return groups, e
+    return groups, None
+
+
+def _start(groups: Groups, nodes: Sequence[Node], assigned: Mapping[str, str]) -> None:
+    known: dict[tuple[OpDef, str, bool], int] = {}
+    number, constraints = groups.number, groups.constraints
+    for node in nodes:
+        opdef = node.opdef
+        if assigned and node.name in assigned and opdef.is_stateful:
+            number[node.index] = _start_one(constraints, node, assigned[node.name])
+            continue
+        key = (opdef, node.device, not node.inputs and is_state_source(node))
+        found = known.get(key)
+        if found is None:
+            found = known[key] = _start_one(constraints, node, None)
+        number[node.index] = found
+
+
+def _start_one(constraints: Constraints, node: Node, assigned: str | None) -> int:
+    try:
+        return constraints.start(node, assigned)
+    except InvalidArgumentError as e:
+        raise Unplaceable(e.message, node) from None
+    except Conflict as e:
+        raise Unplaceable(str(e), node) from None
+
+
+def _follow_places(groups: Groups, nodes: Sequence[Node]) -> None:
+    """Who takes a place is with it; its own request yields to the place's."""
+    number, constraints = groups.number, groups.constraints
+    for node in nodes:
+        refs = node.opdef.ref_inputs
+        for i, tensor in enumerate(node.inputs):
+            dtype = tensor.dtype
+            if dtype is not resource and not (dtype.is_ref and i in refs):
+                continue
+            source = tensor.op
+            if number[source.index] < 0:  # left out of this placement (fed)
+                continue
+            a, b = groups.find(source.index), groups.find(node.index)
+            if a == b:
+                continue
+            try:
+                followed = constraints.follow(number[a], number[b])
+            except Conflict as e:
+                raise Unplaceable(str(e), node, source, edge=True) from None
+            if followed != number[b]:
+                groups.notes.append(
+                    Note(
+                        node.index, source.index, "edge", f"it takes the place that '{source.name}' gives out"
+                    )
+                )
+                number[b] = followed
+            try:
+                groups.join(a, b)
+            except Conflict as e:
+                raise Unplaceable(
+                    "Nodes were connected by a reference connection (requiring them to be on the same device), but the two nodes "
+                    f"were assigned two different devices: {e}",
+                    node, source, edge=True,
+                ) from None  # fmt: skip
+
+
+def _follow_users(groups: Groups, nodes: Sequence[Node]) -> None:
+    """Nodes of one named colocation group are together; a node also belongs to the group of its own name."""
+    named: set[str] = set()
+    for node in nodes:
+        if node.colocation:
+            named.update(node.colocation)
+    if not named:
+        return
+    first: dict[str, Node] = {}  # group name -> the first node seen with it
+    for node in nodes:
+        colocation = node.colocation
+        if not colocation and node.name not in named:
+            continue
+        for name in (*colocation, node.name):
+            other = first.setdefault(name, node)
+            if other is node:
+                continue
+            try:
+                groups.join(node.index, other.index)
+            except Conflict as e:
+                if not groups.constraints.soft:
+                    raise Unplaceable(
+                        f"Cannot colocate nodes '{node.name}' and '{other.name}': {e}", node, other
+                    ) from None
+                groups.notes.append(
+                    Note(
+                        node.index,
+                        other.index,
+                        "ignored",
+                        f"Ignoring request to colocate '{node.name}' with '{other.name}': {e}",
+                    )
+                )
+
+
+def _common_types(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
+    """Types in both, in the order of both; where they differ about it, in the default order."""
+    ours, theirs = tuple(t for t in a if t in b), tuple(t for t in b if t in a)
+    return ours if ours == theirs else tuple(sorted(ours, key=type_rank))
+
+
+def _and(words: Sequence[str]) -> str:
+    return " and ".join(words) or "nothing"
