@@ -283,6 +283,30 @@ class Graph:
                 control = control.outer
         return node
 
+    def adopt(self, nodes: Sequence[Node], has_late_edges: bool = False) -> None:
+        """Append nodes that `serialize` has rebuilt and checked. All or none; the open blocks do not apply to them.
+
+        Args:
+            nodes: nodes of this graph, numbered on from its last one.
+            has_late_edges: whether a control edge among them goes against the order of creation.
+
+        Raises:
+            RuntimeError: the graph is finalized, or has grown since the nodes were numbered. ValueError: a name is taken.
+        """
+        with self._lock:
+            if self._finalized:
+                raise RuntimeError("Graph is finalized and cannot be modified (adding nodes that were saved or sent)")
+            if nodes and nodes[0].index != len(self._nodes):
+                raise RuntimeError("Graph has grown while nodes that were saved or sent were being added")
+            for node in nodes:
+                if node.name in self._by_name:
+                    raise ValueError(f"A node called '{node.name}' exists already (made at {self._by_name[node.name].source})")
+            self._nodes.extend(nodes)
+            for node in nodes:
+                self._by_name[node.name] = node
+                self._names_in_use.setdefault(node.name.lower(), 1)
+            self._has_late_edges |= has_late_edges
+
     def _colocate(self, node: Node, stack: tuple[Node, ...]) -> None:
         """Apply `colocate_with` (SEMANTICS b.1); an op that takes a variable's place is colocated with the variable."""
         peers = [*reversed(stack), *(node.inputs[i].op for i in node.opdef.ref_inputs if node.inputs[i].dtype.is_ref)]

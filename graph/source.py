@@ -9,7 +9,7 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import TypeAlias
 
@@ -19,15 +19,19 @@ Origin: TypeAlias = tuple[CodeType | str, int]
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """One line of a user's program: `file`, `line` (from 1; 0 when unknown)."""
+    """One line of a user's program: `file`, `line` (from 1; 0 when unknown).
+
+    `is_local` tells whether this process ran it. A file that only a message names is never read: the sender could name any.
+    """
 
     file: str
     line: int
+    is_local: bool = field(default=True, compare=False, repr=False)
 
     @property
     def text(self) -> str:
         """The source text of the line, stripped; empty when the file is not at hand."""
-        return linecache.getline(self.file, self.line).strip()
+        return linecache.getline(self.file, self.line).strip() if self.is_local else ""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}" if self.line else "<unknown>"
@@ -69,7 +73,7 @@ def locate(origin: Origin) -> SourceLine:
     """The file and line of what `caller` recorded."""
     code, at = origin
     if isinstance(code, str):
-        return SourceLine(code, at)
+        return SourceLine(code, at, is_local=False)
     for start, end, line in code.co_lines():
         if start <= at < end and line is not None:
             return SourceLine(code.co_filename, line)

@@ -1,0 +1,104 @@
+"""What must hold of every graph between passes; `verify` checks it and names what is wrong.
+
+It runs in tests and where DOVETAIL_CHECK is set. A failure is a fault of Dovetail's, not of the user's: the graph refuses
+bad nodes when they are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from .errors import InternalError
+from .graph import Graph
+from .node import Node
+from .shape import compatible, text
+
+
+def verify(graph: Graph) -> None:
+    """Raise InternalError that lists all broken invariants of a graph, if there are any."""
+    faults = list(find_faults(graph))
+    if faults:
+        shown = "\n  ".join(faults[:20]) + (f"\n  and {len(faults) - 20} more" if len(faults) > 20 else "")
+        raise InternalError(None, None, f"The graph breaks {len(faults)} invariants:\n  {shown}")
+
+
+def find_faults(graph: Graph) -> Iterator[str]:
+    """One line for each broken invariant.
+
+    Names are unique and found; nodes are numbered in order; inputs are made earlier, in the same graph; each node's outputs
+    are what its op says of its inputs; edges, control edges included, close no cycle.
+    """
+    names: dict[str, Node] = {}
+    for index, node in enumerate(graph.nodes):
+        who = f"'{node.name}' ({node.type}, made at {node.source})"
+        if node.name in names:
+            yield f"{who} has the name of node {names[node.name].index}"
+        names[node.name] = node
+        if node.name not in graph or graph.get_operation_by_name(node.name) is not node:
+            yield f"{who} is not found by its name"
+        if node.index != index:
+            yield f"{who} is number {index} but calls itself {node.index}"
+        if node.graph is not graph:
+            yield f"{who} belongs to another graph"
+        for i, t in enumerate(node.inputs):
+            if t.op.graph is not graph:
+                yield f"input {i} of {who} is {t.name} of another graph"
+            elif t.op.index >= index:
+                yield f"input {i} of {who} is {t.name}, which is made later"
+            elif t.value_index >= len(t.op.outputs) or t.op.outputs[t.value_index] is not t:
+                yield f"input {i} of {who} is {t.name}, which its node does not put out"
+        for c in node.control_inputs:
+            if c.graph is not graph:
+                yield f"a control input of {who} is '{c.name}' of another graph"
+        yield from _output_faults(node, who)
+    cycle = find_cycle(graph.nodes)
+    if cycle:
+        yield "edges close a cycle: " + " -> ".join(n.name for n in cycle)
+
+
+def _output_faults(node: Node, who: str) -> Iterator[str]:
+    try:
+        signature = list(node.opdef.infer(node.inputs, node.attrs))
+    except (TypeError, ValueError, KeyError) as e:
+        yield f"{who} has inputs or attrs that its op refuses: {e}"
+        return
+    if len(signature) != len(node.outputs):
+        yield f"{who} has {len(node.outputs)} outputs; its op makes {len(signature)}"
+        return
+    for t, (dtype, dims) in zip(node.outputs, signature, strict=True):
+        if t.dtype is not dtype:
+            yield f"{t.name} has type {t.dtype.name}; the op of {who} makes {dtype.name}"
+        if not compatible(t.dims, dims):
+            yield f"{t.name} has shape {text(t.dims)}; the op of {who} makes {text(dims)}"
+
+
+def find_cycle(nodes: Sequence[Node]) -> list[Node]:
+    """A cycle of data and control edges among these nodes, first node repeated at the end; [] when there is none.
+
+    Each node of the list is an input of the one after it. Time and memory are linear in nodes and edges.
+    """
+    # Depth first along inputs: a node is open while its inputs are being walked; an edge to an open node closes a cycle.
+    closed: set[Node] = set()
+    for start in nodes:
+        if start in closed:
+            continue
+        path: dict[Node, Iterator[Node]] = {start: _before(start)}  # the open nodes, in order
+        while path:
+            node, rest = next(reversed(path.items()))
+            for before in rest:
+                if before in path:
+                    opened = list(path)
+                    return [before, *reversed(opened[opened.index(before) :])]
+                if before not in closed:
+                    path[before] = _before(before)
+                    break
+            else:
+                path.popitem()
+                closed.add(node)
+    return []
+
+
+def _before(node: Node) -> Iterator[Node]:
+    for t in node.inputs:
+        yield t.op
+    yield from node.control_inputs
