@@ -33,7 +33,7 @@ def lower(unit: Unit, backend: Backend, context_of: Callable[[Node], Context]) -
         UnimplementedError: a node has no kernel on this backend.
     """
     lowering = _Lowering(backend, context_of)
-    feeds = tuple((name, lowering.new_slot(tensor)) for name, tensor in unit.feeds)
+    feeds = tuple((name, lowering.arriving_slot(tensor)) for name, tensor in unit.feeds)
     for step in unit.steps:
         if isinstance(step, RunNode):
             lowering.run(step.node)
@@ -55,12 +55,19 @@ class _Lowering:
         self.instructions: list[Instruction] = []
         self.slots: list[Any] = []
         self.slot_of: dict[Tensor, int] = {}
+        self.values: set[int] = set()  # slots of reference tensors that hold a value which came from elsewhere
 
     def new_slot(self, tensor: Tensor | None, value: Any = None) -> int:
         self.slots.append(value)
         if tensor is not None:
             self.slot_of[tensor] = len(self.slots) - 1
         return len(self.slots) - 1
+
+    def arriving_slot(self, tensor: Tensor) -> int:
+        """A slot for a tensor that the client or another device gives: always a value, never a place."""
+        slot = self.new_slot(tensor)
+        self.values.add(slot)
+        return slot
 
     def run(self, node: Node) -> None:
         if node.type == "Const":
@@ -86,7 +93,7 @@ class _Lowering:
     def value_slot(self, tensor: Tensor, reader: str) -> int:
         """The slot with a tensor's value; for a variable's place, a read is inserted here."""
         slot = self.slot_of[tensor]
-        if not tensor.dtype.is_ref:
+        if not tensor.dtype.is_ref or slot in self.values:
             return slot
         value = self.new_slot(None)
         self.instructions.append(Call(VariableState.read, (slot,), (value,), (), tensor.op.name, "Read", str(tensor.op.source)))
@@ -97,7 +104,7 @@ class _Lowering:
         self.instructions.append(Send(step.channel, slot, step.destination, ()))
 
     def recv(self, step: RecvTensor) -> None:
-        slot = -1 if step.tensor is None else self.new_slot(step.tensor)
+        slot = -1 if step.tensor is None else self.arriving_slot(step.tensor)
         self.instructions.append(Recv(step.channel, slot, step.source))
 
 

@@ -64,6 +64,7 @@ class VariableState:
             )
         if array is value or array.base is not None:
             array = array.copy()  # what came in may be a view of a message or of a fed array
+        array.flags.writeable = False
         with self.lock:
             self._value = array
         return array
@@ -72,6 +73,7 @@ class VariableState:
         """Store `change(old value)`, atomically; `change` must not modify its argument."""
         with self.lock:
             new = np.asarray(change(self.read()), self.dtype.np)
+            new.flags.writeable = False
             self._value = new
         return new
 

@@ -1,0 +1,203 @@
+"""The client's side of a session: one interface, `Target`, with two ways to serve it.
+
+`InProcess` runs everything in this process, without sockets or extra threads. `Remote` talks to servers: control calls go to the
+target's master; each step goes straight to the tasks that take part, and their answers come straight back.
+
+Theory of a remote step. The caller's own thread sends one message per task and waits for one answer from each; no other thread
+is involved. While it waits it pings the tasks that owe an answer. A task that answers neither within the peer timeout is taken
+for dead; a task whose process has been restarted since is recognised by its incarnation. Either way, and when any task reports
+an error, the others are told to abort the step, and the caller gets one error that names the task. So a step always ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from ..graph.errors import InternalError, OpError
+from ..graph.graph import Graph
+from ..graph.serialize import graph_to_bytes
+from ..placer.cluster import DeviceInfo
+from .config import ConfigProto
+from .master import Master, Part, device_from_fields
+from .transport import Connections
+from .waiting import ConnectionPool, Wait, call, error_of
+from .wire import Message
+from .worker import Worker
+
+
+class Target(Protocol):
+    """What a `Session` needs of whatever runs its steps."""
+
+    devices: tuple[DeviceInfo, ...]
+
+    def extend(self, graph: Graph) -> None:
+        """Make nodes that were added to the graph known."""
+        ...
+
+    def prepare(self, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str]) -> list[Part]:
+        """Make a signature ready to run."""
+        ...
+
+    def run(self, parts: Sequence[Part], feeds: Mapping[str, Any], timeout_s: float | None) -> dict[str, Any]:
+        """Run one step; the values of all fetches by name."""
+        ...
+
+    def close(self) -> None:
+        """End the session."""
+        ...
+
+
+class InProcess:
+    """A session in this process: one task, `/job:localhost`, whose worker runs in the caller's thread."""
+
+    def __init__(self, master: Master, worker: Worker, graph: Graph, config: ConfigProto) -> None:
+        self._master = master
+        self._worker = worker
+        self._session = master.create_session(config, graph)
+        self._numbers = itertools.count(1)
+        self.devices = self._session.cluster.devices
+
+    def extend(self, graph: Graph) -> None:
+        """Nothing to do: the master sees the user's own graph."""
+
+    def prepare(self, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str]) -> list[Part]:
+        """As `Target.prepare`."""
+        return self._master.prepare(self._session.handle, fetches, targets, feeds)
+
+    def run(self, parts: Sequence[Part], feeds: Mapping[str, Any], timeout_s: float | None) -> dict[str, Any]:
+        """As `Target.run`. The worker has no pool, so the step has ended when `start` returns."""
+        outcome: list[Mapping[str, Any] | OpError] = []
+        values: dict[str, Any] = {}
+        for part in parts:
+            number = next(self._numbers)
+            self._worker.start(number, part.program, feeds, outcome.append)
+            if not outcome:
+                waits = "; ".join(self._worker.waits_for(number))
+                self._worker.abort(number, "The step cannot go on")
+                raise InternalError(None, None, f"The step cannot go on: {waits}")
+            result = outcome.pop()
+            if isinstance(result, OpError):
+                raise result
+            values.update(result)
+        return values
+
+    def close(self) -> None:
+        """As `Target.close`."""
+        self._master.close_session(self._session.handle)
+        self._worker.close()
+
+
+class Remote:
+    """A session on a cluster of servers, reached through the server at `address`.
+
+    Raises:
+        UnavailableError: nobody answers there, or tasks of the cluster are missing.
+    """
+
+    def __init__(self, address: str, config: ConfigProto) -> None:
+        self._address = address
+        self._config = config
+        self._connections = ConnectionPool()
+        self._requests = itertools.count(1)
+        # A step's number is drawn once per client and counted on: unique without asking anybody.
+        self._numbers = itertools.count(secrets.randbits(62) & ~0xFFFFFF)
+        self._addresses: dict[str, str] = {}
+        self._sent_version = 0
+        self._closed = False
+        wait = config.wait_for_cluster_s + config.peer_timeout_s
+        reply = self._call(Message("create_session", {"request": 0, "config": config.to_fields()}), "session_created", wait)
+        self._handle: str = reply.fields["session"]
+        self.devices = tuple(device_from_fields(d) for d in reply.fields["devices"])
+
+    # --- control calls to the master -------------------------------------------------------------------------------
+
+    def extend(self, graph: Graph) -> None:
+        """As `Target.extend`: sends the nodes that the master does not have yet."""
+        version = graph.version
+        if version > self._sent_version:
+            data = graph_to_bytes(graph, self._sent_version)
+            self._call(
+                Message("extend", {"request": 0, "session": self._handle, "from_version": self._sent_version, "graph": data}), "extended"
+            )
+            self._sent_version = version
+
+    def prepare(self, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str]) -> list[Part]:
+        """As `Target.prepare`."""
+        fields = {"request": 0, "session": self._handle, "fetches": list(fetches), "targets": list(targets), "feeds": list(feeds)}
+        reply = self._call(Message("prepare", fields), "prepared")
+        parts = []
+        for p in reply.fields["parts"]:
+            self._addresses[p["task"]] = p["address"]
+            parts.append(Part(p["task"], p["incarnation"], p["program"], tuple(p["feeds"]), tuple(p["fetches"])))
+        return parts
+
+    def _call(self, message: Message, answer: str, timeout_s: float | None = None) -> Message:
+        """Send a request to the master and wait for its answer.
+
+        Without a limit it waits as long as the master shows signs of life: placing a large graph may take a while.
+        """
+        with self._connections.borrow() as connections:
+            message.fields["request"] = next(self._requests)
+            name = f"the server at {self._address}"
+            return call(connections, self._address, name, message, answer, self._config.peer_timeout_s, self._limit(timeout_s))
+
+    def _limit(self, timeout_s: float | None) -> float | None:
+        limits = [t for t in (timeout_s, self._config.operation_timeout_in_ms / 1e3 or None) if t is not None]
+        return min(limits) if limits else None
+
+    # --- steps -----------------------------------------------------------------------------------------------------
+
+    def run(self, parts: Sequence[Part], feeds: Mapping[str, Any], timeout_s: float | None) -> dict[str, Any]:
+        """As `Target.run`."""
+        number = next(self._numbers)
+        owing = {self._addresses[p.task]: p for p in parts}
+        values: dict[str, Any] = {}
+        with self._connections.borrow() as connections:
+            names = {a: p.task for a, p in owing.items()}
+            incarnations = {a: p.incarnation for a, p in owing.items()}
+            wait = Wait(names, self._config.peer_timeout_s, self._limit(timeout_s), "step", incarnations)
+            try:
+                for address, part in owing.items():
+                    fields = {"request": number, "step": number, "program": part.program, "feeds": list(part.feeds)}
+                    wait.send(connections, address, Message("run", fields, tuple(feeds[n] for n in part.feeds)))
+                while owing:
+                    for address, reply in wait.messages(connections):
+                        if reply.fields.get("request") != number:
+                            continue
+                        if reply.kind == "error":
+                            owing.pop(address, None)
+                            raise error_of(reply)
+                        if reply.kind == "done":
+                            part = owing.pop(address)
+                            wait.settled(address)
+                            values.update(zip(reply.fields["fetches"], reply.tensors, strict=True))
+            except BaseException as e:  # also Ctrl-C: whatever ends the wait must end the step everywhere
+                reason = f"{type(e).__name__} in another part of the step: {e}" if isinstance(e, OpError) else "The client was interrupted"
+                for address in owing:
+                    with contextlib.suppress(OSError):  # one that cannot be reached has nothing to abort
+                        connections.send(address, Message("abort", {"step": number, "code": "CANCELLED", "reason": reason}))
+                raise
+        return values
+
+    def close(self) -> None:
+        """As `Target.close`. A master that is gone is no error: the session went with it."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._call(Message("close_session", {"request": 0, "session": self._handle}), "closed", self._config.peer_timeout_s)
+        except OpError:
+            pass
+        self._connections.close()
+
+
+def reset_cluster(address: str, containers: Sequence[str], config: ConfigProto) -> None:
+    """Ask the master at `address` to clear containers on its cluster and to close its sessions."""
+    with Connections() as connections:
+        message = Message("reset", {"request": 1, "containers": list(containers), "config": config.to_fields()})
+        limit = config.operation_timeout_in_ms / 1e3 or None
+        call(connections, address, f"the server at {address}", message, "closed", config.peer_timeout_s, limit)

@@ -1,0 +1,151 @@
+"""Fetches and feeds as users write them, turned into names and back.
+
+A fetch is a tensor, a node, a name, a variable, or lists, tuples, dicts and namedtuples of those, nested as you like; the result
+has the same structure, with None where a node stood. A feed is a dict from tensors (or names, variables' values) to values.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..graph.build import to_array
+from ..graph.dtypes import string
+from ..graph.graph import Graph
+from ..graph.indexed_slices import IndexedSlices
+from ..graph.node import Node, Tensor
+from ..graph.shape import compatible, text
+
+Values = Mapping[str, Any]
+Rebuild = Callable[[Values], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetches:
+    """What one `run` asks for: tensors by name, nodes by name, and how to build the answer."""
+
+    tensors: tuple[str, ...]
+    targets: tuple[str, ...]
+    rebuild: Rebuild
+
+
+def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
+    """Understand what the user asks for.
+
+    Raises:
+        TypeError: something that is no graph element. ValueError: an unknown name, an element of another graph, or one that may
+            not be fetched.
+    """
+    tensors: dict[str, None] = {}
+    targets: dict[str, None] = {}
+
+    def one(fetch: Any) -> Rebuild:
+        if fetch is None:
+            raise TypeError("Fetch argument None has invalid type: fetch tensors, operations, names, or lists and dicts of those")
+        if isinstance(fetch, tuple) and hasattr(fetch, "_fields"):
+            parts = [one(f) for f in fetch]
+            kind: Any = type(fetch)
+            return lambda v: kind(*[p(v) for p in parts])
+        if isinstance(fetch, (list, tuple)):
+            parts = [one(f) for f in fetch]
+            outer = type(fetch)
+            return lambda v: outer([p(v) for p in parts])
+        if isinstance(fetch, collections.abc.Mapping):
+            items = [(k, one(f)) for k, f in fetch.items()]
+            make: Any = type(fetch)
+            return lambda v: make((k, p(v)) for k, p in items)
+        if isinstance(fetch, IndexedSlices):
+            values, indices = one(fetch.values), one(fetch.indices)
+            dense = one(fetch.dense_shape) if fetch.dense_shape is not None else None
+            return lambda v: IndexedSlices(values(v), indices(v), dense(v) if dense else None)
+        element = _element(graph, fetch, "fetch")
+        if not graph.is_fetchable(element):
+            raise ValueError(f"Operation '{element.name}' has been marked as not fetchable.")
+        if isinstance(element, Node):
+            targets[element.name] = None
+            return lambda v: None
+        name = element.name
+        tensors[name] = None
+        return lambda v: v[name]
+
+    rebuild = one(fetches)
+    return Fetches(tuple(tensors), tuple(targets), rebuild)
+
+
+def _element(graph: Graph, obj: Any, what: str) -> Tensor | Node:
+    try:
+        return graph.as_graph_element(obj)
+    except TypeError:
+        raise TypeError(
+            f"Fetch argument {obj!r} has invalid type {type(obj).__name__}, must be a Tensor, Operation, variable or name. "
+            if what == "fetch"
+            else f"Cannot interpret feed_dict key as Tensor: {obj!r} is a {type(obj).__name__}"
+        ) from None
+    except KeyError as e:
+        raise ValueError(f"Cannot interpret {what} {obj!r}: {e.args[0]}") from None
+    except ValueError as e:
+        raise ValueError(f"Cannot interpret {what} {obj!r}: {e}") from None
+
+
+def parse_feeds(graph: Graph, feed_dict: Mapping[Any, Any] | None) -> dict[str, Any]:
+    """The values fed, by tensor name, as arrays of the tensors' types.
+
+    Raises:
+        TypeError: a key that is no tensor, or a tensor as value.
+        ValueError: a value of the wrong shape; a key of another graph.
+    """
+    if not feed_dict:
+        return {}
+    if not isinstance(feed_dict, collections.abc.Mapping):
+        raise TypeError(f"feed_dict must be a dict from tensors to values, not {type(feed_dict).__name__}")
+    out: dict[str, Any] = {}
+    for key, value in feed_dict.items():
+        if isinstance(key, IndexedSlices):
+            pairs: Sequence[tuple[Any, Any]] = list(zip((key.values, key.indices), tuple(value)[:2], strict=True))
+        elif isinstance(key, tuple):
+            pairs = list(zip(key, value, strict=True))
+        else:
+            pairs = [(key, value)]
+        for k, v in pairs:
+            tensor = key if isinstance(key, Tensor) and key.op.graph is graph else _fed_tensor(graph, k)
+            out[tensor.name] = feed_value(tensor, v)
+    return out
+
+
+def _fed_tensor(graph: Graph, key: Any) -> Tensor:
+    element = _element(graph, key, "feed_dict key") if key is not None else None
+    if not isinstance(element, Tensor):
+        raise TypeError(f"Cannot interpret feed_dict key as Tensor: {key!r} is not a tensor")
+    if not graph.is_feedable(element):
+        raise ValueError(f"Tensor {element.name} may not be fed.")
+    return element
+
+
+def feed_value(tensor: Tensor, value: Any) -> Any:
+    """One fed value as an array of the tensor's type; an array of the right type is not copied."""
+    if isinstance(value, Tensor):
+        raise TypeError(
+            f"The value of a feed cannot be a Tensor ({value!r} for {tensor.name}): feed arrays, numbers or lists; to connect tensors, "
+            "build the graph with them"
+        )
+    dtype = tensor.dtype.base
+    if isinstance(value, np.ndarray) and value.dtype == dtype.np and dtype is not string:
+        array = value
+    else:
+        try:
+            array = np.asarray(to_array(value, None if isinstance(value, (np.ndarray, np.generic)) else dtype))
+        except (TypeError, ValueError) as e:
+            raise type(e)(f"Cannot feed {tensor.name}: {e}") from None
+        if array.dtype != dtype.np:
+            if (array.dtype == object) != (dtype is string):
+                raise TypeError(f"Cannot feed a value of type {array.dtype} for Tensor {tensor.name} of type {dtype.name}")
+            array = array.astype(dtype.np)
+    if not compatible(array.shape, tensor.dims):
+        raise ValueError(
+            f"Cannot feed value of shape {text(array.shape)} for Tensor '{tensor.name}', which has shape {text(tensor.dims)} (made at {tensor.op.source})"
+        )
+    return array

@@ -1,0 +1,241 @@
+"""Everything on this machine: the in-process target, and clusters of real processes.
+
+`LocalCluster` starts one process per task, waits until all answer and takes them down whatever happens: each process holds the read
+end of a pipe whose other end only the parent has, and ends when it closes. So even `kill -9` of the parent leaves no orphan.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from ..codegen.unit import Unit
+from ..graph.errors import UnavailableError
+from ..graph.graph import Graph
+from ..graph.settings import setting
+from ..placer.cluster import Cluster, ClusterSpec, local_devices
+from .client import InProcess
+from .config import ConfigProto
+from .master import Master
+from .waiting import ConnectionPool
+from .wire import Message
+from .worker import Worker
+
+LOCAL_TASK = "/job:localhost/replica:0/task:0"
+
+
+def in_process(graph: Graph, config: ConfigProto) -> InProcess:
+    """The target of a session without servers: one task, no sockets, no threads."""
+    devices = local_devices(LOCAL_TASK, config.device_count, setting("DOVETAIL_EMULATE_GPUS"))
+    worker = Worker(LOCAL_TASK, devices, default_container="localhost")
+    master = Master(LOCAL_TASK, _OwnWorker(worker))
+    return InProcess(master, worker, graph, config)
+
+
+class _OwnWorker:
+    """`Peers` of a master that has only its own worker."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def devices(self, config: ConfigProto) -> Cluster:
+        return Cluster(self._worker.devices, self._worker.task)
+
+    def register(self, task: str, program: str, session: str, units: Sequence[Unit], seed: int, isolated: bool) -> None:
+        self._worker.register(program, session, units, seed=seed, isolated=isolated)
+
+    def release(self, task: str, programs: Sequence[str]) -> None:
+        self._worker.release(programs)
+
+    def close_session(self, task: str, session: str) -> None:
+        self._worker.close_session(session)
+
+    def reset(self, task: str, containers: Sequence[str]) -> None:
+        self._worker.reset(containers)
+
+
+class LocalCluster:
+    """A cluster of real processes on this machine.
+
+    Args:
+        jobs: how many tasks each job has: `{"ps": 2, "worker": 2}`.
+        programs: job -> command that its tasks run instead of a plain server. The command finds the cluster and its own place in the
+            environment variable `TF_CONFIG`, and should start a `Server` there; it must end when its standard input closes.
+        device_count: devices per task, as in `ConfigProto`.
+        emulate_gpus: emulated GPUs of each task, by job or for all.
+        start_timeout_s: how long to wait until all tasks answer.
+        environment: more environment variables for the tasks.
+
+    Raises:
+        UnavailableError: a task ended, or did not answer in time; all others are taken down then.
+
+    >>> with LocalCluster({"ps": 1, "worker": 2}) as cluster, Session(cluster.target("worker", 0)) as session:
+    ...     print(len(session.list_devices()))
+    3
+    """
+
+    def __init__(
+        self,
+        jobs: Mapping[str, int],
+        *,
+        programs: Mapping[str, Sequence[str]] | None = None,
+        device_count: Mapping[str, int] | None = None,
+        emulate_gpus: int | Mapping[str, int] = 0,
+        start_timeout_s: float = 30.0,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        unknown = set(programs or ()) - set(jobs)
+        if unknown:
+            raise ValueError(f"`programs` names jobs that are not in `jobs`: {', '.join(sorted(unknown))}")
+        self._programs = {job: list(command) for job, command in (programs or {}).items()}
+        self._device_count = dict(device_count or {})
+        self._emulate_gpus = emulate_gpus
+        self._environment = dict(environment or {})
+        self._processes: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
+        tasks = [(job, i) for job, count in jobs.items() for i in range(count)]
+        self._tasks_per_core = max(1, len(tasks))
+        with contextlib.ExitStack() as reserved:
+            ports = {task: reserved.enter_context(_reserved_port()) for task in tasks}
+            self.cluster_spec = ClusterSpec(
+                {job: [f"localhost:{_port(ports[job, i])}" for i in range(count)] for job, count in jobs.items() if count}
+            )
+            self._finalizer = weakref.finalize(self, _take_down, self._processes)
+            atexit.register(self._finalizer)
+            try:
+                for job, i in tasks:
+                    self.start(job, i)
+                self.wait_until_up(start_timeout_s)
+            except BaseException:
+                self.close()
+                raise
+
+    @property
+    def tasks(self) -> list[tuple[str, int]]:
+        """(job, index) of all tasks."""
+        return list(self._processes)
+
+    def target(self, job: str, task_index: int = 0) -> str:
+        """The session target of a task: `zmq://host:port`."""
+        return f"zmq://{self.cluster_spec.task_address(job, task_index)}"
+
+    def process(self, job: str, task_index: int) -> subprocess.Popen[bytes]:
+        """The process of a task."""
+        return self._processes[job, task_index]
+
+    def start(self, job: str, task_index: int) -> None:
+        """Start (or start again) a task's process; does nothing while it runs."""
+        running = self._processes.get((job, task_index))
+        if running is not None and running.poll() is None:
+            return
+        command = self._programs.get(job) or [sys.executable, "-m", "dovetail.runtime.task", "--device-count", json.dumps(self._device_count)]
+        gpus = self._emulate_gpus if isinstance(self._emulate_gpus, int) else self._emulate_gpus.get(job, 0)
+        environment = {
+            # Each process would start one BLAS thread per core; together they would be far more than there are cores.
+            **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(max(1, (os.cpu_count() or 1) // self._tasks_per_core))),
+            **os.environ,
+            **self._environment,
+            "TF_CONFIG": json.dumps({"cluster": self.cluster_spec.as_dict(), "task": {"type": job, "index": task_index}}),
+            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        }  # fmt: skip
+        if gpus:
+            environment["DOVETAIL_EMULATE_GPUS"] = str(gpus)
+        self._processes[job, task_index] = subprocess.Popen(
+            command, stdin=subprocess.PIPE, env=environment, start_new_session=True  # Ctrl-C is the parent's to handle
+        )
+
+    def wait_until_up(self, timeout_s: float = 30.0) -> None:
+        """Wait until all tasks answer.
+
+        Raises:
+            UnavailableError: one has ended, or does not answer in time.
+        """
+        waiting = {self.cluster_spec.task_address(job, i): (job, i) for job, i in self._processes}
+        deadline = time.monotonic() + timeout_s
+        pool = ConnectionPool()
+        with contextlib.closing(pool), pool.borrow() as connections:
+            while waiting:
+                for address in waiting:
+                    connections.send(address, Message("ping", {"seq": 0}))
+                for address, _ in connections.poll(0.05):
+                    waiting.pop(address, None)
+                for job, i in waiting.values():
+                    code = self._processes[job, i].poll()
+                    if code is not None:
+                        raise UnavailableError(None, None, f"The process of /job:{job}/task:{i} ended with status {code} before it answered; its output says why")
+                if waiting and time.monotonic() > deadline:
+                    names = ", ".join(f"/job:{job}/task:{i} at {a}" for a, (job, i) in waiting.items())
+                    raise UnavailableError(None, None, f"No answer within {timeout_s:.0f} s from {names}")
+
+    def kill(self, job: str, task_index: int, number: int = signal.SIGKILL) -> None:
+        """Send a task's process a signal (default: kill it at once)."""
+        process = self._processes[job, task_index]
+        process.send_signal(number)
+        if number == signal.SIGKILL:
+            process.wait()
+
+    def wait(self, job: str, timeout_s: float | None = None) -> list[int]:
+        """Wait until all processes of a job have ended by themselves; their exit statuses. TimeoutExpired when they do not."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        return [
+            p.wait(None if deadline is None else max(0.0, deadline - time.monotonic())) for (j, _), p in self._processes.items() if j == job
+        ]
+
+    def close(self) -> None:
+        """Take all processes down. Closing twice does nothing."""
+        self._finalizer()
+        atexit.unregister(self._finalizer)
+
+    def __enter__(self) -> LocalCluster:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        up = sum(p.poll() is None for p in self._processes.values())
+        return f"<dt.LocalCluster {self.cluster_spec.as_dict()}, {up} of {len(self._processes)} processes running>"
+
+
+def _take_down(processes: dict[tuple[str, int], subprocess.Popen[bytes]], grace_s: float = 3.0) -> None:
+    """Ask all processes to end by closing their standard input; kill those that do not."""
+    for p in processes.values():
+        if p.stdin is not None:
+            with contextlib.suppress(OSError):
+                p.stdin.close()
+        if p.poll() is None:  # a stopped process cannot notice
+            with contextlib.suppress(ProcessLookupError):
+                p.send_signal(signal.SIGCONT)
+    deadline = time.monotonic() + grace_s
+    for p in processes.values():
+        try:
+            p.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            p.kill()
+            p.wait()
+
+
+def _reserved_port() -> socket.socket:
+    """A socket that keeps a free port from being given to anybody else until the task listens there.
+
+    It is bound but does not listen; with SO_REUSEADDR on both sides the task's own socket may bind the same port.
+    """
+    s = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind(("127.0.0.1", 0))
+    return s
+
+
+def _port(s: socket.socket) -> int:
+    port: Any = s.getsockname()[1]
+    return int(port)

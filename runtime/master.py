@@ -1,0 +1,239 @@
+"""The master service: turns what a session asks for into programs on tasks.
+
+Every server has one; a session talks to the one of its target. It keeps each session's graph, places it, and for each run
+signature (fetches, targets, feeds) cuts out what is needed, partitions it and registers every task's part with that task's
+worker. Then it is out of the way: the client sends each step straight to the tasks that take part, and their fetches come
+straight back.
+
+It knows no sockets. The other tasks are reached through `Peers`, which the server around it provides.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ..codegen.unit import Unit
+from ..graph.errors import AbortedError, InvalidArgumentError, OpError
+from ..graph.graph import Graph
+from ..graph.node import Node, Tensor
+from ..placer.cluster import Cluster, DeviceInfo
+from ..placer.partition import Partitioned, needed, partition
+from ..placer.place import Placement, place
+from .config import ConfigProto
+from .units import units_of
+
+logger = logging.getLogger(__name__)
+
+
+class Peers(Protocol):
+    """How a master reaches the workers, its own task's among them."""
+
+    def devices(self, config: ConfigProto) -> Cluster:
+        """All devices of the tasks that the session may use; waits for tasks that have not started, within limits."""
+        ...
+
+    def register(self, task: str, program: str, session: str, units: Sequence[Unit], seed: int, isolated: bool) -> None:
+        """Register one task's part of a signature."""
+        ...
+
+    def release(self, task: str, programs: Sequence[str]) -> None:
+        """Let programs go; not being able to is no error."""
+        ...
+
+    def close_session(self, task: str, session: str) -> None:
+        """Forget a session; not being able to is no error."""
+        ...
+
+    def reset(self, task: str, containers: Sequence[str]) -> None:
+        """Clear containers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One task's part of a run signature, as the client sees it.
+
+    Attributes:
+        task: `/job:ps/replica:0/task:0`.
+        incarnation: of the task's process when the part was registered.
+        program: handle under which the task knows it.
+        feeds: names of the values that it must be given.
+        fetches: names of the values that it gives back, in order.
+    """
+
+    task: str
+    incarnation: int
+    program: str
+    feeds: tuple[str, ...]
+    fetches: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class MasterSession:
+    """What the master keeps of one session."""
+
+    handle: str
+    config: ConfigProto
+    cluster: Cluster
+    graph: Graph
+    seed: int
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    placement: Placement | None = None
+    placed_version: int = 0
+    programs: dict[str, set[str]] = field(default_factory=dict)  # task -> handles registered there
+
+
+class Master:
+    """Sessions of one server, or the one in-process session."""
+
+    def __init__(self, task: str, peers: Peers) -> None:
+        self.task = task
+        self._peers = peers
+        self._sessions: dict[str, MasterSession] = {}
+        self._lock = threading.Lock()
+
+    def create_session(self, config: ConfigProto, graph: Graph | None = None) -> MasterSession:
+        """Open a session on all devices that `config.device_filters` admit.
+
+        `graph` is the client's own graph when client and master share a process and the graph; else the session has a copy
+        that `extend` keeps up to date.
+        """
+        cluster = self._peers.devices(config)
+        session = MasterSession(secrets.token_hex(8), config, cluster, graph if graph is not None else Graph(), secrets.randbits(63))
+        with self._lock:
+            self._sessions[session.handle] = session
+        return session
+
+    def session(self, handle: str) -> MasterSession:
+        """A session by its handle; AbortedError when there is none (any more)."""
+        found = self._sessions.get(handle)
+        if found is None:
+            raise AbortedError(
+                None, None,
+                f"Session {handle} is not found at {self.task}: the server was restarted, or the session was closed or reset. Make a new session.",
+            )  # fmt: skip
+        return found
+
+    def prepare(self, handle: str, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str]) -> list[Part]:
+        """Make everything ready to run one signature, and say which tasks take part.
+
+        Args:
+            fetches: names of tensors to give back. targets: names of nodes to run. feeds: names of tensors that will be given.
+
+        Raises:
+            InvalidArgumentError: a node cannot be placed; a placeholder is needed and not fed; a name is unknown.
+            UnavailableError: a task that takes part cannot be reached.
+        """
+        session = self.session(handle)
+        with session.lock:
+            cut = self._cut(session, fetches, targets, feeds)
+            by_task: dict[str, list[Unit]] = {}
+            for unit in units_of(cut, session.graph):
+                by_task.setdefault(_task_of(unit.device), []).append(unit)
+            incarnations = {d.name.task_name: d.incarnation for d in session.cluster.devices}
+            program = secrets.token_hex(8)
+            for task, units in by_task.items():
+                self._peers.register(task, program, handle, units, session.seed, session.config.isolate_session_state)
+                session.programs.setdefault(task, set()).add(program)
+            return [
+                Part(
+                    task,
+                    incarnations[task],
+                    program,
+                    tuple(dict.fromkeys(name for u in units for name, _ in u.feeds)),
+                    tuple(dict.fromkeys(name for u in units for name, _ in u.fetches)),
+                )
+                for task, units in by_task.items()
+            ]
+
+    def _cut(self, session: MasterSession, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str]) -> Partitioned:
+        graph = session.graph
+        try:
+            fetched: list[Tensor] = [graph.get_tensor_by_name(n) for n in fetches]
+            run: list[Node] = [graph.get_operation_by_name(n) for n in targets]
+            fed: list[Tensor] = [graph.get_tensor_by_name(n) for n in feeds]
+        except (KeyError, ValueError) as e:
+            raise InvalidArgumentError(None, None, str(e)) from None
+        placement = self._place(session)
+        nodes = needed(graph, fetches=fetched, targets=run, feeds=fed)
+        return partition(nodes, placement.device_of, fetches=fetched, feeds=fed)
+
+    def _place(self, session: MasterSession) -> Placement:
+        """Place the whole graph, as far as it has grown; stateful nodes stay where they are."""
+        graph = session.graph
+        if session.placement is None or session.placed_version != graph.version:
+            before = session.placement
+            kept = {} if before is None else before.stateful
+            session.placement = place(
+                graph, session.cluster, assigned=kept, allow_soft_placement=session.config.allow_soft_placement
+            )
+            session.placed_version = graph.version
+            if session.config.log_device_placement:
+                for node in graph.nodes[0 if before is None else len(before):]:
+                    logger.warning("%s: (%s): %s", node.name, node.type, session.placement.device_of(node))
+        return session.placement
+
+    def close_session(self, handle: str) -> None:
+        """Forget a session here and on all its tasks. Closing one that is not there does nothing."""
+        with self._lock:
+            session = self._sessions.pop(handle, None)
+        if session is not None:
+            for task in session.cluster.tasks:
+                self._peers.close_session(task, handle)
+
+    def release(self, handle: str, program: str) -> None:
+        """Let one signature's programs go on all tasks."""
+        session = self._sessions.get(handle)
+        for task, known in session.programs.items() if session is not None else ():
+            if program in known:
+                known.discard(program)
+                self._peers.release(task, [program])
+
+    def reset(self, containers: Iterable[str], config: ConfigProto) -> None:
+        """Clear containers on all tasks that the config admits, and close all sessions of this master (SEMANTICS f.7)."""
+        cluster = self._peers.devices(config)
+        for task in cluster.tasks:
+            self._peers.reset(task, list(containers))
+        for handle in list(self._sessions):
+            self.close_session(handle)
+
+    def close(self) -> None:
+        """Close all sessions."""
+        for handle in list(self._sessions):
+            try:
+                self.close_session(handle)
+            except OpError as e:
+                logger.warning("closing session %s: %s", handle, e)
+
+
+def _task_of(device: str) -> str:
+    return device[: device.index("/device:")]
+
+
+def device_fields(device: DeviceInfo) -> dict[str, object]:
+    """A device as a message carries it."""
+    return {
+        "name": str(device.name),
+        "memory": device.memory_bytes,
+        "emulated": device.emulated,
+        "incarnation": device.incarnation,
+    }
+
+
+def device_from_fields(fields: Mapping[str, object]) -> DeviceInfo:
+    """A device from a message.
+
+    Raises:
+        InvalidArgumentError: it is malformed.
+    """
+    from ..graph.device import DeviceName, parse_strict
+
+    name, memory, emulated, incarnation = (fields.get(k) for k in ("name", "memory", "emulated", "incarnation"))
+    if not (isinstance(name, str) and isinstance(memory, int | None) and isinstance(emulated, bool) and isinstance(incarnation, int)):
+        raise InvalidArgumentError(None, None, f"Malformed device in a message: {fields!r}")
+    return DeviceInfo(DeviceName.of(parse_strict(name)), memory, emulated, incarnation)

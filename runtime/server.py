@@ -1,0 +1,475 @@
+"""A server: one task of a cluster, master and worker at once.
+
+The process shell around `Master` and `Worker`: it owns the endpoint, turns messages into calls and results into messages, and
+decides which thread does what. Short things are done on the I/O thread where the message arrived: signs of life, tensors, small
+programs. Work of a master and the compiling of programs go to two small pools: two, because a master waits for workers, also of
+other servers, and must never take the last thread from the worker that it waits for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any
+
+from ..codegen.unit import Unit
+from ..graph.device import is_compatible, parse_strict
+from ..graph.errors import (
+    AbortedError,
+    DeadlineExceededError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    OpError,
+    UnavailableError,
+    UnknownError,
+)
+from ..graph.serialize import extend_from_bytes
+from ..graph.settings import setting
+from ..placer.cluster import Cluster, ClusterDef, ClusterSpec, DeviceInfo, local_devices
+from .config import ConfigProto, check_config
+from .master import Master, device_fields, device_from_fields
+from .transport import AddressInUse, Endpoint
+from .units import pack_units, unpack_units
+from .waiting import ConnectionPool, call
+from .wire import Message, WireError
+from .worker import Worker
+
+logger = logging.getLogger(__name__)
+
+PROTOCOLS = (None, "zmq", "grpc")  # "grpc" is what TensorFlow's programs say; the wire is the same
+CONTROL_TIMEOUT_S = 60.0  # for one call between servers, such as registering a large part
+
+
+class Server:
+    """One task of a cluster: serves its devices and state, and is a target for sessions.
+
+    Args:
+        server_or_cluster_def: the cluster: a ClusterSpec, or what makes one.
+        job_name, task_index: which task this is; may be left out where only one is possible.
+        protocol: None or "zmq" ("grpc" is accepted and means the same).
+        config: device counts of this task (`ConfigProto(device_count={"CPU": 2})`).
+        start: listen at once.
+        insecure: allow an address that other machines can reach, though clients are not authenticated.
+
+    Raises:
+        ValueError: the task is not determined. InternalError: the cluster has no such task. InvalidArgumentError: an address
+            without port. NotFoundError: an unknown protocol. UnknownError: the port is in use.
+        PermissionError: other machines could reach the address, and `insecure` was not said.
+
+    >>> server = Server({"local": ["localhost:0"]})
+    >>> with Session(server.target) as session:
+    ...     session.run(constant("hello"))
+    b'hello'
+    """
+
+    def __init__(
+        self,
+        server_or_cluster_def: ClusterSpec | ClusterDef | Mapping[str, Any],
+        job_name: str | None = None,
+        task_index: int | None = None,
+        protocol: str | None = None,
+        config: ConfigProto | None = None,
+        start: bool = True,
+        *,
+        insecure: bool = False,
+    ) -> None:
+        self.cluster_spec = ClusterSpec(server_or_cluster_def)
+        self.config = check_config(config)
+        if protocol not in PROTOCOLS:
+            raise NotFoundError(None, None, f"No server factory is known for protocol {protocol!r}; use 'zmq'")
+        self.job_name, self.task_index = _which_task(self.cluster_spec, job_name, task_index)
+        self._address = self.cluster_spec.task_address(self.job_name, self.task_index)
+        if not self._address.rpartition(":")[2].isdigit():
+            raise InvalidArgumentError(None, None, f"The address {self._address!r} of /job:{self.job_name}/task:{self.task_index} has no port: write 'host:port'")
+        self._insecure = insecure
+        self.task = f"/job:{self.job_name}/replica:0/task:{self.task_index}"
+        self.devices: tuple[DeviceInfo, ...] = local_devices(self.task, self.config.device_count, setting("DOVETAIL_EMULATE_GPUS"))
+        self.incarnation = self.devices[0].incarnation
+        self._endpoint: Endpoint | None = None
+        self._stopped = threading.Event()
+        if start:
+            self.start()
+
+    @staticmethod
+    def create_local_server(config: ConfigProto | None = None, start: bool = True) -> Server:
+        """A server of a cluster of its own, on a free port: job `local`, task 0."""
+        return Server({"local": ["localhost:0"]}, config=config, start=start)
+
+    # --- life ------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Listen. Does nothing when it listens already; RuntimeError after `stop`."""
+        if self._stopped.is_set():
+            raise RuntimeError(f"The server of {self.task} was stopped; make a new one")
+        if self._endpoint is not None:
+            return
+        threads = self.config.inter_op_parallelism_threads or 8
+        self._worker = Worker(self.task, self.devices, push=self._push, threads=threads, default_container=self.job_name)
+        self._peers = _ServerPeers(self)
+        self._master = Master(self.task, self._peers)
+        self._master_pool = ThreadPoolExecutor(8, thread_name_prefix="dovetail-master")
+        self._compile_pool = ThreadPoolExecutor(2, thread_name_prefix="dovetail-compile")
+        try:
+            self._endpoint = Endpoint(self._address, self._on_message, insecure=self._insecure)
+        except AddressInUse as e:
+            raise UnknownError(None, None, f"The server of {self.task} cannot start: {e}") from None
+        self._address = self._endpoint.address
+
+    @property
+    def address(self) -> str:
+        """`host:port` on which it listens."""
+        return self._address
+
+    @property
+    def target(self) -> str:
+        """What a session is given to use this server: `zmq://host:port`."""
+        return f"zmq://{self._address}"
+
+    @property
+    def server_def(self) -> ClusterDef:
+        """The cluster as plain data."""
+        return self.cluster_spec.as_cluster_def()
+
+    def join(self) -> None:
+        """Block until the server is stopped (by `stop`, or by Ctrl-C)."""
+        while not self._stopped.wait(1.0):  # a wait without limit could not be interrupted on every platform
+            pass
+
+    def stop(self) -> None:
+        """End all steps and sessions and stop listening. Stopping twice does nothing."""
+        if self._stopped.is_set():
+            return
+        self._stopped.set()
+        if self._endpoint is not None:
+            self._master_pool.shutdown(wait=False, cancel_futures=True)
+            self._compile_pool.shutdown(wait=False, cancel_futures=True)
+            self._worker.close()
+            self._endpoint.close()
+            self._peers.close()
+
+    def __enter__(self) -> Server:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        state = "stopped" if self._stopped.is_set() else "not started" if self._endpoint is None else self.target
+        return f"<dt.train.Server {self.task} {state}>"
+
+    # --- messages --------------------------------------------------------------------------------------------------
+
+    def _on_message(self, peer: bytes, message: Message) -> None:
+        handler = _HANDLERS.get(message.kind)
+        if handler is None:
+            return  # an answer that nobody waits for
+        handler(self, peer, message)
+
+    def _reply(self, peer: bytes, message: Message) -> None:
+        endpoint = self._endpoint
+        if endpoint is None:
+            return
+        try:
+            endpoint.reply(peer, message)
+        except WireError as e:
+            endpoint.reply(peer, self._error(message.fields["request"], InternalError(None, None, f"The answer cannot travel: {e}")))
+
+    def _error(self, request: int, error: OpError) -> Message:
+        node = error.op if isinstance(error.op, str) else getattr(error.op, "name", None)
+        return Message("error", {"request": request, "code": error.code, "message": error.message, "node": node, "task": self.task})
+
+    def _in(self, pool: ThreadPoolExecutor, peer: bytes, message: Message, work: Callable[[Message], Message]) -> None:
+        """Answer a request with what `work` gives, computed in a pool; errors become error messages."""
+        request = message.fields["request"]
+
+        def answer() -> None:
+            try:
+                reply = work(message)
+            except OpError as e:
+                reply = self._error(request, e)
+            except Exception as e:
+                logger.exception("%s: while serving %s", self.task, message.kind)
+                reply = self._error(request, InternalError(None, None, f"{type(e).__name__}: {e}"))
+            self._reply(peer, reply)
+
+        try:
+            pool.submit(answer)
+        except RuntimeError:  # the pool is shut down: the server is stopping
+            self._reply(peer, self._error(request, UnavailableError(None, None, f"The server of {self.task} is stopping")))
+
+    def _on_ping(self, peer: bytes, message: Message) -> None:
+        self._reply(peer, Message("pong", {"seq": message.fields["seq"], "incarnation": self.incarnation}))
+
+    def _on_status(self, peer: bytes, message: Message) -> None:
+        fields = {"request": message.fields["request"], "devices": [device_fields(d) for d in self.devices], "incarnation": self.incarnation}
+        self._reply(peer, Message("devices", fields))
+
+    def _on_run(self, peer: bytes, message: Message) -> None:
+        request, step, program = message.fields["request"], message.fields["step"], message.fields["program"]
+        names = message.fields["feeds"]
+        if len(names) != len(message.tensors):
+            error = InvalidArgumentError(None, None, f"{len(names)} feeds named, {len(message.tensors)} values sent")
+            self._reply(peer, self._error(request, error))
+            return
+
+        def finish(outcome: Mapping[str, Any] | OpError) -> None:
+            if isinstance(outcome, OpError):
+                self._reply(peer, self._error(request, outcome))
+            else:
+                self._reply(peer, Message("done", {"request": request, "fetches": list(outcome)}, tuple(outcome.values())))
+
+        self._worker.start(step, program, dict(zip(names, message.tensors, strict=True)), finish)
+
+    def _on_tensor(self, peer: bytes, message: Message) -> None:
+        channel = message.fields["channel"]
+        if isinstance(channel, int):
+            self._worker.deliver(message.fields["step"], channel, message.tensors[0] if message.tensors else None)
+
+    def _on_abort(self, peer: bytes, message: Message) -> None:
+        self._worker.abort(message.fields["step"], message.fields["reason"])
+
+    def _on_release(self, peer: bytes, message: Message) -> None:
+        self._worker.release([p for p in message.fields["programs"] if isinstance(p, str)])
+
+    def _on_register(self, peer: bytes, message: Message) -> None:
+        self._in(self._compile_pool, peer, message, self._register)
+
+    def _register(self, message: Message) -> Message:
+        fields = message.fields
+        seed, isolated = fields["info"].get("seed"), fields["info"].get("isolated")
+        if not isinstance(seed, int) or not isinstance(isolated, bool):
+            raise InvalidArgumentError(None, None, "A register message needs a seed and whether the session is isolated")
+        units = unpack_units(fields["partition"])
+        known = {str(d.name) for d in self.devices}
+        for unit in units:
+            if unit.device not in known:
+                raise InvalidArgumentError(None, None, f"{unit.device} is no device of {self.task}; it has {', '.join(sorted(known))}")
+        self._worker.register(fields["program"], fields["session"], units, seed=seed, isolated=isolated)
+        return Message("registered", {"request": fields["request"]})
+
+    def _on_forget_session(self, peer: bytes, message: Message) -> None:
+        self._worker.close_session(message.fields["session"])
+        self._reply(peer, Message("closed", {"request": message.fields["request"]}))
+
+    def _on_reset_containers(self, peer: bytes, message: Message) -> None:
+        self._worker.reset(c for c in message.fields["containers"] if isinstance(c, str))
+        self._reply(peer, Message("closed", {"request": message.fields["request"]}))
+
+    def _on_master(self, peer: bytes, message: Message) -> None:
+        self._in(self._master_pool, peer, message, lambda m: _MASTER_CALLS[m.kind](self, m))
+
+    def _create_session(self, message: Message) -> Message:
+        try:
+            config = ConfigProto.from_fields(message.fields["config"])
+        except TypeError as e:
+            raise InvalidArgumentError(None, None, f"Malformed config: {e}") from None
+        session = self._master.create_session(config)
+        devices = [device_fields(d) for d in session.cluster.devices]
+        return Message("session_created", {"request": message.fields["request"], "session": session.handle, "devices": devices})
+
+    def _extend(self, message: Message) -> Message:
+        fields = message.fields
+        session = self._master.session(fields["session"])
+        with session.lock:
+            if session.graph.version != fields["from_version"]:
+                raise AbortedError(
+                    None, None, f"The session's graph has version {session.graph.version}; the client expected {fields['from_version']}"
+                )
+            extend_from_bytes(session.graph, fields["graph"])
+            return Message("extended", {"request": fields["request"], "version": session.graph.version})
+
+    def _prepare(self, message: Message) -> Message:
+        fields = message.fields
+        lists = [fields["fetches"], fields["targets"], fields["feeds"]]
+        if not all(isinstance(name, str) for names in lists for name in names):
+            raise InvalidArgumentError(None, None, "Fetches, targets and feeds are names")
+        parts = self._master.prepare(fields["session"], *lists)
+        return Message(
+            "prepared",
+            {
+                "request": fields["request"],
+                "parts": [
+                    {
+                        "task": p.task, "address": self._peers.address(p.task), "incarnation": p.incarnation, "program": p.program,
+                        "feeds": list(p.feeds), "fetches": list(p.fetches),
+                    }
+                    for p in parts
+                ],
+            },
+        )  # fmt: skip
+
+    def _close_session(self, message: Message) -> Message:
+        self._master.close_session(message.fields["session"])
+        return Message("closed", {"request": message.fields["request"]})
+
+    def _reset(self, message: Message) -> Message:
+        try:
+            config = ConfigProto.from_fields(message.fields.get("config") or {})
+        except TypeError as e:
+            raise InvalidArgumentError(None, None, f"Malformed config: {e}") from None
+        self._master.reset([c for c in message.fields["containers"] if isinstance(c, str)], config)
+        return Message("closed", {"request": message.fields["request"]})
+
+    def _push(self, step: int, destination: str, channel: int, value: Any) -> None:
+        """Send a tensor to the task of `destination`."""
+        endpoint = self._endpoint
+        if endpoint is None or self._stopped.is_set():
+            raise AbortedError(None, None, f"The server of {self.task} is stopping")
+        address = self._peers.address(destination[: destination.index("/device:")])
+        endpoint.send(address, Message("tensor", {"step": step, "channel": channel}, () if value is None else (value,)))
+
+
+_HANDLERS: dict[str, Callable[[Server, bytes, Message], None]] = {
+    "ping": Server._on_ping,
+    "status": Server._on_status,
+    "run": Server._on_run,
+    "tensor": Server._on_tensor,
+    "abort": Server._on_abort,
+    "release": Server._on_release,
+    "register": Server._on_register,
+    "forget_session": Server._on_forget_session,
+    "reset_containers": Server._on_reset_containers,
+    "create_session": Server._on_master,
+    "extend": Server._on_master,
+    "prepare": Server._on_master,
+    "close_session": Server._on_master,
+    "reset": Server._on_master,
+}
+
+_MASTER_CALLS: dict[str, Callable[[Server, Message], Message]] = {
+    "create_session": Server._create_session,
+    "extend": Server._extend,
+    "prepare": Server._prepare,
+    "close_session": Server._close_session,
+    "reset": Server._reset,
+}
+
+
+def _which_task(cluster: ClusterSpec, job_name: str | None, task_index: int | None) -> tuple[str, int]:
+    """The task meant, completed where only one is possible."""
+    if job_name is None:
+        if len(cluster.jobs) != 1:
+            raise ValueError(f"Must specify an explicit `job_name`: the cluster has the jobs {', '.join(cluster.jobs) or '(none)'}.")
+        job_name = cluster.jobs[0]
+    if job_name not in cluster.jobs:
+        raise InternalError(None, None, f"The cluster has no job '{job_name}'; its jobs: {', '.join(cluster.jobs)}")
+    indices = cluster.task_indices(job_name)
+    if task_index is None:
+        if len(indices) != 1:
+            raise ValueError(f"Must specify an explicit `task_index`: job '{job_name}' has the tasks {', '.join(map(str, indices))}.")
+        task_index = indices[0]
+    if task_index not in indices:
+        raise InternalError(None, None, f"Job '{job_name}' has no task {task_index}; its tasks: {', '.join(map(str, indices))}")
+    return job_name, task_index
+
+
+class _ServerPeers:
+    """How a server's master reaches workers: its own by calls, the others by messages."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._connections = ConnectionPool()
+        self._requests = itertools.count(1)
+        spec = server.cluster_spec
+        self._addresses = {
+            f"/job:{job}/replica:0/task:{i}": spec.task_address(job, i) for job in spec.jobs for i in spec.task_indices(job)
+        }
+
+    def address(self, task: str) -> str:
+        """Where a task listens."""
+        return self._server.address if task == self._server.task else self._addresses[task]
+
+    def devices(self, config: ConfigProto) -> Cluster:
+        """As `Peers.devices`: asks all tasks that the filters admit, and goes on asking until they have started."""
+        filters = [parse_strict(f) for f in config.device_filters]
+        wanted = {
+            task: address
+            for task, address in self._addresses.items()
+            if task != self._server.task and (not filters or any(is_compatible(f, parse_strict(task)) for f in filters))
+        }
+        found: list[DeviceInfo] = list(self._server.devices)
+        began = time.monotonic()
+        told = began
+        with self._connections.borrow() as connections:
+            asked_at = -1.0
+            while wanted:
+                now = time.monotonic()
+                if now - asked_at > 0.5:
+                    asked_at = now
+                    for task, address in wanted.items():
+                        try:
+                            connections.send(address, Message("status", {"request": next(self._requests)}))
+                        except OSError as e:
+                            connections.forget(address)
+                            logger.info("%s at %s: %s", task, address, e)
+                for address, reply in connections.poll(0.1):
+                    task = next((t for t, a in wanted.items() if a == address), None)
+                    if reply.kind == "devices" and task is not None:
+                        devices = [device_from_fields(d) for d in reply.fields["devices"]]
+                        if any(d.name.task_name != task for d in devices):
+                            raise InvalidArgumentError(
+                                None, None, f"The server at {address} says that it is {devices[0].name.task_name}, not {task}: the cluster specs differ"
+                            )
+                        found.extend(devices)
+                        del wanted[task]
+                missing = ", ".join(f"{t} at {a}" for t, a in wanted.items())
+                now = time.monotonic()
+                if wanted and now - began > config.wait_for_cluster_s:
+                    raise UnavailableError(
+                        None, None,
+                        f"Waited {now - began:.0f} s for {missing}: not started, or cannot be reached. Start it, leave it out with "
+                        "device_filters, or wait longer with ConfigProto(wait_for_cluster_s=...).",
+                    )  # fmt: skip
+                if wanted and now - told > 5.0:
+                    told = now
+                    logger.warning("CreateSession still waiting for response from worker: %s", missing)
+        cluster = Cluster(tuple(found), self._server.task)
+        return cluster.filtered(config.device_filters)
+
+    def register(self, task: str, program: str, session: str, units: Sequence[Unit], seed: int, isolated: bool) -> None:
+        """As `Peers.register`."""
+        if task == self._server.task:
+            self._server._worker.register(program, session, units, seed=seed, isolated=isolated)
+            return
+        fields = {"program": program, "session": session, "partition": pack_units(units), "info": {"seed": seed, "isolated": isolated}}
+        self._call(task, "register", fields, "registered")
+
+    def release(self, task: str, programs: Sequence[str]) -> None:
+        """As `Peers.release`."""
+        if task == self._server.task:
+            self._server._worker.release(programs)
+        elif self._server._endpoint is not None:
+            self._server._endpoint.send(self._addresses[task], Message("release", {"programs": list(programs)}))
+
+    def close_session(self, task: str, session: str) -> None:
+        """As `Peers.close_session`. A task that does not answer has nothing to forget, or forgets when it restarts."""
+        if task == self._server.task:
+            self._server._worker.close_session(session)
+        elif self._server._endpoint is not None:
+            self._server._endpoint.send(self._addresses[task], Message("forget_session", {"request": 0, "session": session}))
+
+    def reset(self, task: str, containers: Sequence[str]) -> None:
+        """As `Peers.reset`."""
+        if task == self._server.task:
+            self._server._worker.reset(containers)
+        else:
+            self._call(task, "reset_containers", {"containers": list(containers)}, "closed")
+
+    def _call(self, task: str, kind: str, fields: dict[str, Any], answer: str) -> None:
+        message = Message(kind, {"request": next(self._requests), **fields})
+        with self._connections.borrow() as connections:
+            try:
+                call(connections, self._addresses[task], task, message, answer, self._server.config.peer_timeout_s, CONTROL_TIMEOUT_S)
+            except DeadlineExceededError as e:
+                raise UnavailableError(None, None, e.message) from None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._connections.close()

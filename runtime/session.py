@@ -1,0 +1,290 @@
+"""Sessions: where a graph is run from.
+
+`Session()` runs in this process; `Session("zmq://host:port")` on the cluster of the server there. The first `run` of a signature
+(what is fetched, run and fed) prepares it: nodes are placed, partitioned and compiled on their tasks. Later runs of the same
+signature only send the fed values to the tasks that take part, and wait for the fetched ones.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ..graph.errors import AbortedError, CancelledError, NotFoundError, OpError
+from ..graph.graph import Graph, default_session, get_default_graph
+from ..graph.node import Tensor
+from ..placer.cluster import DeviceInfo
+from .client import Remote, Target
+from .config import ConfigProto, RunMetadata, RunOptions, check_config
+from .fetches import Fetches, feed_value, parse_feeds, parse_fetches
+from .master import Part
+
+SCHEMES = ("zmq://", "grpc://")  # the second is what TensorFlow's programs write; the wire is the same
+
+
+def address_of(target: str) -> str:
+    """`host:port` of a session target.
+
+    Raises:
+        NotFoundError: the target has another form.
+    """
+    for scheme in SCHEMES:
+        if target.startswith(scheme):
+            return target[len(scheme):]
+    raise NotFoundError(
+        None, None, f"No session can be made for target {target!r}: use '' for this process, or a server's target, 'zmq://host:port'"
+    )
+
+
+class Session:
+    """Runs a graph.
+
+    Args:
+        target: '' for this process, or a server's `target` ("zmq://host:port"; "grpc://host:port" is understood too).
+        graph: the graph to run; None: the default graph.
+        config: a `ConfigProto`.
+
+    Raises:
+        NotFoundError: a target of unknown form.
+        UnavailableError: no server answers there, or tasks of its cluster are missing (`config.wait_for_cluster_s`).
+        TypeError: `config` is no ConfigProto.
+
+    >>> with Session() as session:
+    ...     session.run(constant(2.0) * 3)
+    6.0
+    """
+
+    def __init__(self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None) -> None:
+        self._config = check_config(config)
+        if graph is not None and not isinstance(graph, Graph):
+            raise TypeError(f"graph must be a Graph, not {type(graph).__name__}")
+        if isinstance(target, bytes):
+            target = target.decode()
+        if not isinstance(target, str):
+            raise TypeError(f"target must be a string, not {type(target).__name__}")
+        self._target_name = target
+        self._graph = get_default_graph() if graph is None else graph
+        self._prepared: dict[tuple[Any, ...], list[Part]] = {}
+        self._parsed: dict[Any, Fetches] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+        self._contexts: list[AbstractContextManager[Any]] = []
+        if target:
+            self._target: Target = Remote(address_of(target), self._config)
+        else:
+            from .local import in_process
+
+            self._target = in_process(self._graph, self._config)
+
+    # --- what it is ------------------------------------------------------------------------------------------------
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that it runs."""
+        return self._graph
+
+    @property
+    def graph_def(self) -> bytes:
+        """The graph as bytes (`dt.load_graph` reads them)."""
+        from ..graph.serialize import graph_to_bytes
+
+        return graph_to_bytes(self._graph)
+
+    @property
+    def sess_str(self) -> str:
+        """The target."""
+        return self._target_name
+
+    def list_devices(self) -> list[DeviceInfo]:
+        """The devices that it may use, the master's first."""
+        return list(self._target.devices)
+
+    # --- running ---------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+    ) -> Any:
+        """Run one step.
+
+        Args:
+            fetches: tensors, nodes, names, variables, or nested lists, tuples, dicts and namedtuples of those.
+            feed_dict: tensor -> value to use for it in this step. Any tensor may be fed; its producer does not run then.
+            options: limits for this step.
+            run_metadata: filled with facts about the step.
+
+        Returns:
+            The values, in the structure of `fetches`; None in the place of a node. Scalars are NumPy scalars.
+
+        Raises:
+            RuntimeError: the session is closed, or its graph is empty.
+            TypeError, ValueError: fetches or feeds that cannot be understood; nothing has run then.
+            OpError: what went wrong while preparing or running (see `dt.errors`); its `op` is the node.
+        """
+        self._check_open()
+        if self._graph.version == 0:
+            raise RuntimeError("The Session graph is empty. Add operations to the graph before calling run().")
+        wanted = self._parse(fetches)
+        feeds = parse_feeds(self._graph, feed_dict)
+        values = self._run(wanted, feeds, options)
+        return wanted.rebuild(values)
+
+    def make_callable(self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False) -> Callable[..., Any]:
+        """A function that runs these fetches, with the values of `feed_list` as positional arguments.
+
+        >>> add_one = session.make_callable(x + 1, [x])
+        >>> add_one(2.0)
+        3.0
+        """
+        self._check_open()
+        wanted = self._parse(fetches)
+        fed = [self._fed_tensor(key) for key in feed_list or ()]
+
+        def call(*values: Any, options: RunOptions | None = None, run_metadata: RunMetadata | None = None) -> Any:
+            if len(values) != len(fed):
+                raise ValueError(f"Expected {len(fed)} values ({', '.join(t.name for t in fed)}), got {len(values)}")
+            self._check_open()
+            feeds = {t.name: feed_value(t, v) for t, v in zip(fed, values, strict=True)}
+            return wanted.rebuild(self._run(wanted, feeds, options))
+
+        return call
+
+    def _fed_tensor(self, key: Any) -> Tensor:
+        element = self._graph.as_graph_element(key, allow_operation=False)
+        assert isinstance(element, Tensor)
+        return element
+
+    def _parse(self, fetches: Any) -> Fetches:
+        """`parse_fetches`, remembered for single graph elements, the common case in a training loop."""
+        try:
+            found = self._parsed.get(fetches) if not isinstance(fetches, (list, dict)) else None
+        except TypeError:
+            return parse_fetches(self._graph, fetches)
+        if found is None:
+            found = parse_fetches(self._graph, fetches)
+            if isinstance(fetches, Tensor) or type(fetches).__name__ == "Node":
+                self._parsed[fetches] = found
+        return found
+
+    def _run(self, wanted: Fetches, feeds: Mapping[str, Any], options: RunOptions | None) -> dict[str, Any]:
+        # A fetched tensor that is fed never leaves this process.
+        fetched = tuple(n for n in wanted.tensors if n not in feeds) if feeds else wanted.tensors
+        values: dict[str, Any] = {n: feeds[n] for n in wanted.tensors if n in feeds}
+        if fetched or wanted.targets:
+            timeout = options.timeout_in_ms / 1e3 if options is not None and options.timeout_in_ms else None
+            key = (fetched, wanted.targets, tuple(feeds))
+            try:
+                parts = self._prepared.get(key)
+                if parts is None:
+                    parts = self._prepare(key)
+                values.update(self._target.run(parts, feeds, timeout))
+            except AbortedError as e:
+                # A task was restarted: what was registered there is gone, so the next run must register anew.
+                self._prepared.clear()
+                raise self._with_node(e) from None
+            except OpError as e:
+                if self._closed and not isinstance(e, CancelledError):
+                    raise CancelledError(e.node_def, e.op, f"The session was closed while the step ran ({e})") from None
+                raise self._with_node(e) from None
+        return {n: _given_back(v) for n, v in values.items()}
+
+    def _prepare(self, key: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]) -> list[Part]:
+        fetched, targets, fed = key
+        with self._lock:
+            self._target.extend(self._graph)
+            parts = self._target.prepare(fetched, targets, fed)
+            self._prepared[key] = parts
+        return parts
+
+    def _with_node(self, error: OpError) -> OpError:
+        """The same error, with the graph's own node in the place of its name."""
+        if isinstance(error.op, str) and error.op in self._graph:
+            error.op = self._graph.get_operation_by_name(error.op)
+            error.node_def = error.op
+        return error
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("Attempted to use a closed Session.")
+
+    # --- life ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the session. Running steps end with CancelledError; later runs raise RuntimeError. Closing twice does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._target.close()
+
+    def as_default(self) -> AbstractContextManager[Any]:
+        """A context in which `tensor.eval()` and `op.run()` use this session. It is not closed at the end."""
+        return default_session(self)
+
+    def __enter__(self) -> Session:
+        for context in (self._graph.as_default(), self.as_default()):
+            context.__enter__()
+            self._contexts.append(context)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        while self._contexts:
+            self._contexts.pop().__exit__(kind, error, trace)
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            try:
+                self.close()
+            except Exception:  # an interpreter that is shutting down may have taken anything away
+                pass
+
+    @staticmethod
+    def reset(target: str, containers: Sequence[str] | None = None, config: ConfigProto | None = None) -> None:
+        """Clear containers on all tasks of a cluster (default: each task's own) and close all sessions of that master.
+
+        Raises:
+            NotFoundError: a target of unknown form. UnavailableError: nobody answers there.
+        """
+        from .client import reset_cluster
+
+        reset_cluster(address_of(target), list(containers or ()), check_config(config))
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return f"<dt.Session on {self._target_name or 'this process'}, {len(self.list_devices())} devices, {state}>"
+
+
+class InteractiveSession(Session):
+    """A session that is the default one from the start, for use at a prompt."""
+
+    def __init__(self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None) -> None:
+        super().__init__(target, graph, config)
+        for context in (self._graph.as_default(), self.as_default()):
+            context.__enter__()
+            self._contexts.append(context)
+
+    def close(self) -> None:
+        """End the session; it is no longer the default one."""
+        while self._contexts:
+            self._contexts.pop().__exit__(None, None, None)
+        super().close()
+
+
+def _given_back(value: Any) -> Any:
+    """A fetched value as the user gets it: NumPy scalars for rank 0, bytes for scalar text, arrays that are his own otherwise.
+
+    What is read-only belongs to somebody else (a variable, a constant, a message): the user gets a copy.
+    """
+    if isinstance(value, np.ndarray):
+        if value.ndim == 0:
+            return value[()]
+        if not value.flags.writeable:
+            return value.copy()
+    return value

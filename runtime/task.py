@@ -1,0 +1,52 @@
+"""The program of a plain task: a server, and nothing else. `LocalCluster` runs it as `python -m dovetail.runtime.task`.
+
+Which task it is stands in the environment variable `TF_CONFIG`. It ends when its standard input closes, that is, when whoever
+started it has gone, however that happened.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+
+from ..graph.settings import setting
+from .config import ConfigProto
+from .server import Server
+
+
+def server_from_environment(device_count: dict[str, int] | None = None, *, start: bool = True) -> Server:
+    """The server that `TF_CONFIG` describes.
+
+    Raises:
+        ValueError: `TF_CONFIG` is missing or describes no task.
+    """
+    text = os.environ.get("TF_CONFIG", "")
+    try:
+        described = json.loads(text)
+        cluster, task = described["cluster"], described["task"]
+        job, index = str(task["type"]), int(task["index"])
+    except (ValueError, KeyError, TypeError) as e:
+        raise ValueError(
+            f"TF_CONFIG={text!r} describes no task ({e}); it must hold JSON such as "
+            '{"cluster": {"ps": ["localhost:2222"]}, "task": {"type": "ps", "index": 0}}'
+        ) from None
+    return Server(cluster, job, index, config=ConfigProto(device_count=device_count or {}), start=start)
+
+
+def main() -> None:
+    """Serve until standard input closes."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--device-count", type=json.loads, default={})
+    arguments = parser.parse_args()
+    logging.basicConfig(level=setting("DOVETAIL_LOG"), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    with server_from_environment(arguments.device_count):
+        sys.stdin.buffer.read()
+    # Threads of the pool may still be inside a kernel; nobody waits for them any more.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
