@@ -1,0 +1,410 @@
+"""The wire: what goes in comes out, and whatever is malformed ends in `WireError`, nothing else."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import ml_dtypes
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from dovetail.graph import dtypes
+from dovetail.runtime import wire
+from dovetail.runtime.wire import KINDS, Message, WireError, decode, encode
+
+V = wire.VERSION
+HUGE = [wire.MAX_DIM] * 3 + [0]  # no elements, but no NumPy shape either
+TYPES = [t.np for t in dtypes.ALL if t.np.kind != "O"]
+SHAPES = hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=6)
+
+
+def tensors() -> st.SearchStrategy[np.ndarray]:
+    """Arrays of every element type, filled with any bytes that the type allows."""
+
+    def fill(dtype: np.dtype, shape: tuple[int, ...], seed: int) -> np.ndarray:
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        raw = np.random.default_rng(seed).integers(0, 2 if dtype == np.bool_ else 256, size, np.uint8)
+        return np.ndarray(shape, dtype, raw.tobytes())
+
+    return st.builds(fill, st.sampled_from(TYPES), SHAPES, st.integers(0, 2**32))
+
+
+def strings() -> st.SearchStrategy[np.ndarray]:
+    return hnp.arrays(object, SHAPES, elements=st.binary(max_size=9))
+
+
+INTS = st.integers(-(2**63), 2**64 - 1)
+PLAIN = st.recursive(
+    st.none() | st.booleans() | INTS | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+OF_TYPE = {
+    bool: st.booleans(), int: INTS, float: st.floats(allow_nan=False), str: st.text(),
+    bytes: st.binary(), list: st.lists(PLAIN), dict: st.dictionaries(st.text(), PLAIN),
+    type(None): st.none(),
+}  # fmt: skip
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> Message:
+    """Any message that the table allows."""
+    schema = draw(st.sampled_from(list(KINDS.values())))
+    fields = {}
+    for name, types in schema.fields.items():
+        if name in schema.required or draw(st.booleans()):
+            fields[name] = draw(st.one_of([OF_TYPE[t] for t in types if t is not tuple]))
+    attached = draw(st.lists(tensors() | strings(), max_size=4)) if schema.tensors else []
+    return Message(schema.kind, fields, tuple(attached))
+
+
+def same(a: object, b: object) -> bool:
+    """Bit by bit: NaNs count, and so do the signs of zeros."""
+    a, b = np.asarray(a), np.asarray(b)
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return a.tolist() == b.tolist() if a.dtype == object else a.tobytes() == b.tobytes()
+
+
+def carry(*attached: object) -> tuple[np.ndarray, ...]:
+    return decode(encode(Message("tensor", {"step": 1, "channel": 2}, attached))).tensors
+
+
+# What goes in comes out.
+
+
+@given(messages())
+def test_a_message_survives_the_journey(message: Message) -> None:
+    arrived = decode([bytes(frame) for frame in encode(message)])
+    assert arrived.kind == message.kind
+    assert arrived.fields == message.fields
+    assert len(arrived.tensors) == len(message.tensors)
+    assert all(map(same, arrived.tensors, message.tensors))
+    assert not any(tensor.flags.writeable for tensor in arrived.tensors)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_every_element_type_travels_in_every_form(dtype: np.dtype) -> None:
+    whole = np.arange(24).reshape(4, 6).astype(dtype)
+    forms = [
+        whole,
+        whole.T,
+        whole[::2, 1::2],
+        whole[0, 0],
+        whole[:0],
+        whole.reshape(-1)[3:4].reshape(()),
+        dtype.type(1),
+    ]
+    for sent, got in zip(forms, carry(*forms), strict=True):
+        assert same(got, sent)
+        assert got.flags.c_contiguous
+
+
+def test_the_element_types_are_those_of_the_graph() -> None:
+    assert {str(d) for d in TYPES} >= {
+        "bool",
+        "int8",
+        "uint64",
+        "float16",
+        "float64",
+        "bfloat16",
+        "float8_e4m3fn",
+    }
+
+
+def test_strings_travel_as_bytes() -> None:
+    sent = [
+        np.array([["a", b"\0\xff"], ["", "é"]], object),
+        np.array(["xy", "z"]),
+        np.array([b"q"]),
+        np.array("s", object),
+    ]
+    want = [[[b"a", b"\0\xff"], [b"", "é".encode()]], [b"xy", b"z"], [b"q"], b"s"]
+    got = carry(*sent)
+    assert [g.tolist() for g in got] == want
+    assert all(g.dtype == object for g in got)
+
+
+def test_foreign_byte_order_is_turned() -> None:
+    (got,) = carry(np.array([1, 2, 3], ">i4"))
+    assert got.dtype == np.int32 and got.tolist() == [1, 2, 3]
+
+
+def test_large_tensors_are_not_copied_either_way() -> None:
+    array = np.zeros(wire.BORROW_BYTES // 4, np.float32)
+    frames = encode(Message("tensor", {"step": 1, "channel": "c"}, (array,)))
+    got = decode(frames).tensors[0]
+    assert np.shares_memory(got, array)
+    array[5] = 7
+    assert got[5] == 7
+
+
+def test_small_tensors_are_snapshots() -> None:
+    array = np.zeros(10)
+    frames = encode(Message("tensor", {"step": 1, "channel": "c"}, (array,)))
+    array[:] = 1
+    assert decode(frames).tensors[0].sum() == 0
+
+
+def test_arrays_are_aligned_wherever_the_frame_starts() -> None:
+    frames = encode(Message("tensor", {"step": 1, "channel": 1}, (np.arange(4.0),)))
+    shifted = memoryview(b"x" + bytes(frames[1]))[1:]
+    got = decode([frames[0], shifted]).tensors[0]
+    assert got.flags.aligned and not got.flags.writeable and got.tolist() == [0, 1, 2, 3]
+
+
+def test_fields_of_bytes_stay_out_of_the_header() -> None:
+    graph = bytes(5 << 20)
+    message = Message("extend", {"request": 1, "session": "s", "from_version": 0, "graph": graph})
+    frames = encode(message)
+    assert len(frames[0]) < 100 and frames[1] is graph
+    assert decode(frames).fields == message.fields
+
+
+def test_threads_do_not_share_a_packer() -> None:
+    wrong: list[int] = []
+
+    def work(n: int) -> None:
+        for i in range(2_000):
+            message = Message("abort", {"step": n * i, "code": "ABORTED", "reason": "r" * (n * 37)})
+            if decode(encode(message)).fields != message.fields:
+                wrong.append(n)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_message_prints_short() -> None:
+    text = repr(
+        Message("extend", {"graph": bytes(10_000), "session": "s" * 500}, (np.zeros((2, 3), np.int8),))
+    )
+    assert text.startswith("Message('extend', graph=<10000 bytes>, session='sss") and text.endswith(
+        "int8[2, 3])"
+    )
+    assert len(text) < 200
+
+
+# What may not leave.
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        (Message("pong ", {}), "no message kind"),
+        (Message("ping", {}), "lacks seq"),
+        (Message("ping", {"seq": True}), "must be int, not bool"),
+        (Message("ping", {"seq": np.int64(1)}), "must be int, not int64"),
+        (Message("ping", {"seq": 1, "more": 1}), "no field 'more'; its fields: seq"),
+        (Message("ping", {"seq": 2**64}), "cannot be packed"),
+        (Message("ping", {"seq": 1}, (np.zeros(1),)), "carries no tensors"),
+        (Message("abort", {"step": 1, "code": "\ud800", "reason": ""}), "cannot be packed"),
+        (Message("create_session", {"request": 1, "config": {1: 2}}), "key 1"),
+        (Message("create_session", {"request": 1, "config": {"a": object()}}), "holds a object"),
+        (Message("tensor", {"step": 1, "channel": 1.5}), "must be int or str, not float"),
+        (Message("tensor", {"step": 1, "channel": 1}, ([1, 2],)), "is a list, not a NumPy array"),
+        (Message("tensor", {"step": 1, "channel": 1}, (np.zeros(1, "M8[s]"),)), "cannot travel"),
+        (Message("tensor", {"step": 1, "channel": 1}, (np.zeros(1, "i4,i4"),)), "cannot travel"),
+        (Message("tensor", {"step": 1, "channel": 1}, (np.array([1, None], object),)), "holds a int"),
+        (Message("tensor", {"step": 1, "channel": 1}, (np.array(["\ud800"], object),)), "surrogates"),
+        (Message("tensor", {"step": 1, "channel": 1}, (np.zeros(1),) * (wire.MAX_TENSORS + 1)), "at most"),
+        (Message("error", {"request": 1, "code": "c", "message": "m" * (2 << 20)}), "more than the"),
+        (Message("ping", [1]), "fields must be a dict"),
+    ],
+)  # fmt: skip
+def test_a_wrong_message_does_not_leave(message: Message, says: str) -> None:
+    with pytest.raises(WireError, match=says):
+        encode(message)
+    assert decode(encode(Message("ping", {"seq": 5}))).fields == {"seq": 5}  # nothing is left over
+
+
+def test_a_field_that_contains_itself_does_not_leave() -> None:
+    endless: list[object] = []
+    endless.append(endless)
+    with pytest.raises(WireError, match="field 'programs' nests deeper"):
+        encode(Message("release", {"programs": endless}))
+
+
+# What may not enter.
+
+
+def header(*parts: object) -> bytes:
+    return bytes(msgpack.packb(list(parts)))
+
+
+def tensor_message(spec: object, frame: bytes) -> list[bytes]:
+    return [header(V, "tensor", {"step": 1, "channel": 1}, [spec]), frame]
+
+
+def extend(graph: object, *frames: bytes) -> list[bytes]:
+    fields = {"request": 1, "session": "", "from_version": 0} | ({} if graph is None else {"graph": graph})
+    return [header(V, "extend", fields, []), *frames]
+
+
+def nested(depth: int) -> list[object]:
+    value: list[object] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+MALFORMED: list[tuple[str, list[bytes], str]] = [
+    ("no frames", [], "empty message"),
+    ("empty header", [b""], "not a message"),
+    ("not msgpack", [b"GET / HTTP/1.1"], "not a message"),
+    ("cut off", [header(V, "ping", {"seq": 1}, [])[:-3]], "not msgpack"),
+    ("trailing bytes", [header(V, "ping", {"seq": 1}, []) + b"\0"], "not msgpack"),
+    ("three parts", [header(V, "ping", {"seq": 1})], "not a message"),
+    ("five parts", [header(V, "ping", {"seq": 1}, [], 0)], "not a message"),
+    ("newer version", [header(V + 1, "ping", {"seq": 1}, [])], "version 2.*same release"),
+    ("version of another type", [header("1", "ping", {"seq": 1}, [])], "speaks version"),
+    ("kind is a number", [header(V, 7, {}, [])], "the header is not"),
+    ("kind is a list", [header(V, [], {}, [])], "the header is not"),
+    ("fields are a list", [header(V, "ping", [], [])], "the header is not"),
+    ("tensors are a map", [header(V, "ping", {"seq": 1}, {})], "the header is not"),
+    ("unknown kind", [header(V, "exec", {}, [])], "no message kind 'exec'"),
+    ("missing field", [header(V, "ping", {}, [])], "lacks seq"),
+    ("unknown field", [header(V, "ping", {"seq": 1, "x": 1}, [])], "no field 'x'"),
+    ("key of bytes", [header(V, "ping", {b"seq": 1}, [])], "no field b'seq'"),
+    ("key of int", [header(V, "ping", {1: 1}, [])], "not msgpack"),
+    ("wrong type", [header(V, "ping", {"seq": "1"}, [])], "must be int, not str"),
+    ("bool for int", [header(V, "ping", {"seq": True}, [])], "must be int, not bool"),
+    ("None for a required field", [header(V, "ping", {"seq": None}, [])], "must be int, not NoneType"),
+    ("timestamp", [header(V, "ping", {"seq": msgpack.Timestamp(1)}, [])], "must be int, not Timestamp"),
+    ("extension", [header(V, "release", {"programs": [msgpack.ExtType(5, b"x")]}, [])], "holds a ExtType"),
+    ("bad utf-8", [b"\x94\x01\xa4ping\x81\xa3seq\xa2\xff\xff\x90"], "not msgpack"),
+    ("nested key of bytes", [header(V, "release", {"programs": [{b"k": 1}]}, [])], "key b'k'"),
+    ("too deep", [header(V, "release", {"programs": nested(wire.MAX_DEPTH)}, [])], "deeper"),
+    ("far too deep", [b"\x94\x01\xa7release\x81\xa8programs" + b"\x91" * 9_999 + b"\x90\x90"], "not msgpack"),
+    ("announces too much", [b"\x94\x01\xa7release\x81\xa8programs\xdd\xff\xff\xff\xff\x90"], "not msgpack"),
+    ("header too large", [header(V, "abort", {"reason": "r" * wire.MAX_HEADER}, [])], "larger"),
+    ("wide header too large", [header(V, "devices", {"x": bytes(wire.MAX_WIDE_HEADER)}, [])], "larger"),
+    ("tensor for ping", [header(V, "ping", {"seq": 1}, [["int8", [1]]]), b"1"], "carries no tensors"),
+    ("a frame too many", [header(V, "ping", {"seq": 1}, []), b""], "0 tensors announced, 1 frames"),
+    ("a frame too few", tensor_message(["int8", [1]], b"1")[:1], "1 tensors announced, 0 frames"),
+    ("too many tensors", [header(V, "tensor", {}, [0] * (wire.MAX_TENSORS + 1))], "at most"),
+    ("spec is no list", tensor_message(1, b""), "not .dtype, shape"),
+    ("spec is too long", tensor_message(["int8", [1], 0], b"1"), "not .dtype, shape"),
+    ("dtype is no str", tensor_message([[], [1]], b"1"), "not .dtype, shape"),
+    ("shape is no list", tensor_message(["int8", 1], b"1"), "not .dtype, shape"),
+    ("unknown dtype", tensor_message(["object", [1]], b"12345678"), "unknown element type 'object'"),
+    ("NumPy's other dtypes", tensor_message(["M8[s]", [1]], b"12345678"), "unknown element type"),
+    ("a reference dtype", tensor_message(["float32_ref", [1]], b"1234"), "unknown element type"),
+    ("dimension below zero", tensor_message(["int8", [-1]], b""), "dimension -1"),
+    ("dimension of another type", tensor_message(["int8", [1.0]], b"1"), "dimension 1.0"),
+    ("dimension of bool", tensor_message(["int8", [True]], b"1"), "dimension True"),
+    ("dimension too large", tensor_message(["int8", [wire.MAX_DIM + 1, 0]], b""), "dimension"),
+    ("shape that overflows", tensor_message(["int8", HUGE], b""), "cannot be made"),
+    ("rank too large", tensor_message(["int8", [1] * 33], b"1"), "rank 33"),
+    ("frame too short", tensor_message(["float32", [2]], b"1234567"), "needs 8 bytes, its frame has 7"),
+    ("frame too long", tensor_message(["float32", [2]], b"123456789"), "needs 8 bytes, its frame has 9"),
+    ("frame for nothing", tensor_message(["float32", [0]], b"1"), "needs 0 bytes"),
+    ("bool that is neither", tensor_message(["bool", [3]], b"\0\1\2"), "neither 0 nor 1"),
+    ("strings without lengths", tensor_message(["string", [3]], b"\0" * 11), "3 strings need 12 bytes"),
+    ("strings that claim more", tensor_message(["string", [1]], b"\4\0\0\0abc"), "do not add up"),
+    ("strings that claim less", tensor_message(["string", [1]], b"\2\0\0\0abc"), "do not add up"),
+    ("strings that overflow", tensor_message(["string", [2]], b"\xff" * 8), "do not add up"),
+    ("strings of nothing", tensor_message(["string", [0]], b"abc"), "do not add up"),
+    ("strings of impossible shape", tensor_message(["string", HUGE], b""), "made"),
+    ("graph of another length", extend(2, b"1"), "do not match"),
+    ("graph without frame", extend(2), "do not match"),
+    ("graph in the header", extend(b"1", b"1"), "do not match"),
+    ("graph and more", extend(1, b"1", b""), "1 frames too many"),
+    ("graph missing", extend(None), "lacks graph"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("frames", "says"), [row[1:] for row in MALFORMED], ids=[row[0] for row in MALFORMED]
+)
+def test_a_malformed_message_is_refused(frames: list[bytes], says: str) -> None:
+    for form in (frames, [memoryview(frame) for frame in frames]):
+        with pytest.raises(WireError, match=says):
+            decode(form)
+
+
+def test_the_error_names_the_request_when_it_can_be_read() -> None:
+    with pytest.raises(WireError) as caught:
+        decode([header(V, "status", {"request": 41, "odd": 1}, [])])
+    assert caught.value.request == 41
+
+
+def test_a_hostile_header_costs_little_time() -> None:
+    frames = [header(V, "release", {"programs": []}, [])[:-2] + b"\x90" * (wire.MAX_HEADER - 100)]
+    start = time.perf_counter()
+    with pytest.raises(WireError):
+        decode(frames)
+    assert time.perf_counter() - start < 1.0
+
+
+# Whatever arrives: a message, or WireError.
+
+
+def survive(frames: list[bytes]) -> None:
+    try:
+        message = decode(frames)
+    except WireError:
+        return
+    # What passed is a message like any other: it can be printed, used and sent on.
+    assert message.kind in KINDS
+    repr(message)
+    for tensor in message.tensors:
+        tensor.tolist()
+    assert decode([bytes(frame) for frame in encode(message)]).fields.keys() == message.fields.keys()
+
+
+@given(st.lists(st.binary(max_size=200), max_size=4))
+def test_random_bytes_are_survived(frames: list[bytes]) -> None:
+    survive(frames)
+
+
+@given(st.binary(max_size=100), st.lists(st.binary(max_size=20), max_size=2))
+def test_random_bytes_behind_a_good_start_are_survived(tail: bytes, frames: list[bytes]) -> None:
+    survive([b"\x94\x01" + tail, *frames])
+
+
+@given(st.sampled_from([*KINDS, "exec"]), st.dictionaries(st.text(max_size=9), PLAIN), PLAIN, st.binary())
+def test_random_values_in_a_good_header_are_survived(
+    kind: str, fields: object, specs: object, frame: bytes
+) -> None:
+    survive([header(V, kind, fields, specs), frame])
+
+
+@settings(max_examples=400)
+@given(messages(), st.data())
+def test_mutated_messages_are_survived(message: Message, data: st.DataObject) -> None:
+    frames = [bytearray(frame) for frame in encode(message)]
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(frames) - 1)) if frames else 0
+        change = data.draw(st.sampled_from(["flip", "cut", "insert", "drop", "double", "swap"]))
+        if not frames:
+            break
+        frame = frames[at]
+        place = data.draw(st.integers(0, len(frame)))
+        if change == "flip" and place < len(frame):
+            frame[place] ^= data.draw(st.integers(1, 255))
+        elif change == "cut":
+            del frame[place:]
+        elif change == "insert":
+            frame[place:place] = data.draw(st.binary(min_size=1, max_size=9))
+        elif change == "drop":
+            del frames[at]
+        elif change == "double":
+            frames.insert(at, bytearray(frame))
+        elif change == "swap":
+            frames.reverse()
+    survive([bytes(frame) for frame in frames])
+
+
+def test_bfloat16_keeps_its_values() -> None:
+    (got,) = carry(np.array([1.5, -2, np.nan], ml_dtypes.bfloat16))
+    assert got.dtype == ml_dtypes.bfloat16
+    np.testing.assert_array_equal(got.astype(np.float32), [1.5, -2, np.nan])
