@@ -11,7 +11,8 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -76,6 +77,20 @@ class VariableState:
             new.flags.writeable = False
             self._value = new
         return new
+
+
+def update_together(states: Sequence[VariableState], change: Callable[..., Sequence[Any]]) -> None:
+    """Store `change(*old values)`, one new value per state, atomically; `change` must not modify its arguments.
+
+    Locks are taken in one order for everybody, so two updates can't wait for each other. Nothing changes when `change` fails.
+    """
+    with ExitStack() as held:
+        for state in sorted(set(states), key=lambda s: (s.name, id(s))):
+            held.enter_context(state.lock)
+        new = change(*[s.read() for s in states])
+        arrays = [np.asarray(value, s.dtype.np) for s, value in zip(states, new, strict=True)]
+        for state, array in zip(states, arrays, strict=True):
+            state._value = array
 
 
 class Resources:
