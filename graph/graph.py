@@ -256,7 +256,9 @@ class Graph:
             node.outputs = tuple([Tensor(node, i, dtype, dims) for i, (dtype, dims) in enumerate(signature)])
             node.colocation = ()
             node.container = scopes.container
-            block = node.blocks = scopes.device
+            places = [inputs[i].op for i in definition.ref_inputs if inputs[i].dtype.is_ref] if definition.ref_inputs else []
+            # Who takes a variable's place is made as if inside `colocate_with(variable)`, which hides the device blocks.
+            block = node.blocks = None if places else scopes.device
             if scopes.control is None:
                 node.control_inputs = ()
             else:
@@ -272,8 +274,8 @@ class Graph:
                 node.device = block.merged
             else:
                 node.device = requested_device(node, block)
-            if definition.ref_inputs or scopes.colocation:
-                self._colocate(node, scopes.colocation)
+            if places or scopes.colocation:
+                self._colocate(node, (*scopes.colocation, *places))
             node.index = len(self._nodes)
             self._nodes.append(node)
             self._by_name[node.name] = node
@@ -307,18 +309,13 @@ class Graph:
                 self._names_in_use.setdefault(node.name.lower(), 1)
             self._has_late_edges |= has_late_edges
 
-    def _colocate(self, node: Node, stack: tuple[Node, ...]) -> None:
-        """Apply `colocate_with` (SEMANTICS b.1); an op that takes a variable's place is colocated with the variable."""
-        peers = [*reversed(stack), *(node.inputs[i].op for i in node.opdef.ref_inputs if node.inputs[i].dtype.is_ref)]
-        if len(peers) > len(stack):
-            # TensorFlow opens `colocate_with(variable)` around such a node, which hides the device blocks.
-            peers.reverse()
-        groups = {g for p in peers for g in (p.colocation or (p.name,))}
-        for p in peers:
+    def _colocate(self, node: Node, peers: tuple[Node, ...]) -> None:
+        """Apply `colocate_with(peer)` blocks, innermost last (SEMANTICS b.1)."""
+        for p in reversed(peers):
             if p.device:
                 node.device = p.device
                 break
-        node.colocation = tuple(sorted(groups))
+        node.colocation = tuple(sorted({g for p in peers for g in (p.colocation or (p.name,))}))
 
     def unique_name(self, name: str, mark_as_used: bool = True) -> str:
         """A name in the current scope that no node has: `add`, `add_1`, ... Case does not distinguish, as in TensorFlow."""
@@ -412,16 +409,36 @@ class Graph:
             raise ValueError("colocate_with(None) makes sense only with ignore_existing=True")
         scopes = self.scopes
         saved = scopes.device, scopes.colocation
+        if not scopes.colocated:
+            scopes.hidden = scopes.device
+        scopes.colocated += 1
         scopes.device = None
         kept = () if ignore_existing else scopes.colocation
         inside = scopes.colocation = kept if node is None else (*kept, node)
         try:
             yield
         finally:
-            if scopes.colocation is not inside or scopes.device is not None:
-                scopes.device, scopes.colocation = saved
-                raise RuntimeError("Exiting colocation scope without proper scope nesting.")
+            in_order = scopes.colocation is inside and scopes.device is None
             scopes.device, scopes.colocation = saved
+            scopes.colocated -= 1
+            if not in_order:
+                raise RuntimeError("Exiting colocation scope without proper scope nesting.")
+
+    @contextmanager
+    def init_scope(self) -> Iterator[None]:
+        """A block for what outlives a step, such as a variable: no control edges from the blocks around it.
+
+        Directly inside `colocate_with`, the device blocks that this hides apply again, as in TensorFlow.
+        """
+        scopes = self.scopes
+        saved = scopes.device
+        if saved is None and scopes.colocated:
+            scopes.device = scopes.hidden
+        try:
+            with self.control_dependencies(None):
+                yield
+        finally:
+            scopes.device = saved
 
     def _colocation_node(self, op: Any) -> Node | None:
         if op is None:

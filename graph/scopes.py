@@ -7,7 +7,7 @@ the old head. So a node records all device blocks around it by keeping one point
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from .device import DeviceSpec, canonical_name, merge_names
@@ -90,7 +90,7 @@ def requested_device(node: Node, block: DeviceBlock | None) -> str:
     node.device = ""
     while block is not None:
         if block.merged is not None:  # no function from here outwards: the rest is known
-            return merge_names(block.merged, node.device)
+            return merge_names(block.merged, node.device) if block.merged else node.device
         if block.function is not None:
             answer = block.function(node)
             if answer is None:
@@ -100,8 +100,9 @@ def requested_device(node: Node, block: DeviceBlock | None) -> str:
                     f"The device function {block.describe()} opened at {block.source} returned {answer!r} for node "
                     f"'{node.name}' ({node.type}); it must return a string, a DeviceSpec or None"
                 )
-            node.device = as_canonical(answer)
-        elif block.spec is not None:
+            # Kept as it was spelled, as TensorFlow does: the placer judges it, unless a block further out merges it first.
+            node.device = answer if isinstance(answer, str) else as_canonical(answer)
+        elif block.spec:
             node.device = merge_names(block.spec, node.device)
         block = block.outer
     return node.device
@@ -122,13 +123,15 @@ class Scopes:
 
     device: DeviceBlock | None = None
     colocation: tuple[Node, ...] = ()  # innermost last
+    colocated: int = 0  # how many `colocate_with` blocks are open
+    hidden: DeviceBlock | None = None  # the device blocks that the outermost of them hides
     control: ControlBlock | None = None
     name: str = ""
     container: str = ""
 
     def copy(self) -> Scopes:
         """A copy that a new thread starts from."""
-        return Scopes(self.device, self.colocation, self.control, self.name, self.container)
+        return replace(self)
 
 
 def control_inputs_for(block: ControlBlock | None, input_nodes: set[Node]) -> tuple[Node, ...]:

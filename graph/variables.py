@@ -118,8 +118,7 @@ class Variable(TensorOperators):
         self._trainable = trainable is not False
         self._constraint = constraint
         graph = get_default_graph()
-        # A variable outlives the step that control edges order, so none of them may hold it back.
-        with graph.control_dependencies(None), graph.name_scope(name or "Variable") as scope:
+        with graph.init_scope(), graph.name_scope(name or "Variable") as scope:
             self._build(graph, scope, initial_value, as_dtype(dtype).base if dtype is not None else None, validate_shape,
                         caching_device, as_dims(expected_shape))  # fmt: skip
         names = [GraphKeys.GLOBAL_VARIABLES] if collections is None else list(collections)
