@@ -28,6 +28,8 @@ from .waiting import ConnectionPool, Wait, call, error_of
 from .wire import Message
 from .worker import Worker
 
+CLOSE_S = 1.0  # closing a session waits no longer for its master: a dead one has lost the session anyway
+
 
 class Target(Protocol):
     """What a `Session` needs of whatever runs its steps."""
@@ -189,7 +191,7 @@ class Remote:
             return
         self._closed = True
         try:
-            self._call(Message("close_session", {"request": 0, "session": self._handle}), "closed", self._config.peer_timeout_s)
+            self._call(Message("close_session", {"request": 0, "session": self._handle}), "closed", CLOSE_S)
         except OpError:
             pass
         self._connections.close()

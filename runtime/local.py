@@ -52,8 +52,9 @@ class _OwnWorker:
     def devices(self, config: ConfigProto) -> Cluster:
         return Cluster(self._worker.devices, self._worker.task)
 
-    def register(self, task: str, program: str, session: str, units: Sequence[Unit], seed: int, isolated: bool) -> None:
+    def register(self, task: str, program: str, session: str, units: Sequence[Unit], seed: int, isolated: bool) -> int:
         self._worker.register(program, session, units, seed=seed, isolated=isolated)
+        return self._worker.devices[0].incarnation
 
     def release(self, task: str, programs: Sequence[str]) -> None:
         self._worker.release(programs)

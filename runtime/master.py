@@ -37,8 +37,8 @@ class Peers(Protocol):
         """All devices of the tasks that the session may use; waits for tasks that have not started, within limits."""
         ...
 
-    def register(self, task: str, program: str, session: str, units: Sequence[Unit], seed: int, isolated: bool) -> None:
-        """Register one task's part of a signature."""
+    def register(self, task: str, program: str, session: str, units: Sequence[Unit], seed: int, isolated: bool) -> int:
+        """Register one task's part of a signature; gives the incarnation of the process that took it."""
         ...
 
     def release(self, task: str, programs: Sequence[str]) -> None:
@@ -135,10 +135,10 @@ class Master:
             by_task: dict[str, list[Unit]] = {}
             for unit in units_of(cut, session.graph):
                 by_task.setdefault(_task_of(unit.device), []).append(unit)
-            incarnations = {d.name.task_name: d.incarnation for d in session.cluster.devices}
             program = secrets.token_hex(8)
+            incarnations = {}
             for task, units in by_task.items():
-                self._peers.register(task, program, handle, units, session.seed, session.config.isolate_session_state)
+                incarnations[task] = self._peers.register(task, program, handle, units, session.seed, session.config.isolate_session_state)
                 session.programs.setdefault(task, set()).add(program)
             return [
                 Part(
@@ -168,7 +168,7 @@ class Master:
         graph = session.graph
         if session.placement is None or session.placed_version != graph.version:
             before = session.placement
-            kept = {} if before is None else before.stateful
+            kept = {} if before is None else {n.name: before.device_of(n) for n in before if n.opdef.is_stateful}
             session.placement = place(
                 graph, session.cluster, assigned=kept, allow_soft_placement=session.config.allow_soft_placement
             )

@@ -29,6 +29,7 @@ from ..graph.errors import (
     UnavailableError,
     UnknownError,
 )
+from ..graph.ops import all as _all_ops  # noqa: F401  (graphs that arrive may hold any op)
 from ..graph.serialize import extend_from_bytes
 from ..graph.settings import setting
 from ..placer.cluster import Cluster, ClusterDef, ClusterSpec, DeviceInfo, local_devices
@@ -252,7 +253,7 @@ class Server:
             if unit.device not in known:
                 raise InvalidArgumentError(None, None, f"{unit.device} is no device of {self.task}; it has {', '.join(sorted(known))}")
         self._worker.register(fields["program"], fields["session"], units, seed=seed, isolated=isolated)
-        return Message("registered", {"request": fields["request"]})
+        return Message("registered", {"request": fields["request"], "incarnation": self.incarnation})
 
     def _on_forget_session(self, peer: bytes, message: Message) -> None:
         self._worker.close_session(message.fields["session"])
@@ -433,13 +434,14 @@ class _ServerPeers:
         cluster = Cluster(tuple(found), self._server.task)
         return cluster.filtered(config.device_filters)
 
-    def register(self, task: str, program: str, session: str, units: Sequence[Unit], seed: int, isolated: bool) -> None:
+    def register(self, task: str, program: str, session: str, units: Sequence[Unit], seed: int, isolated: bool) -> int:
         """As `Peers.register`."""
         if task == self._server.task:
             self._server._worker.register(program, session, units, seed=seed, isolated=isolated)
-            return
+            return self._server.incarnation
         fields = {"program": program, "session": session, "partition": pack_units(units), "info": {"seed": seed, "isolated": isolated}}
-        self._call(task, "register", fields, "registered")
+        incarnation: int = self._call(task, "register", fields, "registered").fields["incarnation"]
+        return incarnation
 
     def release(self, task: str, programs: Sequence[str]) -> None:
         """As `Peers.release`."""
@@ -462,11 +464,11 @@ class _ServerPeers:
         else:
             self._call(task, "reset_containers", {"containers": list(containers)}, "closed")
 
-    def _call(self, task: str, kind: str, fields: dict[str, Any], answer: str) -> None:
+    def _call(self, task: str, kind: str, fields: dict[str, Any], answer: str) -> Message:
         message = Message(kind, {"request": next(self._requests), **fields})
         with self._connections.borrow() as connections:
             try:
-                call(connections, self._addresses[task], task, message, answer, self._server.config.peer_timeout_s, CONTROL_TIMEOUT_S)
+                return call(connections, self._addresses[task], task, message, answer, self._server.config.peer_timeout_s, CONTROL_TIMEOUT_S)
             except DeadlineExceededError as e:
                 raise UnavailableError(None, None, e.message) from None
 

@@ -77,8 +77,8 @@ class Execution:
                         outputs = now.outputs
                         if len(outputs) == 1:
                             slots[outputs[0]] = result
-                        else:
-                            for i, value in zip(outputs, result, strict=False):
+                        elif outputs:
+                            for i, value in zip(outputs, result, strict=True):
                                 slots[i] = value
                         for i in now.frees:
                             slots[i] = None

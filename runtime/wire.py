@@ -153,7 +153,7 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("prepare", "request int, session str, feeds list, fetches list, targets list", wide=True),
     _row("prepared", "request int, parts list", wide=True),
     _row("register", "request int, program str, session str, partition bytes, info dict", wide=True),
-    _row("registered", "request int"),
+    _row("registered", "request int, incarnation int"),
     _row("release", "programs list"),
     _row("run", "request int, step int, program str, feeds list", tensors=True),
     _row("done", "request int, fetches list", tensors=True),
