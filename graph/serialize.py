@@ -1,20 +1,21 @@
 """Graphs as bytes: for messages between processes, and for files.
 
-One form serves both: a stream of small msgpack arrays, the records, that can be written and read piece by piece whatever
-the size of the graph.
+One form serves both: a stream of small msgpack arrays, the records, that can be written and read piece by piece
+whatever the size of the graph.
 
-    ["dovetail-graph", version, nodes before, seed]         first
-    ["s", text]                                             a text that later records name by its number (0, 1, ...)
-    ["b", outer block or -1, spec, description, file, line] a device block, numbered likewise; kept to explain, never applied
-    ["c", bytes]                                            a piece of a large constant, which the next node takes
+    ["dovetail-graph", version, nodes before, seed]   first
+    ["s", text]                                       a text that later records name by its number (0, 1, ...)
+    ["b", outer or -1, spec, description, file, line] a device block, numbered likewise; told, never applied
+    ["c", bytes]                                      a piece of a large constant, which the next node takes
     ["n", name, op, inputs, control inputs, attrs, device, colocation, container, file, line, shapes, block]
-    ["end", number of nodes]                                last, so that a stream that was cut is noticed
+    ["end", number of nodes]                          last, so that a stream that was cut is noticed
 
-`inputs` is flat: node number and output number in turn. A node's device is what it asked for when it was made; loading
-does not apply device blocks again. Element types and arrays travel as msgpack extension types, arrays as raw elements.
+`inputs` is flat: node number and output number in turn. A node's device is what it asked for when it was
+made; loading does not apply device blocks again. Element types and arrays travel as msgpack extension types,
+arrays as raw elements.
 
-What is read is not trusted. Nothing is unpickled or evaluated; each record is checked; each node's types and shapes are
-inferred again from its definition; the graph changes only after the last record was found good.
+What is read is not trusted. Nothing is unpickled or evaluated; each record is checked; each node's types and
+shapes are inferred again from its definition; the graph changes only after the last record was found good.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ import msgpack
 import numpy as np
 
 from . import dtypes
-from .device import canonical_name
 from .dtypes import DType
 from .errors import InvalidArgumentError
 from .graph import Graph
@@ -69,7 +69,8 @@ def extend_from_bytes(graph: Graph, data: bytes | memoryview) -> list[Node]:
     """Append the nodes that `graph_to_bytes` wrote, to a graph that has exactly the nodes before them.
 
     Raises:
-        InvalidArgumentError: anything is wrong with the data; the text names the node. The graph has not changed then.
+        InvalidArgumentError: anything is wrong with the data; the text names the node. The graph has not
+            changed then.
     """
     reader = _Reader(max(len(data), 1))
     reader.feed(data)
@@ -79,8 +80,8 @@ def extend_from_bytes(graph: Graph, data: bytes | memoryview) -> list[Node]:
 def save(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Write a graph to a file, piece by piece. The file appears whole or not at all.
 
-    Nodes are kept with their names, devices, shapes, source lines and device blocks, and the graph-level seed; Python
-    objects around them (collections, `Variable` objects) are not.
+    Nodes are kept with their names, devices, shapes, source lines and device blocks, and the graph-level
+    seed; Python objects around them (collections, `Variable` objects) are not.
     """
     target = Path(path)
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
@@ -105,7 +106,7 @@ def load(path: str | os.PathLike[str]) -> Graph:
     return graph
 
 
-# --- writing --------------------------------------------------------------------------------------------------------
+# --- writing ------------------------------------------------------------------------------------------------
 
 
 def _records(graph: Graph, start: int) -> Iterator[bytes]:
@@ -155,19 +156,25 @@ def _records(graph: Graph, start: int) -> Iterator[bytes]:
         try:
             record = pack(
                 (
-                    "n", node.name, number(node.opdef.name), inputs, [c.index for c in node.control_inputs], node.attrs,
-                    number(node.device), node.colocation, number(node.container), *place,
+                    "n", node.name, number(node.opdef.name), inputs, [c.index for c in node.control_inputs],
+                    node.attrs, number(node.device), node.colocation, number(node.container), *place,
                     [t.dims for t in node.outputs], block_number(node.blocks),
                 )
             )  # fmt: skip
         except (TypeError, ValueError, OverflowError) as e:
             raise InvalidArgumentError(
-                node, node, f"Node '{node.name}' ({node.type}) made at {node.source} cannot be saved or sent: {e}. An attr is None, a bool, "
-                "int, float, text, bytes, an element type, an array, or a tuple of those."
+                node,
+                node,
+                f"Node '{node.name}' ({node.type}) made at {node.source} cannot be saved or sent: {e}. "
+                "An attr is None, a bool, int, float, text, bytes, an element type, an array, or a tuple of those.",
             ) from None  # fmt: skip
         if len(record) > MAX_RECORD:
-            raise InvalidArgumentError(node, node, f"Node '{node.name}' made at {node.source} holds {len(record)} bytes of text or attrs; "
-                                       f"at most {MAX_RECORD} can be saved or sent")  # fmt: skip
+            raise InvalidArgumentError(
+                node,
+                node,
+                f"Node '{node.name}' made at {node.source} holds {len(record)} bytes of text or attrs; "
+                f"at most {MAX_RECORD} can be saved or sent",
+            )
         if out:
             yield from out
             out.clear()
@@ -195,7 +202,7 @@ def _extension(value: Any, out: list[bytes]) -> Any:
     raise TypeError(f"{value!r} is a {type(value).__name__}")
 
 
-# --- reading --------------------------------------------------------------------------------------------------------
+# --- reading ------------------------------------------------------------------------------------------------
 
 
 class RecordedBlock(DeviceBlock):
@@ -223,12 +230,12 @@ class RecordedBlock(DeviceBlock):
         return self._description
 
 
-class _Bad(Exception):
+class _BadError(Exception):
     """What is wrong with a record; `_restore` adds which one it is."""
 
 
 class _Reader:
-    """The records of a stream. The pieces of a large constant are kept aside until the node that takes them is read."""
+    """The records of a stream. Pieces of a large constant are kept aside until the node that takes them is read."""
 
     def __init__(self, limit: int, file: Any = None) -> None:
         names = (
@@ -247,23 +254,23 @@ class _Reader:
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         for record in self._unpacker:
             if type(record) is not tuple or not record:
-                raise _Bad("a record is not an array")
+                raise _BadError("a record is not an array")
             if record[0] != "c":
                 yield record
             elif len(record) == 2 and isinstance(record[1], bytes):
                 self._pieces.append(record[1])
             else:
-                raise _Bad("a piece of a constant is not bytes")
+                raise _BadError("a piece of a constant is not bytes")
 
     def _extension(self, code: int, data: bytes) -> Any:
         if code == _DTYPE:
             return _dtype(data.decode())
         if code not in (_ARRAY, _CHUNKED):
-            raise _Bad(f"unknown extension type {code}")
+            raise _BadError(f"unknown extension type {code}")
         name, shape, content = msgpack.unpackb(data, use_list=False)
         if code == _CHUNKED:
             if type(content) is not int or not 0 < content <= len(self._pieces):
-                raise _Bad("pieces of a constant are missing")
+                raise _BadError("pieces of a constant are missing")
             taken, self._pieces[:content] = self._pieces[:content], []
             content = b"".join(taken)
         return _array(_dtype(name), shape, content)
@@ -272,29 +279,29 @@ class _Reader:
 def _dtype(name: Any) -> DType:
     found = _BY_NAME.get(name) if isinstance(name, str) else None
     if found is None:
-        raise _Bad(f"no element type is called {name!r}")
+        raise _BadError(f"no element type is called {name!r}")
     return found
 
 
 def _array(dtype: DType, shape: Any, content: Any) -> Array:
     if type(shape) is not tuple or len(shape) > MAX_RANK or not all(type(d) is int and d >= 0 for d in shape):
-        raise _Bad("a constant's shape is malformed")
+        raise _BadError("a constant's shape is malformed")
     count = math.prod(shape)
     if dtype is dtypes.string:
         if type(content) is not tuple or len(content) != count or not all(type(v) is bytes for v in content):
-            raise _Bad("a constant of text does not hold what its shape says")
+            raise _BadError("a constant of text does not hold what its shape says")
         array = np.empty(count, object)
         array[:] = content
         array = array.reshape(shape)
         array.flags.writeable = False
         return array
     if dtype.np.hasobject or dtype.is_ref:
-        raise _Bad(f"no constant holds {dtype.name}")
+        raise _BadError(f"no constant holds {dtype.name}")
     if type(content) is not bytes or len(content) != count * dtype.size:
-        raise _Bad(f"a constant of {count} {dtype.name} does not have {count * dtype.size} bytes")
+        raise _BadError(f"a constant of {count} {dtype.name} does not have {count * dtype.size} bytes")
     array = np.frombuffer(content, dtype.np).reshape(shape)
     if dtype.is_bool and count and array.view(np.uint8).max() > 1:
-        raise _Bad("a constant of bool holds something else")
+        raise _BadError("a constant of bool holds something else")
     return array
 
 
@@ -307,7 +314,7 @@ def _restore(graph: Graph, reader: _Reader) -> list[Node]:
         builder.finish()
     except InvalidArgumentError:
         raise
-    except _Bad as e:
+    except _BadError as e:
         raise InvalidArgumentError(None, None, f"Malformed graph data, {builder.position()}: {e}") from None
     except (
         ValueError,
@@ -354,7 +361,7 @@ class _Builder:
         if not self._started:
             self._header(record)
         elif self._ended:
-            raise _Bad("something follows the end")
+            raise _BadError("something follows the end")
         elif record[0] == "n" and len(record) == 13:
             self._node(*record[1:])
         elif record[0] == "s" and len(record) == 2 and type(record[1]) is str:
@@ -364,14 +371,14 @@ class _Builder:
         elif record[0] == "end" and len(record) == 2:
             self._ended = True
             if record[1] != len(self.nodes):
-                raise _Bad(f"{len(self.nodes)} nodes arrived, {record[1]!r} were sent")
+                raise _BadError(f"{len(self.nodes)} nodes arrived, {record[1]!r} were sent")
         else:
-            raise _Bad(f"unknown record {record[0]!r} of {len(record)} parts")
+            raise _BadError(f"unknown record {record[0]!r} of {len(record)} parts")
 
     def finish(self) -> None:
         """The checks that need all nodes: the stream is whole, and control edges close no cycle."""
         if not self._ended:
-            raise _Bad("the data end too early")
+            raise _BadError("the data end too early")
         for node, controls in zip(self.nodes, self._controls, strict=True):
             if controls:
                 node.control_inputs = tuple([self._at(i, len(self.nodes)) for i in controls])
@@ -379,32 +386,32 @@ class _Builder:
         if self.has_late_edges:
             cycle = find_cycle([*self.graph.nodes[: self.base], *self.nodes])
             if cycle:
-                raise _Bad("control edges close a cycle: " + " -> ".join(n.name for n in cycle))
+                raise _BadError("control edges close a cycle: " + " -> ".join(n.name for n in cycle))
         if self.base == 0 and self._seed is not None:
             self.graph.seed = self._seed
 
     def _header(self, record: tuple[Any, ...]) -> None:
         if len(record) != 4 or record[0] != FORMAT:
-            raise _Bad("this is no graph")
+            raise _BadError("this is no graph")
         _, version, start, seed = record
         if version != VERSION:
-            raise _Bad(f"format version {version!r} is not known; this release reads version {VERSION}")
+            raise _BadError(f"format version {version!r} is not known; this release reads version {VERSION}")
         if start != self.base:
-            raise _Bad(f"the data continue a graph of {start!r} nodes, this one has {self.base}")
+            raise _BadError(f"the data continue a graph of {start!r} nodes, this one has {self.base}")
         if seed is not None and type(seed) is not int:
-            raise _Bad("the seed is no number")
+            raise _BadError("the seed is no number")
         self._seed = seed
         self._started = True
 
     def _text(self, number: Any) -> str:
         if type(number) is not int or not 0 <= number < len(self._texts):
-            raise _Bad(f"text number {number!r} does not exist")
+            raise _BadError(f"text number {number!r} does not exist")
         return self._texts[number]
 
     def _at(self, index: Any, made: int) -> Node:
         """The node of that number, among those of the graph and the first `made` new ones."""
         if type(index) is not int or not 0 <= index < self.base + made:
-            raise _Bad(f"node number {index!r} does not exist")
+            raise _BadError(f"node number {index!r} does not exist")
         return self.graph.nodes[index] if index < self.base else self.nodes[index - self.base]
 
     def _block(self, outer: Any, spec: Any, description: Any, file: Any, line: Any) -> None:
@@ -414,11 +421,11 @@ class _Builder:
             or type(line) is not int
             or type(description) is not str
         ):
-            raise _Bad("a device block is malformed")
+            raise _BadError("a device block is malformed")
         if spec is not None:
             canonical_name(spec)
         around = None if outer < 0 else self._blocks[outer]
-        self._blocks.append(RecordedBlock(around, spec, description, self._text(file), line))
+        self._blocks.append(RecordedBlock(around, spec, description, self._text(file), _count(line)))
 
     def _op(self, number: Any) -> OpDef:
         if number not in self._ops:
@@ -426,18 +433,23 @@ class _Builder:
         return self._ops[number]
 
     def _device(self, number: Any) -> str:
-        if number not in self._devices:
-            text = self._text(number)
-            canonical_name(text)
-            self._devices[number] = text
-        return self._devices[number]
+        # A device function's answer is kept as it was spelled, so the placer is who judges it, here as at its
+        # origin.
+        device = self._devices.get(number)
+        if device is None:
+            device = self._text(number)
+            if len(device) > MAX_NAME or not device.isprintable():
+                raise _BadError("its device is no device's name")
+            self._devices[number] = device
+        return device
 
     def _node(
-        self, name: Any, op: Any, inputs: Any, controls: Any, attrs: Any, device: Any, colocation: Any, container: Any,
+        self, name: Any, op: Any, inputs: Any, controls: Any, attrs: Any, device: Any, colocation: Any,
+            container: Any,
         file: Any, line: Any, shapes: Any, block: Any,
     ) -> None:  # fmt: skip
         if type(name) is not str or not 0 < len(name) <= MAX_NAME or ":" in name or not name.isprintable():
-            raise _Bad(f"{name!r} is no node's name")
+            raise _BadError(f"{name!r} is no node's name")
         if name in self._names or name in self.graph:
             raise InvalidArgumentError(
                 None, None, f"Malformed graph data: a node called '{name}' exists already"
@@ -451,7 +463,7 @@ class _Builder:
             node.colocation = _texts(colocation)
             node.blocks = None if block == -1 else self._blocks[_count(block)]
             if type(controls) is not tuple or not all(type(c) is int for c in controls):
-                raise _Bad("its control inputs are malformed")
+                raise _BadError("its control inputs are malformed")
         except Exception as e:
             # Op definitions check attrs that users give; what a message holds may surprise them in any way.
             raise InvalidArgumentError(
@@ -468,26 +480,26 @@ class _Builder:
         node.opdef = definition = self._op(op)
         made = len(self.nodes)
         if type(inputs) is not tuple or len(inputs) % 2:
-            raise _Bad("its inputs are malformed")
+            raise _BadError("its inputs are malformed")
         taken = []
         for i in range(0, len(inputs), 2):
             outputs = self._at(inputs[i], made).outputs
             output = inputs[i + 1]
             if type(output) is not int or not 0 <= output < len(outputs):
-                raise _Bad(f"output {output!r} of node number {inputs[i]} does not exist")
+                raise _BadError(f"output {output!r} of node number {inputs[i]} does not exist")
             taken.append(outputs[output])
         node.inputs = tuple(taken)
         if type(attrs) is not dict:
-            raise _Bad("its attrs are malformed")
+            raise _BadError("its attrs are malformed")
         for key, value in attrs.items():
             if type(key) is not str or not key.isidentifier():
-                raise _Bad(f"{key!r} is no attr's name")
+                raise _BadError(f"{key!r} is no attr's name")
             if type(value) not in _PLAIN:
                 _check_attr(key, value, 0)
         node.attrs = attrs
         signature = definition.infer(node.inputs, attrs)
         if type(shapes) is not tuple or len(shapes) != len(signature):
-            raise _Bad(f"it has {len(signature)} outputs, the data tell of another number")
+            raise _BadError(f"it has {len(signature)} outputs, the data tell of another number")
         node.outputs = tuple(
             [
                 Tensor(node, i, dtype, dims if dims == known else merge(dims, _dims(known)))
@@ -501,20 +513,20 @@ class _Builder:
 def _message(e: Exception) -> str:
     return (
         str(e)
-        if isinstance(e, (_Bad, ValueError, TypeError, InvalidArgumentError)) and str(e)
+        if isinstance(e, (_BadError, ValueError, TypeError, InvalidArgumentError)) and str(e)
         else f"{type(e).__name__}: {e}"
     )
 
 
 def _count(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise _Bad(f"{value!r} is no count")
+        raise _BadError(f"{value!r} is no count")
     return value
 
 
 def _texts(value: Any) -> tuple[str, ...]:
     if type(value) is not tuple or not all(type(v) is str for v in value):
-        raise _Bad("its colocation groups are malformed")
+        raise _BadError("its colocation groups are malformed")
     return value
 
 
@@ -522,7 +534,7 @@ def _dims(value: Any) -> Dims:
     if value is not None and (
         type(value) is not tuple or not all(d is None or (type(d) is int and d >= 0) for d in value)
     ):
-        raise _Bad("a shape is malformed")
+        raise _BadError("a shape is malformed")
     return as_dims(value)
 
 
@@ -532,4 +544,4 @@ def _check_attr(name: str, value: Any, depth: int) -> None:
             if type(item) not in _PLAIN:
                 _check_attr(name, item, depth + 1)
     elif not isinstance(value, np.ndarray):
-        raise _Bad(f"attr {name} holds a {type(value).__name__}")
+        raise _BadError(f"attr {name} holds a {type(value).__name__}")

@@ -7,11 +7,12 @@ A variable is a few nodes under one name, TensorFlow 1's names. A *reference* va
 
 and a *resource* variable (`use_resource=True`) is
 
-    v/Initializer/initial_value     v     v/IsInitialized/VarIsInitializedOp     v/Assign     v/Read/ReadVariableOp
+    v/Initializer/initial_value     v     v/IsInitialized/VarIsInitializedOp     v/Assign
+    v/Read/ReadVariableOp
 
-where each use adds its own `ReadVariableOp`. Who shares what device with whom is told in SEMANTICS b.1: a plain initial value
-is made under the device blocks around it, what a function makes of it stands with the variable, and so do a reference
-variable's Assign and read.
+where each use adds its own `ReadVariableOp`. Who shares what device with whom is told in SEMANTICS b.1: a
+plain initial value is made under the device blocks around it, what a function makes of it stands with the
+variable, and so do a reference variable's Assign and read.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def enable_resource_variables() -> None:
 
 
 def disable_resource_variables() -> None:
-    """Make variables reference variables from now on, where `use_resource` is not given (TensorFlow 1's default)."""
+    """Make variables reference variables from now on, where `use_resource` is not given (TF1's default)."""
     _resource_by_default[0] = False
 
 
@@ -47,11 +48,12 @@ def resource_variables_enabled() -> bool:
 
 
 class Variable(TensorOperators):
-    """A value that lives from step to step, on one device. It stands for its value wherever a tensor may stand.
+    """A value that lives from step to step, on one device. It stands for its value wherever a tensor may
+    stand.
 
     Args:
-        initial_value: what the initializer assigns: anything that stands for a tensor, or a function that makes it. Its
-            static shape must be complete unless `validate_shape` is False.
+        initial_value: what the initializer assigns: anything that stands for a tensor, or a function that
+            makes it. Its static shape must be complete unless `validate_shape` is False.
         trainable: whether optimizers change it by default (None: yes).
         collections: collections that it joins; None: the global variables.
         validate_shape: whether its shape is fixed to the initial value's.
@@ -139,7 +141,7 @@ class Variable(TensorOperators):
         raise NotImplementedError
 
     def _checked_initial(self, value: Tensor, validate_shape: bool, expected: Any, scope: str) -> Any:
-        """The static shape that the variable gets: the initial value's, which must be complete; unknown without validation."""
+        """The shape that the variable gets: the initial value's, which must be complete; unknown without validation."""
         if not compatible(value.dims, expected):
             raise ValueError(
                 f"Variable '{scope[:-1]}': the initial value has shape {text(value.dims)}, expected_shape is {text(expected)}"
@@ -153,7 +155,7 @@ class Variable(TensorOperators):
             )
         return value.dims
 
-    # --- what it is ------------------------------------------------------------------------------------------------
+    # --- what it is -----------------------------------------------------------------------------------------
 
     @property
     def handle(self) -> Tensor:
@@ -218,7 +220,7 @@ class Variable(TensorOperators):
         """What the initializer assigns."""
         return self._initial_value
 
-    # --- what the graph asks of it ---------------------------------------------------------------------------------
+    # --- what the graph asks of it --------------------------------------------------------------------------
 
     def _place(self) -> Tensor:
         return self._handle
@@ -238,7 +240,7 @@ class Variable(TensorOperators):
     def _control_element(self) -> Node:
         return self.op
 
-    # --- reading ---------------------------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------------------
 
     def value(self) -> Tensor:
         """Its value as a tensor."""
@@ -249,7 +251,7 @@ class Variable(TensorOperators):
         raise NotImplementedError
 
     def initialized_value(self) -> Tensor:
-        """Its value, or its initial value where it has none yet: for initializers that build on other variables."""
+        """Its value, or its initial value where it has none yet: for initializers that build on others."""
         with self.graph.control_dependencies(None), self.graph.colocate_with(self.op):
             return apply(
                 "InitializedValue",
@@ -266,7 +268,7 @@ class Variable(TensorOperators):
         """Give it a value now, in the default (or given) session, without adding a node."""
         self.graph.session_for(session, "load").run(self._initializer, {self._initializer.inputs[1]: value})
 
-    # --- changing --------------------------------------------------------------------------------------------------
+    # --- changing -------------------------------------------------------------------------------------------
 
     def assign(
         self, value: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
@@ -463,19 +465,19 @@ class ResourceVariable(Variable):
     def assign(
         self, value: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
-        """A node that stores `value`: the variable as it is after that, or with `read_value=False` the node."""
+        """A node that stores `value`: the variable after that, or with `read_value=False` the node."""
         return self._change("AssignVariableOp", value, name, read_value)
 
     def assign_add(
         self, delta: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
-        """A node that adds `delta`, atomically: the variable as it is after that, or with `read_value=False` the node."""
+        """A node that adds `delta`, atomically: the variable after that, or with `read_value=False` the node."""
         return self._change("AssignAddVariableOp", delta, name, read_value)
 
     def assign_sub(
         self, delta: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
-        """A node that subtracts `delta`, atomically: the variable as it is after that, or with `read_value=False` the node."""
+        """A node that subtracts `delta`, atomically: the variable after that, or with `read_value=False` the node."""
         return self._change("AssignSubVariableOp", delta, name, read_value)
 
     def _change(self, op: str, value: TensorLike, name: str | None, read_value: bool) -> Any:
@@ -518,7 +520,7 @@ class _Changed(ResourceVariable):
 
 @contextmanager
 def _initializer_scope(graph: Graph, scope: str) -> Iterator[None]:
-    """Nodes made here stand with a variable that does not exist yet: no device blocks, and its colocation group."""
+    """Nodes made here stand with a variable that is yet to come: no device blocks, and its colocation group."""
     start = len(graph)
     with graph.name_scope("Initializer") as prefix, graph.device(None):
         yield
@@ -530,8 +532,8 @@ def _initializer_scope(graph: Graph, scope: str) -> Iterator[None]:
 def _without_uninitialized(value: Tensor, variable: str) -> Tensor:
     """`value` with every variable that it builds on replaced by that variable's `initialized_value()`.
 
-    All initializers run in one step, in no particular order, so the value of another variable may not be there yet. Nodes
-    between are copied as `<node>_<variable>`.
+    All initializers run in one step, in no particular order, so the value of another variable may not be
+    there yet. Nodes between are copied as `<node>_<variable>`.
     """
     found: dict[Node, None] = {}
     todo = [value.op]
@@ -558,11 +560,11 @@ def _without_uninitialized(value: Tensor, variable: str) -> Tensor:
     return safe.get(value, value)
 
 
-# --- lists of variables ---------------------------------------------------------------------------------------------
+# --- lists of variables -------------------------------------------------------------------------------------
 
 
 def global_variables(scope: str | None = None) -> list[Any]:
-    """The variables that all tasks share; with `scope`, those whose name matches the regular expression from the start."""
+    """The variables that all tasks share; with `scope`, those whose name matches that regular expression."""
     return get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES, scope)
 
 

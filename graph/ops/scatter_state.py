@@ -1,8 +1,8 @@
 """Changes to some rows of a variable: the scatter ops, and gathering from a resource variable.
 
-`indices` of any shape picks rows (entries along the first axis); `updates` has one row for each index, so its shape is
-`indices.shape + variable.shape[1:]`; a single number serves all rows. Where an index occurs twice, both updates count, in
-order. An index out of bounds is an error, and then nothing has changed.
+`indices` of any shape picks rows (entries along the first axis); `updates` has one row for each index, so its
+shape is `indices.shape + variable.shape[1:]`; a single number serves all rows. Where an index occurs twice,
+both updates count, in order. An index out of bounds is an error, and then nothing has changed.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ for _name, _combine in _COMBINE.items():
 def scatter(
     kind: str, ref: Any, indices: TensorLike, updates: TensorLike, name: str | None = None
 ) -> Tensor | Node:
-    """Add `Scatter<kind>` (or its resource form) on a variable; gives the place, or the node of the resource form."""
+    """Add `Scatter<kind>` on a variable and give its place; or the resource form, and give its node."""
     place = as_place(ref)
     dtype, _ = place_of(place)
     op = f"ResourceScatter{kind}" if place.dtype is resource else f"Scatter{kind}"
@@ -150,7 +150,8 @@ def _public(ref: Any, kind: str, indices: TensorLike, updates: TensorLike, name:
 def scatter_update(
     ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = True, name: str | None = None
 ) -> Any:
-    """Set rows: `ref[indices, ...] = updates`. Shapes: see the module; for an index that occurs twice the last update holds.
+    """Set rows: `ref[indices, ...] = updates`. Shapes: see the module; for an index that occurs twice the
+    last update holds.
 
     Raises:
         InvalidArgumentError: when run, an index outside the variable's rows; nothing has changed then.
@@ -202,7 +203,7 @@ def scatter_max(
     return _public(ref, "Max", indices, updates, name)
 
 
-# --- gathering without reading the whole ----------------------------------------------------------------------------
+# --- gathering without reading the whole --------------------------------------------------------------------
 
 
 def _infer_gather(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -250,5 +251,5 @@ define(
 
 
 def resource_gather(handle: Tensor, indices: TensorLike, name: str | None = None) -> Tensor:
-    """Rows of a resource variable: shape `indices.shape + variable.shape[1:]`. Only these rows are read and travel."""
+    """Rows of a resource variable: shape `indices.shape + variable.shape[1:]`. Only these are read and travel."""
     return apply("ResourceGather", (handle, convert(indices, name="indices")), None, name)

@@ -1,14 +1,17 @@
-"""Variables as the graph sees them: places where a value lives from step to step, and the ops that read and change it.
+"""Variables as the graph sees them: places where a value lives from step to step, and the ops that read and
+change it.
 
 TensorFlow 1 has two kinds of place, and a graph may mix them:
 
-- a *reference* variable (`VariableV2`) gives out its place with a reference type. An op that changes it names that input in
-  `ref_inputs`, gets the place, and gives the place out again, so that changes can be chained; every other op gets the value.
-- a *resource* variable (`VarHandleOp`) gives out a handle, an ordinary scalar of type `resource`; `ReadVariableOp` turns it
+- a *reference* variable (`VariableV2`) gives out its place with a reference type. An op that changes it names
+  that input in `ref_inputs`, gets the place, and gives the place out again, so that changes can be chained;
+  every other op gets the value.
+- a *resource* variable (`VarHandleOp`) gives out a handle, an ordinary scalar of type `resource`;
+  `ReadVariableOp` turns it
   into the value. Reads are nodes, so control edges can order them against changes.
 
-At run time both places are one `VariableState`. Every change is atomic, so `use_locking` has no effect: it is accepted
-because old programs pass it.
+At run time both places are one `VariableState`. Every change is atomic, so `use_locking` has no effect: it is
+accepted because old programs pass it.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from ..state import Context, VariableState
 Array = np.ndarray[Any, Any]
 
 
-# --- rules that the ops share ---------------------------------------------------------------------------------------
+# --- rules that the ops share -------------------------------------------------------------------------------
 
 
 def place_of(tensor: Tensor) -> tuple[DType, Dims]:
@@ -98,7 +101,7 @@ def _free(node: Node) -> Cost:
     return Cost(0.0, 0.0)
 
 
-# --- places ---------------------------------------------------------------------------------------------------------
+# --- places -------------------------------------------------------------------------------------------------
 
 
 def _infer_variable(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -150,12 +153,12 @@ def variable_op_v2(shape: Any, dtype: Any, name: str = "Variable", shared_name: 
 
 
 def var_handle_op(shape: Any, dtype: Any, shared_name: str = "", name: str = "VarHandleOp") -> Tensor:
-    """The bare node of a resource variable: its handle. Users make a `dt.Variable(..., use_resource=True)`."""
+    """The bare node of a resource variable: its handle. Users make `dt.Variable(..., use_resource=True)`."""
     attrs = {"shape": as_dims(shape), "dtype": as_dtype(dtype).base, "shared_name": shared_name}
     return apply("VarHandleOp", (), attrs, name)
 
 
-# --- whole-value changes --------------------------------------------------------------------------------------------
+# --- whole-value changes ------------------------------------------------------------------------------------
 
 
 def _assigned_dims(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[DType, Dims]:
@@ -272,7 +275,7 @@ def as_place(ref: Any) -> Tensor:
 
 
 def _change(op: str, ref: Any, value: TensorLike, attrs: dict[str, Any] | None, name: str | None) -> Tensor:
-    """Add a node that changes a reference variable by one value; a value that is no tensor becomes `<name>/value`."""
+    """Add a node that changes a reference variable; a value that is no tensor becomes `<name>/value`."""
     place = as_place(ref)
     if not isinstance(value, Tensor):
         with place.graph.name_scope(name or op) as name:
@@ -320,7 +323,7 @@ def assign_sub(ref: Any, value: TensorLike, use_locking: bool | None = None, nam
     return _change("AssignSub", ref, value, None, name)
 
 
-# --- reading --------------------------------------------------------------------------------------------------------
+# --- reading ------------------------------------------------------------------------------------------------
 
 
 def _infer_read(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

@@ -6,9 +6,10 @@ Each rule is written once, as a function from old values and a gradient to new v
     SparseApplyX      reference variables, a gradient of rows: `grad` holds rows, `indices` says which
     ResourceApplyX, ResourceSparseApplyX    the same on resource variables
 
-All places of one update are locked together, so two updates of one variable never mix. A row that a sparse gradient names
-twice gets the sum of both, and rows that it does not name stay as they are; a rule whose slots decay everywhere at each step
-(Adam) says so, and then takes the gradient as a dense one. Inputs and their order are TensorFlow's.
+All places of one update are locked together, so two updates of one variable never mix. A row that a sparse
+gradient names twice gets the sum of both, and rows that it does not name stay as they are; a rule whose slots
+decay everywhere at each step (Adam) says so, and then takes the gradient as a dense one. Inputs and their
+order are TensorFlow's.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from .scatter_state import check_bounds, row_count
 from .state import as_place, expect_index, expect_type, flag, place_of
 
 Array = np.ndarray[Any, Any]
-# (old values of the variable and its slots, gradient, scalars by name, flags by name) -> new values, in the same order
+# (old values of the variable and its slots, gradient, scalars by name, flags by name) -> new values, in the
+# same order
 Step = Callable[..., Sequence[Any]]
 
 
@@ -61,7 +63,7 @@ class UpdateRule:
     gradient: str = "grad"
 
 
-# --- the rules ------------------------------------------------------------------------------------------------------
+# --- the rules ----------------------------------------------------------------------------------------------
 
 
 def _gradient_descent(var: Array, grad: Array, *, alpha: Array) -> Sequence[Array]:
@@ -97,7 +99,8 @@ def _adam(
     epsilon: Array,
     use_nesterov: bool,
 ) -> Sequence[Array]:
-    # Kingma and Ba, 2015 (arXiv:1412.6980), in the form before its section 2.1: epsilon is added to the uncorrected root.
+    # Kingma and Ba, 2015 (arXiv:1412.6980), in the form before its section 2.1: epsilon is added to the
+    # uncorrected root.
     one = np.ones((), var.dtype)
     alpha = lr * np.sqrt(one - beta2_power) / (one - beta1_power)
     m = m + (grad - m) * (one - beta1)
@@ -156,7 +159,7 @@ RULES = {
 }
 
 
-# --- from a rule to its ops -----------------------------------------------------------------------------------------
+# --- from a rule to its ops ---------------------------------------------------------------------------------
 
 
 def _layout(rule: UpdateRule, is_sparse: bool) -> list[str]:
@@ -246,7 +249,7 @@ def _reference(rule: UpdateRule, is_sparse: bool, is_ref: bool) -> Callable[...,
 def _check_shapes(
     node: str, states: Sequence[VariableState], old: Sequence[Array], grad: Array, indices: Array | None
 ) -> None:
-    """InvalidArgumentError unless slots and gradient fit the variable as it is now; static shapes may not have known."""
+    """InvalidArgumentError unless slots and gradient fit the variable as it is now."""
     shape = old[0].shape
     for state, value in zip(states, old, strict=True):
         if value.shape != shape:
@@ -271,7 +274,8 @@ def _cost(rule: UpdateRule, is_sparse: bool) -> Callable[[Node], Cost]:
         held = int(np.prod([d or 1 for d in dims or ()]))
         grad = node.inputs[_layout(rule, is_sparse).index(rule.gradient)]
         touched = nbytes(grad) / dtype.size if is_sparse and not rule.decays else held
-        # Each place is read and written whole: a sparse update copies it, so that readers keep their snapshot.
+        # Each place is read and written whole: a sparse update copies it, so that readers keep their
+        # snapshot.
         return Cost(rule.flops * touched, 2 * held * dtype.size * (1 + len(rule.slots)) + nbytes(grad))
 
     return cost
