@@ -238,11 +238,12 @@ def convert_pair(x: TensorLike, y: TensorLike, name: str) -> tuple[Tensor, Tenso
     """
     if isinstance(x, Tensor) and isinstance(y, Tensor):
         return x, y, name
-    with graph_of(x, y).name_scope(name) as scope:
+    graph = graph_of(x, y)
+    with graph.as_default(), graph.name_scope(name) as scope:
         if isinstance(x, Tensor) or hasattr(x, "_as_tensor"):
             a = convert(x)
             b = convert(y, name="y", prefer=a.dtype.base)
         else:
-            b = convert(y, name="y") if isinstance(y, Tensor) or hasattr(y, "_as_tensor") else convert(y, name="y")
+            b = convert(y, name="y")
             a = convert(x, name="x", prefer=b.dtype.base)
     return a, b, scope

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 
@@ -58,6 +59,11 @@ class NumpyMath:
         return np.full(np.shape(x), value, np.asarray(x).dtype)
 
     @staticmethod
+    def cast(x: Any, dtype: Any) -> Any:
+        """x as another element type (a `DType`); a fraction is cut off, anything but zero is true."""
+        return np.asarray(x).astype(dtype.np)
+
+    @staticmethod
     def minimum(a: Any, b: Any) -> Any:
         """The smaller; NaN when either is NaN."""
         return np.minimum(a, b)
@@ -81,10 +87,21 @@ class NumpyMath:
 numpy_math = NumpyMath()
 
 
+_NARROW = frozenset({np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)})
+
+
 def reference_of(scalar: Callable[..., Any]) -> Callable[..., Any]:
-    """The NumPy reference that a scalar body implies."""
+    """The NumPy reference that a scalar body implies.
+
+    On float16 and bfloat16 the body computes in float32 and rounds once, at the end, as compiled kernels do.
+    """
 
     def reference(*inputs: Any, **attrs: Any) -> Any:
+        for x in inputs:
+            if x.itemsize == 2 and x.dtype in _NARROW:
+                wide = [y.astype(np.float32) if y.dtype in _NARROW else y for y in inputs]
+                result = scalar(numpy_math, *wide, **attrs)
+                return result.astype(x.dtype) if result.dtype == np.float32 else result
         return scalar(numpy_math, *inputs, **attrs)
 
     return reference

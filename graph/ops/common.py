@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..build import TensorLike, apply, convert, convert_pair
+from ..build import TensorLike, apply, convert, convert_pair, graph_of
 from ..dtypes import DType, bool_
 from ..node import Node, Tensor
 from ..opdef import Attrs, Cost, GradientRule, OpDef, Output, Trait, default_cost, define
@@ -56,7 +56,7 @@ def broadcast_rule(types: tuple[DType, ...], result: DType | None = None) -> Cal
 
 def define_elementwise(
     name: str,
-    scalar: Callable[..., Any],
+    scalar: Callable[..., Any] | None,
     types: tuple[DType, ...],
     *,
     arity: int = 1,
@@ -66,10 +66,15 @@ def define_elementwise(
     traits: Trait = Trait.NONE,
     reference: Callable[..., Any] | None = None,
 ) -> OpDef:
-    """Define an elementwise op by its scalar body; the NumPy reference follows from it unless given.
+    """Define an elementwise op by its scalar body (None: it has none); the NumPy reference follows from it unless given.
 
     `flops` is the arithmetic of one element (a transcendental function counts about 10).
     """
+
+    if reference is None:
+        if scalar is None:
+            raise ValueError(f"{name} needs a scalar body or a reference")
+        reference = reference_of(scalar)
 
     def cost(node: Node) -> Cost:
         return default_cost(node, flops)
@@ -77,7 +82,7 @@ def define_elementwise(
     return define(
         name,
         infer=unary_rule(types, result) if arity == 1 else broadcast_rule(types, result),
-        reference=reference or reference_of(scalar),
+        reference=reference,
         scalar=scalar,
         gradient=gradient,
         cost=cost,
@@ -86,8 +91,11 @@ def define_elementwise(
 
 
 def unary(op: str, x: TensorLike, name: str | None, attrs: dict[str, Any] | None = None) -> Tensor:
-    """Apply a one-operand op."""
-    return apply(op, (x if isinstance(x, Tensor) else convert(x, name="x"),), attrs, name)
+    """Apply a one-operand op. A value becomes a Const under the op's own scope (`Exp/x`)."""
+    if isinstance(x, Tensor):
+        return apply(op, (x,), attrs, name)
+    with graph_of(x).name_scope(name or op) as scope:
+        return apply(op, (convert(x, name="x"),), attrs, scope)
 
 
 def binary(op: str, x: TensorLike, y: TensorLike, name: str) -> Tensor:

@@ -1,0 +1,255 @@
+"""Symbolic reverse-mode differentiation: `gradients(ys, xs)` adds nodes that compute dys/dxs.
+
+Nodes are visited from the last to the first. Inputs always come earlier in the order of creation than the nodes that
+take them, so when a node is visited all gradients of its outputs have arrived: they are added up and the op's gradient rule turns
+them into gradients of its inputs. Only nodes between xs and ys are visited. The order of creation does the work of
+a topological sort, and nothing recurses, so deep graphs of any size are fine.
+
+Names follow TensorFlow: the gradient of `dense/MatMul` is built under `gradients/dense/MatMul_grad/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from .build import apply, constant, convert
+from .dtypes import DType, resource
+from .graph import Graph, get_default_graph
+from .indexed_slices import IndexedSlices, sum_slices
+from .node import Node, Tensor
+from .shape import compatible, is_static, merge, text
+
+# Gradient rules get dense gradients, except those of ops whose input and output are the same table: they hand rows on as rows.
+_HANDS_ON_ROWS = frozenset({"Identity", "ReadVariableOp"})
+
+
+def gradients(
+    ys: Any,
+    xs: Any,
+    grad_ys: Any = None,
+    name: str = "gradients",
+    colocate_gradients_with_ops: bool = False,
+    gate_gradients: bool = False,
+    aggregation_method: int | None = None,
+    stop_gradients: Any = None,
+    unconnected_gradients: Any = "none",
+) -> list[Any]:
+    """The derivatives of the sum of ys with respect to each of xs, as new nodes of the graph.
+
+    Args:
+        ys: tensor or list of tensors to differentiate, of floating type.
+        xs: tensor, variable, or list of those.
+        grad_ys: weights of the ys, each of its y's shape, or None for ones.
+        name: scope of the new nodes.
+        colocate_gradients_with_ops: give each gradient node the device of the node that it differentiates; otherwise the
+            device blocks around this call apply.
+        gate_gradients, aggregation_method: accepted for TensorFlow 1's sake; they change no number.
+        stop_gradients: tensors to treat as constants.
+        unconnected_gradients: what an x gets that no y depends on: "none" or "zero".
+
+    Returns:
+        One per x: a tensor of its shape and type; `IndexedSlices` where only rows were used; None where no y depends on it.
+
+    Raises:
+        TypeError: a y, or a grad_y, is not of floating type. ValueError: a wrong number of grad_ys, or a wrong shape.
+
+    >>> x = constant(3.0)
+    >>> (g,) = gradients(x * x, [x])   # evaluates to 6.0
+    """
+    targets, sources = _as_list(ys), _as_list(xs)
+    weights = _as_list(grad_ys) if grad_ys is not None else [None] * len(targets)
+    if len(weights) != len(targets):
+        raise ValueError(f"{len(targets)} ys need as many grad_ys, not {len(weights)}")
+    unconnected = str(getattr(unconnected_gradients, "value", unconnected_gradients)).lower()
+    if unconnected not in ("none", "zero"):
+        raise ValueError(f"unconnected_gradients must be 'none' or 'zero', not {unconnected_gradients!r}")
+    if not targets:
+        return [None] * len(sources)
+    graph = _graph_of([*targets, *sources])
+    with graph.as_default(), graph.name_scope(name):
+        pass_ = _ReversePass(
+            graph,
+            [convert(y, name="y") for y in targets],
+            [_source(x) for x in sources],
+            [_source(s) for s in _as_list(stop_gradients)],
+            colocate_gradients_with_ops,
+        )
+        pass_.start(weights)
+        pass_.run()
+        found = [pass_.total(x) for x in pass_.sources]
+        if unconnected == "zero":
+            from .ops.array import zeros_like
+
+            found = [zeros_like(x) if g is None else g for x, g in zip(pass_.sources, found, strict=True)]
+    return found
+
+
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _graph_of(values: Sequence[Any]) -> Graph:
+    return next((v.graph for v in values if hasattr(v, "graph")), None) or get_default_graph()
+
+
+def _source(x: Any) -> Tensor:
+    """What to differentiate by: a variable means its place, so that every way of reading it counts."""
+    place = getattr(x, "_ref", None)
+    return place() if place is not None else convert(x, name="x")
+
+
+def _is_differentiable(dtype: DType) -> bool:
+    base = dtype.base
+    return base.is_floating or base.is_complex or base is resource  # a handle stands for a variable's value
+
+
+class _ReversePass:
+    """One call of `gradients`. `received[t]` are the contributions to the gradient of t, added up when first needed."""
+
+    def __init__(self, graph: Graph, ys: list[Tensor], xs: list[Tensor], stops: list[Tensor], colocate: bool) -> None:
+        for y in ys:
+            if not (y.dtype.is_floating or y.dtype.is_complex):
+                raise TypeError(f"Cannot differentiate {y!r}: gradients exist of floating types only; use dt.cast before the computation")
+        for t in (*ys, *xs, *stops):
+            if t.graph is not graph:
+                raise ValueError(f"{t!r} belongs to another graph than {ys[0]!r}; all ys and xs must be of one graph")
+        self.graph = graph
+        self.ys = ys
+        self.sources = xs
+        self.stops = frozenset(stops)
+        self.colocate = colocate
+        self.received: dict[Tensor, list[Any]] = {}
+
+    def start(self, weights: Sequence[Any]) -> None:
+        """Give each y its weight."""
+        for i, (y, weight) in enumerate(zip(self.ys, weights, strict=True)):
+            with self._beside(y.op):
+                self._receive(y, _ones_for(y, f"grad_ys_{i}") if weight is None else _checked_weight(y, weight, i))
+
+    def run(self) -> None:
+        """Visit the nodes between xs and ys, last first."""
+        nodes = self._nodes_between()
+        if nodes is None:
+            return
+        on_path, order = nodes
+        stops = self.stops
+        for node in order:
+            rule = node.opdef.gradient
+            if rule is None:
+                continue
+            grads = [None if t in stops else self.total(t) for t in node.outputs]
+            if all(g is None for g in grads):
+                continue
+            with self._beside(node), self.graph.name_scope(node.name + "_grad"):
+                if node.type not in _HANDS_ON_ROWS:
+                    grads = [g._as_tensor() if isinstance(g, IndexedSlices) else g for g in grads]
+                contributions = rule(node, *grads)
+                if len(contributions) != len(node.inputs):
+                    raise ValueError(
+                        f"The gradient rule of {node.type} gave {len(contributions)} gradients for the {len(node.inputs)} inputs of '{node.name}'"
+                    )
+                for t, g in zip(node.inputs, contributions, strict=True):
+                    if g is not None and t.op in on_path and t not in stops:
+                        self._receive(t, _fitted(t, g, node))
+
+    def total(self, tensor: Tensor) -> Any:
+        """The sum of what a tensor has received so far: None, a tensor, or IndexedSlices."""
+        parts = self.received.get(tensor)
+        if not parts:
+            return None
+        if len(parts) > 1:
+            with self._beside(tensor.op):
+                parts[:] = [_sum(parts)]
+        return parts[0]
+
+    def _receive(self, tensor: Tensor, grad: Any) -> None:
+        self.received.setdefault(tensor, []).append(grad)
+
+    def _beside(self, node: Node) -> AbstractContextManager[None]:
+        return self.graph.colocate_with(node, ignore_existing=True) if self.colocate else nullcontext()
+
+    def _nodes_between(self) -> tuple[set[Node], list[Node]] | None:
+        """The nodes on differentiable paths from xs to ys (xs' own nodes included), and those to visit, last first."""
+        # Backwards from ys, over differentiable tensors only; a stopped tensor ends a path.
+        stops = self.stops
+        above: set[Node] = set()
+        todo = [y.op for y in self.ys]
+        while todo:
+            node = todo.pop()
+            if node in above:
+                continue
+            above.add(node)
+            if node.opdef.gradient is not None:
+                todo.extend(t.op for t in node.inputs if t not in stops and _is_differentiable(t.dtype) and t.op not in above)
+        # Forwards from xs, within those: one sweep in order of creation.
+        starts = {x.op for x in self.sources}
+        on_path: set[Node] = set()
+        for node in sorted(above, key=_index):
+            if node in starts or any(t.op in on_path for t in node.inputs):
+                on_path.add(node)
+        if not on_path:
+            return None
+        # A node is visited if something above it is wanted: an x's own node only if another x lies further up.
+        visited = [n for n in on_path if any(t.op in on_path for t in n.inputs)]
+        visited.sort(key=_index, reverse=True)
+        return on_path, visited
+
+
+def _index(node: Node) -> int:
+    return node.index
+
+
+def _ones_for(y: Tensor, name: str) -> Tensor:
+    """Ones of y's shape: `gradients/Shape` and the Fill `gradients/grad_ys_0`, as TensorFlow names them."""
+    from .ops.array import shape
+
+    if is_static(y.dims):
+        dims: Tensor = constant(np.array(y.dims, np.int32), name="Shape")
+    else:
+        dims = shape(y)
+    with y.graph.name_scope(name):
+        return apply("Fill", (dims, constant(1, y.dtype.base, name="Const")), None, scope)
+
+
+def _checked_weight(y: Tensor, weight: Any, index: int) -> Any:
+    if isinstance(weight, IndexedSlices):
+        if weight.dtype.base is not y.dtype.base:
+            raise TypeError(f"grad_ys[{index}] has type {weight.dtype.name}, its y {y!r} has {y.dtype.name}")
+        return weight
+    tensor = convert(weight, name=f"grad_ys_{index}", prefer=y.dtype.base)
+    if tensor.dtype.base is not y.dtype.base:
+        raise TypeError(f"grad_ys[{index}] has type {tensor.dtype.name}, its y {y!r} has {y.dtype.name}")
+    if not compatible(tensor.dims, y.dims):
+        raise ValueError(f"grad_ys[{index}] has shape {text(tensor.dims)}, its y {y!r} has another")
+    return tensor
+
+
+def _fitted(tensor: Tensor, grad: Any, node: Node) -> Any:
+    """`grad`, with what the tensor's shape tells about its own; an error of the rule is reported here, where it shows."""
+    if isinstance(grad, IndexedSlices):
+        return grad
+    grad = convert(grad)
+    if tensor.dtype.base is resource:
+        return grad
+    if grad.dtype.base is not tensor.dtype.base:
+        raise TypeError(f"The gradient rule of {node.type} gave {grad!r} for the input {tensor!r} of '{node.name}'")
+    if grad.dims != tensor.dims:
+        try:
+            grad.dims = merge(grad.dims, tensor.dims)
+        except ValueError:
+            raise ValueError(f"The gradient rule of {node.type} gave {grad!r} for the input {tensor!r} of '{node.name}'") from None
+    return grad
+
+
+def _sum(parts: list[Any]) -> Any:
+    if all(isinstance(p, IndexedSlices) for p in parts):
+        return sum_slices(parts)
+    from .ops.arithmetic import add_n
+
+    return add_n([p._as_tensor() if isinstance(p, IndexedSlices) else p for p in parts], name="AddN")

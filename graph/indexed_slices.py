@@ -1,0 +1,115 @@
+"""Rows of a tensor: what a gradient is when only a few rows of a large table were looked at.
+
+An embedding table of a million rows gets a gradient in the hundred rows of a batch. `IndexedSlices` keeps those rows and where they
+belong; the other rows are zero. An index may occur several times: its rows add up. Optimizers apply such a gradient with
+scatter ops; anything else that needs a tensor gets the dense form, made on the spot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .build import convert
+from .dtypes import DType
+from .graph import Graph
+from .node import Node, Tensor, TensorOperators
+from .shape import TensorShape, text
+from .static_value import static_dims
+
+
+class IndexedSlices(TensorOperators):
+    """Rows of a tensor that is zero elsewhere.
+
+    Attributes:
+        values: the rows, shape `[n, ...]`.
+        indices: where each belongs along the first axis, shape `[n]`, int32 or int64; repeated indices add up.
+        dense_shape: shape of the whole tensor as an int vector; None when nobody knows.
+
+    >>> table_gradient = IndexedSlices(rows, ids, dense_shape=[1000, 16])
+    >>> dt.convert_to_tensor(table_gradient)   # the dense form
+    """
+
+    __slots__ = ("dense_shape", "indices", "values")
+
+    def __init__(self, values: Any, indices: Any, dense_shape: Any = None) -> None:
+        self.values: Tensor = convert(values, name="values")
+        self.indices: Tensor = convert(indices, name="indices")
+        self.dense_shape: Tensor | None = None if dense_shape is None else convert(dense_shape, name="dense_shape")
+
+    @property
+    def dtype(self) -> DType:
+        """Element type of the values."""
+        return self.values.dtype
+
+    @property
+    def name(self) -> str:
+        """Name of the values."""
+        return self.values.name
+
+    @property
+    def op(self) -> Node:
+        """The node that makes the values."""
+        return self.values.op
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that it belongs to."""
+        return self.values.graph
+
+    @property
+    def device(self) -> str:
+        """What the node of the values asks for."""
+        return self.values.device
+
+    @property
+    def shape(self) -> TensorShape:
+        """Shape of the whole tensor, as far as it is known."""
+        return TensorShape(None if self.dense_shape is None else static_dims(self.dense_shape))
+
+    def get_shape(self) -> TensorShape:
+        """Shape of the whole tensor (TF1's spelling)."""
+        return self.shape
+
+    def _as_tensor(self) -> Tensor:
+        """The dense form, a new node each time.
+
+        Raises:
+            ValueError: `dense_shape` is None.
+        """
+        from .ops.array import unsorted_segment_sum
+
+        if self.dense_shape is None:
+            raise ValueError(f"{self!r} cannot become a tensor: it has no dense_shape, so the number of rows is not known")
+        return unsorted_segment_sum(self.values, self.indices, self.dense_shape[0])
+
+    def _as_graph_element(self) -> Tensor:
+        return self._as_tensor()
+
+    def __repr__(self) -> str:
+        return f"<dt.IndexedSlices values={self.values!r} indices={self.indices.name} dense_shape={text(self.shape.dims_tuple)}>"
+
+
+def map_values(f: Callable[[Tensor], Tensor], x: Any) -> Any:
+    """`f` of a tensor, or of the rows of IndexedSlices, which keep their places."""
+    if isinstance(x, IndexedSlices):
+        return IndexedSlices(f(x.values), x.indices, x.dense_shape)
+    return f(convert(x))
+
+
+def sum_slices(parts: Sequence[IndexedSlices]) -> IndexedSlices:
+    """The sum of several: all their rows, one after another."""
+    from .ops.array import concat
+
+    if len(parts) == 1:
+        return parts[0]
+    dense_shape = next((p.dense_shape for p in parts if p.dense_shape is not None), None)
+    index_type = parts[0].indices.dtype.base
+    if any(p.indices.dtype.base is not index_type for p in parts):
+        from .dtypes import int64
+        from .ops.cast import cast
+
+        indices = [cast(p.indices, int64) for p in parts]
+    else:
+        indices = [p.indices for p in parts]
+    return IndexedSlices(concat([p.values for p in parts], 0), concat(indices, 0), dense_shape)

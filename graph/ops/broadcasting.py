@@ -1,0 +1,102 @@
+"""Undoing a broadcast, which is what the gradients of broadcasting ops need.
+
+If `x` was repeated along an axis to meet `y`, each element of `x` has influenced several results, and its gradient is the sum
+over them. Which axes those are is mostly known when the graph is built; a pair of sizes decides it unless one of them is
+unknown and the other is not 1. Only then do the axes have to be computed when the graph runs, by `BroadcastGradientArgs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..build import make
+from ..dtypes import int32, int64
+from ..node import Tensor
+from ..opdef import Attrs, Output, define
+from ..shape import Dims
+from .common import allowed, same_type
+
+
+def _args_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    dtype = allowed(same_type(inputs), (int32, int64))
+    for t in inputs:
+        if t.dims is not None and len(t.dims) != 1:
+            raise ValueError("both inputs must be vectors of sizes")
+    return [(dtype, (None,)), (dtype, (None,))]
+
+
+def _args_reference(s0: Any, s1: Any) -> tuple[Any, Any]:
+    rank = max(len(s0), len(s1))
+    a, b = (np.concatenate([np.ones(rank - len(s), s.dtype), s]) for s in (s0, s1))
+    # Both are 1: neither was repeated, and a sum over either changes nothing. TensorFlow lists such an axis for both.
+    return tuple(np.flatnonzero(s == 1).astype(s.dtype) for s in (a, b))  # type: ignore[return-value]
+
+
+define("BroadcastGradientArgs", infer=_args_rule, reference=_args_reference)
+
+
+def repeated_axes(x: Dims, y: Dims) -> tuple[list[int], list[int]] | None:
+    """Axes of `broadcast(x, y)` over which the gradients of x and y must be summed; None while that is not known.
+
+    >>> repeated_axes((None, 10), (10,))
+    ([], [0])
+    """
+    if x is None or y is None:
+        return None
+    rank = max(len(x), len(y))
+    missing_x, missing_y = rank - len(x), rank - len(y)
+    sum_x: list[int] = []
+    sum_y: list[int] = []
+    for axis in range(rank):
+        a = 1 if axis < missing_x else x[axis - missing_x]
+        b = 1 if axis < missing_y else y[axis - missing_y]
+        if axis < missing_x or (a == 1 and b != 1):
+            sum_x.append(axis)
+        elif axis < missing_y or (b == 1 and a != 1):
+            sum_y.append(axis)
+        elif a is None or b is None:
+            return None
+    return sum_x, sum_y
+
+
+def unbroadcast(x: Tensor, y: Tensor, grad_x: Tensor | None, grad_y: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients in the broadcast shape of x and y, summed down to the shapes of x and y."""
+    from .reduce import reduce_sum
+
+    if x is y:
+        return grad_x, grad_y
+    if x.dims is None and y.dims == ():
+        return grad_x, None if grad_y is None else reduce_sum(grad_y)
+    if y.dims is None and x.dims == ():
+        return None if grad_x is None else reduce_sum(grad_x), grad_y
+    axes = repeated_axes(x.dims, y.dims)
+    if axes is not None:
+        assert x.dims is not None
+        assert y.dims is not None
+        rank = max(len(x.dims), len(y.dims))
+        return _sum_over(grad_x, axes[0], rank - len(x.dims)), _sum_over(grad_y, axes[1], rank - len(y.dims))
+    from .array import reshape, shape
+
+    shape_x, shape_y = shape(x), shape(y)
+    axes_x, axes_y = make("BroadcastGradientArgs", (shape_x, shape_y)).outputs
+    return (
+        None if grad_x is None else reshape(reduce_sum(grad_x, axes_x), shape_x),
+        None if grad_y is None else reshape(reduce_sum(grad_y, axes_y), shape_y),
+    )
+
+
+def _sum_over(grad: Tensor | None, axes: list[int], missing: int) -> Tensor | None:
+    """The sum over `axes`; the first `missing` ones go, the others stay with size 1."""
+    from .reduce import reduce_sum
+
+    if grad is None or not axes:
+        return grad
+    kept = [a for a in axes if a >= missing]
+    if kept:
+        grad = reduce_sum(grad, kept, keepdims=True)
+    if missing:
+        grad = reduce_sum(grad, list(range(missing)))
+    return grad

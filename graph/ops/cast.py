@@ -1,0 +1,112 @@
+"""Casts between element types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..build import TensorLike, apply, convert, graph_of
+from ..dtypes import NUMBERS, DType, as_dtype, bfloat16, bool_, float32, float64, int32, int64
+from ..indexed_slices import map_values
+from ..node import Node, Tensor
+from ..opdef import Attrs, Output, define
+from ..scalar_math import numpy_math
+from .common import allowed
+
+_CASTABLE = (*NUMBERS, bool_)
+
+
+def _cast_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    allowed(x.dtype.base, _CASTABLE)
+    target = attrs.get("DstT")
+    if not isinstance(target, DType):
+        raise ValueError(f"attribute DstT must be an element type, not {target!r}")
+    return [(allowed(target, _CASTABLE), x.dims)]
+
+
+def _cast_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
+    (x,) = node.inputs
+    return [cast(grad, x.dtype.base) if x.dtype.is_floating and node.outputs[0].dtype.is_floating else None]
+
+
+define(
+    "Cast",
+    infer=_cast_rule,
+    reference=lambda x, *, DstT: numpy_math.cast(x, DstT),
+    scalar=lambda m, x, *, DstT: m.cast(x, DstT),
+    gradient=_cast_gradient,
+)
+
+
+def cast(x: TensorLike, dtype: Any, name: str | None = None) -> Any:
+    """x with another element type; x itself when it has that type.
+
+    From floating types to integers the fraction is cut off; to bool, anything but zero is true. A value that the new type cannot
+    hold gives an unspecified one (see `saturate_cast`). IndexedSlices keep their places.
+
+    >>> cast([1.8, -1.8], "int32")   # [1, -1]
+    """
+    target = as_dtype(dtype).base
+    if not isinstance(x, Tensor):
+        if hasattr(x, "indices") and hasattr(x, "values"):
+            return map_values(lambda values: cast(values, target, name), x)
+        with graph_of(x).name_scope(name or "Cast") as scope:
+            x = convert(x, name="x")
+            return x if x.dtype.base is target else apply("Cast", (x,), {"DstT": target}, scope)
+    return x if x.dtype.base is target else apply("Cast", (x,), {"DstT": target}, name)
+
+
+def saturate_cast(value: TensorLike, dtype: Any, name: str | None = None) -> Tensor:
+    """`cast`, with values beyond the new type's limits set to the limits first."""
+    import numpy as np
+
+    from .clip import clip_by_value
+
+    target = as_dtype(dtype).base
+    x = convert(value, name="value")
+    old = x.dtype.base
+    if old is target or target.is_bool or old.is_bool:
+        return cast(x, target, name)  # type: ignore[no-any-return]
+    with x.graph.name_scope(name or "saturate_cast") as scope:
+        low, high = (_representable(old, limit) for limit in (target.min, target.max))
+        if low > old.min or high < old.max:
+            x = clip_by_value(x, np.asarray(max(low, old.min)).astype(old.np), np.asarray(min(high, old.max)).astype(old.np))
+        return apply("Cast", (x,), {"DstT": target}, scope)
+
+
+def _representable(dtype: DType, limit: Any) -> Any:
+    """The value of `dtype` next to `limit`, towards zero: float32 has no 2**31 - 1, and 2**31 would overflow an int32."""
+    import numpy as np
+
+    if not dtype.is_floating:
+        return int(limit)
+    value = np.asarray(limit).astype(dtype.np)
+    if abs(float(value)) > abs(float(limit)) or (float(value) == float(limit) and int(limit) != int(float(value))):
+        value = np.nextafter(value.astype(np.float32 if dtype.size < 8 else np.float64), 0).astype(dtype.np)
+    return float(value)
+
+
+def to_float(x: TensorLike, name: str = "ToFloat") -> Any:
+    """`cast` to float32."""
+    return cast(x, float32, name)
+
+
+def to_double(x: TensorLike, name: str = "ToDouble") -> Any:
+    """`cast` to float64."""
+    return cast(x, float64, name)
+
+
+def to_int32(x: TensorLike, name: str = "ToInt32") -> Any:
+    """`cast` to int32."""
+    return cast(x, int32, name)
+
+
+def to_int64(x: TensorLike, name: str = "ToInt64") -> Any:
+    """`cast` to int64."""
+    return cast(x, int64, name)
+
+
+def to_bfloat16(x: TensorLike, name: str = "ToBFloat16") -> Any:
+    """`cast` to bfloat16."""
+    return cast(x, bfloat16, name)

@@ -1,0 +1,103 @@
+"""Keeping values, and norms, within limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..build import TensorLike, convert
+from ..indexed_slices import IndexedSlices, map_values
+from ..node import Tensor
+from ..shape import merge
+from .arithmetic import divide, maximum, minimum, multiply, sqrt
+from .compare import greater, where_v2
+from .reduce import reduce_sum
+
+
+def clip_by_value(t: TensorLike, clip_value_min: TensorLike, clip_value_max: TensorLike, name: str | None = None) -> Any:
+    """t, with values below the minimum raised to it and above the maximum lowered to it.
+
+    The limits broadcast to t's shape. IndexedSlices are clipped row by row.
+
+    Raises:
+        ValueError: a limit's shape is larger than t's.
+    """
+    if isinstance(t, IndexedSlices):
+        return map_values(lambda values: clip_by_value(values, clip_value_min, clip_value_max, name), t)
+    values = convert(t, name="t")
+    with values.graph.name_scope(name or "clip_by_value") as scope:
+        below = minimum(values, clip_value_max)
+        merge(values.dims, below.dims)
+        result = maximum(below, clip_value_min, name=scope)
+        merge(values.dims, result.dims)
+        return result
+
+
+def clip_by_norm(t: TensorLike, clip_norm: TensorLike, axes: Any = None, name: str | None = None) -> Any:
+    """t, scaled down so that its L2 norm is at most `clip_norm`; unchanged when it is already.
+
+    Args:
+        t: tensor or IndexedSlices.
+        clip_norm: a number or scalar tensor above 0.
+        axes: axes over which norms are taken; None: all, giving one norm for the tensor.
+    """
+    if isinstance(t, IndexedSlices):
+        return map_values(lambda values: clip_by_norm(values, clip_norm, axes, name), t)
+    values = convert(t, name="t")
+    with values.graph.name_scope(name or "clip_by_norm") as scope:
+        squares = reduce_sum(multiply(values, values), axes, keepdims=True)
+        # sqrt has no finite slope at 0: take the root of 1 there, so that the gradient is 0 and not NaN.
+        positive = greater(squares, 0)
+        norm = where_v2(positive, sqrt(where_v2(positive, squares, 1)), squares)
+        return divide(multiply(values, clip_norm), maximum(norm, clip_norm), name=scope)
+
+
+def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
+    """The L2 norm of all tensors taken together: the root of the sum of all squares. None entries count as nothing.
+
+    Raises:
+        TypeError: not a list. ValueError: nothing but None in it.
+    """
+    if not isinstance(t_list, (list, tuple)):
+        raise TypeError(f"t_list must be a list of tensors, not {t_list!r}")
+    from .arithmetic import add_n
+
+    parts = [convert(t.values if isinstance(t, IndexedSlices) else t) for t in t_list if t is not None]
+    if not parts:
+        raise ValueError("global_norm needs at least one tensor")
+    graph = parts[0].graph
+    with graph.as_default(), graph.name_scope(name or "global_norm") as scope:
+        halves = []
+        for p in parts:
+            with graph.colocate_with(p):  # a tensor's own norm is taken where the tensor is; only scalars travel
+                halves.append(multiply(reduce_sum(multiply(p, p)), 0.5))
+        return sqrt(multiply(add_n(halves), 2.0), name=scope)
+
+
+def clip_by_global_norm(
+    t_list: Sequence[Any], clip_norm: TensorLike, use_norm: TensorLike = None, name: str | None = None
+) -> tuple[list[Any], Tensor]:
+    """Scale all tensors by one factor, so that their global norm is at most `clip_norm`.
+
+    If the global norm is not finite, all results are NaN, so that trouble shows.
+
+    Returns:
+        (tensors, global norm): a list as `t_list`, None entries included; the norm before clipping.
+    """
+    if not isinstance(t_list, (list, tuple)):
+        raise TypeError(f"t_list must be a list of tensors, not {t_list!r}")
+    norm = global_norm(t_list, name) if use_norm is None else convert(use_norm, name="use_norm")
+    with norm.graph.as_default(), norm.graph.name_scope(name or "clip_by_global_norm"):
+        # clip_norm / max(norm, clip_norm), written so that an infinite norm gives NaN: inf - inf.
+        scale = multiply(clip_norm, minimum(divide(1.0, norm), divide(1.0, clip_norm)))
+        scale = scale + (norm - norm)
+        out: list[Any] = []
+        for t in t_list:
+            if t is None:
+                out.append(None)
+                continue
+            with norm.graph.colocate_with(t.values if isinstance(t, IndexedSlices) else t):
+                out.append(map_values(lambda values: multiply(values, scale), t))
+    return out, norm
+
+

@@ -1,0 +1,150 @@
+"""What is made of reductions: logsumexp, variance, norms, counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..build import TensorLike, convert, graph_of
+from ..dtypes import as_dtype, int64
+from ..node import Tensor
+from .arithmetic import absolute, add, multiply, power, sqrt, square, subtract
+from .cast import cast
+from .compare import not_equal, where_v2
+from .math import exp, is_finite, log
+from .reduce import one_of, reduce_max, reduce_mean, reduce_sum
+
+
+def reduce_logsumexp(
+    input_tensor: TensorLike,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """log(sum(exp(x))) over axes (see `reduce_sum`), computed without overflow."""
+    from .array import reshape, shape, stop_gradient
+
+    axis = one_of(axis, reduction_indices, "axis", "reduction_indices")
+    keep = bool(one_of(keepdims, keep_dims, "keepdims", "keep_dims"))
+    with graph_of(input_tensor).name_scope(name or "ReduceLogSumExp") as scope:
+        x = convert(input_tensor, name="input_tensor")
+        largest = reduce_max(x, axis, keepdims=True)
+        # Any offset gives the same sum; an infinite one would give inf - inf.
+        offset = stop_gradient(where_v2(is_finite(largest), largest, 0))
+        total = log(reduce_sum(exp(subtract(x, offset)), axis, keepdims=keep))
+        if not keep:
+            offset = reshape(offset, shape(total))
+        return add(total, offset, name=scope)
+
+
+def reduce_variance(input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+    """The mean of squared distances from the mean, over axes (`tf.math.reduce_variance`).
+
+    Raises:
+        TypeError: x is of integer type.
+    """
+    with graph_of(input_tensor).name_scope(name or "reduce_variance"):
+        x = convert(input_tensor)
+        if not x.dtype.is_floating:
+            raise TypeError(f"Input must be of floating type, not {x.dtype.name}; use dt.cast")
+        return reduce_mean(square(subtract(x, reduce_mean(x, axis, keepdims=True))), axis, keepdims=keepdims)
+
+
+def reduce_std(input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+    """The square root of `reduce_variance` (`tf.math.reduce_std`)."""
+    with graph_of(input_tensor).name_scope(name or "reduce_std"):
+        return sqrt(reduce_variance(input_tensor, axis, keepdims))
+
+
+def reduce_euclidean_norm(input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+    """The square root of the sum of squares, over axes (`tf.math.reduce_euclidean_norm`)."""
+    with graph_of(input_tensor).name_scope(name or "EuclideanNorm") as scope:
+        x = convert(input_tensor)
+        return sqrt(reduce_sum(square(x), axis, keepdims=keepdims), name=scope)
+
+
+def count_nonzero(
+    input_tensor: TensorLike = None,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    dtype: Any = int64,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: bool | None = None,
+    input: TensorLike = None,
+) -> Tensor:
+    """How many elements are not zero (not empty, for strings), over axes (see `reduce_sum`)."""
+    values = one_of(input, input_tensor, "input", "input_tensor")
+    axis = one_of(axis, reduction_indices, "axis", "reduction_indices")
+    keep = bool(one_of(keepdims, keep_dims, "keepdims", "keep_dims"))
+    with graph_of(values).name_scope(name or "count_nonzero"):
+        x = convert(values, name="input")
+        nothing: Any = b"" if x.dtype.base == as_dtype("string") else np.zeros((), x.dtype.base.np)
+        return cast(reduce_sum(cast(not_equal(x, nothing), int64), axis, keepdims=keep), dtype)  # type: ignore[no-any-return]
+
+
+def norm(
+    tensor: TensorLike,
+    ord: Any = "euclidean",
+    axis: Any = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """The norm of vectors or matrices.
+
+    Args:
+        tensor: of floating type.
+        ord: `"euclidean"` (also `"fro"` for matrices), 1, `np.inf`, or for vectors any number above 0.
+        axis: None: the whole tensor as one vector; an int: vectors along that axis; a pair: matrices in these two axes.
+        keepdims: keep the reduced axes with size 1.
+
+    Raises:
+        ValueError: no such norm, or the axis is neither.
+    """
+    keep = bool(one_of(keepdims, keep_dims, "keepdims", "keep_dims"))
+    is_matrix = isinstance(axis, (list, tuple)) and len(axis) == 2
+    if isinstance(axis, (list, tuple)) and not is_matrix:
+        if len(axis) != 1:
+            raise ValueError(f"axis must be None, an int, or a pair of ints, not {axis!r}")
+        axis = axis[0]
+    if is_matrix:
+        if axis[0] == axis[1]:
+            raise ValueError(f"The two axes of a matrix norm must differ, not {axis!r}")
+        if ord not in ("euclidean", "fro", 1, np.inf):
+            raise ValueError(f"'ord' must be a supported matrix norm in ['euclidean', 'fro', 1, inf], got {ord!r}")
+    elif ord != "euclidean" and not (isinstance(ord, (int, float, np.number)) and ord > 0):
+        raise ValueError(f"'ord' must be a supported vector norm in ['euclidean', 1, 2, inf] or a number above 0, got {ord!r}")
+    with graph_of(tensor).name_scope(name or "norm"):
+        x = convert(tensor)
+        return _matrix_norm(x, ord, axis, keep) if is_matrix else _vector_norm(x, ord, axis, keep)
+
+
+def _vector_norm(x: Tensor, ord: Any, axis: Any, keep: bool) -> Tensor:
+    if ord in ("euclidean", 2):
+        return sqrt(reduce_sum(multiply(x, x), axis, keepdims=keep))
+    size = absolute(x)
+    if ord == math.inf:
+        return reduce_max(size, axis, keepdims=keep)
+    if ord == 1:
+        return reduce_sum(size, axis, keepdims=keep)
+    return power(reduce_sum(power(size, float(ord)), axis, keepdims=keep), 1.0 / float(ord))
+
+
+def _matrix_norm(x: Tensor, ord: Any, axes: Sequence[int], keep: bool) -> Tensor:
+    if ord in ("euclidean", "fro"):
+        return sqrt(reduce_sum(multiply(x, x), list(axes), keepdims=keep))
+    # 1: the largest sum of a column; inf: the largest sum of a row.
+    summed, kept = (axes[0], axes[1]) if ord == 1 else (axes[1], axes[0])
+    sums = reduce_sum(absolute(x), summed, keepdims=True)
+    largest = reduce_max(sums, kept, keepdims=True)
+    if keep:
+        return largest
+    from .array import squeeze
+
+    return squeeze(largest, list(axes))

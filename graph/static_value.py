@@ -1,0 +1,194 @@
+"""What is known of a tensor's value before the graph runs.
+
+Shapes are often computed inside the graph: `reshape(x, [shape(x)[0], 10])`. Shape rules want to know as much of such a vector as
+can be known, even when only some of its elements are. So the evaluation here works on *partly known* arrays: a value, and beside
+it which of its elements are known. Constants are known; `Shape` knows the static sizes; ops that only move elements move
+the knowledge along by running their reference twice, on the values and on the marks; an elementwise op knows a result where it
+knows all operands; any other pure op runs when its inputs are known altogether.
+
+The work is bounded in nodes and in elements, so asking is cheap on any graph. Not knowing is always a right answer.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from .node import Node, Tensor
+from .opdef import Trait
+from .shape import Dims, is_static
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+_MAX_NODES = 64  # looked at per question; shape arithmetic is rarely longer than ten nodes
+_MAX_ELEMENTS = 1024  # of a value that is worked out; constants may be larger
+
+_UNKNOWABLE = Trait.STATEFUL | Trait.STATE_HANDLE | Trait.BLOCKING | Trait.HOST_ONLY
+
+# Ops that only move elements of these inputs (None: all) about; the other inputs say where to.
+_MOVERS: dict[str, tuple[int, ...] | None] = {
+    "ConcatV2": None,  # its last input is the axis; see `_moved_inputs`
+    "ExpandDims": (0,),
+    "Fill": (1,),
+    "Gather": (0,),
+    "GatherV2": (0,),
+    "Identity": (0,),
+    "Pack": None,
+    "Reshape": (0,),
+    "Reverse": (0,),
+    "ReverseV2": (0,),
+    "Slice": (0,),
+    "Squeeze": (0,),
+    "StopGradient": (0,),
+    "StridedSlice": (0,),
+    "Tile": (0,),
+    "Transpose": (0,),
+}
+
+
+class _Partial(NamedTuple):
+    value: Array
+    known: Array
+    """Bool, of the same shape; what `value` holds elsewhere means nothing."""
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.known.all())
+
+
+def static_value(tensor: Tensor) -> Array | None:
+    """The tensor's value if it is known before the graph runs, else None. Do not modify the array.
+
+    >>> static_value(shape(placeholder("float32", [2, 3])))
+    array([2, 3], dtype=int32)
+    """
+    node = tensor.op
+    if node.opdef.name == "Const":  # by far the most frequent case
+        value: Array = node.attrs["value"]
+        return value
+    found = _Evaluation().of(tensor)
+    return found.value if found is not None and found.complete else None
+
+
+def static_dims(tensor: Tensor) -> Dims:
+    """The shape that a vector of sizes stands for, as far as it is known; -1 stands for an unknown size.
+
+    >>> static_dims(shape(placeholder("float32", [None, 3])))
+    (None, 3)
+    """
+    found = _Evaluation().of(tensor)
+    if found is not None and found.value.ndim == 1:
+        return tuple(int(v) if k and v >= 0 else None for v, k in zip(found.value.tolist(), found.known.tolist(), strict=True))
+    dims = tensor.dims
+    if dims is not None and len(dims) == 1 and dims[0] is not None:
+        return (None,) * dims[0]
+    return None
+
+
+class _Evaluation:
+    """The work of one question; each tensor is looked at once."""
+
+    def __init__(self) -> None:
+        self.budget = _MAX_NODES
+        self.found: dict[Tensor, _Partial | None] = {}
+
+    def of(self, tensor: Tensor) -> _Partial | None:
+        """What is known of the tensor: None when not even its shape is, or it is too large."""
+        if tensor in self.found:
+            return self.found[tensor]
+        self.found[tensor] = None  # a loop in the graph answers "not known"
+        result = self._evaluate(tensor) if self.budget > 0 else None
+        self.found[tensor] = result if result is not None else _nothing_known(tensor)
+        return self.found[tensor]
+
+    def _evaluate(self, tensor: Tensor) -> _Partial | None:
+        self.budget -= 1
+        node = tensor.op
+        op = node.opdef
+        if op.name == "Const":
+            return _complete(node.attrs["value"])
+        if Trait.METADATA in op.traits:
+            return _metadata(node, tensor)
+        if op.reference is None or op.traits & _UNKNOWABLE or not node.inputs or op.name == "PlaceholderWithDefault":
+            return None
+        if not _may_be_small(tensor):
+            return None
+        inputs = [self.of(t) for t in node.inputs]
+        if any(i is None or i.value.size > _MAX_ELEMENTS for i in inputs):
+            return None
+        partials = [i for i in inputs if i is not None]
+        try:
+            return _apply(node, tensor.value_index, partials)
+        except Exception:
+            return None  # a value for which the op fails: that is for the running graph to report
+
+
+def _may_be_small(tensor: Tensor) -> bool:
+    dims = tensor.dims
+    if is_static(dims):
+        return math.prod(dims) <= _MAX_ELEMENTS  # type: ignore[arg-type]
+    # A vector of sizes can be short although its length was not inferred.
+    return tensor.dtype.is_integer and (dims is None or len(dims) == 1)
+
+
+def _complete(value: Array) -> _Partial:
+    return _Partial(value, np.ones(value.shape, np.bool_))
+
+
+def _nothing_known(tensor: Tensor) -> _Partial | None:
+    """A value of known shape and unknown elements. Only integers, which sizes are made of, are worth following."""
+    if not tensor.dtype.is_integer or not is_static(tensor.dims):
+        return None
+    dims = tensor.dims
+    if math.prod(dims) > _MAX_ELEMENTS:  # type: ignore[arg-type]
+        return None
+    return _Partial(np.ones(dims, tensor.dtype.np), np.zeros(dims, np.bool_))  # type: ignore[arg-type]
+
+
+def _metadata(node: Node, tensor: Tensor) -> _Partial | None:
+    """Shape, ShapeN, Size, Rank: from the input's static shape."""
+    dims = node.inputs[tensor.value_index if len(node.outputs) > 1 else 0].dims
+    if dims is None:
+        return None
+    dtype = tensor.dtype.np
+    if node.type in ("Shape", "ShapeN"):
+        return _Partial(np.array([d or 0 for d in dims], dtype), np.array([d is not None for d in dims], np.bool_))
+    if node.type == "Rank":
+        return _complete(np.array(len(dims), dtype))
+    if node.type == "Size" and is_static(dims):
+        return _complete(np.array(math.prod(dims), dtype))  # type: ignore[arg-type]
+    return None
+
+
+def _apply(node: Node, index: int, inputs: list[_Partial]) -> _Partial | None:
+    op = node.opdef
+    attrs = op.kernel_attrs(node.attrs)
+    with np.errstate(all="ignore"):
+
+        def run(values: list[Array]) -> Array:
+            results = op.reference(*values, **attrs)
+            return np.asarray(results if len(node.outputs) == 1 else results[index])
+
+        values = [i.value for i in inputs]
+        if all(i.complete for i in inputs):
+            return _complete(run(values))
+        if op.name in _MOVERS:
+            moved = _moved_inputs(node)
+            if not all(inputs[i].complete for i in range(len(inputs)) if i not in moved):
+                return None
+            marks = [i.known.astype(i.value.dtype) if at in moved else i.value for at, i in enumerate(inputs)]
+            return _Partial(run(values), run(marks).astype(np.bool_))
+        if op.scalar is not None or op.name == "Cast":
+            value = run(values)
+            known = np.broadcast_arrays(*(i.known for i in inputs))
+            return _Partial(value, np.logical_and.reduce(known).reshape(value.shape))
+    return None
+
+
+def _moved_inputs(node: Node) -> tuple[int, ...]:
+    moved = _MOVERS[node.type]
+    if moved is not None:
+        return moved
+    return tuple(range(len(node.inputs) - (node.type == "ConcatV2")))
