@@ -133,26 +133,24 @@ def _unpack(described: Any) -> Unit:
     nodes = extend_from_bytes(graph, described["graph"])
     available: set[Tensor] = set()
 
-    def tensor(address: Any, *, new: bool = False) -> Tensor:
-        node, output = address
-        if node < 0 or output < 0:
-            raise IndexError("negative numbers")
-        found = nodes[node].outputs[output]
-        if new and nodes[node].type == "Placeholder":
-            available.add(found)
-        elif found not in available:
-            raise ValueError(f"{found.name} is used before it exists")
-        return found
-
     def text(value: Any) -> str:
         if not isinstance(value, str):
             raise TypeError(f"text is expected, not {value!r}")
         return value
 
     def number(value: Any) -> int:
-        if type(value) is not int:
+        if type(value) is not int or value < 0:
             raise TypeError(f"a number is expected, not {value!r}")
         return value
+
+    def tensor(address: Any, *, new: bool = False) -> Tensor:
+        node, output = address
+        found = nodes[number(node)].outputs[number(output)]
+        if new and nodes[node].type == "Placeholder":
+            available.add(found)
+        elif found not in available:
+            raise ValueError(f"{found.name} is used before it exists")
+        return found
 
     feeds = tuple((text(name), tensor(address, new=True)) for name, address in described["feeds"])
     steps: list[UnitStep] = []

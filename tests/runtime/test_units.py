@@ -1,0 +1,120 @@
+"""Partitions in messages: what comes out runs like what went in; what was tampered with is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dovetail.graph.ops.all  # noqa: F401
+from dovetail.codegen.unit import RecvTensor, RunNode, SendTensor, Unit
+from dovetail.graph.build import constant, placeholder
+from dovetail.graph.errors import InvalidArgumentError
+from dovetail.graph.graph import Graph
+from dovetail.graph.variables import Variable
+from dovetail.placer.cluster import local_devices
+from dovetail.runtime.units import pack_units, unpack_units
+from dovetail.runtime.worker import Worker
+
+TASK = "/job:a/replica:0/task:0"
+HERE, THERE = f"{TASK}/device:CPU:0", "/job:b/replica:0/task:0/device:CPU:0"
+
+
+def unit() -> Unit:
+    """Takes x from the client and y from elsewhere; sends x * y away; gives x * y + v."""
+    with Graph().as_default():
+        x, y = placeholder("float32", [2], name="x"), placeholder("float32", [None], name="y")
+        v = Variable(10.0, name="v")
+        xy = x * y
+        z = xy + v
+    nodes = [v.op, v.initial_value.op, v.initializer, xy.op, v.value().op, z.op]
+    steps = (RecvTensor(0, y, THERE), *map(RunNode, nodes), SendTensor(1, xy, THERE), SendTensor(2, None, THERE))
+    return Unit(HERE, steps, (("x:0", x),), (("add:0", z), ("v:0", v.op.outputs[0])))
+
+
+def run(u: Unit) -> tuple[Any, list[tuple[str, int, Any]]]:
+    pushed: list[tuple[str, int, Any]] = []
+    worker = Worker(TASK, local_devices(TASK), push=lambda step, *what: pushed.append(what))
+    worker.register("p", "s", [u], seed=1, isolated=False)
+    outcomes: list[Any] = []
+    worker.deliver(7, 0, np.array([3, 4], np.float32))  # before the step is announced
+    worker.start(7, "p", {"x:0": np.array([1, 2], np.float32)}, outcomes.append)
+    (outcome,) = outcomes
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome, pushed
+
+
+@pytest.mark.parametrize("travelled", [False, True])
+def test_a_unit_runs_the_same_here_and_after_a_journey(travelled: bool) -> None:
+    u = unit()
+    if travelled:
+        (u,) = unpack_units(pack_units([u]))
+    outcome, pushed = run(u)
+    np.testing.assert_array_equal(outcome["add:0"], [13, 18])
+    assert outcome["v:0"] == 10
+    (first, second) = pushed
+    assert first[:2] == (THERE, 1) and first[2].tolist() == [3, 8]
+    assert second == (THERE, 2, None)
+
+
+def described() -> Any:
+    return msgpack.unpackb(pack_units([unit()]), use_list=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda d: d["steps"].append(["n", 999]), "IndexError"),
+        (lambda d: d["steps"].append(["n", -1]), "number is expected"),
+        (lambda d: d["steps"].append(["x", 0]), "unknown step"),
+        (lambda d: d["steps"].insert(0, d["steps"].pop()), "OK"),
+        (lambda d: d["steps"].insert(0, d["steps"][-3]), "before it exists"),
+        (lambda d: d["steps"].reverse(), "before it exists"),
+        (lambda d: d["steps"].append(["s", "one", None, THERE]), "number is expected"),
+        (lambda d: d["fetches"].append(["q:0", [0, 9]]), "IndexError"),
+        (lambda d: d.pop("device"), "KeyError"),
+        (lambda d: d.update(graph=b"rubbish"), "alformed"),
+        (lambda d: d.update(device=5), "text is expected"),
+    ],
+)
+def test_a_tampered_unit_is_refused(change: Any, says: str) -> None:
+    d = described()
+    change(d[0])
+    data = msgpack.packb(d)
+    if says == "OK":  # an empty message may be sent at any time
+        unpack_units(data)
+        return
+    with pytest.raises(InvalidArgumentError, match=says):
+        unpack_units(data)
+
+
+@given(st.binary(max_size=200))
+def test_rubbish_is_refused(data: bytes) -> None:
+    with pytest.raises(InvalidArgumentError):
+        unpack_units(b"\xff" + data)
+
+
+@given(st.integers(0, 10**6), st.integers(0, 255))
+def test_one_changed_byte_is_refused_or_harmless(at: int, value: int) -> None:
+    data = bytearray(PACKED)
+    data[at % len(data)] = value
+    try:
+        unpack_units(bytes(data))
+    except InvalidArgumentError:
+        pass
+
+
+PACKED = pack_units([unit()])
+
+
+def test_constants_are_not_shared_with_the_sender() -> None:
+    with Graph().as_default():
+        c = constant([1.0, 2.0])
+        u = Unit(HERE, (RunNode(c.op),), (), (("Const:0", c),))
+    (u,) = unpack_units(pack_units([u]))
+    assert run(u)[0]["Const:0"].tolist() == [1, 2]
