@@ -1,7 +1,7 @@
 """Graphs as bytes: for messages between processes, and for files.
 
-One form serves both: a stream of small msgpack arrays, the records, that can be written and read piece by piece
-whatever the size of the graph.
+One form serves both: a stream of small msgpack arrays, the records, that can be written and read piece by
+piece whatever the size of the graph.
 
     ["dovetail-graph", version, nodes before, seed]   first
     ["s", text]                                       a text that later records name by its number (0, 1, ...)
@@ -166,8 +166,8 @@ def _records(graph: Graph, start: int) -> Iterator[bytes]:
                 node,
                 node,
                 f"Node '{node.name}' ({node.type}) made at {node.source} cannot be saved or sent: {e}. "
-                "An attr is None, a bool, int, float, text, bytes, an element type, an array, or a tuple of those.",
-            ) from None  # fmt: skip
+                "An attr is None, a bool, a number, text, bytes, an element type, an array, or a tuple of those.",
+            ) from None
         if len(record) > MAX_RECORD:
             raise InvalidArgumentError(
                 node,
@@ -235,7 +235,7 @@ class _BadError(Exception):
 
 
 class _Reader:
-    """The records of a stream. Pieces of a large constant are kept aside until the node that takes them is read."""
+    """The records of a stream. Pieces of a large constant are kept until the node that takes them comes."""
 
     def __init__(self, limit: int, file: Any = None) -> None:
         names = (
@@ -415,15 +415,10 @@ class _Builder:
         return self.graph.nodes[index] if index < self.base else self.nodes[index - self.base]
 
     def _block(self, outer: Any, spec: Any, description: Any, file: Any, line: Any) -> None:
-        if (
-            type(outer) is not int
-            or not -1 <= outer < len(self._blocks)
-            or type(line) is not int
-            or type(description) is not str
-        ):
+        if type(outer) is not int or not -1 <= outer < len(self._blocks) or type(description) is not str:
             raise _BadError("a device block is malformed")
-        if spec is not None:
-            canonical_name(spec)
+        if spec is not None and type(spec) is not str:
+            raise _BadError("a device block's request is malformed")
         around = None if outer < 0 else self._blocks[outer]
         self._blocks.append(RecordedBlock(around, spec, description, self._text(file), _count(line)))
 

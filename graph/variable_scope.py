@@ -150,7 +150,7 @@ def _no_partitioner(partitioner: Any) -> None:
         raise UnimplementedError(
             None,
             None,
-            "Partitioned variables are not supported yet: leave partitioner out, or make one variable per part",
+            "Partitioned variables are not supported yet: leave partitioner out, or make one per part",
         )
 
 
@@ -425,16 +425,19 @@ def _get(
 def _shared(found: Variable, name: str, dims: Any, dtype: DType, reuse: Any) -> Variable:
     if reuse is False or reuse is None:
         raise ValueError(
-            f"Variable {name} already exists, disallowed. Did you mean to set reuse=True or reuse=tf.AUTO_REUSE in VarScope? "
+            f"Variable {name} already exists, disallowed. Did you mean to set reuse=True or "
+            f"reuse=tf.AUTO_REUSE in VarScope? "
             f"Originally defined at:\n\n  {found.op.source}\n    {found.op.source.text}"
         )
     if not compatible(dims, found.shape.dims_tuple):
         raise ValueError(
-            f"Trying to share variable {name}, but specified shape {text(dims)} and found shape {found.shape}."
+            f"Trying to share variable {name}, but specified shape {text(dims)} "
+            f"and found shape {found.shape}."
         )
     if dtype is not found.dtype.base:
         raise ValueError(
-            f"Trying to share variable {name}, but specified dtype {dtype.name} and found dtype {found.dtype.base.name}."
+            f"Trying to share variable {name}, but specified dtype {dtype.name} "
+            f"and found dtype {found.dtype.base.name}."
         )
     return found
 

@@ -7,8 +7,9 @@ A variable is a few nodes under one name, TensorFlow 1's names. A *reference* va
 
 and a *resource* variable (`use_resource=True`) is
 
-    v/Initializer/initial_value     v     v/IsInitialized/VarIsInitializedOp     v/Assign
-    v/Read/ReadVariableOp
+    v/Initializer/initial_value   what it starts with     v/Assign                 its initializer
+    v                             the place               v/Read/ReadVariableOp    its value, for fetches
+    v/IsInitialized/VarIsInitializedOp
 
 where each use adds its own `ReadVariableOp`. Who shares what device with whom is told in SEMANTICS b.1: a
 plain initial value is made under the device blocks around it, what a function makes of it stands with the
@@ -18,7 +19,7 @@ variable, and so do a reference variable's Assign and read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 from .build import TensorLike, apply, convert
@@ -121,8 +122,9 @@ class Variable(TensorOperators):
         self._constraint = constraint
         graph = get_default_graph()
         with graph.init_scope(), graph.name_scope(name or "Variable") as scope:
-            self._build(graph, scope, initial_value, as_dtype(dtype).base if dtype is not None else None, validate_shape,
-                        caching_device, as_dims(expected_shape))  # fmt: skip
+            wanted = None if dtype is None else as_dtype(dtype).base
+            expected = as_dims(expected_shape)
+            self._build(graph, scope, initial_value, wanted, validate_shape, caching_device, expected)
         names = [GraphKeys.GLOBAL_VARIABLES] if collections is None else list(collections)
         if self._trainable and GraphKeys.TRAINABLE_VARIABLES not in names:
             names.append(GraphKeys.TRAINABLE_VARIABLES)
@@ -141,10 +143,11 @@ class Variable(TensorOperators):
         raise NotImplementedError
 
     def _checked_initial(self, value: Tensor, validate_shape: bool, expected: Any, scope: str) -> Any:
-        """The shape that the variable gets: the initial value's, which must be complete; unknown without validation."""
+        """The shape that the variable gets: the initial value's, complete if it is validated."""
         if not compatible(value.dims, expected):
             raise ValueError(
-                f"Variable '{scope[:-1]}': the initial value has shape {text(value.dims)}, expected_shape is {text(expected)}"
+                f"Variable '{scope[:-1]}': the initial value has shape {text(value.dims)}, "
+                f"expected_shape is {text(expected)}"
             )
         if not validate_shape:
             return None
@@ -465,19 +468,19 @@ class ResourceVariable(Variable):
     def assign(
         self, value: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
-        """A node that stores `value`: the variable after that, or with `read_value=False` the node."""
+        """A node that stores `value`: the variable after it, or (`read_value=False`) the node."""
         return self._change("AssignVariableOp", value, name, read_value)
 
     def assign_add(
         self, delta: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
-        """A node that adds `delta`, atomically: the variable after that, or with `read_value=False` the node."""
+        """A node that adds `delta`, atomically: the variable after it, or (`read_value=False`) the node."""
         return self._change("AssignAddVariableOp", delta, name, read_value)
 
     def assign_sub(
         self, delta: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
-        """A node that subtracts `delta`, atomically: the variable after that, or with `read_value=False` the node."""
+        """A node that subtracts `delta` atomically: the variable after it, or (`read_value=False`) the node."""
         return self._change("AssignSubVariableOp", delta, name, read_value)
 
     def _change(self, op: str, value: TensorLike, name: str | None, read_value: bool) -> Any:
@@ -520,7 +523,7 @@ class _Changed(ResourceVariable):
 
 @contextmanager
 def _initializer_scope(graph: Graph, scope: str) -> Iterator[None]:
-    """Nodes made here stand with a variable that is yet to come: no device blocks, and its colocation group."""
+    """Nodes made here stand with a variable yet to come: no device blocks, and its colocation group."""
     start = len(graph)
     with graph.name_scope("Initializer") as prefix, graph.device(None):
         yield
@@ -546,16 +549,18 @@ def _without_uninitialized(value: Tensor, variable: str) -> Tensor:
     if not any(n.type in ("VariableV2", "VarHandleOp") for n in found):
         return value
     graph = value.graph
-    holders = {v.op: v for key in (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES) for v in graph.get_collection(key)
-               if isinstance(v, Variable)}  # fmt: skip
+    kept = [v for key in ("variables", "local_variables") for v in graph.get_collection(key)]
+    holders = {v.op: v for v in kept if isinstance(v, Variable)}
     safe: dict[Tensor, Tensor] = {}
     for node in sorted(found, key=lambda n: n.index):
         first = node.inputs[0] if node.inputs else None
         if first is not None and first.op in holders and node.type in ("Identity", "ReadVariableOp"):
             safe[node.outputs[0]] = holders[first.op].initialized_value()
         elif any(t in safe for t in node.inputs):
-            copy = graph.create(node.opdef, [safe.get(t, t) for t in node.inputs], node.attrs, f"{node.name}_{variable}",
-                                origin=node._origin)  # fmt: skip
+            inputs = [safe.get(t, t) for t in node.inputs]
+            copy = graph.create(
+                node.opdef, inputs, node.attrs, f"{node.name}_{variable}", origin=node._origin
+            )
             safe.update(zip(node.outputs, copy.outputs, strict=True))
     return safe.get(value, value)
 
@@ -595,7 +600,7 @@ def moving_average_variables(scope: str | None = None) -> list[Any]:
 
 def variables_initializer(var_list: Iterable[Any] | None, name: str = "init") -> Node:
     """One node that gives each of these variables its initial value."""
-    from .ops.control import group
+    from .ops.passing import group
 
     node: Node = group(*[v.initializer for v in var_list or ()], name=name)
     return node
@@ -632,7 +637,7 @@ def assert_variables_initialized(var_list: Sequence[Any] | None = None) -> Node 
     Args:
         var_list: variables to ask; None: all global and local ones. Where there are none, the result is None.
     """
-    from .ops.control import group
+    from .ops.passing import group
 
     if var_list is None:
         var_list = [*global_variables(), *local_variables()]

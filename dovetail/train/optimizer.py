@@ -95,8 +95,8 @@ class Optimizer:
         )
         if all(g is None for g, _ in grads_and_vars):
             raise ValueError(
-                "No gradients provided for any variable, check your graph for ops that do not support gradients, "
-                f"between variables {[v.name for _, v in grads_and_vars]} and loss {loss!r}."
+                "No gradients provided for any variable, check your graph for ops that do not support "
+                f"gradients, between variables {[v.name for _, v in grads_and_vars]} and loss {loss!r}."
             )
         return self.apply_gradients(grads_and_vars, global_step=global_step, name=name)
 
@@ -116,8 +116,8 @@ class Optimizer:
         """
         if gate_gradients not in (self.GATE_NONE, self.GATE_OP, self.GATE_GRAPH):
             raise ValueError(
-                "gate_gradients must be one of: Optimizer.GATE_NONE, Optimizer.GATE_OP, Optimizer.GATE_GRAPH. "
-                f"Not {gate_gradients}"
+                "gate_gradients must be one of: Optimizer.GATE_NONE, Optimizer.GATE_OP, "
+                f"Optimizer.GATE_GRAPH. Not {gate_gradients}"
             )
         _check_types([loss])
         if grad_loss is not None:
@@ -201,7 +201,7 @@ class Optimizer:
 
     def _finish(self, update_ops: Sequence[Node], name_scope: str) -> Node:
         """A node of that name after all updates."""
-        from ..graph.ops.control import group
+        from ..graph.ops.passing import group
 
         node: Node = group(*update_ops, name=name_scope)
         return node
@@ -310,7 +310,7 @@ def _as_gradient(grad: Any) -> Any:
 
 def _together(grads: Sequence[Any]) -> list[Any]:
     """The gradients again, each after all of them."""
-    from ..graph.ops.array import identity
+    from ..graph.ops.passing import identity
 
     known = [g for g in grads if g is not None]
     if not known:

@@ -43,7 +43,8 @@ def create_slot_with_initializer(
 def create_zeros_slot(primary: Any, name: str, dtype: Any = None, colocate_with_primary: bool = True) -> Any:
     """A slot of zeros, of the variable's shape, and of its type unless `dtype` says another."""
     from ..graph.initializers import zeros_initializer
-    from ..graph.ops.array import shape, zeros
+    from ..graph.ops.creation import zeros
+    from ..graph.ops.shapes import shape
 
     dtype = primary.dtype.base if dtype is None else dtype
     dims = primary.get_shape().dims_tuple

@@ -60,7 +60,8 @@ def _infer_scatter(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     expected = _slices_dims(indices.dims, dims)
     if updates.dims != () and not compatible(updates.dims, expected):
         raise ValueError(
-            f"updates must have shape indices.shape + variable.shape[1:] = {text(expected)}, not {text(updates.dims)}"
+            f"updates must have shape indices.shape + variable.shape[1:] = {text(expected)}, "
+            f"not {text(updates.dims)}"
         )
     return [(dtype.ref, dims)] if place.dtype.is_ref else []
 
@@ -226,14 +227,15 @@ def _gather(context: Context, state: VariableState, indices: Array) -> Array:
 
 def _gather_gradient(node: Node, grad: Tensor) -> Sequence[Any]:
     from ..indexed_slices import IndexedSlices
-    from .array import reshape, shape
+    from .shapes import reshape, shape
 
     handle, indices = node.inputs
     _, dims = place_of(handle)
     tail = (dims or ())[1:]
     if dims is None or None in tail:
         raise ValueError(
-            f"The gradient of '{node.name}' needs to know the variable's shape beyond its first size; it is {text(dims)}"
+            f"The gradient of '{node.name}' needs to know the variable's shape beyond its first size; "
+            f"it is {text(dims)}"
         )
     rows = shape(read_variable(handle)) if None in dims else convert(list(dims), name="dense_shape")
     values = reshape(grad, (-1, *[d for d in tail if d is not None]))
@@ -251,5 +253,5 @@ define(
 
 
 def resource_gather(handle: Tensor, indices: TensorLike, name: str | None = None) -> Tensor:
-    """Rows of a resource variable: shape `indices.shape + variable.shape[1:]`. Only these are read and travel."""
+    """Rows of a resource variable: shape `indices.shape + variable.shape[1:]`. Only these are read."""
     return apply("ResourceGather", (handle, convert(indices, name="indices")), None, name)

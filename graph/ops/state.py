@@ -122,8 +122,8 @@ def _find_state(context: Context, *, dtype: DType, shared_name: str) -> Variable
     if state.dtype is not dtype:
         raise InvalidArgumentError(
             context.node_name, None,
-            f"Trying to access variable '{name}' as {dtype.name}, but it was made as {state.dtype.name} by another graph: "
-            "use another name, another container, or the same type",
+            f"Trying to access variable '{name}' as {dtype.name}, but another graph made it as "
+            f"{state.dtype.name}: use another name, another container, or the same type",
         )  # fmt: skip
     return state
 
@@ -238,7 +238,8 @@ def _accumulate(combine: Callable[[Array, Array], Any], is_ref: bool) -> Callabl
             if old.shape != delta.shape:
                 raise InvalidArgumentError(
                     context.node_name, None,
-                    f"Variable '{state.name}' has shape {text(old.shape)}, the value {text(delta.shape)}: they must be equal",
+                    f"Variable '{state.name}' has shape {text(old.shape)}, the value {text(delta.shape)}: "
+                    "they must be equal",
                 )  # fmt: skip
             return combine(old, delta)
 

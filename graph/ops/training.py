@@ -185,9 +185,8 @@ def _infer(
             raise TypeError(f"the variable must be of a floating type to be trained, not {dtype.name}")
         for name, place in zip(names[:places], inputs[:places], strict=True):
             if place.dtype.is_ref is not is_ref:
-                raise TypeError(
-                    f"{name} must be a {'reference' if is_ref else 'resource'} variable, not {place.dtype.name}"
-                )
+                kind = "reference" if is_ref else "resource"
+                raise TypeError(f"{name} must be a {kind} variable, not {place.dtype.name}")
             slot_type, slot_dims = place_of(place)
             if slot_type is not dtype:
                 raise TypeError(f"{name} holds {slot_type.name}, the variable {dtype.name}")
@@ -256,7 +255,8 @@ def _check_shapes(
             raise InvalidArgumentError(
                 node,
                 None,
-                f"'{node}': slot '{state.name}' has shape {text(value.shape)}, variable '{states[0].name}' {text(shape)}",
+                f"'{node}': slot '{state.name}' has shape {text(value.shape)}, "
+                f"variable '{states[0].name}' {text(shape)}",
             )
     if indices is not None:
         what = f"variable '{states[0].name}'"
