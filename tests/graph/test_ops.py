@@ -1,0 +1,86 @@
+"""Every op does what NumPy says, has the type and shape that its rule infers, and the gradient that differences show.
+
+The rows stand in cases_*.py; op_table.py says what is checked of each.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail.graph.opdef import Trait, registered
+from dovetail.graph.ops import all as all_ops
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))  # the table's files import op_table by its name; pytest's importlib mode leaves the path alone
+from op_table import OpCase, ScriptCase, check_gradient, check_values, run_script  # noqa: E402
+
+MODULES = [importlib.import_module(p.stem) for p in sorted(HERE.glob("cases_*.py"))]
+ROWS = [row for module in MODULES for row in module.CASES]
+CASES = [row for row in ROWS if isinstance(row, OpCase)]
+SCRIPTS = [row for row in ROWS if isinstance(row, ScriptCase)]
+
+# Ops without a row, each with the reason.
+EXEMPT = {op: reason for module in MODULES for op, reason in getattr(module, "EXEMPT", {}).items()}
+
+
+def _value_params() -> list[Any]:
+    return [
+        pytest.param(case, dtype, knowledge, id=f"{_name(case)}-{dtype}-{knowledge}")
+        for case in CASES
+        for dtype in case.dtypes
+        for knowledge in ("all", *(case.unknown if dtype == case.dtypes[0] else ()))
+    ]
+
+
+def _gradient_params() -> list[Any]:
+    return [
+        pytest.param(case, knowledge, id=f"{_name(case)}-{knowledge}")
+        for case in CASES
+        if case.grad
+        for knowledge in ("all", *case.unknown)
+    ]
+
+
+def _name(case: OpCase) -> str:
+    return f"{case.op}-{case.label}" if case.label else case.op
+
+
+@pytest.mark.parametrize(("case", "dtype", "knowledge"), _value_params())
+def test_values(case: OpCase, dtype: str, knowledge: str) -> None:
+    check_values(case, dtype, knowledge)
+
+
+@pytest.mark.parametrize(("case", "knowledge"), _gradient_params())
+def test_gradient(case: OpCase, knowledge: str) -> None:
+    check_gradient(case, knowledge)
+
+
+@pytest.mark.parametrize("case", SCRIPTS, ids=lambda c: c.label or "-".join(c.ops))
+def test_script(case: ScriptCase) -> None:
+    run_script(case)
+
+
+def test_every_op_has_a_row() -> None:
+    assert all_ops.FAMILIES
+    covered = {c.op for c in CASES} | {op for s in SCRIPTS for op in s.ops}
+    missing = sorted(set(registered()) - covered - set(EXEMPT))
+    assert not missing, f"ops without a row in tests/graph/cases_*.py: {', '.join(missing)}"
+
+
+def test_exemptions_are_needed() -> None:
+    covered = {c.op for c in CASES} | {op for s in SCRIPTS for op in s.ops}
+    assert all(reason.strip() for reason in EXEMPT.values())
+    assert sorted(set(EXEMPT) - (set(registered()) - covered)) == []
+
+
+def test_every_differentiable_op_has_a_gradient_row() -> None:
+    """A rule that no row differentiates is a rule that nobody has checked."""
+    checked = {c.op for c in CASES if c.grad} | {op for s in SCRIPTS for op in s.ops} | set(EXEMPT)
+    rules = {name for name, op in registered().items() if op.gradient is not None and Trait.STATEFUL not in op.traits}
+    missing = sorted(rules - checked)
+    assert not missing, f"ops with a gradient rule that no row checks: {', '.join(missing)}"
