@@ -1,4 +1,4 @@
-"""Everything on this machine: the in-process target, and clusters of real processes.
+"""Clusters of real processes on this machine.
 
 `LocalCluster` starts one process per task, waits until all answer and takes them down whatever happens: each process holds the read
 end of a pipe whose other end only the parent has, and ends when it closes. So even `kill -9` of the parent leaves no orphan.
@@ -16,54 +16,14 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from ..codegen.unit import Unit
 from ..graph.errors import UnavailableError
-from ..graph.graph import Graph
-from ..graph.settings import setting
-from ..placer.cluster import Cluster, ClusterSpec, local_devices
-from .client import InProcess
-from .config import ConfigProto
-from .master import Master
+from ..placer.cluster import ClusterSpec
 from .waiting import ConnectionPool
 from .wire import Message
-from .worker import Worker
-
-LOCAL_TASK = "/job:localhost/replica:0/task:0"
-
-
-def in_process(graph: Graph, config: ConfigProto) -> InProcess:
-    """The target of a session without servers: one task, no sockets, no threads."""
-    devices = local_devices(LOCAL_TASK, config.device_count, setting("DOVETAIL_EMULATE_GPUS"))
-    worker = Worker(LOCAL_TASK, devices, default_container="localhost")
-    master = Master(LOCAL_TASK, _OwnWorker(worker))
-    return InProcess(master, worker, graph, config)
-
-
-class _OwnWorker:
-    """`Peers` of a master that has only its own worker."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-
-    def devices(self, config: ConfigProto) -> Cluster:
-        return Cluster(self._worker.devices, self._worker.task)
-
-    def register(self, task: str, program: str, session: str, units: Sequence[Unit], seed: int, isolated: bool) -> int:
-        self._worker.register(program, session, units, seed=seed, isolated=isolated)
-        return self._worker.devices[0].incarnation
-
-    def release(self, task: str, programs: Sequence[str]) -> None:
-        self._worker.release(programs)
-
-    def close_session(self, task: str, session: str) -> None:
-        self._worker.close_session(session)
-
-    def reset(self, task: str, containers: Sequence[str]) -> None:
-        self._worker.reset(containers)
 
 
 class LocalCluster:
@@ -77,6 +37,8 @@ class LocalCluster:
         emulate_gpus: emulated GPUs of each task, by job or for all.
         start_timeout_s: how long to wait until all tasks answer.
         environment: more environment variables for the tasks.
+        piped: jobs whose output (and error output) does not go where this process's goes, but to a pipe that the caller must read:
+            `process(job, i).stdout`.
 
     Raises:
         UnavailableError: a task ended, or did not answer in time; all others are taken down then.
@@ -95,6 +57,7 @@ class LocalCluster:
         emulate_gpus: int | Mapping[str, int] = 0,
         start_timeout_s: float = 30.0,
         environment: Mapping[str, str] | None = None,
+        piped: Collection[str] = (),
     ) -> None:
         unknown = set(programs or ()) - set(jobs)
         if unknown:
@@ -103,6 +66,7 @@ class LocalCluster:
         self._device_count = dict(device_count or {})
         self._emulate_gpus = emulate_gpus
         self._environment = dict(environment or {})
+        self._piped = frozenset(piped)
         self._processes: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
         tasks = [(job, i) for job, count in jobs.items() for i in range(count)]
         self._tasks_per_core = max(1, len(tasks))
@@ -151,8 +115,14 @@ class LocalCluster:
         }  # fmt: skip
         if gpus:
             environment["DOVETAIL_EMULATE_GPUS"] = str(gpus)
+        piped = job in self._piped
         self._processes[job, task_index] = subprocess.Popen(
-            command, stdin=subprocess.PIPE, env=environment, start_new_session=True  # Ctrl-C is the parent's to handle
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE if piped else None,
+            stderr=subprocess.STDOUT if piped else None,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is the parent's to handle
         )
 
     def wait_until_up(self, timeout_s: float = 30.0) -> None:
@@ -171,9 +141,12 @@ class LocalCluster:
                 for address, _ in connections.poll(0.05):
                     waiting.pop(address, None)
                 for job, i in waiting.values():
-                    code = self._processes[job, i].poll()
+                    process = self._processes[job, i]
+                    code = process.poll()
                     if code is not None:
-                        raise UnavailableError(None, None, f"The process of /job:{job}/task:{i} ended with status {code} before it answered; its output says why")
+                        said = process.stdout.read().decode(errors="replace").strip() if process.stdout else ""
+                        why = f":\n{said}" if said else "; its output says why"
+                        raise UnavailableError(None, None, f"The process of /job:{job}/task:{i} ended with status {code} before it answered{why}")
                 if waiting and time.monotonic() > deadline:
                     names = ", ".join(f"/job:{job}/task:{i} at {a}" for a, (job, i) in waiting.items())
                     raise UnavailableError(None, None, f"No answer within {timeout_s:.0f} s from {names}")
@@ -224,6 +197,8 @@ def _take_down(processes: dict[tuple[str, int], subprocess.Popen[bytes]], grace_
         except subprocess.TimeoutExpired:
             p.kill()
             p.wait()
+        if p.stdout is not None:
+            p.stdout.close()
 
 
 def _reserved_port() -> socket.socket:

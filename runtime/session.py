@@ -7,6 +7,7 @@ signature only send the fed values to the tasks that take part, and wait for the
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -19,10 +20,11 @@ from ..graph.errors import AbortedError, CancelledError, NotFoundError, OpError
 from ..graph.graph import Graph, default_session, get_default_graph
 from ..graph.node import Tensor
 from ..placer.cluster import DeviceInfo
-from .client import Remote, Target
 from .config import ConfigProto, RunMetadata, RunOptions, check_config
 from .fetches import Fetches, feed_value, parse_feeds, parse_fetches
+from .in_process import in_process
 from .master import Part
+from .target import Target
 
 SCHEMES = ("zmq://", "grpc://")  # the second is what TensorFlow's programs write; the wire is the same
 
@@ -75,10 +77,10 @@ class Session:
         self._closed = False
         self._contexts: list[AbstractContextManager[Any]] = []
         if target:
+            from .remote import Remote  # ZeroMQ is loaded by those who use it
+
             self._target: Target = Remote(address_of(target), self._config)
         else:
-            from .local import in_process
-
             self._target = in_process(self._graph, self._config)
 
     # --- what it is ------------------------------------------------------------------------------------------------
@@ -240,10 +242,8 @@ class Session:
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
-            try:
+            with contextlib.suppress(Exception):  # an interpreter that is shutting down may have taken anything away
                 self.close()
-            except Exception:  # an interpreter that is shutting down may have taken anything away
-                pass
 
     @staticmethod
     def reset(target: str, containers: Sequence[str] | None = None, config: ConfigProto | None = None) -> None:
@@ -252,7 +252,7 @@ class Session:
         Raises:
             NotFoundError: a target of unknown form. UnavailableError: nobody answers there.
         """
-        from .client import reset_cluster
+        from .remote import reset_cluster
 
         reset_cluster(address_of(target), list(containers or ()), check_config(config))
 

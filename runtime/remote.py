@@ -1,12 +1,11 @@
-"""The client's side of a session: one interface, `Target`, with two ways to serve it.
+"""A session's target on a cluster of servers.
 
-`InProcess` runs everything in this process, without sockets or extra threads. `Remote` talks to servers: control calls go to the
-target's master; each step goes straight to the tasks that take part, and their answers come straight back.
+Control calls go to the target's master; each step goes straight to the tasks that take part, and their answers come straight back.
 
-Theory of a remote step. The caller's own thread sends one message per task and waits for one answer from each; no other thread
-is involved. While it waits it pings the tasks that owe an answer. A task that answers neither within the peer timeout is taken
-for dead; a task whose process has been restarted since is recognised by its incarnation. Either way, and when any task reports
-an error, the others are told to abort the step, and the caller gets one error that names the task. So a step always ends.
+Theory of a step. The caller's own thread sends one message per task and waits for one answer from each; no other thread is
+involved. While it waits it pings the tasks that owe an answer. A task that answers neither within the peer timeout is taken for
+dead; a task whose process has been restarted since is recognised by its incarnation. Either way, and when any task reports an
+error, the others are told to abort the step, and the caller gets one error that names the task. So a step always ends.
 """
 
 from __future__ import annotations
@@ -15,82 +14,18 @@ import contextlib
 import itertools
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from ..graph.errors import InternalError, OpError
+from ..graph.errors import OpError
 from ..graph.graph import Graph
 from ..graph.serialize import graph_to_bytes
-from ..placer.cluster import DeviceInfo
 from .config import ConfigProto
-from .master import Master, Part, device_from_fields
+from .master import Part, device_from_fields
 from .transport import Connections
 from .waiting import ConnectionPool, Wait, call, error_of
 from .wire import Message
-from .worker import Worker
 
 CLOSE_S = 1.0  # closing a session waits no longer for its master: a dead one has lost the session anyway
-
-
-class Target(Protocol):
-    """What a `Session` needs of whatever runs its steps."""
-
-    devices: tuple[DeviceInfo, ...]
-
-    def extend(self, graph: Graph) -> None:
-        """Make nodes that were added to the graph known."""
-        ...
-
-    def prepare(self, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str]) -> list[Part]:
-        """Make a signature ready to run."""
-        ...
-
-    def run(self, parts: Sequence[Part], feeds: Mapping[str, Any], timeout_s: float | None) -> dict[str, Any]:
-        """Run one step; the values of all fetches by name."""
-        ...
-
-    def close(self) -> None:
-        """End the session."""
-        ...
-
-
-class InProcess:
-    """A session in this process: one task, `/job:localhost`, whose worker runs in the caller's thread."""
-
-    def __init__(self, master: Master, worker: Worker, graph: Graph, config: ConfigProto) -> None:
-        self._master = master
-        self._worker = worker
-        self._session = master.create_session(config, graph)
-        self._numbers = itertools.count(1)
-        self.devices = self._session.cluster.devices
-
-    def extend(self, graph: Graph) -> None:
-        """Nothing to do: the master sees the user's own graph."""
-
-    def prepare(self, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str]) -> list[Part]:
-        """As `Target.prepare`."""
-        return self._master.prepare(self._session.handle, fetches, targets, feeds)
-
-    def run(self, parts: Sequence[Part], feeds: Mapping[str, Any], timeout_s: float | None) -> dict[str, Any]:
-        """As `Target.run`. The worker has no pool, so the step has ended when `start` returns."""
-        outcome: list[Mapping[str, Any] | OpError] = []
-        values: dict[str, Any] = {}
-        for part in parts:
-            number = next(self._numbers)
-            self._worker.start(number, part.program, feeds, outcome.append)
-            if not outcome:
-                waits = "; ".join(self._worker.waits_for(number))
-                self._worker.abort(number, "The step cannot go on")
-                raise InternalError(None, None, f"The step cannot go on: {waits}")
-            result = outcome.pop()
-            if isinstance(result, OpError):
-                raise result
-            values.update(result)
-        return values
-
-    def close(self) -> None:
-        """As `Target.close`."""
-        self._master.close_session(self._session.handle)
-        self._worker.close()
 
 
 class Remote:
@@ -190,10 +125,8 @@ class Remote:
         if self._closed:
             return
         self._closed = True
-        try:
+        with contextlib.suppress(OpError):
             self._call(Message("close_session", {"request": 0, "session": self._handle}), "closed", CLOSE_S)
-        except OpError:
-            pass
         self._connections.close()
 
 

@@ -1,0 +1,32 @@
+"""What a session needs of whatever runs its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from ..graph.graph import Graph
+from ..placer.cluster import DeviceInfo
+from .master import Part
+
+
+class Target(Protocol):
+    """What a `Session` needs of whatever runs its steps."""
+
+    devices: tuple[DeviceInfo, ...]
+
+    def extend(self, graph: Graph) -> None:
+        """Make nodes that were added to the graph known."""
+        ...
+
+    def prepare(self, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str]) -> list[Part]:
+        """Make a signature ready to run."""
+        ...
+
+    def run(self, parts: Sequence[Part], feeds: Mapping[str, Any], timeout_s: float | None) -> dict[str, Any]:
+        """Run one step; the values of all fetches by name."""
+        ...
+
+    def close(self) -> None:
+        """End the session."""
+        ...
