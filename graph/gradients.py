@@ -213,7 +213,7 @@ def _ones_for(y: Tensor, name: str) -> Tensor:
         dims: Tensor = constant(np.array(y.dims, np.int32), name="Shape")
     else:
         dims = shape(y)
-    with y.graph.name_scope(name):
+    with y.graph.name_scope(name) as scope:
         return apply("Fill", (dims, constant(1, y.dtype.base, name="Const")), None, scope)
 
 

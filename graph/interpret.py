@@ -65,7 +65,7 @@ class Interpreter:
         with np.errstate(all="ignore"):
             for node in execution_order(wanted, values):
                 self._run_node(node, values)
-        results = [_read(values[e]) if isinstance(e, Tensor) else None for e in elements]
+        results = [_read(e, values[e]) if isinstance(e, Tensor) else None for e in elements]
         return results if many else results[0]
 
     def _feed(self, feeds: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -86,7 +86,7 @@ class Interpreter:
         if op.reference is None:
             raise _not_fed(node)
         takes_place = op.ref_inputs
-        inputs = [values[t] if i in takes_place else _read(values[t]) for i, t in enumerate(node.inputs)]
+        inputs = [values[t] if i in takes_place else _read(t, values[t]) for i, t in enumerate(node.inputs)]
         attrs = op.kernel_attrs(node.attrs)
         try:
             if op.is_stateful:
@@ -157,9 +157,9 @@ def _topological(nodes: list[Node], needs: dict[Node, list[Node]]) -> list[Node]
     return order
 
 
-def _read(value: Any) -> Any:
-    """A value as it is; a variable's place as the variable's value at this moment."""
-    return value.read() if isinstance(value, VariableState) else value
+def _read(tensor: Tensor, value: Any) -> Any:
+    """A value as it is, a handle too; a reference variable's place as the variable's value at this moment."""
+    return value.read() if tensor.dtype.is_ref and isinstance(value, VariableState) else value
 
 
 def _not_fed(node: Node) -> InvalidArgumentError:

@@ -43,7 +43,8 @@ class NumpyMath:
     floor, ceil, round, trunc, sign, abs = np.floor, np.ceil, np.rint, np.trunc, np.sign, np.abs
     isnan, isinf, isfinite = np.isnan, np.isinf, np.isfinite
     logical_and, logical_or, logical_xor, logical_not = np.logical_and, np.logical_or, np.logical_xor, np.logical_not
-    erf, erfc, lgamma, digamma = _special("erf"), _special("erfc"), _special("gammaln"), _special("psi")
+    erf, erfc = staticmethod(_special("erf")), staticmethod(_special("erfc"))
+    lgamma, digamma = staticmethod(_special("gammaln")), staticmethod(_special("psi"))
 
     @staticmethod
     def where(condition: Any, a: Any, b: Any) -> Any:

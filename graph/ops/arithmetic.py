@@ -19,6 +19,7 @@ from ..opdef import Attrs, Output, Trait
 from ..opdef import define as define_op
 from ..scalar_math import reference_of
 from ..shape import merge
+from ..static_value import static_value
 from .broadcasting import unbroadcast
 from .common import allowed, binary, define_elementwise, same_type, unary
 
@@ -272,16 +273,19 @@ _pow = reference_of(lambda m, x, y: m.pow(x, y))
 
 
 def _pow_gradient(node: Node, grad: Tensor) -> Pair:
-    from .compare import greater, where_v2
+    from .compare import equal, greater, where_v2
     from .math import log
 
     x, y = node.inputs
     z = node.outputs[0]
-    one = np.ones((), y.dtype.base.np)
     # x ** y is not differentiable in y at x <= 0; TensorFlow takes log(x) as 0 there, so that no NaN comes out.
     positive = greater(x, 0)
     log_x = where_v2(positive, log(where_v2(positive, x, 1)), 0)
-    return unbroadcast(x, y, multiply(grad, multiply(y, power(x, subtract(y, one)))), multiply(grad, multiply(z, log_x)))
+    less = subtract(y, 1)
+    exponent = static_value(y)
+    if exponent is None or not np.all(exponent):
+        less = where_v2(equal(y, 0), 1, less)  # x ** 0 has no slope, even at x = 0, where x ** -1 is infinite
+    return unbroadcast(x, y, multiply(grad, multiply(y, power(x, less))), multiply(grad, multiply(z, log_x)))
 
 
 define_elementwise(
