@@ -166,7 +166,7 @@ def _records(graph: Graph, start: int) -> Iterator[bytes]:
                 node,
                 node,
                 f"Node '{node.name}' ({node.type}) made at {node.source} cannot be saved or sent: {e}. "
-                "An attr is None, a bool, a number, text, bytes, an element type, an array, or a tuple of those.",
+                "An attr is None, a bool, a number, text, bytes, a dtype, an array, or a tuple of those.",
             ) from None
         if len(record) > MAX_RECORD:
             raise InvalidArgumentError(

@@ -258,7 +258,7 @@ class Variable(TensorOperators):
         with self.graph.control_dependencies(None), self.graph.colocate_with(self.op):
             return apply(
                 "InitializedValue",
-                (self._handle, self._initial_value),
+                (self._handle, self._initializer.inputs[1]),
                 None,
                 f"{self.op.name}/initialized_value",
             )
@@ -480,7 +480,7 @@ class ResourceVariable(Variable):
     def assign_sub(
         self, delta: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
-        """A node that subtracts `delta` atomically: the variable after it, or (`read_value=False`) the node."""
+        """A node that subtracts `delta`, atomically; result as of `assign_add`."""
         return self._change("AssignSubVariableOp", delta, name, read_value)
 
     def _change(self, op: str, value: TensorLike, name: str | None, read_value: bool) -> Any:

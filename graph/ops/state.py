@@ -26,7 +26,7 @@ from ..dtypes import DType, as_dtype, bool_, int32, int64, resource
 from ..errors import InvalidArgumentError, OutOfRangeError
 from ..node import Node, Tensor
 from ..opdef import Attrs, Cost, Output, Trait, define, nbytes, size
-from ..shape import Dims, as_dims, compatible, is_static, merge, text
+from ..shape import Dims, as_dims, compatible, merge, text
 from ..state import Context, VariableState
 
 Array = np.ndarray[Any, Any]
@@ -186,8 +186,9 @@ def _infer_assign_resource(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[O
 
 
 def _store(state: VariableState, value: Array, dims: Dims) -> None:
-    # Where the static shape knows less than the value that is there, that value's shape is the one to keep.
-    state.assign(value, state.read().shape if not is_static(dims) and state.is_initialized else dims)
+    # The value that is there says more than the static shape: another graph, or an assignment without
+    # validation, may have given it another one.
+    state.assign(value, state.read().shape if state.is_initialized else dims)
 
 
 def _assign(context: Context, state: VariableState, value: Array, *, validate_shape: bool) -> VariableState:
