@@ -1,14 +1,14 @@
-"""What the nodes of a graph demand together: groups that share a device, and the devices that each group may have.
+"""What the nodes of a graph demand together: groups that share a device, and the devices each may have.
 
-Nodes must share a device for two reasons: one takes the *place* of a variable that the other gives out (a reference or
-resource edge), or the user said so (`colocate_with`). Both relations are equivalences, so groups are the classes of a
-union-find; each group carries one `Constraint`, the sum of its members' requests. Merging two groups merges their
-constraints field by field and intersects their device types; a contradiction is an error, found at the first pair that
-shows it, in the order that SEMANTICS d.3 gives.
+Nodes must share a device for two reasons: one takes the *place* of a variable that the other gives out (a
+reference or resource edge), or the user said so (`colocate_with`). Both relations are equivalences, so
+groups are the classes of a union-find. Each group carries one `Constraint`, the sum of its members'
+requests. Merging two groups merges their constraints field by field and intersects their device types; a
+contradiction is an error, found at the first pair that shows it.
 
-Almost all nodes of a large graph are in no group but their own, and ask for one of a few devices. So constraints are
-interned: a node keeps a small number, `start` and `merge` work once per distinct case, and the candidate devices are
-found once per distinct constraint.
+Almost all nodes of a large graph are in no group but their own, and ask for one of a few devices. So
+constraints are interned: a node keeps a small number, `start` and `merge` work once per distinct case, and
+the candidate devices are found once per distinct constraint.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def type_rank(device_type: str) -> tuple[int, str]:
 
 
 def is_state_source(node: Node) -> bool:
-    """Whether the node gives out a place where state lives: no inputs, one output of reference or resource type."""
+    """Whether the node gives out a place of state: no inputs, one output of reference or resource type."""
     return (
         not node.inputs
         and len(node.outputs) == 1
@@ -42,7 +42,7 @@ def is_state_source(node: Node) -> bool:
 
 
 def is_generator(node: Node) -> bool:
-    """Whether the node makes one value out of nothing (Const, Placeholder, a handle): its consumers decide where it is."""
+    """Whether the node makes one value out of nothing (Const, Placeholder, a handle)."""
     return not node.inputs and len(node.outputs) == 1 and not node.outputs[0].dtype.is_ref
 
 
@@ -66,7 +66,10 @@ class Constraint:
 
 
 class Candidates(NamedTuple):
-    """The devices that a constraint admits, best first (numbers of `Cluster.devices`), and what was given up to get them."""
+    """The devices that a constraint admits, as numbers of `Cluster.devices`, best first.
+
+    `given_up` says in words what soft placement gave up to get them; '' when nothing.
+    """
 
     devices: tuple[int, ...]
     given_up: str
@@ -76,12 +79,12 @@ class Candidates(NamedTuple):
         return self.devices[0]
 
 
-class Conflict(Exception):
+class ConflictError(Exception):
     """Two constraints that cannot hold together."""
 
 
 class Constraints:
-    """The distinct constraints of one placement, by number. Grows while groups are formed; the numbers keep their meaning."""
+    """The distinct constraints of one placement, by number. The table grows, the numbers stay."""
 
     def __init__(self, cluster: Cluster, soft: bool) -> None:
         self.cluster = cluster
@@ -106,7 +109,8 @@ class Constraints:
         """The constraint of a node by itself.
 
         Raises:
-            InvalidArgumentError: its request is malformed. Conflict: no device in the cluster has a kernel for it.
+            InvalidArgumentError: its request is malformed.
+            ConflictError: no device in the cluster has a kernel for it.
         """
         types = tuple(t for t in node.opdef.device_types if t in self._types_present)
         on_master = Trait.HOST_ONLY in node.opdef.traits
@@ -115,16 +119,17 @@ class Constraints:
             return self._number(Constraint(spec, ANYWHERE, spec, types, on_master))
         request = parse_strict(node.device)
         if not types:
-            raise Conflict(
-                f"No OpKernel was registered to support Op '{node.type}': it runs on {_and(node.opdef.device_types)}, "
-                f"and the cluster's devices are of type {_and(sorted(self._types_present))}"
+            raise ConflictError(
+                f"No OpKernel was registered to support Op '{node.type}': it runs on "
+                f"{_and(node.opdef.device_types)}, and the cluster's devices are of type "
+                f"{_and(sorted(self._types_present))}"
             )
         return self._number(
             Constraint(request, request if is_state_source(node) else ANYWHERE, ANYWHERE, types, on_master)
         )
 
     def merge(self, a: int, b: int) -> int:
-        """The constraint of two groups that become one. Raises Conflict."""
+        """The constraint of two groups that become one. Raises ConflictError."""
         if a == b:
             return a
         found = self._merged.get((a, b))
@@ -138,10 +143,10 @@ class Constraints:
             resource_ = merge(a.resource, b.resource)
             requested = merge(a.requested, b.requested, soft=self.soft)
         except InvalidArgumentError as e:
-            raise Conflict(e.message) from None
+            raise ConflictError(e.message) from None
         types = _common_types(a.types, b.types)
         if not types:
-            raise Conflict(
+            raise ConflictError(
                 "no device type supports both of those nodes and the other nodes colocated with them: "
                 f"{_and(a.types)} on one side, {_and(b.types)} on the other"
             )
@@ -154,10 +159,10 @@ class Constraints:
         )
 
     def follow(self, source: int, consumer: int) -> int:
-        """The constraint of a consumer that takes a place from `source`: where the requests contradict each other, the source's.
+        """The constraint of a consumer of a place: where its request contradicts the source's, the source's.
 
         Raises:
-            Conflict: two places, or two devices from earlier steps, contradict each other.
+            ConflictError: two places, or two devices from earlier steps, contradict each other.
         """
         src, dst = self._all[source], self._all[consumer]
         for kind, mine, theirs in (
@@ -165,9 +170,9 @@ class Constraints:
             ("resource", src.resource, dst.resource),
         ):
             if not is_compatible(mine, theirs):
-                raise Conflict(
-                    "Cannot place the graph because a reference or resource edge connects colocation groups with "
-                    f"incompatible {kind} devices: {mine} vs. {theirs}"
+                raise ConflictError(
+                    "Cannot place the graph because a reference or resource edge connects colocation groups "
+                    f"with incompatible {kind} devices: {mine} vs. {theirs}"
                 )
         if is_compatible(src.requested, dst.requested):
             return consumer
@@ -175,7 +180,7 @@ class Constraints:
         return self._number(Constraint(requested, dst.resource, dst.assigned, dst.types, dst.on_master))
 
     def gives_up(self, a: int, b: int) -> bool:
-        """Whether merging two groups gives up a device type or index that both ask for differently (soft placement only)."""
+        """Whether merging two groups gives up a device type or index (soft placement only)."""
         return self.soft and not is_compatible(self._all[a].requested, self._all[b].requested)
 
     def candidates(self, number: int) -> Candidates:
@@ -211,11 +216,11 @@ class Constraints:
         return tuple(sorted(found, key=lambda i: self._preference(i, c.types)))
 
     def _preference(self, device: int, types: Sequence[str]) -> tuple[bool, str, int, str]:
-        """The master's task first, then tasks by name; within a task the best device type, then devices by name.
+        """The master's task first, then tasks by name; in a task the best device type, then devices by name.
 
-        TensorFlow puts the device type before the task, so that a node without a request goes to some other task's GPU
-        when the master has none. Here it stays on the master's task: what users are promised (no task named: the master's).
-        Where all tasks have devices of the same types, both orders choose the same device.
+        TensorFlow puts the device type before the task, so that a node without a request goes to some other
+        task's GPU when the master has none. Here it stays with the master, as users are promised. Where all
+        tasks have devices of the same types, both orders choose the same device.
         """
         name = self.cluster.devices[device].name
         return name.task_name != self.cluster.master, name.task_name, types.index(name.device_type), str(name)
@@ -254,7 +259,7 @@ class Note(NamedTuple):
 
 
 class Groups:
-    """The colocation groups of a graph: for each node (by index) its group's root, and each root's constraint.
+    """The colocation groups of a graph: for each node (by index) its group's root, and what the root demands.
 
     Attributes:
         constraints: the table that numbers refer to.
@@ -286,7 +291,7 @@ class Groups:
         return self.constraints[self.number[self.find(i)]]
 
     def join(self, a: int, b: int) -> None:
-        """Make two nodes' groups one. Raises Conflict, and changes nothing then."""
+        """Make two nodes' groups one. Raises ConflictError, and changes nothing then."""
         a, b = self.find(a), self.find(b)
         if a == b:
             return
@@ -314,8 +319,9 @@ class Groups:
         return [j for j in self.shared if self.find(j) == root] or [i]
 
 
-class Unplaceable(Exception):
-    """A contradiction, with the nodes at which it shows: the node itself, and the one it cannot be with (or None).
+class UnplaceableError(Exception):
+    """A contradiction: `reason`, the `node` at which it shows, and the `other` that it cannot be with, or
+    None.
 
     `edge` says that a reference or resource edge joins them, rather than the user's colocation.
     """
@@ -327,7 +333,7 @@ class Unplaceable(Exception):
 
 def form_groups(
     nodes: Sequence[Node], size: int, cluster: Cluster, assigned: Mapping[str, str], soft: bool
-) -> tuple[Groups, Unplaceable | None]:
+) -> tuple[Groups, UnplaceableError | None]:
     """Group the nodes and sum up what each group demands (SEMANTICS d.2, d.3).
 
     Args:
@@ -344,7 +350,7 @@ def form_groups(
         _start(groups, nodes, assigned)
         _follow_places(groups, nodes)
         _follow_users(groups, nodes)
-    except Unplaceable as e:
+    except UnplaceableError as e:
         return groups, e
     return groups, None
 
@@ -368,9 +374,9 @@ def _start_one(constraints: Constraints, node: Node, assigned: str | None) -> in
     try:
         return constraints.start(node, assigned)
     except InvalidArgumentError as e:
-        raise Unplaceable(e.message, node) from None
-    except Conflict as e:
-        raise Unplaceable(str(e), node) from None
+        raise UnplaceableError(e.message, node) from None
+    except ConflictError as e:
+        raise UnplaceableError(str(e), node) from None
 
 
 def _follow_places(groups: Groups, nodes: Sequence[Node]) -> None:
@@ -390,8 +396,8 @@ def _follow_places(groups: Groups, nodes: Sequence[Node]) -> None:
                 continue
             try:
                 followed = constraints.follow(number[a], number[b])
-            except Conflict as e:
-                raise Unplaceable(str(e), node, source, edge=True) from None
+            except ConflictError as e:
+                raise UnplaceableError(str(e), node, source, edge=True) from None
             if followed != number[b]:
                 groups.notes.append(
                     Note(
@@ -401,10 +407,10 @@ def _follow_places(groups: Groups, nodes: Sequence[Node]) -> None:
                 number[b] = followed
             try:
                 groups.join(a, b)
-            except Conflict as e:
-                raise Unplaceable(
-                    "Nodes were connected by a reference connection (requiring them to be on the same device), but the two nodes "
-                    f"were assigned two different devices: {e}",
+            except ConflictError as e:
+                raise UnplaceableError(
+                    "Nodes were connected by a reference connection (requiring them to be on the same "
+                    f"device), but the two nodes were assigned two different devices: {e}",
                     node, source, edge=True,
                 ) from None  # fmt: skip
 
@@ -428,9 +434,9 @@ def _follow_users(groups: Groups, nodes: Sequence[Node]) -> None:
                 continue
             try:
                 groups.join(node.index, other.index)
-            except Conflict as e:
+            except ConflictError as e:
                 if not groups.constraints.soft:
-                    raise Unplaceable(
+                    raise UnplaceableError(
                         f"Cannot colocate nodes '{node.name}' and '{other.name}': {e}", node, other
                     ) from None
                 groups.notes.append(

@@ -1,7 +1,7 @@
 """Why a node is where it is, or cannot be anywhere: the placer's decisions and refusals in words.
 
-A refusal says what was asked for and where in the user's program, which two requests contradict each other, who else is in
-the group, and which devices there are: what a user needs to mend it.
+A refusal says what was asked for and where in the user's program, which two requests contradict each other,
+who else is in the group, and which devices there are: what a user needs to mend it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 
 if TYPE_CHECKING:
-    from .constraints import Groups, Unplaceable
+    from .constraints import Groups, UnplaceableError
     from .place import Decision
 
 _SHOWN = 20  # members or devices listed; nobody reads more, and the rest is counted
@@ -59,7 +59,7 @@ def describe(decision: Decision, graph: Graph) -> str:
     return "\n".join(lines)
 
 
-def unplaceable(found: Unplaceable, graph: Graph, groups: Groups) -> InvalidArgumentError:
+def unplaceable(found: UnplaceableError, graph: Graph, groups: Groups) -> InvalidArgumentError:
     """The error for a contradiction met while groups were formed."""
     node, other = found.node, found.other
     lines = [found.reason]
@@ -68,7 +68,7 @@ def unplaceable(found: Unplaceable, graph: Graph, groups: Groups) -> InvalidArgu
     else:
         if found.edge:
             lines.append(
-                f"'{node.name}' takes the place of the state that '{other.name}' gives out, so both must share a device."
+                f"'{node.name}' takes the place of state that '{other.name}' gives out: both go together."
             )
         lines.append("These requests contradict each other:")
         lines += [story(n) for n in _contradiction(node, other, graph, groups)]
@@ -88,15 +88,17 @@ def cannot_assign(node: Node, graph: Graph, groups: Groups) -> InvalidArgumentEr
     if own == required:
         if reason.startswith("no device matches"):
             text = (
-                f"'{node.name}' was explicitly assigned to {node.device} but available devices are [ {_devices(groups)} ]. "
+                f"'{node.name}' was explicitly assigned to {node.device} but available devices are "
+                f"[ {_devices(groups)} ]. "
                 "Make sure the device specification refers to a valid device."
             )
         else:
             text = f"Could not satisfy explicit device specification '{node.device}' because {reason}."
     else:
         text = (
-            f"Could not satisfy explicit device specification '{node.device}' because the node '{node.name}' was colocated "
-            f"with a group of nodes that required incompatible device '{required}'; {reason}."
+            f"Could not satisfy explicit device specification '{node.device}' because the node "
+            f"'{node.name}' was colocated with a group of nodes that required incompatible device "
+            f"'{required}'; {reason}."
         )
     lines = [f"Cannot assign a device for operation {node.name}: {text}", story(node)]
     lines += _group(node, graph, groups)
@@ -105,7 +107,7 @@ def cannot_assign(node: Node, graph: Graph, groups: Groups) -> InvalidArgumentEr
 
 
 def _contradiction(node: Node, other: Node, graph: Graph, groups: Groups) -> Iterable[Node]:
-    """The smallest set of nodes whose own requests contradict each other: one from each group, else the two nodes."""
+    """The smallest set of nodes whose own requests contradict each other: one of each group."""
     a, b = groups.constraint(node.index), groups.constraint(other.index)
     for mine, theirs in ((a.requested, b.requested), (a.resource, b.resource), (a.assigned, b.assigned)):
         for field in ("job", "replica", "task", "device_type", "device_index"):
@@ -136,7 +138,8 @@ def _group(node: Node, graph: Graph, groups: Groups) -> list[str]:
         return []
     shown = [graph.nodes[i] for i in members[:_SHOWN]]
     lines = [
-        f"Colocation group of '{node.name}' ({len(members)} nodes), which together require '{groups.constraint(node.index).requested}':"
+        f"Colocation group of '{node.name}' ({len(members)} nodes), which together require "
+        f"'{groups.constraint(node.index).requested}':"
     ]
     lines += [
         f"  '{m.name}' ({m.type}) requested '{m.device}', kernels for {', '.join(m.opdef.device_types)}"

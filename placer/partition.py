@@ -1,15 +1,17 @@
 """Cutting a placed graph: for every device the steps it runs, joined by channels.
 
-A value that another device needs is sent right after it is made and received just before its first use. It crosses once per
-destination, however many nodes there use it. Between tasks the destination is the *task*: a value that two devices of
-a remote task need crosses the network once, to the device that uses it first, and is sent on from there inside the task.
-A control edge crosses as an empty message of its own.
+A value that another device needs is sent right after it is made and received just before its first use. It
+crosses once per destination, however many nodes there use it. Between tasks the destination is the *task*: a
+value that two devices of a remote task need crosses the network once, to the device that uses it first, and
+is sent on from there inside the task. A control edge crosses as an empty message of its own.
 
-The steps of all partitions follow one global order of the graph's nodes, in which every send stands before its receive. So
-no set of partitions can wait for each other in a circle: the step that comes first in the global order can always run.
+The steps of all partitions follow one global order of the graph's nodes, in which every send stands before
+its receive. So no set of partitions can wait for each other in a circle: the step that comes first in the
+global order can always run.
 
-A reference (the place of a TF1 variable) does not travel; its value does, read at the moment in the global order at which the
-consumer uses it. So a graph gives the same numbers on one device and on twenty. Such reads are not shared between consumers.
+A reference (the place of a TF1 variable) does not travel; its value does, read at the moment in the global
+order at which the consumer uses it. So a graph gives the same numbers on one device and on twenty. Such
+reads are not shared between consumers.
 
 Fed values come straight from the client to every partition that needs them; they never cross between devices.
 """
@@ -111,10 +113,11 @@ def task_of(device: str) -> str:
 def needed(
     graph: Graph, fetches: Iterable[Tensor] = (), targets: Iterable[Node] = (), feeds: Iterable[Tensor] = ()
 ) -> list[Node]:
-    """The nodes that one step runs, in the global order: what fetches and targets depend on, up to the fed tensors.
+    """The nodes that one step runs, in the global order: what fetches and targets depend on, up to feeds.
 
-    The order is that of creation; where control edges were added against it later, the closest order that they allow.
-    A node all of whose used outputs are fed is not run. A placeholder that is fed satisfies control edges from it.
+    The order is that of creation; where control edges were added against it later, the closest order that
+    they allow. A node is not run when all its outputs that are used are fed. A placeholder that is fed
+    satisfies the control edges from it.
     """
     fed = set(feeds)
     seen = bytearray(len(graph.nodes))
@@ -183,7 +186,8 @@ def partition(
         fetches: tensors that the client gets; one that is fed comes back without any partition.
 
     Returns:
-        the partitions of the devices that have something to run, in the order in which they first do, and the channels.
+        the partitions of the devices that have something to run, in the order in which they first do, and the
+        channels.
     """
     cut = _Cut(set(feeds), {n.index: device_of(n) for n in nodes})
     for node in nodes:
@@ -195,8 +199,8 @@ def partition(
 class _Cut:
     """The lists that partitioning fills; it walks the nodes once, in the global order.
 
-    A send belongs right behind the step that makes its value, but is known only when the first consumer is met. So sends are
-    kept apart, by that step, until the end.
+    A send belongs right behind the step that makes its value, but is known only when the first consumer is
+    met. So sends are kept apart, by that step, until the end.
     """
 
     fed: set[Tensor]

@@ -4,15 +4,17 @@ The pass has four parts, each near-linear in nodes and edges:
 
 1. `form_groups` sums up what each colocation group demands (constraints.py);
 2. each distinct constraint gets its candidate devices, best first;
-3. nodes get devices in order of creation: the first candidate, except that a node which only looks at its input's shape, or
-   only passes it on, stays with its input. The first member of a group to be placed decides for the group;
-4. nodes that make a value out of nothing (constants, placeholders, handles) come last: they go where all their consumers are.
+3. nodes get devices in order of creation: the first candidate, except that a node which only looks at its
+   input's shape, or only passes it on, stays with its input. A group goes with its first member;
+4. nodes that make a value out of nothing (constants, placeholders, handles) come last: they go where all
+   their consumers are.
 
-Nothing is balanced and nothing is random: the same graph gets the same devices on any machine. Only nodes that share a
-group or stay with their input depend on each other; all others are placed as arrays, class by class.
+Nothing is balanced and nothing is random: the same graph gets the same devices on any machine. Only nodes
+that share a group or stay with their input depend on each other; all others are placed as arrays, class by
+class.
 
-What follows for an unpinned node: the best device of the master's task. For `/job:ps/task:0`: the best device of that
-task. For `/job:ps`: of its first task, or of the master's own task if that is in the job.
+What follows for an unpinned node: the best device of the master's task. For `/job:ps/task:0`: the best
+device of that task. For `/job:ps`: of its first task, or of the master's own task if that is in the job.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ from .cluster import Cluster
 from .constraints import Candidates, Groups, form_groups, is_generator
 from .explain import cannot_assign, describe, unplaceable
 
-Ints = npt.NDArray[np.int32]
+Ints = npt.NDArray[np.signedinteger[Any]]
+Flags = npt.NDArray[np.bool_]
 UNPLACED = -1
 
 
@@ -56,7 +59,9 @@ class Rule(IntEnum):
 
 _RULES = {
     Rule.NONE: "not placed",
-    Rule.FIRST: "first candidate: the master's task comes first, then tasks by name; in a task the best device type",
+    Rule.FIRST: (
+        "first candidate: the master's task comes first, then tasks by name; in a task the best device type"
+    ),
     Rule.ONLY: "the only candidate",
     Rule.ASSIGNED: "it holds state, and keeps the device that it had in earlier steps",
     Rule.GROUP: "with the member of its colocation group that was placed first",
@@ -213,13 +218,13 @@ class Placement:
         )
 
     def explain(self, node: Node | str) -> str:
-        """Why a node is where it is: request, blocks, group, candidates, what dropped each other device, the choice."""
+        """Why a node is where it is: request, blocks, group, candidates, what dropped others, the choice."""
         i = self._index_of(node)
         return describe(self.decision(self.graph.nodes[i]), self.graph)
 
     @property
     def relaxations(self) -> tuple[Relaxation, ...]:
-        """Each request that is not met, in order of creation, and each colocation that soft placement ignored."""
+        """Each request that is not met, and each colocation that was ignored, in order of creation."""
         groups, all_nodes = self._groups, self.graph.nodes
         notes: dict[int, list[str]] = {}
         for note in groups.notes:
@@ -257,7 +262,8 @@ class Placement:
         return tuple(r for _, r in sorted(out, key=lambda pair: pair[0]))
 
     def __repr__(self) -> str:
-        return f"<dt.Placement of {len(self._nodes)} nodes on {len(np.unique(self.index[self.index >= 0]))} of {len(self._names)} devices>"
+        used = len(np.unique(self.index[self.index >= 0]))
+        return f"<dt.Placement of {len(self._nodes)} nodes on {used} of {len(self._names)} devices>"
 
 
 def _meets(request: str, cluster: Cluster, device: int) -> bool:
@@ -279,13 +285,13 @@ def place(
     Args:
         graph: the graph; it is not changed.
         cluster: the devices, and the master's task.
-        assigned: complete device names that nodes had in earlier steps, by node name; those that hold state keep them.
+        assigned: complete device names from earlier steps, by node name; stateful nodes keep them.
         allow_soft_placement: give up a device type or index that cannot be had; never a job or task.
         nodes: place only these (nodes of the graph, in order of creation), with what they need among them.
 
     Raises:
-        InvalidArgumentError: a request is malformed, has no device, or contradicts another; the text names the node, the
-            requests with their source lines, and the devices that exist.
+        InvalidArgumentError: a request is malformed, has no device, or contradicts another; the text names
+            the node, the requests with their source lines, and the devices that exist.
     """
     nodes = list(graph.nodes) if nodes is None else nodes
     size = max((n.index for n in nodes), default=-1) + 1
@@ -293,176 +299,162 @@ def place(
     groups, contradiction = form_groups(nodes, size, cluster, assigned, allow_soft_placement)
     if contradiction is not None:
         raise unplaceable(contradiction, graph, groups)
-    index, rules = _assign(graph, nodes, size, groups, assigned)
-    return Placement(graph, cluster, allow_soft_placement, nodes, index, rules, groups)
-
-
-def _assign(
-    graph: Graph, nodes: Sequence[Node], size: int, groups: Groups, assigned: Mapping[str, str]
-) -> tuple[Ints, Any]:
-    """Parts 2 to 4: the device and the rule of every node."""
-    number = np.array(groups.number, np.int32)
-    device = np.full(size, UNPLACED, np.int32)
-    rules = np.zeros(size, np.uint8)
-    edges = _Edges(nodes, size)
-
-    late = np.zeros(size, bool)
-    special = np.zeros(size, bool)  # what needs to be looked at one by one
-    special[[i for i in groups.shared if i < size]] = True
-    stays: dict[OpDef, bool] = {}
-    for node in nodes:
-        opdef = node.opdef
-        if not node.inputs:
-            late[node.index] = is_generator(node)
-        elif opdef not in stays:
-            stays[opdef] = Trait.METADATA in opdef.traits or opdef.name == "Identity"
-        if node.inputs and stays[opdef]:
-            special[node.index] = True
-    if assigned:
-        for node in nodes:
-            if node.opdef.is_stateful and node.name in assigned:
-                special[node.index], late[node.index] = True, False
-
-    present = number >= 0
-    alone = np.flatnonzero(present & ~special & ~late)
-    failed = _assign_by_class(alone, number, groups, device, rules)
-    chosen: dict[int, int] = {}
-    one_by_one = np.flatnonzero(present & special & ~late)
-    _assign_in_order(one_by_one, graph, groups, edges, assigned, device, rules, chosen, stop=failed)
-    if failed is not None:
-        raise cannot_assign(graph.nodes[failed], graph, groups)
-    _assign_generators(np.flatnonzero(present & late), graph, groups, edges, device, rules, chosen)
-    return device, rules
+    work = _Pass(graph, nodes, size, groups, assigned)
+    work.run()
+    return Placement(graph, cluster, allow_soft_placement, nodes, work.device, work.rule, groups)
 
 
 class _Edges:
-    """All edges, data and control, as arrays of node indices; an edge to a node that is not placed is left out."""
+    """All edges between placed nodes, data and control, as arrays of node indices."""
 
     def __init__(self, nodes: Sequence[Node], size: int) -> None:
         at = np.array([n.index for n in nodes], np.int32)
         data = np.array([t.op.index for n in nodes for t in n.inputs], np.int32)
         control = np.array([c.index for n in nodes for c in n.control_inputs], np.int32)
-        src = np.concatenate([data, control])
-        dst = np.concatenate([
-            np.repeat(at, [len(n.inputs) for n in nodes]), np.repeat(at, [len(n.control_inputs) for n in nodes]),
-        ])  # fmt: skip
-        inside = np.zeros(size, bool)
+        to_data = np.repeat(at, [len(n.inputs) for n in nodes])
+        to_control = np.repeat(at, [len(n.control_inputs) for n in nodes])
+        src, dst = np.concatenate([data, control]), np.concatenate([to_data, to_control])
+        inside = np.zeros(size + 1, bool)  # the last entry stands for all higher indices
         inside[at] = True
-        kept = (src < size) & inside[np.minimum(src, size - 1)] if size else np.zeros(0, bool)
+        kept = inside[np.minimum(src, size)]
         self.src, self.dst = src[kept], dst[kept]
         self.out_degree = np.bincount(self.src, minlength=size)
         self.in_degree = np.bincount(self.dst, minlength=size)
         self.a_consumer = np.full(
             size, -1, np.int32
-        )  # one consumer of each node; all there is when it has only one
+        )  # one of each node's consumers, so the only one if it is
         self.a_consumer[self.src] = self.dst
 
 
-def _assign_by_class(alone: Any, number: Ints, groups: Groups, device: Ints, rules: Any) -> int | None:
-    """Place nodes that depend on no other; returns the first that cannot be placed."""
-    failed: int | None = None
-    classes = number[alone]
-    first = np.zeros(int(classes.max(initial=-1)) + 1, np.int32)
-    rule = np.zeros(len(first), np.uint8)
-    for c in np.unique(classes).tolist():
-        found = groups.constraints.candidates(c)
-        if found.devices:
-            first[c], rule[c] = found.first, _plain_rule(found)
-        else:
-            here = int(alone[np.flatnonzero(classes == c)[0]])
-            failed = here if failed is None else min(failed, here)
-    device[alone] = first[classes]
-    rules[alone] = rule[classes]
-    return failed
+class _Pass:
+    """Parts 2 to 4. `device` and `rule` hold the result, by node index."""
+
+    def __init__(
+        self, graph: Graph, nodes: Sequence[Node], size: int, groups: Groups, assigned: Mapping[str, str]
+    ) -> None:
+        self.graph, self.nodes, self.groups, self.assigned = graph, nodes, groups, assigned
+        self.edges = _Edges(nodes, size)
+        self.device = np.full(size, UNPLACED, np.int32)
+        self.rule = np.zeros(size, np.uint8)
+        self.chosen: dict[int, int] = {}  # root of a group that several nodes share -> its device
+
+    def run(self) -> None:
+        """Place all nodes; raise at the first, in TensorFlow's order, that cannot be placed."""
+        number = np.array(self.groups.number, np.int32)
+        dependent, late = self._sort_out()
+        present = number >= 0
+        alone = np.flatnonzero(present & ~dependent & ~late)
+        failed = self._by_class(alone, number[alone])
+        self._in_order(np.flatnonzero(present & dependent & ~late), failed)
+        if failed is not None:
+            raise cannot_assign(self.graph.nodes[failed], self.graph, self.groups)
+        self._with_consumers(np.flatnonzero(present & late))
+
+    def _sort_out(self) -> tuple[Flags, Flags]:
+        """Which nodes depend on others of theirs, and which come last."""
+        dependent, late = np.zeros(len(self.device), bool), np.zeros(len(self.device), bool)
+        dependent[self.groups.shared] = True
+        stays: dict[OpDef, bool] = {}
+        for node in self.nodes:
+            opdef = node.opdef
+            if not node.inputs:
+                late[node.index] = is_generator(node)
+                continue
+            stay = stays.get(opdef)
+            if stay is None:
+                stay = stays[opdef] = Trait.METADATA in opdef.traits or opdef.name == "Identity"
+            if stay:
+                dependent[node.index] = True
+        if self.assigned:
+            kept = [n.index for n in self.nodes if self._is_kept(n)]
+            dependent[kept], late[kept] = True, False
+        return dependent, late
+
+    def _is_kept(self, node: Node) -> bool:
+        return node.opdef.is_stateful and node.name in self.assigned
+
+    def _by_class(self, alone: Ints, classes: Ints) -> int | None:
+        """Place nodes that depend on no other; returns the first that cannot be placed."""
+        failed: list[int] = []
+        first = np.zeros(int(classes.max(initial=-1)) + 1, np.int32)
+        rule = np.zeros(len(first), np.uint8)
+        for c in np.unique(classes).tolist():
+            found = self.groups.constraints.candidates(c)
+            if found.devices:
+                first[c], rule[c] = found.first, _plain_rule(found)
+            else:
+                failed.append(int(alone[np.argmax(classes == c)]))
+        self.device[alone] = first[classes]
+        self.rule[alone] = rule[classes]
+        return min(failed, default=None)
+
+    def _in_order(self, indices: Ints, stop: int | None) -> None:
+        """Place nodes that depend on their group or their input, in order of creation, up to `stop`."""
+        for i in indices.tolist():
+            if stop is not None and i > stop:
+                return
+            node = self.graph.nodes[i]
+            root = self.groups.find(i)
+            d, rule = self.chosen.get(root, UNPLACED), Rule.GROUP
+            if d == UNPLACED:
+                found = self._candidates(i, root)
+                d, rule = found.first, _plain_rule(found)
+                if self._is_kept(node):
+                    rule = Rule.ASSIGNED
+                elif len(found.devices) > 1 and (stays := self._stays_with_input(node)):
+                    beside = int(self.device[node.inputs[0].op.index])
+                    if beside in found.devices:
+                        d, rule = beside, stays
+                if i in self.groups:
+                    self.chosen[root] = d
+            self.device[i], self.rule[i] = d, rule
+
+    def _candidates(self, i: int, root: int) -> Candidates:
+        found = self.groups.constraints.candidates(self.groups.number[root])
+        if not found.devices:
+            raise cannot_assign(self.graph.nodes[i], self.graph, self.groups)
+        return found
+
+    def _stays_with_input(self, node: Node) -> Rule | None:
+        if not node.inputs:
+            return None
+        if Trait.METADATA in node.opdef.traits:
+            return Rule.METADATA
+        i, edges = node.index, self.edges
+        if node.device or node.opdef.name != "Identity" or edges.in_degree[i] != 1 or edges.out_degree[i] > 1:
+            return None
+        after = self.graph.nodes[edges.a_consumer[i]].device if edges.out_degree[i] else ""
+        return Rule.IDENTITY if node.inputs[0].op.device == after else None
+
+    def _with_consumers(self, indices: Ints) -> None:
+        """Place nodes that make a value out of nothing where their consumers are, if that is one place."""
+        device, size = self.device, len(self.device)
+        is_late = np.zeros(size, bool)
+        is_late[indices] = True
+        ends = is_late[self.edges.src]
+        src, dst = self.edges.src[ends], self.edges.dst[ends]
+        # Lowest and highest device among the consumers: equal when there is one. A consumer that is late
+        # itself is nowhere yet (-1); the few nodes that have such ones are looked at again at their turn.
+        low, high = np.full(size, np.iinfo(np.int32).max, np.int32), np.full(size, UNPLACED, np.int32)
+        np.minimum.at(low, src, device[dst])
+        np.maximum.at(high, src, device[dst])
+        has_late_consumer = set(src[is_late[dst]].tolist())
+        together = np.where(low == high, low, UNPLACED).tolist()
+        for i in indices.tolist():
+            root = self.groups.find(i)
+            d, rule = self.chosen.get(root, UNPLACED), Rule.GROUP
+            if d == UNPLACED:
+                found = self._candidates(i, root)
+                d, rule = found.first, _plain_rule(found)
+                if i in has_late_consumer:
+                    places = set(device[dst[src == i]].tolist())
+                    together[i] = places.pop() if len(places) == 1 else UNPLACED
+                if len(found.devices) > 1 and together[i] in found.devices:
+                    d, rule = together[i], Rule.CONSUMERS
+                if i in self.groups:
+                    self.chosen[root] = d
+            self.device[i], self.rule[i] = d, rule
 
 
 def _plain_rule(found: Candidates) -> Rule:
     return Rule.ONLY if len(found.devices) == 1 else Rule.FIRST
-
-
-def _assign_in_order(
-    indices: Any, graph: Graph, groups: Groups, edges: _Edges, assigned: Mapping[str, str], device: Ints, rules: Any, chosen: dict[int, int],
-    stop: int | None,
-) -> None:  # fmt: skip
-    """Place nodes that depend on their group or their input, in order of creation."""
-    all_nodes = graph.nodes
-    for i in indices.tolist():
-        if stop is not None and i > stop:
-            return
-        node = all_nodes[i]
-        root = groups.find(i)
-        d, rule = chosen.get(root, UNPLACED), Rule.GROUP
-        if d == UNPLACED:
-            found = groups.constraints.candidates(groups.number[root])
-            if not found.devices:
-                raise cannot_assign(node, graph, groups)
-            d, rule = found.first, _plain_rule(found)
-            if node.name in assigned and node.opdef.is_stateful:
-                rule = Rule.ASSIGNED
-            elif len(found.devices) > 1 and (stays := _stays_with_input(node, all_nodes, edges)):
-                beside = int(device[node.inputs[0].op.index])
-                if beside in found.devices:
-                    d, rule = beside, stays
-            if i in groups:
-                chosen[root] = d
-        device[i], rules[i] = d, rule
-
-
-def _stays_with_input(node: Node, all_nodes: Sequence[Node], edges: _Edges) -> Rule | None:
-    if not node.inputs:
-        return None
-    if Trait.METADATA in node.opdef.traits:
-        return Rule.METADATA
-    i = node.index
-    if node.device or node.opdef.name != "Identity" or edges.in_degree[i] != 1 or edges.out_degree[i] > 1:
-        return None
-    after = all_nodes[edges.a_consumer[i]].device if edges.out_degree[i] else ""
-    return Rule.IDENTITY if node.inputs[0].op.device == after else None
-
-
-def _assign_generators(
-    indices: Any,
-    graph: Graph,
-    groups: Groups,
-    edges: _Edges,
-    device: Ints,
-    rules: Any,
-    chosen: dict[int, int],
-) -> None:
-    """Place nodes that make a value out of nothing with their consumers, if those are all in one place."""
-    size = len(device)
-    # Lowest and highest device among the consumers: equal when there is one. Another generator, which is not placed yet, counts as
-    # nowhere (-1); the few generators that have such consumers are looked at again when their turn comes.
-    low, high = (
-        np.full(size, len(groups.constraints.cluster.devices), np.int32),
-        np.full(size, UNPLACED, np.int32),
-    )
-    is_late = np.zeros(size, bool)
-    is_late[indices] = True
-    ends = is_late[edges.src]
-    src, dst = edges.src[ends], edges.dst[ends]
-    np.minimum.at(low, src, device[dst])
-    np.maximum.at(high, src, device[dst])
-    to_late: dict[int, list[int]] = {}
-    for s, t in zip(src[is_late[dst]].tolist(), dst[is_late[dst]].tolist(), strict=True):
-        to_late.setdefault(s, []).append(t)
-    lows, highs = low.tolist(), high.tolist()
-    number, find, candidates = groups.number, groups.find, groups.constraints.candidates
-    for i in indices.tolist():
-        root = find(i)
-        d, rule = chosen.get(root, UNPLACED), Rule.GROUP
-        if d == UNPLACED:
-            found = candidates(number[root])
-            if not found.devices:
-                raise cannot_assign(graph.nodes[i], graph, groups)
-            d, rule = found.first, _plain_rule(found)
-            if len(found.devices) > 1:
-                one = lows[i] == highs[i]
-                if i in to_late:
-                    one = len(set(device[dst[src == i]].tolist())) == 1
-                    highs[i] = int(device[to_late[i][0]])
-                if one and highs[i] in found.devices:
-                    d, rule = highs[i], Rule.CONSUMERS
-            if i in groups:
-                chosen[root] = d
-        device[i], rules[i] = d, rule

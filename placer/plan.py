@@ -1,0 +1,286 @@
+"""The plan of a step: where every node runs, why, and what crosses between devices.
+
+A plan is a value. It can be made without any server running, from a graph and a description of a cluster; a
+session makes the same plan from the same inputs before it runs a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ..graph.device import DeviceName, DeviceSpec, parse_strict
+from ..graph.errors import InvalidArgumentError
+from ..graph.graph import Graph, get_default_graph
+from ..graph.node import Node, Tensor
+from ..graph.opdef import Cost
+from .cluster import Cluster, ClusterDef, ClusterSpec, DeviceInfo
+from .cost import work
+from .partition import Channel, Partition, Partitioned, needed, partition
+from .place import Placement, Relaxation
+from .place import place as place_nodes
+from .report import render, short, size_text
+
+STRATEGIES = ("rules",)
+
+
+@dataclass(frozen=True, eq=False)  # no slots: the cached views live in the instance
+class Plan:
+    """What a step will do. `print(plan)` shows it.
+
+    Attributes:
+        graph: the graph.
+        cluster: the devices.
+        decisions: the device of every node of the graph, with the decision behind each.
+        partitioned: what each device runs in this step.
+        fetches: names of the tensors that the step returns.
+        targets: names of the nodes that it runs for their effect.
+        feeds: names of the tensors that it is given.
+    """
+
+    graph: Graph
+    cluster: Cluster
+    decisions: Placement
+    partitioned: Partitioned
+    fetches: tuple[str, ...]
+    targets: tuple[str, ...]
+    feeds: tuple[str, ...]
+
+    @cached_property
+    def requested(self) -> dict[str, str]:
+        """Node name -> what it asks for, canonical; '' when it asks for nothing. All nodes of the graph."""
+        return {n.name: n.device for n in self.decisions}
+
+    @cached_property
+    def placement(self) -> dict[str, str]:
+        """Node name -> complete device name. All nodes of the graph, also those the step does not run."""
+        return self.decisions.as_dict()
+
+    @property
+    def partitions(self) -> dict[str, Partition]:
+        """Device -> what it runs, in order."""
+        return self.partitioned.partitions
+
+    @property
+    def channels(self) -> list[Channel]:
+        """What crosses between devices."""
+        return self.partitioned.channels
+
+    @cached_property
+    def relaxations(self) -> tuple[Relaxation, ...]:
+        """The requests that are not met, each with the reason."""
+        return self.decisions.relaxations
+
+    @cached_property
+    def cost(self) -> dict[str, Cost]:
+        """Device -> arithmetic operations and memory traffic of one step; unknown sizes count as 1."""
+        return {device: work(p.nodes) for device, p in self.partitions.items()}
+
+    def explain(self, name: str | Node | Tensor) -> str:
+        """Why a node is where it is, and where its values go. KeyError when there is no such node.
+
+        The text gives its request, each device block around it with its source line, its colocation group,
+        the candidates, what dropped each other device, and the rule that chose.
+        """
+        node = self._node(name)
+        lines = [self.decisions.explain(node)]
+        values = {t.name for t in node.outputs} | {f"^{node.name}"}
+        for c in self.channels:
+            if c.name in values:
+                how = "control edge" if c.control else size_text(c.bytes)
+                lines.append(f"  sent as {c.name} ({how}) {short(c.source)} -> {short(c.destination)}")
+        return "\n".join(lines)
+
+    def why_not(self, name: str | Node | Tensor, device: str) -> str:
+        """Why a node is not on a device, which may be named in part (`/job:ps/task:0`).
+
+        Raises:
+            KeyError: there is no such node. InvalidArgumentError: not one device of the cluster has that
+                name.
+        """
+        node = self._node(name)
+        decision = self.decisions.decision(node)
+        wanted = str(_device(device, self.cluster))
+        if wanted == decision.chosen:
+            return f"'{node.name}' is on {wanted}: {decision.rule.text}"
+        for r in decision.rejected:
+            if r.device == wanted:
+                return f"'{node.name}' cannot be on {wanted}: {r.reason}"
+        return f"'{node.name}' could be on {wanted}, but got {decision.chosen}: {decision.rule.text}"
+
+    def to_networkx(self) -> Any:
+        """A `networkx.MultiDiGraph` of the nodes that the step runs.
+
+        Vertices are node names, with `op`, `device` and `requested`. Edges have `name` (the tensor, or
+        `^node`), `control`, and `crosses` (whether source and destination are on different devices).
+        """
+        import networkx as nx
+
+        out: Any = nx.MultiDiGraph()
+        where = {n.name: device for device, p in self.partitions.items() for n in p.nodes}
+        for p in self.partitions.values():
+            for n in p.nodes:
+                out.add_node(n.name, op=n.type, device=p.device, requested=n.device)
+        for p in self.partitions.values():
+            for n in p.nodes:
+                for before, name in [
+                    *((t.op, t.name) for t in n.inputs),
+                    *((c, f"^{c.name}") for c in n.control_inputs),
+                ]:
+                    if before.name in where and name not in self.feeds:
+                        crosses = where[before.name] != p.device
+                        out.add_edge(before.name, n.name, name=name, control=name[0] == "^", crosses=crosses)
+        return out
+
+    def _node(self, name: str | Node | Tensor) -> Node:
+        element = self.graph.as_graph_element(name)
+        return element.op if isinstance(element, Tensor) else element
+
+    def __str__(self) -> str:
+        return render(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"<dt.Plan of {len(self.decisions)} nodes, {len(self.partitions)} partitions, "
+            f"{len(self.channels)} channels>"
+        )
+
+
+def place(
+    graph: Graph | None,
+    cluster: Cluster | ClusterSpec | ClusterDef | Mapping[str, Any] | None = None,
+    *,
+    fetches: Any = None,
+    targets: Any = None,
+    feeds: Any = None,
+    master: str | None = None,
+    devices: Mapping[str, Sequence[str]] | None = None,
+    allow_soft_placement: bool = False,
+    strategy: str = "rules",
+) -> Plan:
+    """Plan a step; no server has to run.
+
+    Args:
+        graph: the graph; None: the default graph.
+        cluster: a live cluster, or jobs with their tasks as `train.ClusterSpec` takes them, or numbers of
+            tasks
+            (`{"ps": 2, "worker": 2}`); None: one local task.
+        fetches: tensors (or nodes) that the step returns, one or a list, as objects or names.
+        targets: nodes that it runs for their effect. With neither fetches nor targets: all nodes.
+        feeds: tensors that it is given; None: all placeholders.
+        master: the task that the session talks to, such as `/job:worker/task:0`; None: the first task of the
+            job `chief`, `master` or `worker`, else of the first job by name.
+        devices: job -> its tasks' devices, `{"worker": ["cpu:0", "gpu:0"]}`; a job not named has `cpu:0`.
+        allow_soft_placement: give up a device type or index that cannot be had.
+        strategy: `rules`: TensorFlow's.
+
+    Raises:
+        InvalidArgumentError: the graph cannot be placed, or a device or task is malformed or not there.
+        ValueError, KeyError, TypeError: a fetch, target or feed is not in the graph; no such strategy; no
+            such job.
+
+    >>> plan = dt.place(graph, {"ps": 2, "worker": 1}, fetches=loss, devices={"worker": ["cpu:0", "gpu:0"]})
+    >>> print(plan.explain("dense/MatMul"))
+    """
+    if strategy not in STRATEGIES:
+        raise ValueError(f"There is no placement strategy {strategy!r}; strategies: {', '.join(STRATEGIES)}")
+    graph = get_default_graph() if graph is None else graph
+    found = cluster if isinstance(cluster, Cluster) else make_cluster(cluster, devices, master)
+    returned, run = _elements(graph, fetches), _elements(graph, targets)
+    fed = [t for t in _elements(graph, feeds) if isinstance(t, Tensor)]
+    if feeds is None:
+        fed = [n.outputs[0] for n in graph.nodes if n.type == "Placeholder"]
+    tensors = [t for t in returned if isinstance(t, Tensor)]
+    nodes = [e.op if isinstance(e, Tensor) else e for e in run] + [n for n in returned if isinstance(n, Node)]
+    if fetches is None and targets is None:
+        nodes = list(graph.nodes)
+    decisions = place_nodes(graph, found, allow_soft_placement=allow_soft_placement)
+    steps = needed(graph, tensors, nodes, fed)
+    return Plan(
+        graph,
+        found,
+        decisions,
+        partition(steps, decisions.device_of, feeds=fed, fetches=tensors),
+        fetches=tuple(t.name for t in tensors),
+        targets=tuple(n.name for n in nodes),
+        feeds=tuple(t.name for t in fed),
+    )
+
+
+def make_cluster(
+    jobs: ClusterSpec | ClusterDef | Mapping[str, Any] | None,
+    devices: Mapping[str, Sequence[str]] | None = None,
+    master: str | None = None,
+) -> Cluster:
+    """A cluster that does not run: its jobs, their devices and the master's task, as `place` takes them."""
+    tasks = _tasks(jobs)
+    listed = dict(devices or {})
+    unknown = sorted(listed.keys() - {job for job, _ in tasks})
+    if unknown:
+        raise ValueError(f"devices names jobs that the cluster does not have: {', '.join(unknown)}")
+    infos = [
+        DeviceInfo(_full_name(job, task, text), None, False, 0)
+        for job, task in tasks
+        for text in listed.get(job, ("cpu:0",))
+    ]
+    if master is None:
+        names = [job for job, _ in tasks]
+        job = next((j for j in ("chief", "master", "worker") if j in names), min(names))
+        return Cluster(tuple(infos), f"/job:{job}/replica:0/task:{min(t for j, t in tasks if j == job)}")
+    spec = parse_strict(master if master.startswith("/") else f"/{master}")
+    if spec.job is None or (spec.job, spec.task or 0) not in tasks:
+        known = ", ".join(f"/job:{j}/task:{t}" for j, t in tasks)
+        raise InvalidArgumentError(
+            None, None, f"The master '{master}' is no task of the cluster; its tasks: {known}"
+        )
+    return Cluster(tuple(infos), f"/job:{spec.job}/replica:0/task:{spec.task or 0}")
+
+
+def _tasks(jobs: ClusterSpec | ClusterDef | Mapping[str, Any] | None) -> list[tuple[str, int]]:
+    """(job, task index) of every task."""
+    if jobs is None:
+        return [("localhost", 0)]
+    if isinstance(jobs, Mapping):
+        jobs = {
+            job: [f"{job}{i}:0" for i in range(n)] if isinstance(n, int) else n for job, n in jobs.items()
+        }
+    spec = ClusterSpec(jobs)
+    tasks = [(job, task) for job in spec.jobs for task in spec.task_indices(job)]
+    if not tasks:
+        raise ValueError("The cluster has no tasks")
+    return tasks
+
+
+def _full_name(job: str, task: int, device: str) -> DeviceName:
+    spec = DeviceSpec.from_string(device)
+    if spec.device_type is None or spec.device_index is None:
+        raise InvalidArgumentError(
+            None, None, f"'{device}' of job '{job}' names no device; write it as 'cpu:0' or 'gpu:1'"
+        )
+    return DeviceName(job, 0, task, spec.device_type, spec.device_index)
+
+
+def _device(name: str, cluster: Cluster) -> DeviceName:
+    """The one device of the cluster that a name, which may be partial, stands for."""
+    found = cluster.matching(DeviceSpec.from_string(name))
+    if len(found) != 1:
+        listed = ", ".join(map(str, found or cluster.devices))
+        raise InvalidArgumentError(
+            None,
+            None,
+            f"'{name}' names {'several devices' if found else 'no device'} of the cluster: {listed}",
+        )
+    return found[0].name
+
+
+def _elements(graph: Graph, given: Any) -> list[Tensor | Node]:
+    """One or many tensors, nodes or names as elements of the graph."""
+    if given is None:
+        return []
+    if isinstance(given, Mapping) or (isinstance(given, Iterable) and not isinstance(given, (str, Tensor))):
+        many = [given] if hasattr(given, "_as_graph_element") else list(given)
+    else:
+        many = [given]
+    return [graph.as_graph_element(x) for x in many]
