@@ -1,0 +1,134 @@
+"""The command `dovetail`. Each command imports what it needs when it runs, so that `dovetail --help` is quick."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="Build dataflow graphs, see where each part will run and why, and run them across processes.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended: 128 + SIGINT
+
+
+@app.command()
+def demo(
+    in_graph: Annotated[
+        bool, typer.Option("--in-graph", help="One client and one graph with a copy of the compute per worker.")
+    ] = False,
+    steps: Annotated[int | None, typer.Option(min=1, help="Updates made by all workers together.")] = None,
+    ps: Annotated[int, typer.Option(min=1, help="Parameter servers.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Workers.")] = 2,
+    out: Annotated[Path, typer.Option(help="Where plan.txt and graph.dtg go.", file_okay=False)] = Path(),
+) -> None:
+    """Train a reader of handwritten digits across processes of this machine, and show what ran where."""
+    from rich.console import Console
+
+    from .demo.data import DataMissing
+    from .demo.run import STEPS, Settings, run
+    from .demo.watch import DemoError
+
+    console = Console()
+    with _errors_explained(DataMissing, DemoError):
+        run(Settings(steps or STEPS, ps, workers, in_graph, out), console)
+
+
+@app.command()
+def devices(
+    target: Annotated[
+        str, typer.Option(help="A server of a cluster, zmq://host:port; without it: this machine.")
+    ] = "",
+) -> None:
+    """List the devices of this machine, or of a cluster."""
+    with _errors_explained():
+        import dovetail as tf
+
+        with tf.Session(target, graph=tf.Graph()) as session:
+            for device in session.list_devices():
+                print(device)
+
+
+@app.command()
+def server(
+    cluster: Annotated[
+        str | None, typer.Option(help='The cluster as JSON: {"ps": ["host:2222"], "worker": ["host:2223"]}.')
+    ] = None,
+    job: Annotated[str | None, typer.Option("--job", "-j", help="The job of this task.")] = None,
+    task: Annotated[int | None, typer.Option("--task", "-i", min=0, help="The index of this task in its job.")] = None,
+    cpus: Annotated[int, typer.Option(min=1, help="CPU devices of this task.")] = 1,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Allow an address that other machines can reach; clients are not authenticated.")
+    ] = False,
+) -> None:
+    """Serve one task of a cluster until Ctrl-C. Without --cluster, TF_CONFIG says which cluster and task."""
+    with _errors_explained():
+        import dovetail as tf
+
+        if cluster is None:
+            cluster, job, task = _from_environment(job, task)
+        try:
+            spec = json.loads(cluster)
+        except ValueError as e:
+            raise ValueError(f"--cluster={cluster!r} is no JSON ({e})") from None
+        config = tf.ConfigProto(device_count={"CPU": cpus})
+        with tf.train.Server(spec, job, task, config=config, insecure=insecure) as running:
+            for device in running.devices:
+                print(device)
+            print(f"Serving {running.task} at {running.target}; Ctrl-C ends it.", flush=True)
+            try:
+                running.join()
+            except KeyboardInterrupt:
+                print("Stopped.")
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from . import __version__
+
+    print(f"dovetail {__version__}")
+
+
+def _from_environment(job: str | None, task: int | None) -> tuple[str, str, int]:
+    """Cluster, job and task from TF_CONFIG; what was given on the command line wins."""
+    text = os.environ.get("TF_CONFIG", "")
+    try:
+        config = json.loads(text)
+        place = config.get("task", {})
+        return json.dumps(config["cluster"]), job or str(place["type"]), int(place["index"]) if task is None else task
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(
+            "Which cluster? Give --cluster, --job and --task, or set TF_CONFIG to JSON such as "
+            '{"cluster": {"ps": ["localhost:2222"]}, "task": {"type": "ps", "index": 0}}' + (f"; it is {text!r}" if text else "")
+        ) from None
+
+
+@contextmanager
+def _errors_explained(*also: type[Exception]) -> Iterator[None]:
+    """Turn errors that a person can mend into a line without a traceback, and Ctrl-C into a clean end."""
+    from .graph.errors import OpError
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("\nStopped; nothing is left running.", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    except (OpError, ValueError, TypeError, OSError, *also) as e:
+        print(f"error: {e}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

@@ -1,0 +1,63 @@
+"""What the demo says and leaves at the end: the plan, what crosses which wire, and two files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+from pathlib import Path
+
+import dovetail as tf
+
+from ..placer.cluster import Cluster
+from ..placer.partition import Channel
+from ..placer.plan import Plan
+from ..placer.report import short, size_text, table
+from .model import Replica
+
+PLAN_FILE, GRAPH_FILE = "plan.txt", "graph.dtg"
+
+
+def plan_of_step(session: tf.Session, replicas: Iterable[Replica]) -> Plan:
+    """The plan of one training step of these replicas, on the devices that the session found."""
+    devices = session.list_devices()  # the master's come first
+    cluster = Cluster(tuple(devices), devices[0].name.task_name)
+    replicas = list(replicas)
+    return tf.place(
+        session.graph,
+        cluster,
+        fetches=[f for r in replicas for f in (r.train_op, r.loss, r.global_step)],
+        feeds=[f for r in replicas for f in (r.images, r.labels)],
+    )
+
+
+def wires(plan: Plan) -> str:
+    """What crosses between tasks in a step, link by link: each tensor with its shape and size."""
+    crossing = sorted(
+        (c for c in plan.channels if c.crosses_tasks), key=lambda c: (c.source, c.destination, -c.bytes, c.name)
+    )
+    parts = []
+    for (source, destination), found in groupby(crossing, key=lambda c: (c.source, c.destination)):
+        channels = list(found)
+        total = size_text(sum(c.bytes for c in channels))
+        heading = f"{short(source)} -> {short(destination)}, {total} per step"
+        rows = [(f"  {c.name}", _shape(c), size_text(c.bytes)) for c in channels if not c.control]
+        control = sum(c.control for c in channels)
+        if control:
+            rows.append((f"  {control} control edge{'s' if control > 1 else ''}", "", ""))
+        parts.append(heading + "\n" + table(("  tensor", "value", "size"), rows))
+    return "\n\n".join(parts)
+
+
+def _shape(channel: Channel) -> str:
+    name = channel.dtype.name if channel.dtype is not None else ""
+    dims = "?" if channel.dims is None else ", ".join("?" if d is None else str(d) for d in channel.dims)
+    return f"{name} [{dims}]"
+
+
+def leave(plan: Plan, directory: Path) -> list[Path]:
+    """Write the plan as text, and the graph so that `dt.load_graph` can read it; the files written."""
+    directory.mkdir(parents=True, exist_ok=True)
+    plan_file, graph_file = directory / PLAN_FILE, directory / GRAPH_FILE
+    plan_file.write_text(f"{plan}\n\nWhat crosses which wire\n\n{wires(plan)}\n", encoding="utf-8")
+    tf.save_graph(plan.graph, graph_file)
+    return [plan_file, graph_file]

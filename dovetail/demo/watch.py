@@ -1,0 +1,88 @@
+"""Watching the cluster while it trains: its processes from outside, its parameters through a session."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+from typing import Any
+
+import dovetail as tf
+
+from ..graph.errors import OpError
+from .data import Digits
+from .model import Replica
+from .reports import Evaluated, Report, from_line
+
+
+class DemoError(Exception):
+    """The demo cannot go on; the text says why."""
+
+
+class Processes:
+    """The processes of the cluster: their output becomes reports, and an early end does not go unseen."""
+
+    def __init__(self, cluster: tf.LocalCluster, reports: queue.Queue[Report]) -> None:
+        self._cluster = cluster
+        for job, i in cluster.tasks:
+            pipe = cluster.process(job, i).stdout
+            threading.Thread(target=_read, args=(pipe, f"/job:{job}/task:{i}", reports), daemon=True).start()
+
+    def ended(self) -> list[tuple[str, str]]:
+        """The tasks whose processes have ended, each with how: none should while the demo runs."""
+        codes = [(job, i, self._cluster.process(job, i).poll()) for job, i in self._cluster.tasks]
+        return [(f"/job:{job}/task:{i}", _ended(code)) for job, i, code in codes if code is not None]
+
+
+def _read(pipe: Any, task: str, reports: queue.Queue[Report]) -> None:
+    with pipe:
+        for line in pipe:
+            reports.put(from_line(line.decode(errors="replace").rstrip(), task))
+
+
+def _ended(code: int) -> str:
+    if code >= 0:
+        return f"ended with status {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+class Evaluator:
+    """A further client of the cluster: tries the parameters on the held-out digits while they are being trained.
+
+    Nothing depends on what it finds; it is there to be looked at.
+    """
+
+    def __init__(
+        self, session: tf.Session, replica: Replica, digits: Digits, reports: queue.Queue[Report], every_s: float = 0.25
+    ) -> None:
+        self._call = session.make_callable([replica.accuracy, replica.predictions], [replica.images, replica.labels])
+        self._digits, self._reports, self._every_s = digits, reports, every_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def evaluate(self) -> tuple[float, Any]:
+        """Accuracy on all held-out digits, and the prediction for each."""
+        accuracy, predictions = self._call(self._digits.test_images, self._digits.test_labels)
+        return float(accuracy), predictions
+
+    def start(self) -> None:
+        """Evaluate again and again, from now on. The variables must be initialised. Starting twice does nothing."""
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop evaluating. Stopping twice, or before starting, does nothing."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=5.0)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every_s):
+            try:
+                accuracy, predictions = self.evaluate()
+            except (OpError, RuntimeError):  # a task is gone, or the session was closed: who watches those will say so
+                return
+            self._reports.put(Evaluated(accuracy, predictions))
