@@ -126,7 +126,9 @@ def execution_order(wanted: Iterable[Node], given: Mapping[Any, Any] | None = No
     while todo:
         node = todo.pop()
         if node not in needs:
-            needs[node] = list({t.op: None for t in node.inputs if t not in given} | dict.fromkeys(node.control_inputs))
+            # A placeholder that is given needs not run, so nothing waits for it.
+            before = (c for c in node.control_inputs if not (c.type == "Placeholder" and c.outputs[0] in given))
+            needs[node] = list({t.op: None for t in node.inputs if t not in given} | dict.fromkeys(before))
             todo.extend(needs[node])
     order = sorted(needs, key=lambda n: n.index)
     if all(before.index < node.index for node in order for before in needs[node]):
