@@ -53,7 +53,7 @@ def convert(value: TensorLike, dtype: Any = None, name: str | None = None, prefe
         if as_tensor is not None:
             tensor = as_tensor()
         elif isinstance(value, (list, tuple)) and _holds_tensor(value):
-            from .ops.array import stack
+            from .ops.joining import stack
 
             tensor = stack([convert(v, dtype) for v in value], name=name or "packed")
         else:
@@ -88,13 +88,16 @@ def _preferred(value: Any, prefer: DType | None) -> DType | None:
     return None
 
 
+_DEFAULT_TYPES = {"f": dtypes.float32, "i": dtypes.int32, "b": dtypes.bool_, "c": dtypes.complex128}  # by NumPy's kind
+
+
 def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
     """The NumPy array for a value, with TensorFlow's defaults: Python floats are float32, ints int32.
 
     Raises:
         TypeError: no element type fits, or an int does not fit into `dtype`. ValueError: ragged lists.
     """
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
         if dtype is None:
             found = as_dtype(array.dtype)
@@ -113,21 +116,19 @@ def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
     if array.dtype.kind in "USO":
         return _string_array(value, array, dtype)
     if dtype is None:
-        default = {"f": dtypes.float32, "i": dtypes.int32, "b": dtypes.bool_, "c": dtypes.complex128}.get(array.dtype.kind)
+        # A list of arrays keeps the arrays' own type; Python's numbers take TensorFlow's defaults.
+        default = None if _has_array(value) else _DEFAULT_TYPES.get(array.dtype.kind)
         dtype = default or as_dtype(array.dtype)
-        if array.size == 0 and array.dtype.kind == "f" and not _has_array(value):
-            dtype = dtypes.float32
-        elif _has_array(value):  # a list of arrays keeps the arrays' own type
-            dtype = as_dtype(array.dtype)
     if dtype is dtypes.string:
         raise TypeError(f"Expected text, got {_short(value)}")
     if dtype.is_integer and array.dtype.kind == "f" and array.size:
         raise TypeError(f"Expected {dtype.name}, got {_short(value)} of type float: a fraction would be lost; use dt.cast")
     if dtype.is_bool and array.dtype.kind != "b" and array.size:
         raise TypeError(f"Expected bool, got {_short(value)}")
-    if dtype.is_integer and array.size and (array.min() < dtype.min or array.max() > dtype.max):
+    converted = array.astype(dtype.np)
+    if dtype.is_integer and (converted != array).any():  # a number that does not fit wraps around
         raise TypeError(f"{_short(value)} does not fit into {dtype.name} ({dtype.min} to {dtype.max})")
-    return array.astype(dtype.np)
+    return converted
 
 
 def _string_array(value: Any, array: np.ndarray[Any, Any], dtype: DType | None) -> np.ndarray[Any, Any]:
@@ -142,8 +143,13 @@ def _string_array(value: Any, array: np.ndarray[Any, Any], dtype: DType | None) 
     return out
 
 
+_NUMBER_TYPES = frozenset({bool, int, float, complex})
+
+
 def _has_array(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
+        if _NUMBER_TYPES.issuperset(map(type, value)):  # at C's speed: a list may hold a million numbers
+            return False
         return any(_has_array(v) for v in value)
     return isinstance(value, (np.ndarray, np.generic))
 
@@ -155,7 +161,7 @@ def _short(value: Any) -> str:
 
 define(
     "Const",
-    infer=lambda inputs, attrs: [(as_dtype("string") if attrs["value"].dtype == object else as_dtype(attrs["value"].dtype), attrs["value"].shape)],
+    infer=lambda inputs, attrs: [(as_dtype(attrs["value"].dtype), attrs["value"].shape)],
     reference=lambda *, value: value,
 )
 
