@@ -126,7 +126,7 @@ def _checks_divisor(reference: Callable[..., Any]) -> Callable[..., Any]:
     """The reference of a division, refusing an integer zero."""
 
     def checked(x: Any, y: Any) -> Any:
-        if y.dtype.kind in "iu" and not np.all(y):
+        if x.size and y.dtype.kind in "iu" and not np.all(y):
             raise InvalidArgumentError(None, None, "Integer division by zero")
         return reference(x, y)
 

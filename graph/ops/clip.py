@@ -9,7 +9,7 @@ from ..build import TensorLike, convert
 from ..indexed_slices import IndexedSlices, map_values
 from ..node import Tensor
 from ..shape import merge
-from .arithmetic import divide, maximum, minimum, multiply, sqrt
+from .arithmetic import add, add_n, divide, maximum, minimum, multiply, sqrt, subtract
 from .compare import greater, where_v2
 from .reduce import reduce_sum
 
@@ -60,8 +60,6 @@ def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
     """
     if not isinstance(t_list, (list, tuple)):
         raise TypeError(f"t_list must be a list of tensors, not {t_list!r}")
-    from .arithmetic import add_n
-
     parts = [convert(t.values if isinstance(t, IndexedSlices) else t) for t in t_list if t is not None]
     if not parts:
         raise ValueError("global_norm needs at least one tensor")
@@ -88,9 +86,10 @@ def clip_by_global_norm(
         raise TypeError(f"t_list must be a list of tensors, not {t_list!r}")
     norm = global_norm(t_list, name) if use_norm is None else convert(use_norm, name="use_norm")
     with norm.graph.as_default(), norm.graph.name_scope(name or "clip_by_global_norm"):
-        # clip_norm / max(norm, clip_norm), written so that an infinite norm gives NaN: inf - inf.
-        scale = multiply(clip_norm, minimum(divide(1.0, norm), divide(1.0, clip_norm)))
-        scale = scale + (norm - norm)
+        limit = convert(clip_norm, dtype=norm.dtype.base, name="clip_norm")
+        scale = divide(limit, maximum(norm, limit))
+        # limit / inf is 0, which would hide the trouble; inf - inf is NaN, and any finite norm adds 0.
+        scale = add(scale, subtract(norm, norm))
         out: list[Any] = []
         for t in t_list:
             if t is None:

@@ -6,6 +6,7 @@ float16 and bfloat16 sums are accumulated in float32 and rounded once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from ..build import TensorLike, apply, constant, convert
 from ..dtypes import NUMBERS, DType, as_dtype, bfloat16, bool_, float16, int32, int64
+from ..errors import InvalidArgumentError
 from ..node import Node, Tensor
 from ..opdef import Attrs, Output, define
 from ..shape import Dims, is_static, text
@@ -92,12 +94,14 @@ def _prod(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
 
 
 def _mean(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
-    if x.dtype.kind == "f":
-        return np.mean(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
     total = np.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
-    count = x.size // max(total.size, 1)
+    count = math.prod(x.shape[a] for a in axis)
+    if x.dtype.kind == "f":
+        return total / x.dtype.type(count)  # of nothing: 0 / 0
+    if count == 0:
+        raise InvalidArgumentError(None, None, "The mean of no integers does not exist")
     # An integer mean is cut off towards zero.
-    return ((np.abs(total) // max(count, 1)) * np.sign(total)).astype(x.dtype)
+    return ((np.abs(total) // count) * np.sign(total)).astype(x.dtype)
 
 
 def _extreme(function: Any, empty: Callable[[Any], Any]) -> Callable[..., Any]:
@@ -247,7 +251,10 @@ def _reduce(
     keep = bool(one_of(keepdims, keep_dims, "keepdims", "keep_dims"))
     tensor = x if isinstance(x, Tensor) else convert(x, name="input_tensor", prefer=bool_ if op in ("Any", "All") else None)
     if axis is None:  # TensorFlow makes this Const beside the node, not under its name
-        return apply(op, (tensor, _all_axes(tensor)), {"keep_dims": keep}, name)
+        result = apply(op, (tensor, _all_axes(tensor)), {"keep_dims": keep}, name)
+        if not keep:
+            result.dims = ()  # even where the rank of what is reduced is unknown
+        return result
     if isinstance(axis, Tensor):
         return apply(op, (tensor, axis), {"keep_dims": keep}, name)
     with tensor.graph.name_scope(name or op) as scope:
