@@ -252,4 +252,13 @@ def _sum(parts: list[Any]) -> Any:
         return sum_slices(parts)
     from .ops.arithmetic import add_n
 
-    return add_n([p._as_tensor() if isinstance(p, IndexedSlices) else p for p in parts], name="AddN")
+    # As TensorFlow does: first on each device what is there, beside the first of it, so that one sum per device travels.
+    by_device: dict[str, list[Tensor]] = {}
+    for p in parts:
+        tensor: Tensor = p._as_tensor() if isinstance(p, IndexedSlices) else p
+        by_device.setdefault(tensor.device, []).append(tensor)
+    sums = []
+    for _, tensors in sorted(by_device.items()):
+        with tensors[0].graph.colocate_with(tensors[0].op, ignore_existing=True):
+            sums.append(add_n(tensors, name="AddN") if len(tensors) > 1 else tensors[0])
+    return add_n(sums, name="AddN") if len(sums) > 1 else sums[0]
