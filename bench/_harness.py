@@ -41,6 +41,8 @@ from rich.table import Table  # noqa: E402
 
 import dovetail  # noqa: E402
 
+# An interpreter that has the peer, where the running one has not. The option --peer-python sets it.
+PEER_PYTHON = "DOVETAIL_PEER_PYTHON"
 COMPARISONS = {"<=": operator.le, ">=": operator.ge}
 # Packages whose version can change a number: what Dovetail stands on, and the peers.
 VERSIONED = [
@@ -137,7 +139,13 @@ def main(title: str, rows: Callable[[bool], Iterable[Row]], argv: list[str] | No
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--quick", action="store_true", help="a short run: fewer and smaller cases")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write rows, machine and versions there")
+    parser.add_argument(
+        "--peer-python", metavar="PATH",
+        help=f"interpreter that has the peer, if the running one has not (or set {PEER_PYTHON})",
+    )  # fmt: skip
     args = parser.parse_args(argv)
+    if args.peer_python is not None:
+        os.environ[PEER_PYTHON] = args.peer_python
     if args.json is not None and not args.json.parent.is_dir():
         parser.error(f"--json {args.json}: there is no folder {args.json.parent}")  # before minutes are spent
     measured = list(rows(args.quick))
@@ -145,6 +153,11 @@ def main(title: str, rows: Callable[[bool], Iterable[Row]], argv: list[str] | No
     if args.json is not None:
         text = json.dumps(report(title, args.quick, measured), indent=1)
         args.json.write_text(text + "\n", encoding="utf-8")
+
+
+def peer_python() -> str:
+    """The interpreter in which to look for the peer: what --peer-python names, or else the running one."""
+    return os.environ.get(PEER_PYTHON, sys.executable)
 
 
 def table(title: str, rows: Iterable[Row]) -> Table:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, SupportsIndex, TypeAlias
+from typing import Any, TypeAlias
 
 Dims: TypeAlias = tuple[int | None, ...] | None
 
@@ -100,7 +100,7 @@ def as_dims(value: Any) -> Dims:
         return None
     if isinstance(value, TensorShape):
         return value.dims_tuple
-    if isinstance(value, (int, SupportsIndex)) and not hasattr(value, "__iter__"):
+    if hasattr(value, "__index__") and not hasattr(value, "__iter__"):  # SupportsIndex would cost 5 µs here
         return (_as_size(value),)
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         raise TypeError(f"A shape is None, an int or a sequence of sizes, not {value!r}")
