@@ -46,7 +46,11 @@ class Remote:
         self._sent_version = 0
         self._closed = False
         wait = config.wait_for_cluster_s + config.peer_timeout_s
-        reply = self._call(Message("create_session", {"request": 0, "config": config.to_fields()}), "session_created", wait)
+        try:
+            reply = self._call(Message("create_session", {"request": 0, "config": config.to_fields()}), "session_created", wait)
+        except BaseException:  # nobody will have this object to close it
+            self._connections.close()
+            raise
         self._handle: str = reply.fields["session"]
         self.devices = tuple(device_from_fields(d) for d in reply.fields["devices"])
 

@@ -1,0 +1,153 @@
+"""Programs as users write them: what these tests share.
+
+Every test here stands for one kind of program and is written as its user would write it, with processes where the
+program has processes. Two promises are kept for all of them: nothing waits without a limit, and no process that a
+test started is alive after it.
+"""
+
+import contextlib
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import dovetail as tf
+
+SCRIPTS = Path(__file__).parent / "scripts"
+LIMIT_S = 60  # for one test; a process that hangs is then reported, not waited for
+MARK = "DOVETAIL_TEST_RUN"  # in the environment of every process that a test starts, and so of theirs
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The hook sees the tests of all folders; those of this one get a short limit."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(LIMIT_S))
+
+
+# --- no orphans --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session", autouse=True)
+def marked() -> Iterator[str]:
+    """Mark all processes that start from here on."""
+    os.environ[MARK] = mark = secrets.token_hex(8)
+    yield mark
+    del os.environ[MARK]
+
+
+def alive(mark: str) -> dict[int, str]:
+    """Process id -> command, of all processes that carry the mark. A process that has ended has no environment any more."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended meanwhile, or belongs to somebody else
+            if f"{MARK}={mark}\0".encode() in (folder / "environ").read_bytes():
+                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return found
+
+
+def check_orphans(mark: str, before: dict[int, str]) -> None:
+    """Fail if processes are alive that were not there before. They get a moment to end, and are ended if they do not."""
+    deadline = time.monotonic() + 3
+    while left := {pid: command for pid, command in alive(mark).items() if pid not in before}:
+        if time.monotonic() > deadline:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            pytest.fail(f"processes outlived their test: {left}")
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def module_leaves_nothing(marked: str) -> Iterator[None]:
+    """Clusters that a module's tests share end with the module."""
+    before = alive(marked)
+    yield
+    check_orphans(marked, before)
+
+
+@pytest.fixture(autouse=True)
+def test_leaves_nothing(marked: str, module_leaves_nothing: None) -> Iterator[None]:
+    """What a test starts itself ends with the test."""
+    before = alive(marked)
+    yield
+    check_orphans(marked, before)
+
+
+# --- graphs and processes ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Iterator[tf.Graph]:
+    """Each test builds in a default graph of its own."""
+    with tf.Graph().as_default() as fresh:
+        yield fresh
+
+
+@pytest.fixture
+def addresses() -> Iterator[Callable[[int], list[str]]]:
+    """`addresses(n)`: n addresses on this machine with ports that nobody else gets until the test is over."""
+    with contextlib.ExitStack() as held:
+
+        def reserve(count: int) -> list[str]:
+            ports = []
+            for _ in range(count):
+                s = held.enter_context(socket.socket())
+                s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a server may bind it while it does not listen
+                s.bind(("127.0.0.1", 0))
+                ports.append(s.getsockname()[1])
+            return [f"localhost:{port}" for port in ports]
+
+        yield reserve
+
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """`start("script.py", argument, ...)`: run a script of `scripts/` in a process of its own. It ends with the test."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def run(script: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, str(SCRIPTS / script), *arguments],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+        return process
+
+    yield run
+    for process in processes:
+        process.kill()
+    for process in processes:
+        process.communicate()  # closes its pipes
+
+
+@pytest.fixture
+def where_it_runs() -> Callable[..., str]:
+    """`where_it_runs(session, fetch, feed_dict)`: the device that a failing node names in its error.
+
+    The values fed must make just one node fail. So the test sees where the node ran, not only where it was placed.
+    """
+
+    def device(session: tf.Session, fetch: object, feed_dict: dict[object, object] | None = None) -> str:
+        with pytest.raises(tf.errors.OpError) as caught:
+            session.run(fetch, feed_dict)
+        named = re.search(r"\bon (/job:\S+/device:\w+:\d+)", str(caught.value))
+        assert named, f"the error names no device: {caught.value}"
+        return named[1]
+
+    return device
