@@ -497,12 +497,19 @@ class _Builder:
             raise _BadError(f"it has {len(signature)} outputs, the data tell of another number")
         node.outputs = tuple(
             [
-                Tensor(node, i, dtype, dims if dims == known else merge(dims, _dims(known)))
-                for i, ((dtype, dims), known) in enumerate(zip(signature, shapes, strict=True))
+                _output(node, i, *made, known)
+                for i, (made, known) in enumerate(zip(signature, shapes, strict=True))
             ]
         )
         node.control_inputs = ()
         return node
+
+
+def _output(node: Node, index: int, dtype: Any, dims: Any, known: Any) -> Tensor:
+    """An output as its op infers it, with what else is known of its shape; both follow what a message holds."""
+    if not isinstance(dtype, DType):
+        raise _BadError(f"its attrs give it a value of type {dtype!r}")
+    return Tensor(node, index, dtype, _dims(dims if dims == known else merge(_dims(dims), _dims(known))))
 
 
 def _message(e: Exception) -> str:

@@ -96,8 +96,12 @@ def test_without_validation_a_variable_takes_any_shape(graph):
     v = Variable([1.0, 2.0], validate_shape=False)
     assert v.shape.rank is None
     run = started(graph, v)
-    np.testing.assert_array_equal(run.run(state.assign(v, np.ones((3, 1), "f4"), validate_shape=False)), np.ones((3, 1)))
-    with pytest.raises(InvalidArgumentError, match=r"\(3, 1\)"):  # with validation, the shape that is there counts
+    np.testing.assert_array_equal(
+        run.run(state.assign(v, np.ones((3, 1), "f4"), validate_shape=False)), np.ones((3, 1))
+    )
+    with pytest.raises(
+        InvalidArgumentError, match=r"\(3, 1\)"
+    ):  # with validation, the shape that is there counts
         run.run(state.assign(v, [1.0, 2.0]))
 
 
@@ -202,12 +206,16 @@ def test_scatter_changes_the_named_rows_once_per_occurrence(graph, use_resource,
 
 def test_scatter_div(graph, use_resource):
     v = Variable([8.0, 6.0], use_resource=use_resource)
-    np.testing.assert_array_equal(started(graph, v).run(scatter_state.scatter_div(v, [0, 0], [2.0, 2.0])), np.float32([2, 6]))
+    np.testing.assert_array_equal(
+        started(graph, v).run(scatter_state.scatter_div(v, [0, 0], [2.0, 2.0])), np.float32([2, 6])
+    )
 
 
 def test_a_scalar_update_serves_all_rows(graph):
     v = Variable([[1.0, 2], [3, 4]])
-    np.testing.assert_array_equal(started(graph, v).run(scatter_state.scatter_add(v, [1], 1.0)), np.float32([[1, 2], [4, 5]]))
+    np.testing.assert_array_equal(
+        started(graph, v).run(scatter_state.scatter_add(v, [1], 1.0)), np.float32([[1, 2], [4, 5]])
+    )
 
 
 def test_indices_of_any_shape(graph):
@@ -246,7 +254,9 @@ def test_gathering_from_a_resource_variable(graph):
         run.run(v.sparse_read([3]))
 
 
-@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16, dtypes.float64, dtypes.int8, dtypes.uint32])
+@pytest.mark.parametrize(
+    "dtype", [dtypes.float16, dtypes.bfloat16, dtypes.float64, dtypes.int8, dtypes.uint32]
+)
 def test_scatter_add_keeps_the_element_type(graph, dtype):
     v = Variable(np.array([1, 2], dtype.np))
     result = started(graph, v).run(scatter_state.scatter_add(v, [1, 1], np.array([3, 4], dtype.np)))
