@@ -122,6 +122,7 @@ class _ReversePass:
         self.graph = graph
         self.ys = ys
         self.sources = xs
+        self.wanted = frozenset(xs)
         self.stops = frozenset(stops)
         self.colocate = colocate
         self.received: dict[Tensor, list[Any]] = {}
@@ -134,15 +135,11 @@ class _ReversePass:
 
     def run(self) -> None:
         """Visit the nodes between xs and ys, last first."""
-        nodes = self._nodes_between()
-        if nodes is None:
-            return
-        on_path, order = nodes
+        on_path = self._nodes_between()
         stops = self.stops
-        for node in order:
+        for node in sorted(on_path, key=_index, reverse=True):
             rule = node.opdef.gradient
-            if rule is None:
-                continue
+            assert rule is not None
             grads = [None if t in stops else self.total(t) for t in node.outputs]
             if all(g is None for g in grads):
                 continue
@@ -155,7 +152,7 @@ class _ReversePass:
                         f"The gradient rule of {node.type} gave {len(contributions)} gradients for the {len(node.inputs)} inputs of '{node.name}'"
                     )
                 for t, g in zip(node.inputs, contributions, strict=True):
-                    if g is not None and t.op in on_path and t not in stops:
+                    if g is not None and self._leads_to_an_x(t, on_path):
                         self._receive(t, _fitted(t, g, node))
 
     def total(self, tensor: Tensor) -> Any:
@@ -174,31 +171,25 @@ class _ReversePass:
     def _beside(self, node: Node) -> AbstractContextManager[None]:
         return self.graph.colocate_with(node, ignore_existing=True) if self.colocate else nullcontext()
 
-    def _nodes_between(self) -> tuple[set[Node], list[Node]] | None:
-        """The nodes on differentiable paths from xs to ys (xs' own nodes included), and those to visit, last first."""
+    def _nodes_between(self) -> set[Node]:
+        """The nodes to visit: those on a differentiable path from an x to a y."""
         # Backwards from ys, over differentiable tensors only; a stopped tensor ends a path.
-        stops = self.stops
         above: set[Node] = set()
-        todo = [y.op for y in self.ys]
+        todo = [y.op for y in self.ys if y not in self.stops]
         while todo:
             node = todo.pop()
-            if node in above:
-                continue
-            above.add(node)
-            if node.opdef.gradient is not None:
-                todo.extend(t.op for t in node.inputs if t not in stops and _is_differentiable(t.dtype) and t.op not in above)
+            if node not in above and node.opdef.gradient is not None:
+                above.add(node)
+                todo.extend(t.op for t in node.inputs if t not in self.stops and _is_differentiable(t.dtype))
         # Forwards from xs, within those: one sweep in order of creation.
-        starts = {x.op for x in self.sources}
         on_path: set[Node] = set()
         for node in sorted(above, key=_index):
-            if node in starts or any(t.op in on_path for t in node.inputs):
+            if any(self._leads_to_an_x(t, on_path) for t in node.inputs):
                 on_path.add(node)
-        if not on_path:
-            return None
-        # A node is visited if something above it is wanted: an x's own node only if another x lies further up.
-        visited = [n for n in on_path if any(t.op in on_path for t in n.inputs)]
-        visited.sort(key=_index, reverse=True)
-        return on_path, visited
+        return on_path
+
+    def _leads_to_an_x(self, tensor: Tensor, on_path: set[Node]) -> bool:
+        return tensor in self.wanted or (tensor.op in on_path and tensor not in self.stops)
 
 
 def _index(node: Node) -> int:

@@ -144,7 +144,7 @@ def _nothing_known(tensor: Tensor) -> _Partial | None:
     dims = tensor.dims
     if math.prod(dims) > _MAX_ELEMENTS:  # type: ignore[arg-type]
         return None
-    return _Partial(np.ones(dims, tensor.dtype.np), np.zeros(dims, np.bool_))  # type: ignore[arg-type]
+    return _Partial(np.ones(dims, tensor.dtype.np), np.zeros(dims, np.bool_))
 
 
 def _metadata(node: Node, tensor: Tensor) -> _Partial | None:

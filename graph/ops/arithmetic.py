@@ -30,11 +30,13 @@ Pair = tuple[Tensor | None, Tensor | None]
 
 
 def _add_gradient(node: Node, grad: Tensor) -> Pair:
-    return unbroadcast(*node.inputs, grad, grad)
+    x, y = node.inputs
+    return unbroadcast(x, y, grad, grad)
 
 
 def _sub_gradient(node: Node, grad: Tensor) -> Pair:
-    return unbroadcast(*node.inputs, grad, negative(grad))
+    x, y = node.inputs
+    return unbroadcast(x, y, grad, negative(grad))
 
 
 def _mul_gradient(node: Node, grad: Tensor) -> Pair:
@@ -379,13 +381,13 @@ def _zero_gradient(node: Node) -> Tensor:
 def _minimum_gradient(node: Node, grad: Tensor) -> Pair:
     from .compare import less_equal
 
-    return _extreme_gradient(node, grad, less_equal(*node.inputs))
+    return _extreme_gradient(node, grad, less_equal(node.inputs[0], node.inputs[1]))
 
 
 def _maximum_gradient(node: Node, grad: Tensor) -> Pair:
     from .compare import greater_equal
 
-    return _extreme_gradient(node, grad, greater_equal(*node.inputs))
+    return _extreme_gradient(node, grad, greater_equal(node.inputs[0], node.inputs[1]))
 
 
 define_elementwise("Neg", lambda m, x: -x, NUMBERS, gradient=lambda node, grad: [negative(grad)])

@@ -179,12 +179,12 @@ def _sigmoid_gradient(node: Node, grad: Tensor) -> Grads:
 def _polygamma_reference(a: Any, x: Any) -> Any:
     import scipy.special
 
-    wide = np.float64 if x.dtype == np.float64 else np.float32
-    a, x64 = np.asarray(a), np.asarray(x).astype(wide)
-    n = a.astype(wide)
+    wide: Any = np.float64 if x.dtype == np.float64 else np.float32
+    n: Any = np.asarray(a).astype(wide)
+    x_wide: Any = np.asarray(x).astype(wide)
     # scipy's polygamma takes integers only; psi^(n)(x) = (-1)^(n+1) n! zeta(n+1, x) for n >= 1.
-    higher = np.where(n % 2 == 1, 1, -1).astype(wide) * scipy.special.gamma(n + 1) * scipy.special.zeta(n + 1, x64)
-    result = np.where(n == 0, scipy.special.psi(x64), np.where((n > 0) & (n == np.floor(n)), higher, np.nan))
+    higher = np.where(n % 2 == 1, 1, -1).astype(wide) * scipy.special.gamma(n + 1) * scipy.special.zeta(n + 1, x_wide)
+    result = np.where(n == 0, scipy.special.psi(x_wide), np.where((n > 0) & (n == np.floor(n)), higher, np.nan))
     return result.astype(x.dtype)
 
 

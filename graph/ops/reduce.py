@@ -31,13 +31,13 @@ _HALF = frozenset({float16.np, bfloat16.np})
 
 def normal_axes(axes: Any, rank: int) -> tuple[int, ...]:
     """Axes as sorted numbers from 0; ValueError when one is out of range or occurs twice."""
-    out = []
-    for a in np.reshape(np.asarray(axes, np.int64), -1).tolist():
+    wanted = np.asarray(axes).ravel().tolist()
+    for a in wanted:
         if not -rank <= a < rank:
             raise ValueError(f"axis {a} is out of range for rank {rank}")
-        out.append(a % rank)
-    if len(set(out)) < len(out):
-        raise ValueError(f"an axis occurs twice in {np.asarray(axes).tolist()}")
+    out = {a % rank for a in wanted}
+    if len(out) < len(wanted):
+        raise ValueError(f"an axis occurs twice in {wanted}")
     return tuple(sorted(out))
 
 
