@@ -190,6 +190,9 @@ class Graph:
     def __len__(self) -> int:
         return len(self._nodes)
 
+    def __bool__(self) -> bool:
+        return True  # an empty graph is a graph: `graph or get_default_graph()` must not pass over it
+
     def __str__(self) -> str:
         from .text import format_graph
 
@@ -474,6 +477,13 @@ class Graph:
         """
         return _NameContext(self, name)
 
+    def op_scope(self, name: str) -> AbstractContextManager[str]:
+        """The block in which a function builds one op with its operands: a name scope, with this as the default graph.
+
+        So that the constants of `x + 1` land in x's graph, whichever graph is the default one.
+        """
+        return _OpContext(self, name)
+
     @contextmanager
     def container(self, container_name: str) -> Iterator[str]:
         """A block whose stateful nodes keep their state in this container."""
@@ -608,6 +618,21 @@ class _NameContext:
 
     def __exit__(self, *exc: object) -> None:
         self._graph.scopes.name = self._outer
+
+
+class _OpContext(_NameContext):
+    """`with graph.op_scope(...)`."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> str:
+        scope = super().__enter__()
+        _defaults.graphs.append(self._graph)
+        return scope
+
+    def __exit__(self, *exc: object) -> None:
+        _defaults.graphs.pop()
+        super().__exit__(*exc)
 
 
 # --- defaults of the thread ----------------------------------------------------------------------------------------

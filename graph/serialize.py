@@ -506,7 +506,7 @@ class _Builder:
 
 
 def _output(node: Node, index: int, dtype: Any, dims: Any, known: Any) -> Tensor:
-    """An output as its op infers it, with what else is known of its shape; both follow what a message holds."""
+    """An output as its op infers it, with what else is known of its shape: both told by a message."""
     if not isinstance(dtype, DType):
         raise _BadError(f"its attrs give it a value of type {dtype!r}")
     return Tensor(node, index, dtype, _dims(dims if dims == known else merge(_dims(dims), _dims(known))))

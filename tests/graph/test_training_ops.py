@@ -156,7 +156,7 @@ def test_what_does_not_fit_when_it_arrives_changes_nothing(graph):
 
 def test_updates_from_many_threads_do_not_mix(graph):
     v, slot = Variable(np.zeros(3, "f4")), Variable(np.zeros(3, "f4"))
-    # With momentum 1 the slot counts updates: after n of them it is n and the variable minus the sum of 1 to n.
+    # With momentum 1 the slot counts updates: after n of them it is n, the variable minus the sum of 1 to n.
     op = apply_update("Momentum", [v, slot], [1.0, 1.0, 1.0], {"lr": 1.0, "momentum": 1.0})
     run = Interpreter(graph)
     run.run(global_variables_initializer())
