@@ -15,8 +15,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import dovetail as tf
@@ -151,3 +153,24 @@ def where_it_runs() -> Callable[..., str]:
         return named[1]
 
     return device
+
+
+@dataclass(frozen=True)
+class Digits:
+    """scikit-learn's handwritten digits: 64 grey values from 0 to 1 each, a class from 0 to 9; one in five is held out."""
+
+    train_x: np.ndarray
+    train_y: np.ndarray
+    test_x: np.ndarray
+    test_y: np.ndarray
+
+
+@pytest.fixture(scope="session")
+def digits() -> Digits:
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    order = np.random.default_rng(0).permutation(len(data.target))
+    x, y = (data.data[order] / 16).astype(np.float32), data.target[order].astype(np.int64)
+    held_out = len(y) // 5
+    return Digits(x[held_out:], y[held_out:], x[:held_out], y[:held_out])

@@ -1,5 +1,6 @@
 """Servers that a user starts himself: one alone, and two that form a cluster."""
 
+import json
 import signal
 import time
 from collections.abc import Callable
@@ -28,7 +29,7 @@ def test_a_local_server_is_the_only_task_of_its_job() -> None:
 def two_servers(start: Callable, addresses: Callable) -> list[str]:
     """The targets of two servers in two processes, each built from the same cluster."""
     hosts = addresses(2)
-    servers = [start("server.py", "local", str(i), "local=" + ",".join(hosts)) for i in range(2)]
+    servers = [start("server.py", "local", str(i), json.dumps({"local": hosts})) for i in range(2)]
     targets = [s.stdout.readline().split()[1] for s in servers]
     assert targets == [f"zmq://{host}" for host in hosts]
     return targets
@@ -58,11 +59,11 @@ def test_a_client_runs_ops_on_both_servers(two_servers: list[str], where_it_runs
 def test_servers_wait_for_each_other(start: Callable, addresses: Callable) -> None:
     """A session may be made before the other server has been started: it waits."""
     hosts = addresses(2)
-    first = start("server.py", "local", "0", "local=" + ",".join(hosts))
+    first = start("server.py", "local", "0", json.dumps({"local": hosts}))
     target = first.stdout.readline().split()[1]
     with pytest.raises(tf.errors.UnavailableError, match="/job:local/replica:0/task:1"):
         tf.Session(target, config=tf.ConfigProto(wait_for_cluster_s=0.2))
-    start("server.py", "local", "1", "local=" + ",".join(hosts))
+    start("server.py", "local", "1", json.dumps({"local": hosts}))
     with tf.device("/job:local/task:1"):
         there = tf.constant(5.0)
     with tf.Session(target, config=tf.ConfigProto(wait_for_cluster_s=20)) as sess:
@@ -70,7 +71,7 @@ def test_servers_wait_for_each_other(start: Callable, addresses: Callable) -> No
 
 
 def test_ctrl_c_ends_a_server_that_joins(start: Callable, addresses: Callable) -> None:
-    server = start("server.py", "local", "0", "local=" + addresses(1)[0])
+    server = start("server.py", "local", "0", json.dumps({"local": addresses(1)}))
     server.stdout.readline()
     server.send_signal(signal.SIGINT)
     began = time.monotonic()
