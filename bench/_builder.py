@@ -45,6 +45,7 @@ class Builder:
     """
 
     def __init__(self, system: str, python: str = sys.executable) -> None:
+        self._who = f"{system} in {python}"
         quiet = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
         try:
             self._process = subprocess.Popen(
@@ -65,7 +66,7 @@ class Builder:
             RuntimeError: building or the check failed (the text holds the traceback), or the process ended.
         """
         if self.missing:
-            raise RuntimeError(f"{self._process.args}: {self.missing}")
+            raise RuntimeError(f"{self._who}: {self.missing}")
         assert self._process.stdin is not None
         request = {"graph": graph, "count": count, "check": check}
         print(json.dumps(request), file=self._process.stdin, flush=True)
@@ -75,10 +76,10 @@ class Builder:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{self._process.args} ended with status {self._process.wait()}")
+            raise RuntimeError(f"{self._who} ended with status {self._process.wait()}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            raise RuntimeError(f"{self._process.args}: {answer['error']}")
+            raise RuntimeError(f"{self._who}: {answer['error']}")
         return answer
 
     def __enter__(self) -> "Builder":
