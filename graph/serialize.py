@@ -195,7 +195,8 @@ def _extension(value: Any, out: list[bytes]) -> Any:
             return msgpack.ExtType(_ARRAY, msgpack.packb((dtype.name, value.shape, items)))
         if value.nbytes <= CHUNK:
             return msgpack.ExtType(_ARRAY, msgpack.packb((dtype.name, value.shape, value.tobytes())))
-        raw = memoryview(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
+        flat: Any = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        raw = memoryview(flat)
         pieces = range(0, len(raw), CHUNK)
         out.extend(msgpack.packb(("c", raw[i : i + CHUNK])) for i in pieces)
         return msgpack.ExtType(_CHUNKED, msgpack.packb((dtype.name, value.shape, len(pieces))))
@@ -290,7 +291,7 @@ def _array(dtype: DType, shape: Any, content: Any) -> Array:
     if dtype is dtypes.string:
         if type(content) is not tuple or len(content) != count or not all(type(v) is bytes for v in content):
             raise _BadError("a constant of text does not hold what its shape says")
-        array = np.empty(count, object)
+        array: Array = np.empty(count, object)
         array[:] = content
         array = array.reshape(shape)
         array.flags.writeable = False

@@ -76,7 +76,7 @@ def to_networkx(graph: Graph) -> Any:
     """
     import networkx
 
-    found = networkx.MultiDiGraph()
+    found: networkx.MultiDiGraph[str] = networkx.MultiDiGraph()
     for node in graph.nodes:
         found.add_node(node.name, op=node.type, device=node.device, index=node.index, node=node)
     for node in graph.nodes:

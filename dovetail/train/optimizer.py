@@ -286,7 +286,8 @@ def as_type(tensor: Tensor, dtype: DType) -> Tensor:
         return tensor
     from ..graph.ops.cast import cast
 
-    return cast(tensor, dtype.base)
+    changed: Tensor = cast(tensor, dtype.base)
+    return changed
 
 
 def _check_types(tensors: Sequence[Any]) -> None:

@@ -43,7 +43,8 @@ def row_count(value: Array, node_name: str, what: str) -> int:
         raise InvalidArgumentError(
             node_name, None, f"'{node_name}': {what} is a scalar; it has no rows to pick"
         )
-    return value.shape[0]
+    rows: int = value.shape[0]
+    return rows
 
 
 def _slices_dims(indices: Dims, variable: Dims) -> Dims:
@@ -134,7 +135,7 @@ def scatter(
     dtype, _ = place_of(place)
     op = f"ResourceScatter{kind}" if place.dtype is resource else f"Scatter{kind}"
     if not (isinstance(indices, Tensor) and isinstance(updates, Tensor)):
-        with place.graph.name_scope(name or op) as name:
+        with place.graph.op_scope(name or op) as name:
             indices = convert(indices, name="indices")
             updates = convert(updates, dtype, name="updates")
     node = make(op, (place, indices, updates), None, name)
@@ -222,7 +223,8 @@ def _gather(context: Context, state: VariableState, indices: Array) -> Array:
     value, indices = state.read(), np.asarray(indices)
     what = f"variable '{state.name}'"
     check_bounds(indices, row_count(value, context.node_name, what), context.node_name, what)
-    return value[indices]
+    rows: Array = value[indices]
+    return rows
 
 
 def _gather_gradient(node: Node, grad: Tensor) -> Sequence[Any]:
@@ -254,4 +256,7 @@ define(
 
 def resource_gather(handle: Tensor, indices: TensorLike, name: str | None = None) -> Tensor:
     """Rows of a resource variable: shape `indices.shape + variable.shape[1:]`. Only these are read."""
-    return apply("ResourceGather", (handle, convert(indices, name="indices")), None, name)
+    if not isinstance(indices, Tensor):
+        with handle.graph.op_scope(name or "ResourceGather") as name:
+            indices = convert(indices, name="indices")
+    return apply("ResourceGather", (handle, indices), None, name)

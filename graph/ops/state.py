@@ -280,7 +280,7 @@ def _change(op: str, ref: Any, value: TensorLike, attrs: dict[str, Any] | None, 
     """Add a node that changes a reference variable; a value that is no tensor becomes `<name>/value`."""
     place = as_place(ref)
     if not isinstance(value, Tensor):
-        with place.graph.name_scope(name or op) as name:
+        with place.graph.op_scope(name or op) as name:
             value = convert(value, place.dtype.base, name="value")
     return apply(op, (place, value), attrs, name)
 
@@ -454,7 +454,8 @@ def _count_up_to(context: Context, state: VariableState, *, limit: int) -> Array
             raise OutOfRangeError(context.node_name, None, f"Reached limit of {limit}")
         return old + 1
 
-    return state.update(change) - np.asarray(1, state.dtype.np)
+    counted: Array = state.update(change) - np.asarray(1, state.dtype.np)
+    return counted
 
 
 define("CountUpTo", infer=_infer_count, reference=_count_up_to, traits=Trait.STATEFUL, ref_inputs=(0,))
@@ -473,7 +474,8 @@ def read_variable(handle: Tensor, name: str | None = None) -> Tensor:
 def change_resource(op: str, handle: Tensor, value: TensorLike, name: str | None) -> Node:
     """Add a node that changes a resource variable by one value of its type and shape."""
     dtype, dims = place_of(handle)
-    value = convert(value, dtype)
+    with handle.graph.as_default():
+        value = convert(value, dtype)
     return make(
         op,
         (handle, value),

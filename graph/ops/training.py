@@ -320,7 +320,7 @@ def apply_update(
     dtype, _ = place_of(held[0])
     is_ref = held[0].dtype is not resource
     op = f"{'' if is_ref else 'Resource'}{'' if indices is None else 'Sparse'}Apply{rule}"
-    with held[0].graph.name_scope(name or op) as scope:
+    with held[0].graph.op_scope(name or op) as scope:
         given = {n: convert(v, dtype, name=n) for n, v in scalars.items()}
         given[found.gradient] = convert(gradient, dtype, name=found.gradient)
         if indices is not None:
