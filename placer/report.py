@@ -124,59 +124,28 @@ def fold(placed: Iterable[tuple[str, str]], rows: int) -> list[tuple[str, Counte
     Args:
         placed: (node name, device) pairs.
     """
-    root = _Scope("")
-    for name, device in placed:
-        root.add(name, device)
-    shown = list(root.parts.values())
+    shown = _opened("", list(placed))
+    tried: set[str] = set()
     while True:
-        closed = [s for s in shown if s.parts and len(shown) + len(s.parts) <= rows]
+        closed = [name for name in shown if name.endswith("/") and name not in tried]
         if not closed:
             break
-        largest = max(closed, key=lambda s: (s.size, s.name))
-        shown.remove(largest)
-        shown += largest.opened()
-    return [(s.label, s.devices) for s in sorted(shown, key=lambda s: (-s.size, s.name))]
+        largest = max(closed, key=lambda name: (len(shown[name]), name))
+        parts = _opened(largest, shown[largest])
+        tried.add(largest)
+        if len(shown) - 1 + len(parts) <= rows:
+            del shown[largest]
+            shown |= parts
+    ordered = sorted(shown.items(), key=lambda item: (-len(item[1]), item[0]))
+    return [(name, Counter(device for _, device in nodes)) for name, nodes in ordered]
 
 
-class _Scope:
-    """A name scope, or a node (no parts), in the tree that names span."""
-
-    __slots__ = ("device", "devices", "name", "parts")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.devices: Counter[str] = Counter()
-        self.device: str | None = (
-            None  # of the node of this very name; `w` is a node, and a scope around `w/read`
-        )
-        self.parts: dict[str, _Scope] = {}
-
-    @property
-    def size(self) -> int:
-        return sum(self.devices.values())
-
-    @property
-    def label(self) -> str:
-        return f"{self.name}/" if self.parts else self.name
-
-    def add(self, name: str, device: str) -> None:
-        """Count a node in all scopes around it."""
-        scope = self
-        scope.devices[device] += 1
-        pieces = name.split("/")
-        for i, piece in enumerate(pieces):
-            inner = scope.parts.get(piece)
-            if inner is None:
-                inner = scope.parts[piece] = _Scope("/".join(pieces[: i + 1]))
-            scope = inner
-            scope.devices[device] += 1
-        scope.device = device
-
-    def opened(self) -> list[_Scope]:
-        """What it consists of: its parts, and the node of its own name if there is one."""
-        out = list(self.parts.values())
-        if self.device is not None:
-            node = _Scope(self.name)
-            node.devices[self.device] += 1
-            out.append(node)
-        return out
+def _opened(scope: str, nodes: list[tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
+    """What a scope (`''`, or ending in `/`) consists of: inner scopes, which end in `/` too, and nodes."""
+    parts: dict[str, list[tuple[str, str]]] = {}
+    start = len(scope)
+    for node in nodes:
+        name = node[0]
+        end = name.find("/", start) + 1
+        parts.setdefault(name[:end] if end else name, []).append(node)
+    return parts

@@ -1,0 +1,420 @@
+"""Cutting a placed graph: who gets what, in which order (SEMANTICS e)."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dovetail as dt
+from dovetail.graph.errors import InvalidArgumentError
+from dovetail.graph.node import Node
+from dovetail.graph.opdef import define
+from dovetail.placer.partition import needed, partition, task_of
+from dovetail.placer.place import place
+from dovetail.placer.plan import make_cluster
+
+define(
+    "PartitionTwo",
+    infer=lambda i, a: [(i[0].dtype.base, i[0].dims)] * 2,
+    reference=lambda x: (x, x),
+)
+
+A0, A1 = (f"/job:a/replica:0/task:0/device:CPU:{i}" for i in (0, 1))
+B0, B1 = (f"/job:b/replica:0/task:0/device:CPU:{i}" for i in (0, 1))
+SHORT = {"a0": A0, "a1": A1, "b0": B0, "b1": B1}
+
+
+@pytest.fixture
+def graph():
+    with dt.Graph().as_default() as g:
+        yield g
+
+
+def on(short):
+    """A device block, by the short names above."""
+    return dt.device(SHORT[short])
+
+
+def cut(graph, *, fetches=(), targets=None, feeds=()):
+    """Steps as text: `{"a0": ["c", "c:0 >b0"], "b0": ["<c:0", "d"]}`, and the whole result."""
+    if targets is None:
+        targets = [] if fetches else [n for n in graph.nodes if n.type != "Placeholder"]
+    nodes = needed(graph, fetches, targets, feeds)
+    found = partition(nodes, lambda n: n.device, feeds=feeds, fetches=fetches)
+    short = {v: k for k, v in SHORT.items()}
+    text = {}
+    for device, p in found.partitions.items():
+        steps = text[short[device]] = []
+        for kind, what in p.steps:
+            if kind == "node":
+                steps.append(what.name)
+            elif kind == "send":
+                steps.append(f"{what.name} >{short[what.destination]}")
+            else:
+                steps.append(f"<{what.name}")
+    return text, found
+
+
+def test_one_device_needs_no_channel(graph):
+    with on("a0"):
+        c = dt.constant(1.0, name="c")
+        dt.negative(c, name="n")
+    text, found = cut(graph)
+    assert text == {"a0": ["c", "n"]} and found.channels == []
+
+
+def test_sent_right_after_it_is_made_received_right_before_use(graph):
+    with on("a0"):
+        c = dt.constant(np.zeros((3, 4), "float32"), name="c")
+        dt.negative(c, name="n")
+    with on("b0"):
+        d = dt.constant(1.0, name="d")
+        dt.negative(d, name="e")
+        dt.add(c, d, name="s")
+    text, found = cut(graph)
+    assert text == {"a0": ["c", "c:0 >b0", "n"], "b0": ["d", "e", "<c:0", "s"]}
+    (channel,) = found.channels
+    assert (channel.source, channel.destination, channel.bytes, channel.control) == (A0, B0, 48, False)
+    assert channel.dims == (3, 4) and channel.dtype is dt.float32 and channel.relays is None
+    assert channel.crosses_tasks
+
+
+def test_a_tensor_crosses_once_per_device(graph):
+    with on("a0"):
+        c = dt.constant(1.0, name="c")
+    with on("b0"):
+        x = dt.add(c, c, name="x")
+        dt.add(x, c, name="y")
+    text, _ = cut(graph)
+    assert text == {"a0": ["c", "c:0 >b0"], "b0": ["<c:0", "x", "y"]}
+
+
+def test_two_devices_of_a_remote_task_share_one_message_over_the_network(graph):
+    with on("a0"):
+        c = dt.constant(1.0, name="c")
+    with on("b1"):
+        dt.negative(c, name="x")
+    with on("b0"):
+        dt.negative(c, name="y")
+    with on("a1"):
+        dt.negative(c, name="z")
+    text, found = cut(graph)
+    assert text == {
+        "a0": ["c", "c:0 >b1", "c:0 >a1"],
+        "b1": ["<c:0", "c:0 >b0", "x"],
+        "b0": ["<c:0", "y"],
+        "a1": ["<c:0", "z"],
+    }
+    assert sum(c.crosses_tasks for c in found.channels) == 1
+    assert [c.relays for c in found.channels] == [None, 0, None]
+
+
+def test_outputs_cross_one_by_one(graph):
+    with on("a0"):
+        two = graph.create("PartitionTwo", [dt.constant(1.0, name="c")], {}, "two").outputs
+    with on("a1"):
+        dt.negative(two[1], name="x")
+    text, _ = cut(graph)
+    assert text == {"a0": ["c", "two", "two:1 >a1"], "a1": ["<two:1", "x"]}
+
+
+def test_control_edges_cross_as_empty_messages(graph):
+    with on("a0"):
+        c = dt.constant(1.0, name="c")
+    with on("b0"), dt.control_dependencies([c]):
+        dt.no_op("n")
+        dt.no_op("m")
+    text, found = cut(graph)
+    assert text == {"a0": ["c", "^c >b0"], "b0": ["<^c", "n", "m"]}
+    (channel,) = found.channels
+    assert (channel.control, channel.bytes, channel.dtype, channel.dims) == (True, 0, None, ())
+
+
+def test_a_value_and_a_control_edge_are_two_messages(graph):
+    with on("a0"):
+        c = dt.constant(1.0, name="c")
+    with on("b0"):
+        dt.negative(c, name="x")
+        with dt.control_dependencies([c]):
+            dt.no_op("n")
+    text, _ = cut(graph)
+    assert text == {"a0": ["c", "c:0 >b0", "^c >b0"], "b0": ["<c:0", "x", "<^c", "n"]}
+
+
+def test_a_reference_sends_its_value_at_the_time_of_each_use(graph):
+    with on("a0"):
+        v = dt.Variable(np.zeros(2, "float32"), name="v")
+    place_ = v.handle
+    with on("b0"):
+        before = graph.create("Identity", [place_], {}, "before").outputs[0]
+    with on("a0"):
+        change = dt.assign_add(v, np.ones(2, "float32"), name="change")
+    with on("b0"), dt.control_dependencies([change]):
+        after = graph.create("Identity", [place_], {}, "after").outputs[0]
+    text, found = cut(graph, fetches=[before, after])
+    a, b = text["a0"], text["b0"]
+    assert [s for s in a if ">" in s or s == "change"] == ["v:0 >b0", "change", "^change >b0", "v:0 >b0"]
+    assert b == ["<v:0", "before", "<v:0", "<^change", "after"]
+    assert all(not c.dtype.is_ref for c in found.channels if not c.control)
+    assert {c.bytes for c in found.channels if not c.control} == {8}
+
+
+# --- feeds and fetches ------------------------------------------------------------------------------------
+
+
+def test_fed_values_never_cross_between_devices(graph):
+    with on("a0"):
+        p = dt.placeholder("float32", name="p")
+        x = dt.negative(p, name="x")
+    with on("b0"):
+        y = dt.negative(p, name="y")
+    text, found = cut(graph, fetches=[x, y, p], feeds=[p])
+    assert text == {"a0": ["x"], "b0": ["y"]}
+    assert [(q.feeds, q.fetches) for q in found.partitions.values()] == [
+        (("p:0",), ("x:0",)),
+        (("p:0",), ("y:0",)),
+    ]
+
+
+def test_a_fed_tensor_cuts_the_graph(graph):
+    with on("a0"):
+        a = dt.constant(1.0, name="a")
+        b = dt.negative(a, name="b")
+    with on("b0"):
+        c = dt.negative(b, name="c")
+    text, found = cut(graph, fetches=[c], feeds=[b])
+    assert text == {"b0": ["c"]} and found.partitions[B0].feeds == ("b:0",)
+
+
+def test_a_fed_node_that_is_needed_otherwise_still_runs(graph):
+    with on("a0"):
+        two = graph.create("PartitionTwo", [dt.constant(1.0, name="c")], {}, "two").outputs
+        x = dt.add(two[0], two[1], name="x")
+    text, found = cut(graph, fetches=[x], feeds=[two[0]])
+    assert text == {"a0": ["c", "two", "x"]} and found.partitions[A0].feeds == ("two:0",)
+
+
+def test_control_edges_from_a_fed_placeholder_are_satisfied(graph):
+    with on("a0"):
+        p = dt.placeholder("float32", name="p")
+        c = dt.negative(dt.constant(1.0, name="k"), name="c")
+    with on("b0"), dt.control_dependencies([p, c]):
+        n = dt.no_op("n")
+    text, _ = cut(graph, targets=[n], feeds=[p, c])
+    # `c` is fed as well, but only a placeholder has nothing to run: the control edge from `c` waits for it.
+    assert text == {"a0": ["k", "c", "^c >b0"], "b0": ["<^c", "n"]}
+    assert cut(graph, targets=[p.op], feeds=[p])[0] == {}
+
+
+def test_fetching_twice_returns_once(graph):
+    with on("a0"):
+        c = dt.constant(1.0, name="c")
+    _, found = cut(graph, fetches=[c, c])
+    assert found.partitions[A0].fetches == ("c:0",)
+
+
+def test_only_what_is_needed(graph):
+    with on("a0"):
+        a = dt.constant(1.0, name="a")
+        b = dt.negative(a, name="b")
+        dt.negative(b, name="unused")
+        with dt.control_dependencies([b]):
+            d = dt.constant(1.0, name="d")
+    assert [n.name for n in needed(graph, [d])] == ["a", "b", "d"]
+    assert [n.name for n in needed(graph, [], [b.op])] == ["a", "b"]
+
+
+def test_late_control_edges_change_the_order(graph):
+    with on("a0"):
+        a = dt.constant(1.0, name="a")
+        b = dt.constant(1.0, name="b")
+        dt.add(a, b, name="c")
+    a.op._add_control_input(b.op)
+    assert [n.name for n in needed(graph, [], graph.nodes)] == ["b", "a", "c"]
+
+
+# --- properties -------------------------------------------------------------------------------------------
+
+
+KINDS = ["const", "placeholder", "add", "add", "add", "two", "no_op", "var", "change", "raw"]
+
+
+@st.composite
+def placed_graphs(draw, devices=(A0, A1, B0, B1, "/job:c/replica:0/task:0/device:CPU:0")):
+    """A random graph on random devices, with variables and late control edges, and what one step asks for."""
+    with dt.Graph().as_default() as g:
+        tensors, nodes, variables = [], [], []
+        for i in range(draw(st.integers(1, 24))):
+            with g.device(draw(st.sampled_from(devices))):
+                kind = draw(st.sampled_from(KINDS))
+                before = draw(st.lists(st.sampled_from(nodes), max_size=2)) if nodes else []
+                with g.control_dependencies(before):
+                    if kind == "placeholder":
+                        made = dt.placeholder("float32", [2], name=f"p{i}").op
+                    elif kind == "no_op":
+                        made = dt.no_op(f"n{i}")
+                    elif kind == "var":
+                        variables.append(dt.Variable(np.zeros(2, "float32"), name=f"v{i}"))
+                        made = variables[-1].value().op
+                    elif kind == "change" and variables and tensors:
+                        v = draw(st.sampled_from(variables))
+                        made = dt.assign_add(v, draw(st.sampled_from(tensors)), name=f"u{i}").op
+                    elif kind == "raw" and variables:
+                        made = g.create("Identity", [draw(st.sampled_from(variables)).handle], {}, f"r{i}")
+                    elif kind == "two" and tensors:
+                        made = g.create("PartitionTwo", [draw(st.sampled_from(tensors))], {}, f"t{i}")
+                    elif kind == "add" and tensors:
+                        made = dt.add(
+                            draw(st.sampled_from(tensors)), draw(st.sampled_from(tensors)), name=f"a{i}"
+                        ).op
+                    else:
+                        made = dt.constant(np.ones(2, "float32"), name=f"c{i}").op
+            nodes.append(made)
+            tensors += [t for t in made.outputs if not t.dtype.is_ref]
+        for _ in range(draw(st.integers(0, 2))):
+            late, early = draw(st.sampled_from(nodes)), draw(st.sampled_from(nodes))
+            try:
+                early._add_control_input(late)
+            except ValueError:  # it would close a cycle
+                continue
+        fetches = draw(st.lists(st.sampled_from(tensors), max_size=3)) if tensors else []
+        targets = draw(st.lists(st.sampled_from(nodes), max_size=3))
+        feeds = draw(st.lists(st.sampled_from(tensors), max_size=3, unique_by=id)) if tensors else []
+    return g, fetches, targets, feeds
+
+
+@given(placed_graphs())
+def test_joining_the_partitions_gives_the_graph_back(example):
+    g, fetches, targets, feeds = example
+    nodes = needed(g, fetches, targets, feeds)
+    found = partition(nodes, lambda n: n.device, feeds=feeds, fetches=fetches)
+    fed = {t.name for t in feeds}
+
+    # Every node is in one partition, that of its device, in the global order.
+    position = {n: i for i, n in enumerate(nodes)}
+    assert sorted(n.index for p in found.partitions.values() for n in p.nodes) == sorted(
+        n.index for n in nodes
+    )
+    for device, p in found.partitions.items():
+        assert all(n.device == device for n in p.nodes)
+        assert [position[n] for n in p.nodes] == sorted(position[n] for n in p.nodes)
+
+    # One receive per send, at the devices that the channel names; ids are its position.
+    sends = [(c.id, p.device) for p in found.partitions.values() for c in p.sends]
+    receives = [(c.id, p.device) for p in found.partitions.values() for c in p.receives]
+    assert sorted(sends) == [(c.id, c.source) for c in found.channels]
+    assert sorted(receives) == [(c.id, c.destination) for c in found.channels]
+    assert [c.id for c in found.channels] == list(range(len(found.channels)))
+
+    # No value is delivered twice, but reads of a place, which may differ.
+    refs = {t.name for n in nodes for t in n.outputs if t.dtype.is_ref}
+    shared = [(c.name, c.destination) for c in found.channels if c.name not in refs]
+    assert len(shared) == len(set(shared))
+    network = [
+        (c.name, task_of(c.destination)) for c in found.channels if c.crosses_tasks and c.name not in refs
+    ]
+    assert len(network) == len(set(network))
+
+    # What a step takes is there: made before, received before, or fed; and nothing is received in vain.
+    for p in found.partitions.values():
+        here, used = set(fed), set()
+        for kind, what in p.steps:
+            if isinstance(what, Node):
+                takes = [t.name for t in what.inputs]
+                takes += [
+                    f"^{c.name}"
+                    for c in what.control_inputs
+                    if c.type != "Placeholder" or f"{c.name}:0" not in fed
+                ]
+                assert set(takes) <= here
+                used |= set(takes)
+                here |= {t.name for t in what.outputs} | {f"^{what.name}"}
+            elif kind == "send":
+                assert what.name in here
+                used.add(what.name)
+            else:
+                here.add(what.name)
+        assert {c.name for c in p.receives} <= used
+        assert set(p.feeds) == used & {t.name for t in feeds}
+        assert set(p.fetches) <= here
+    wanted = {t.name for t in fetches} - fed
+    returned = [f for p in found.partitions.values() for f in p.fetches]
+    assert len(returned) == len(wanted) and set(returned) == wanted
+
+
+@given(placed_graphs())
+def test_no_partitions_wait_for_each_other(example):
+    """Run all in turn, each stopping at a receive whose send has not happened: all must reach their end."""
+    g, fetches, targets, feeds = example
+    found = partition(needed(g, fetches, targets, feeds), lambda n: n.device, feeds=feeds, fetches=fetches)
+    at = dict.fromkeys(found.partitions, 0)
+    sent = set()
+    moved = True
+    while moved:
+        moved = False
+        for device, p in found.partitions.items():
+            while at[device] < len(p.steps):
+                kind, what = p.steps[at[device]]
+                if kind == "recv" and what.id not in sent:
+                    break
+                if kind == "send":
+                    sent.add(what.id)
+                at[device] += 1
+                moved = True
+    assert all(at[d] == len(p.steps) for d, p in found.partitions.items())
+
+
+REQUESTS = [
+    "",
+    "/job:a",
+    "/job:b",
+    "/task:0",
+    "/cpu:1",
+    "/job:b/cpu:0",
+    "/gpu:0",
+    "/job:moon",
+    "/job:a-b",
+    "/job:a/cpu:9",
+]
+
+
+@given(st.data())
+def test_placing_is_a_function(data):
+    """Twice the same, changes nothing, satisfies what is asked unless told, and fails only as it says."""
+    cluster = make_cluster(
+        {"a": 1, "b": 2}, {"a": ["cpu:0", "cpu:1"], "b": ["cpu:0", "cpu:1", "gpu:0"]}, "/job:b/task:1"
+    )
+    with dt.Graph().as_default() as g:
+        tensors = [dt.constant(1.0)]
+        for i in range(data.draw(st.integers(1, 12))):
+            with g.device(data.draw(st.sampled_from(REQUESTS[:7] * 6 + REQUESTS))):
+                if data.draw(st.booleans()) and i:
+                    with g.colocate_with(data.draw(st.sampled_from(tensors))):
+                        tensors.append(dt.identity(data.draw(st.sampled_from(tensors))))
+                else:
+                    x = dt.add(data.draw(st.sampled_from(tensors)), data.draw(st.sampled_from(tensors)))
+                    tensors += [x, dt.shape(x)] if data.draw(st.booleans()) else [x]
+            tensors = [t for t in tensors if t.dtype is dt.float32]
+    soft = data.draw(st.booleans())
+    before = [(n.name, n.device, n.colocation) for n in g.nodes]
+    results = []
+    for _ in range(2):
+        try:
+            results.append(place(g, cluster, allow_soft_placement=soft))
+        except InvalidArgumentError as e:
+            results.append(e)
+    assert [(n.name, n.device, n.colocation) for n in g.nodes] == before
+    first, second = results
+    if isinstance(first, InvalidArgumentError):
+        assert isinstance(second, InvalidArgumentError) and str(first) == str(second)
+        assert first.op in g.nodes and f"'{first.op.name}'" in str(first)
+        return
+    assert first.as_dict() == second.as_dict() and first.relaxations == second.relaxations
+    relaxed = {r.node for r in first.relaxations}
+    assert soft or not relaxed
+    for node in g.nodes:
+        d = first.decision(node)
+        assert d.chosen in d.candidates
+        assert not set(d.candidates) & {r.device for r in d.rejected}
+        assert {first.device_of(n) for n in d.group} == {d.chosen}
+        assert node.name in relaxed or d.chosen.startswith(node.device.split("/")[0])

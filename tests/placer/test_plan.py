@@ -1,0 +1,203 @@
+"""Plans: made without servers, printed as tables, explained node by node."""
+
+import numpy as np
+import pytest
+
+import dovetail as dt
+from dovetail.graph.errors import InvalidArgumentError
+from dovetail.placer.cost import device_loads, state_bytes, traffic
+from dovetail.placer.plan import make_cluster, place
+from dovetail.placer.report import ROWS, fold, size_text
+
+PS0, PS1, W0 = (f"/job:{j}/replica:0/task:{t}/device:CPU:0" for j, t in (("ps", 0), ("ps", 1), ("worker", 0)))
+GPU1 = "/job:worker/replica:0/task:0/device:GPU:1"
+CLUSTER = {"ps": 2, "worker": 1}
+GPUS = {"worker": ["cpu:0", "gpu:0", "gpu:1"]}
+
+
+@pytest.fixture
+def graph():
+    with dt.Graph().as_default() as g:
+        x = dt.placeholder("float32", [None, 4], name="x")
+        with dt.device(dt.train.replica_device_setter(ps_tasks=2)), dt.name_scope("layer"):
+            w = dt.Variable(np.zeros((3, 4), "float32"), name="w")
+            b = dt.Variable(np.zeros(4, "float32"), name="b")
+            with dt.device("/gpu:1"):
+                y = dt.add(dt.multiply(dt.reduce_sum(w, name="sum"), x, name="scaled"), b, name="y")
+        dt.negative(y, name="unused")
+        yield g
+
+
+def test_what_a_plan_says(graph):
+    plan = place(graph, CLUSTER, fetches="layer/y:0", devices=GPUS)
+    assert plan.requested["layer/y"] == "/job:worker/device:GPU:1" and plan.requested["x"] == ""
+    assert plan.placement["layer/w"] == PS0 and plan.placement["layer/b"] == PS1
+    assert plan.placement["layer/y"] == GPU1 and "unused" in plan.placement
+    assert set(plan.partitions) == {PS0, PS1, GPU1}
+    assert {(c.name, c.source, c.destination, c.bytes) for c in plan.channels} == {
+        ("layer/w/read:0", PS0, GPU1, 48),
+        ("layer/b/read:0", PS1, GPU1, 16),
+    }
+    assert (plan.fetches, plan.targets, plan.feeds) == (("layer/y:0",), (), ("x:0",))
+    assert plan.partitions[GPU1].feeds == ("x:0",) and plan.partitions[GPU1].fetches == ("layer/y:0",)
+    assert plan.relaxations == () and plan.cost[GPU1].flops > 0
+    assert repr(plan) == f"<dt.Plan of {len(graph)} nodes, 3 partitions, 2 channels>"
+
+
+def test_without_fetches_all_nodes_run(graph):
+    plan = place(graph, CLUSTER, devices=GPUS)
+    run = {n.name for p in plan.partitions.values() for n in p.nodes}
+    assert run == {n.name for n in graph.nodes} - {"x"}
+
+
+def test_the_table(graph):
+    text = str(place(graph, CLUSTER, fetches="layer/y:0", devices=GPUS))
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert lines[0].startswith(
+        "Plan: 8 nodes on 3 devices of 3 tasks; 2 channels, 2 of them between tasks (64 B per step)"
+    )
+    assert "/job:ps/task:0/CPU:0 2 1 48 B" in lines
+    assert "/job:worker/task:0/GPU:1 4 0 0 B" in lines
+    assert "/job:ps/task:0/CPU:0 -> /job:worker/task:0/GPU:1 1 0 48 B" in lines
+    assert any(line.startswith("layer/w/read 1 /job:ps/task:0/CPU:0") for line in lines)
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_the_table_lists_what_was_given_up(graph):
+    plan = place(graph, CLUSTER, allow_soft_placement=True)
+    assert {r.node for r in plan.relaxations} >= {"layer/y", "layer/scaled"}
+    assert "not as requested" in str(plan) and "'/job:worker/device:GPU:1'" in str(plan)
+
+
+def test_explain(graph):
+    plan = place(graph, CLUSTER, fetches="layer/y:0", devices=GPUS)
+    text = plan.explain("layer/w/read:0")
+    assert text.startswith(f"layer/w/read -> {PS0}") and "test_plan.py:" in text
+    assert "sent as layer/w/read:0 (48 B) /job:ps/task:0/CPU:0 -> /job:worker/task:0/GPU:1" in text
+    assert plan.explain(graph.get_tensor_by_name("layer/y:0")) == plan.explain("layer/y")
+    with pytest.raises(KeyError, match="nothing"):
+        plan.explain("nothing")
+
+
+def test_why_not(graph):
+    plan = place(graph, CLUSTER, devices=GPUS)
+    assert "'/job:ps/task:0' is required" in plan.why_not("layer/w", "/job:worker/gpu:0")
+    assert plan.why_not("layer/w", "/job:ps/task:0").startswith("'layer/w' is on")
+    assert "could be on" in plan.why_not("unused", "/job:ps/task:1")
+    with pytest.raises(InvalidArgumentError, match="names several devices"):
+        plan.why_not("unused", "/job:ps")
+    with pytest.raises(InvalidArgumentError, match="names no device"):
+        plan.why_not("unused", "/job:moon")
+
+
+def test_to_networkx(graph):
+    plan = place(graph, CLUSTER, fetches="layer/y:0", devices=GPUS)
+    g = plan.to_networkx()
+    assert g.nodes["layer/y"] == {"op": "AddV2", "device": GPU1, "requested": "/job:worker/device:GPU:1"}
+    (edge,) = g.get_edge_data("layer/b/read", "layer/y").values()
+    assert edge == {"name": "layer/b/read:0", "control": False, "crosses": True}
+    assert "x" not in g  # it is fed
+
+
+# --- what a cluster may be given as -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("jobs", "devices", "master", "expected"),
+    [
+        (None, None, None, ["/job:localhost/task:0/CPU:0"]),
+        ({"worker": 2}, None, None, ["/job:worker/task:0/CPU:0", "/job:worker/task:1/CPU:0"]),
+        ({"a": ["x:1"], "worker": 1}, None, None, ["/job:worker/task:0/CPU:0", "/job:a/task:0/CPU:0"]),
+        ({"b": 1, "a": {3: "x:1"}}, None, None, ["/job:a/task:3/CPU:0", "/job:b/task:0/CPU:0"]),
+        ({"ps": 1, "chief": 1, "worker": 1}, {"ps": ["GPU:1"]}, "job:ps",
+         ["/job:ps/task:0/GPU:1", "/job:chief/task:0/CPU:0", "/job:worker/task:0/CPU:0"]),
+        ({"ps": 1, "chief": 1}, None, None, ["/job:chief/task:0/CPU:0", "/job:ps/task:0/CPU:0"]),
+    ],
+)  # fmt: skip
+def test_clusters(jobs, devices, master, expected):
+    found = make_cluster(jobs, devices, master)
+    short = [str(d.name).replace("/replica:0", "").replace("device:", "") for d in found.devices]
+    assert short == expected
+
+
+def test_a_cluster_spec_and_a_live_cluster(graph):
+    spec = dt.train.ClusterSpec({"ps": ["a:1", "b:1"], "worker": ["c:1"]})
+    live = make_cluster(spec, GPUS)
+    assert place(graph, spec, devices=GPUS).placement == place(graph, live).placement
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "told"),
+    [
+        ({"devices": {"moon": ["cpu:0"]}}, ValueError, "moon"),
+        ({"devices": {"ps": ["cpu"]}}, InvalidArgumentError, "'cpu' of job 'ps' names no device"),
+        ({"master": "/job:worker/task:7"}, InvalidArgumentError, "is no task of the cluster"),
+        ({"strategy": "magic"}, ValueError, "rules"),
+        ({"fetches": "nothing:0"}, KeyError, "nothing"),
+        ({"feeds": 3}, TypeError, "3"),
+    ],
+)
+def test_bad_arguments(graph, arguments, error, told):
+    with pytest.raises(error, match=told):
+        place(graph, CLUSTER, **{"devices": GPUS, **arguments})
+
+
+# --- sums and tables --------------------------------------------------------------------------------------
+
+
+def test_loads_and_traffic(graph):
+    plan = place(graph, CLUSTER, fetches="layer/y:0", devices=GPUS)
+    held = [(plan.decisions.device_of(n), n) for n in plan.decisions]
+    loads = {r.device: r for r in device_loads(plan.partitions, held)}
+    assert (loads[PS0].variables, loads[PS0].variable_bytes, loads[PS0].exact) == (1, 48, True)
+    assert [(t.source, t.tensors, t.control, t.bytes) for t in traffic(plan.channels)] == [
+        (PS0, 1, 0, 48),
+        (PS1, 1, 0, 16),
+    ]
+
+
+def test_unknown_sizes_are_lower_bounds():
+    with dt.Graph().as_default():
+        v = dt.Variable(dt.placeholder("float32", [None, 3]), validate_shape=False)
+        assert state_bytes(v.op)[1] is False
+        assert state_bytes(dt.Variable(np.zeros((2, 3), "float64"), use_resource=True).op) == (48, True)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 20, "3.0 MiB"), (5 << 40, "5.0 TiB")],
+)
+def test_sizes(count, text):
+    assert size_text(count) == text and size_text(count, exact=False) == text + "+"
+
+
+def test_scopes_are_opened_while_they_fit():
+    placed = [(f"big/part{i}/n{j}", "d") for i in range(3) for j in range(50)] + [
+        ("small/n", "d"),
+        ("lone", "e"),
+    ]
+    rows = fold(placed, 5)
+    assert [(name, sum(d.values())) for name, d in rows] == [
+        ("big/part0/", 50), ("big/part1/", 50), ("big/part2/", 50), ("lone", 1), ("small/n", 1),
+    ]  # fmt: skip
+    assert [name for name, _ in fold(placed, 3)] == ["big/", "lone", "small/n"]
+
+
+def test_a_node_and_a_scope_of_one_name_are_both_counted():
+    rows = fold([("v", "d"), ("v/read", "e"), ("v/Assign", "d")], 9)
+    assert [(name, dict(d)) for name, d in rows] == [
+        ("v", {"d": 1}),
+        ("v/Assign", {"d": 1}),
+        ("v/read", {"e": 1}),
+    ]
+
+
+def test_a_large_plan_prints_short():
+    with dt.Graph().as_default() as g:
+        for i in range(40):
+            with dt.name_scope(f"tower{i}"), dt.device(f"/job:worker/task:{i % 8}"):
+                x = dt.constant(1.0)
+                for _ in range(5):
+                    x = dt.negative(x)
+    text = str(place(g, {"worker": 8}))
+    assert len(text.splitlines()) < 3 * (ROWS + 4) and "... and" in text
