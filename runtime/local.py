@@ -101,8 +101,11 @@ class LocalCluster:
     def start(self, job: str, task_index: int) -> None:
         """Start (or start again) a task's process; does nothing while it runs."""
         running = self._processes.get((job, task_index))
-        if running is not None and running.poll() is None:
-            return
+        if running is not None:
+            if running.poll() is None:
+                return
+            if running.stdin is not None:
+                running.stdin.close()
         command = self._programs.get(job) or [sys.executable, "-m", "dovetail.runtime.task", "--device-count", json.dumps(self._device_count)]
         gpus = self._emulate_gpus if isinstance(self._emulate_gpus, int) else self._emulate_gpus.get(job, 0)
         environment = {

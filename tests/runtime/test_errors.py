@@ -1,0 +1,438 @@
+"""Bad input and bad luck: each gives an error of the right class that names the thing and the remedy, in bounded time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail as tf
+
+BOUND_S = 8.0  # the peer timeout is 5 s; the rest is for slow machines
+
+
+class Timed:
+    """Fails when what is inside takes longer than the bound."""
+
+    def __enter__(self) -> None:
+        self.began = time.monotonic()
+
+    def __exit__(self, *exc: object) -> None:
+        assert time.monotonic() - self.began < BOUND_S
+
+
+# --- the user's mistakes, seen before anything runs ---------------------------------------------------------------------
+
+
+def test_a_malformed_device_is_refused_where_the_block_opens() -> None:
+    with pytest.raises(ValueError, match="Unknown attribute.*'jobb'"), tf.device("/jobb:ps"):
+        pass
+    assert tf.constant(1.0).device == ""
+
+
+def test_a_device_that_no_task_has_names_the_node_its_line_and_what_exists() -> None:
+    with tf.device("/job:nosuch/task:3"):
+        lost = tf.constant(1.0, name="lost") + 1.0
+    with tf.Session() as session, pytest.raises(tf.errors.InvalidArgumentError) as e:
+        session.run(lost)
+    for part in ("lost", "/job:nosuch/task:3", "/job:localhost/replica:0/task:0/device:CPU:0", Path(__file__).name):
+        assert part in str(e.value)
+
+
+def test_an_unknown_job_on_a_cluster_names_the_cluster_s_devices(cluster: tf.LocalCluster) -> None:
+    with tf.device("/job:master"):
+        x = tf.constant(1.0) * 2.0
+    with tf.Session(cluster.target("ps")) as session, pytest.raises(tf.errors.InvalidArgumentError) as e:
+        session.run(x)
+    assert "/job:master" in str(e.value) and "/job:ps/replica:0/task:0/device:CPU:0" in str(e.value)
+    assert isinstance(e.value.op, tf.Operation) and e.value.op.graph is tf.get_default_graph()
+
+
+def test_a_cycle_is_shown_and_refused() -> None:
+    a = tf.constant(1.0, name="a")
+    c = tf.identity(tf.identity(a, name="b"), name="c")
+    with pytest.raises(ValueError, match="cycle: .*a.*b.*c"):
+        a.op._add_control_input(c.op)
+    assert a.op.control_inputs == ()
+
+
+def test_a_missing_feed_names_the_placeholder_and_its_line() -> None:
+    x = tf.placeholder(tf.float32, [None, 2], name="x")
+    with tf.Session() as session, pytest.raises(tf.errors.InvalidArgumentError, match=r"feed a value for placeholder.*'x'.*\(\?, 2\)") as e:
+        session.run(x * 2.0)
+    assert Path(__file__).name in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "error", "says"),
+    [
+        ("x", np.zeros(3), ValueError, r"Cannot feed value of shape \(3,\) for Tensor 'x:0', which has shape \(2,\)"),
+        ("x", [[1.0, 2.0]], ValueError, r"shape \(1, 2\)"),
+        ("x", "text", TypeError, "x:0"),
+        ("x", [1.0, [2.0]], ValueError, "unequal lengths"),
+        ("op", 1.0, TypeError, "Cannot interpret feed_dict key as Tensor"),
+        (None, 1.0, TypeError, "Cannot interpret feed_dict key as Tensor"),
+        ("nosuch:0", 1.0, ValueError, "nosuch"),
+    ],
+)
+def test_a_feed_that_cannot_be_meant(key: Any, value: Any, error: type[Exception], says: str) -> None:
+    x = tf.placeholder(tf.float32, [2], name="x")
+    y = x + 1.0
+    keys = {"x": x, "op": x.op}
+    with tf.Session() as session, pytest.raises(error, match=says):
+        session.run(y, {keys.get(key, key): value})
+
+
+def test_a_tensor_cannot_be_fed() -> None:
+    x = tf.placeholder(tf.float32)
+    with tf.Session() as session, pytest.raises(TypeError, match="cannot be a Tensor"):
+        session.run(x, {x: tf.constant(1.0)})
+
+
+@pytest.mark.parametrize(
+    ("fetch", "error", "says"),
+    [(None, TypeError, "None"), (3.5, TypeError, "float"), ("nosuch:0", ValueError, "nosuch"), ("nosuch", ValueError, "nosuch"), ([1], TypeError, "int")],
+)
+def test_a_fetch_that_cannot_be_meant(fetch: Any, error: type[Exception], says: str) -> None:
+    tf.constant(1.0)
+    with tf.Session() as session, pytest.raises(error, match=says):
+        session.run(fetch)
+
+
+def test_a_fetch_from_another_graph_names_the_line_that_made_it() -> None:
+    tf.constant(1.0)
+    with tf.Graph().as_default():
+        foreign = tf.constant(2.0, name="foreign")
+    with tf.Session() as session, pytest.raises(ValueError, match="foreign.*not an element of this graph") as e:
+        session.run(foreign)
+    assert Path(__file__).name in str(e.value)
+
+
+def test_operands_of_two_graphs_are_refused() -> None:
+    a = tf.constant(1.0)
+    with tf.Graph().as_default() as other:
+        b = tf.constant(2.0)
+        with pytest.raises(ValueError, match="another graph"):
+            tf.add(a, b)
+        assert len(other) == 1
+
+
+def test_a_wrong_shape_names_both_operands_and_the_line_and_leaves_the_graph_alone() -> None:
+    a, b = tf.constant([1.0, 2.0], name="a"), tf.constant([1.0, 2.0, 3.0], name="b")
+    with pytest.raises(ValueError, match=r"(?s)cannot be broadcast.*a:0 float32 \(2,\).*b:0 float32 \(3,\)") as e:
+        tf.add(a, b)
+    assert Path(__file__).name in str(e.value) and len(tf.get_default_graph()) == 2
+
+
+def test_a_wrong_type_names_both_operands() -> None:
+    a, b = tf.constant([1.0], name="a"), tf.constant([1], name="b")
+    with pytest.raises(TypeError, match=r"(?s)a:0 float32.*b:0 int32"):
+        tf.add(a, b)
+
+
+def test_a_finalized_graph_refuses_to_grow() -> None:
+    tf.get_default_graph().finalize()
+    with pytest.raises(RuntimeError, match="finalized"):
+        tf.constant(1.0)
+
+
+def test_an_empty_graph_cannot_be_run() -> None:
+    with tf.Session() as session, pytest.raises(RuntimeError, match="empty"):
+        session.run([])
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_closed_session_says_so(remote: bool, cluster: tf.LocalCluster) -> None:
+    x = tf.constant(1.0)
+    session = tf.Session(cluster.target("ps") if remote else "")
+    session.run(x)
+    session.close()
+    session.close()
+    with pytest.raises(RuntimeError, match="closed Session"):
+        session.run(x)
+
+
+def test_an_uninitialised_variable_is_named_with_the_remedy() -> None:
+    v = tf.Variable(1.0, name="weights")
+    with tf.Session() as session, pytest.raises(tf.errors.FailedPreconditionError, match="uninitialized value weights.*global_variables_initializer"):
+        session.run(v + 1.0)
+
+
+def test_a_failing_kernel_names_node_line_and_task(cluster: tf.LocalCluster) -> None:
+    with tf.device("/job:worker/task:1"):
+        y = tf.gather(tf.constant([1.0, 2.0]), tf.placeholder_with_default(5, []), name="pick")
+    with tf.Session(cluster.target("worker", 0)) as session:
+        with pytest.raises(tf.errors.InvalidArgumentError) as e:
+            session.run(y)
+        for part in ("pick", Path(__file__).name, "/job:worker/replica:0/task:1"):
+            assert part in str(e.value)
+        assert e.value.op is y.op
+        assert session.run(y, {"PlaceholderWithDefault:0": 1}) == 2  # the session works on
+
+
+@pytest.mark.parametrize("target", ["nonsense", "http://localhost:1", "localhost:2222"])
+def test_a_target_of_unknown_form(target: str) -> None:
+    with pytest.raises(tf.errors.NotFoundError, match="zmq://host:port"):
+        tf.Session(target)
+
+
+def test_a_config_of_the_wrong_kind() -> None:
+    with pytest.raises(TypeError, match="ConfigProto"):
+        tf.Session(config={"device_count": {}})  # type: ignore[arg-type]
+
+
+# --- servers -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cluster_def", "job", "task", "error", "says"),
+    [
+        ({"ps": ["localhost:0"], "worker": ["localhost:0"]}, None, None, ValueError, "job_name"),
+        ({"ps": ["localhost:0", "localhost:0"]}, "ps", None, ValueError, "task_index"),
+        ({"ps": ["localhost:0"]}, "worker", 0, tf.errors.InternalError, "no job 'worker'"),
+        ({"ps": ["localhost:0"]}, "ps", 3, tf.errors.InternalError, "no task 3"),
+        ({"ps": ["localhost"]}, "ps", 0, tf.errors.InvalidArgumentError, "no port"),
+        ({"ps": "localhost:0"}, "ps", 0, TypeError, "localhost:0"),
+    ],
+)
+def test_a_server_that_cannot_be(cluster_def: Any, job: Any, task: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        tf.train.Server(cluster_def, job, task)
+
+
+def test_an_unknown_protocol() -> None:
+    with pytest.raises(tf.errors.NotFoundError, match="carrier-pigeon"):
+        tf.train.Server({"a": ["localhost:0"]}, protocol="carrier-pigeon")
+
+
+def test_a_port_in_use_names_it_and_the_remedy() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(tf.errors.UnknownError, match=f"{port}.*choose another port"):
+            tf.train.Server({"a": [f"localhost:{port}"]})
+
+
+def test_an_address_that_others_can_reach_needs_to_be_asked_for() -> None:
+    with pytest.raises(PermissionError, match="insecure"):
+        tf.train.Server({"a": ["0.0.0.0:0"]})
+
+
+def test_a_stopped_server_cannot_be_started_again() -> None:
+    server = tf.train.Server.create_local_server()
+    server.stop()
+    server.stop()
+    with pytest.raises(RuntimeError, match="stopped"):
+        server.start()
+
+
+def test_stopping_a_server_ends_join() -> None:
+    server = tf.train.Server.create_local_server()
+    waiting = threading.Thread(target=server.join)
+    waiting.start()
+    server.stop()
+    waiting.join(5)
+    assert not waiting.is_alive()
+
+
+# --- bad luck ----------------------------------------------------------------------------------------------------------
+
+
+def test_nobody_at_the_target() -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        address = f"localhost:{reserved.getsockname()[1]}"
+        with Timed(), pytest.raises(tf.errors.UnavailableError, match=address):
+            tf.Session(f"zmq://{address}")
+
+
+def test_a_missing_task_is_named_and_can_be_filtered_out() -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        missing = f"localhost:{reserved.getsockname()[1]}"
+        with tf.train.Server({"worker": ["localhost:0"], "ps": [missing]}, "worker", 0) as server:
+            with Timed(), pytest.raises(tf.errors.UnavailableError, match=f"/job:ps/replica:0/task:0 at {missing}.*device_filters"):
+                tf.Session(server.target, config=tf.ConfigProto(wait_for_cluster_s=0.5))
+            config = tf.ConfigProto(device_filters=["/job:worker"])
+            with Timed(), tf.Session(server.target, config=config) as session:
+                assert session.run(tf.constant(1.0) + 1.0) == 2
+
+
+def test_a_task_that_starts_late_is_waited_for() -> None:
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        cluster = {"worker": ["localhost:0"], "ps": [f"localhost:{reserved.getsockname()[1]}"]}
+        with tf.train.Server(cluster, "worker", 0) as server:
+            late: list[tf.train.Server] = []
+            timer = threading.Timer(1.0, lambda: late.append(tf.train.Server(cluster, "ps", 0)))
+            timer.start()
+            with tf.Session(server.target) as session:
+                assert len(session.list_devices()) == 2
+            timer.join()
+            late[0].stop()
+
+
+@pytest.fixture
+def three() -> Any:
+    with tf.LocalCluster({"a": 1, "b": 1, "c": 1}) as running:
+        yield running
+
+
+def across(*jobs: str) -> tf.Tensor:
+    """A chain that visits the jobs in turn."""
+    with tf.device("/job:a"):
+        x = tf.placeholder_with_default(1.0, [])
+    for job in jobs:
+        with tf.device(f"/job:{job}"):
+            x = x + 1.0
+    return x
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_dead_task_ends_the_step_with_its_name_and_spares_the_others(three: tf.LocalCluster, how: int) -> None:
+    all_three, spared = across("b", "c", "a"), across("b")
+    with tf.Session(three.target("a")) as session:
+        assert session.run(all_three) == 4
+        assert session.run(spared) == 2
+        three.kill("c", 0, how)
+        with Timed(), pytest.raises(tf.errors.UnavailableError, match="/job:c/replica:0/task:0 at localhost"):
+            session.run(all_three)
+        assert session.run(spared) == 2
+        if how == signal.SIGSTOP:
+            three.kill("c", 0, signal.SIGCONT)
+            assert session.run(all_three) == 4
+        else:
+            three.start("c", 0)
+            three.wait_until_up()
+            with Timed(), pytest.raises(tf.errors.AbortedError, match="restarted"):
+                session.run(all_three)
+            assert session.run(all_three) == 4
+
+
+@pytest.mark.slow
+def test_a_dead_master_is_named(three: tf.LocalCluster) -> None:
+    x = across("b")
+    with tf.Session(three.target("a")) as session:
+        session.run(x)
+        three.kill("a", 0)
+        y = x + 1.0  # a new signature needs the master
+        with Timed(), pytest.raises(tf.errors.UnavailableError, match="localhost"):
+            session.run(y)
+        with Timed():
+            session.close()
+
+
+@pytest.mark.slow
+def test_a_state_lost_with_its_task_is_noticed(three: tf.LocalCluster) -> None:
+    with tf.device("/job:b"):
+        v = tf.Variable(3.0, name="v")
+    with tf.Session(three.target("a")) as session:
+        session.run(v.initializer)
+        assert session.run(v) == 3
+        three.kill("b", 0)
+        three.start("b", 0)
+        three.wait_until_up()
+        with pytest.raises(tf.errors.AbortedError, match="restarted"):
+            session.run(v)
+        with pytest.raises(tf.errors.FailedPreconditionError):
+            session.run(v)
+        session.run(v.initializer)
+        assert session.run(v) == 3
+
+
+def sleeping(seconds: float) -> tf.Tensor:
+    """A tensor that takes its time."""
+
+    def sleep() -> np.float32:
+        time.sleep(seconds)
+        return np.float32(1)
+
+    return tf.py_func(sleep, [], tf.float32)
+
+
+def test_a_step_that_takes_too_long_is_given_up() -> None:
+    with tf.train.Server.create_local_server() as server, tf.Session(server.target) as session:
+        slow, quick = sleeping(3.0), tf.constant(1.0) + 1.0
+        began = time.monotonic()
+        with pytest.raises(tf.errors.DeadlineExceededError, match="timed out"):
+            session.run(slow, options=tf.RunOptions(timeout_in_ms=200))
+        assert time.monotonic() - began < 2.5
+        assert session.run(quick) == 2
+
+
+def test_closing_a_session_cancels_its_running_steps() -> None:
+    with tf.train.Server.create_local_server() as server:
+        session = tf.Session(server.target)
+        slow = sleeping(2.0) + 1.0
+        caught: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                session.run(slow)
+            except BaseException as e:
+                caught.append(e)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        time.sleep(0.5)
+        session.close()
+        thread.join(BOUND_S)
+        assert not thread.is_alive() and isinstance(caught[0], tf.errors.CancelledError)
+
+
+SCRIPT = """
+    import sys, dovetail as tf
+    cluster = tf.LocalCluster({"a": 2})
+    print(*[cluster.process("a", i).pid for i in range(2)], flush=True)
+    sys.stdin.read()
+"""
+
+
+def running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [lambda p: p.kill(), lambda p: p.send_signal(signal.SIGINT), lambda p: p.stdin.close()])
+def test_no_task_outlives_the_process_that_started_it(end: Callable[[Any], None]) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+    )  # fmt: skip
+    with parent:
+        assert parent.stdout is not None
+        pids = [int(p) for p in parent.stdout.readline().split()]
+        assert len(pids) == 2 and all(map(running, pids))
+        end(parent)
+        deadline = time.monotonic() + 10
+        while any(map(running, pids)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not any(map(running, pids))
+
+
+def test_a_task_that_cannot_start_takes_the_cluster_down(tmp_path: Path) -> None:
+    with Timed(), pytest.raises(tf.errors.UnavailableError, match="/job:worker/task:0 ended with status 3"):
+        tf.LocalCluster({"ps": 1, "worker": 1}, programs={"worker": [sys.executable, "-c", "raise SystemExit(3)"]})
+
+
+def test_programs_for_an_unknown_job_are_refused() -> None:
+    with pytest.raises(ValueError, match="wrker"):
+        tf.LocalCluster({"worker": 1}, programs={"wrker": ["true"]})
