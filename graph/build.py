@@ -53,9 +53,9 @@ def convert(value: TensorLike, dtype: Any = None, name: str | None = None, prefe
         if as_tensor is not None:
             tensor = as_tensor()
         elif isinstance(value, (list, tuple)) and _holds_tensor(value):
-            from .ops.joining import stack
+            from .ops.joining import packed
 
-            tensor = stack([convert(v, dtype) for v in value], name=name or "packed")
+            tensor = packed(value, dtype.base if dtype is not None else None, name or "packed")
         else:
             return constant(value, dtype if dtype is not None else _preferred(value, prefer), name=name or "Const")
     if dtype is not None and tensor.dtype.base is not dtype.base:
@@ -88,7 +88,8 @@ def _preferred(value: Any, prefer: DType | None) -> DType | None:
     return None
 
 
-_DEFAULT_TYPES = {"f": dtypes.float32, "i": dtypes.int32, "b": dtypes.bool_, "c": dtypes.complex128}  # by NumPy's kind
+# By NumPy's kind.
+_DEFAULT_TYPES = {"f": dtypes.float32, "i": dtypes.int32, "b": dtypes.bool_, "c": dtypes.complex128}
 
 
 def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
@@ -244,8 +245,7 @@ def convert_pair(x: TensorLike, y: TensorLike, name: str) -> tuple[Tensor, Tenso
     """
     if isinstance(x, Tensor) and isinstance(y, Tensor):
         return x, y, name
-    graph = graph_of(x, y)
-    with graph.as_default(), graph.name_scope(name) as scope:
+    with graph_of(x, y).op_scope(name) as scope:
         if isinstance(x, Tensor) or hasattr(x, "_as_tensor"):
             a = convert(x)
             b = convert(y, name="y", prefer=a.dtype.base)

@@ -245,7 +245,8 @@ def _einsum_gradient(node: Node, grad: Any) -> Sequence[Any]:
     for i, (x, labels) in enumerate(zip(node.inputs, operands, strict=True)):
         others = [j for j in range(len(operands)) if j != i]
         tensors, terms = [grad, *(node.inputs[j] for j in others)], [output, *(operands[j] for j in others)]
-        seen = {a for term in terms for a in term}
+        # How many dimensions `...` has in x, only the output is sure to say.
+        seen = {a for term in terms for a in term if a != _ELLIPSIS or term is output}
         if not seen.issuperset(labels) or len(set(labels)) < len(labels):
             # A label that only x has was summed over, or one that it has twice took the diagonal: ones of x's shape undo both.
             tensors.append(ones_like(x))

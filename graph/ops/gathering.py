@@ -103,7 +103,7 @@ def _gather_gradient(node: Node, grad: Any) -> Sequence[Any]:
         rows = reshape(grad, concat([count, tail], 0))
         return [IndexedSlices(rows, reshape(indices, count), whole), None, None]
     if params.dims is None or indices.dims is None or axis is None:
-        raise NotImplementedError(
+        raise ValueError(
             f"The gradient of gather '{node.name}' along an axis other than 0 needs to know the axis and the ranks of {params!r} "
             f"and {indices!r}; use set_shape"
         )

@@ -85,9 +85,8 @@ def _concat_gradient(node: Node, grad: Any) -> Sequence[Any]:
     known = [s for s in sizes if s is not None]
     if len(known) == len(sizes):
         return [*split(grad, known, axis), None]
-    from .gathering import gather
-
-    counts = stack([gather(shape(t), axis_input) for t in values])
+    at = axis if axis is not None else reshape(axis_input, [])
+    counts = stack([shape(t)[at] for t in values])
     return [*split(grad, reshape(counts, [-1]), axis_input, num=len(values)), None]
 
 
@@ -112,7 +111,7 @@ def concat(values: Any, axis: TensorLike, name: str | None = "concat") -> Tensor
     with op_scope(name, "concat", values, axis) as scope:
         operands = convert_alike(values, "values")
         if len(operands) == 1:
-            from .creation import identity
+            from .passing import identity
 
             return identity(operands[0], scope)
         return apply("ConcatV2", (*operands, index_operand(axis, "axis")), None, scope)
@@ -130,7 +129,7 @@ def convert_alike(values: Sequence[TensorLike], name: str, dtype: DType | None =
         if isinstance(value, Tensor):
             out.append(value)
         elif isinstance(value, (list, tuple)) and _first_type(value) is not None:
-            out.append(stack(value, name=label))
+            out.append(packed(value, like, label))
         else:
             out.append(convert(value, name=label, prefer=like))
         like = like or out[-1].dtype.base
@@ -310,13 +309,28 @@ define(
 )
 
 
+def packed(values: Sequence[TensorLike], dtype: DType | None, name: str) -> Tensor:
+    """Nested lists as one tensor of the type `dtype`, or else of the first tensor among them; without tensors, as a Const.
+
+    Element `i` that is no tensor becomes a Const `name/i`, as in TensorFlow.
+    """
+    like = dtype or _first_type(values)
+    if _first_type(values) is None:
+        return convert(list(values), like, name=name)
+    with op_scope(None, name, *values) as scope:
+        elements = [
+            packed(v, like, str(i)) if isinstance(v, (list, tuple)) else convert(v, like, name=str(i)) for i, v in enumerate(values)
+        ]
+        return apply("Pack", elements, {"axis": 0}, scope)
+
+
 def stack(values: Any, axis: int = 0, name: str | None = "stack") -> Tensor:
     """Join tensors of one shape along a new axis. Values without tensors among them become one Const."""
     if isinstance(values, (list, tuple)):
         if not values:
             raise ValueError("stack needs at least one value")
-        if _first_type(values) is None and axis == 0:
-            return convert(list(values), name=name or "stack")
+        if axis == 0:
+            return packed(values, None, name or "stack")
     with op_scope(name, "stack", *values) as scope:
         return apply("Pack", convert_alike(list(values), "values"), {"axis": int(axis)}, scope)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..build import TensorLike, constant, convert, graph_of
-from ..dtypes import int32, int64
+from ..dtypes import DType, int32, int64
 from ..node import Node, Tensor
 from ..opdef import Attrs, Cost, nbytes
 from ..shape import Dimension, Dims, TensorShape
@@ -26,7 +26,7 @@ INDEX_TYPES = (int32, int64)
 
 def op_scope(name: str | None, default: str, *values: Any) -> AbstractContextManager[str]:
     """The name scope of one op in the graph of its operands; gives the name that the op's own node then takes."""
-    return graph_of(*values).name_scope(name or default)
+    return graph_of(*values).op_scope(name or default)
 
 
 def index_operand(value: TensorLike, name: str) -> Tensor:
@@ -107,10 +107,10 @@ def int_attr(attrs: Attrs, name: str) -> int:
     return value
 
 
-def index_type_attr(attrs: Attrs, name: str) -> Any:
+def index_type_attr(attrs: Attrs, name: str) -> DType:
     """An attr that must be the element type int32 or int64."""
     value = attrs.get(name)
-    if value not in INDEX_TYPES:
+    if not isinstance(value, DType) or value not in INDEX_TYPES:
         raise TypeError(f"{name} must be int32 or int64, not {value!r}")
     return value
 

@@ -63,7 +63,7 @@ def _tile_gradient(node: Node, grad: Any) -> Sequence[Any]:
     x, multiples = node.inputs
     rank = known_rank((x,))
     if rank is None:
-        raise NotImplementedError(f"The gradient of Tile needs to know the rank of its input {x!r}; use set_shape")
+        raise ValueError(f"The gradient of Tile needs to know the rank of its input {x!r}; use set_shape")
     pairs = reshape(transpose(stack([multiples, shape(x, out_type=multiples.dtype.base)])), [-1])
     return [reduce_sum(reshape(grad, pairs), list(range(0, 2 * rank, 2))), None]
 

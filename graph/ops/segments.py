@@ -138,8 +138,8 @@ def _unsorted_sum_gradient(node: Node, grad: Any) -> Sequence[Any]:
 def _unsorted_extreme_gradient(node: Node, grad: Any) -> Sequence[Any]:
     # Rows that tie for a segment's extreme share its gradient.
     from .cast import cast
-    from .compare import equal, logical_and, where_v2
-    from .creation import zeros_like
+    from .compare import equal, where_v2
+    from .logic import logical_and
 
     data, ids, count = node.inputs
     winners, kept = _gather_kept(node.outputs[0], ids, data)

@@ -23,8 +23,9 @@ from ..opdef import Attrs, Output, define
 from ..shape import Dimension, Dims, compatible, text
 from ..static_value import static_dims
 from .common import same_type
-from .joining import convert_alike, stack
+from .joining import packed, stack
 from .operands import (
+    INDEX_TYPES,
     Array,
     dims_of,
     index_operand,
@@ -352,7 +353,11 @@ def _number(value: Any, key: Any) -> Any:
     if not isinstance(value, Tensor) and hasattr(value, "_as_tensor"):
         value = value._as_tensor()
     if isinstance(value, Tensor) and value.dtype.base.is_integer and value.dims in ((), None):
-        return value
+        if value.dtype.base in INDEX_TYPES:
+            return value
+        from .cast import cast
+
+        return cast(value, int64 if value.dtype.size > 2 else int32)
     if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "iu":
         return int(value)
     raise TypeError(f"Only ints, slices, ..., None (dt.newaxis), integer scalar tensors and boolean masks can index a tensor, not {key!r}; "
@@ -371,7 +376,7 @@ def getitem(tensor: Any, key: Any) -> Tensor:
         TypeError: another kind of index. ValueError: an index out of bounds, too many indices, a step of 0.
     """
     if _is_mask(key):
-        from .gathering import boolean_mask
+        from .segments import boolean_mask
 
         return boolean_mask(tensor, key)
     begin: list[Any] = []
@@ -424,7 +429,7 @@ def _vectors(*lists: list[Any]) -> list[Tensor]:
             from .cast import cast
 
             values = [cast(v, int64) if isinstance(v, Tensor) else v for v in values]
-        out.append(stack(convert_alike(values, "values", int64 if wide else int32)))
+        out.append(packed(values, int64 if wide else int32, "stack"))
     return out
 
 
