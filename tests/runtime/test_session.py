@@ -1,0 +1,288 @@
+"""Sessions: fetches, feeds, growth, sharing of state, many at once; in this process and on a cluster."""
+
+from __future__ import annotations
+
+import collections
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail as tf
+
+
+@pytest.fixture(params=["in process", "cluster"])
+def target(request: pytest.FixtureRequest) -> str:
+    if request.param == "in process":
+        return ""
+    running: tf.LocalCluster = request.getfixturevalue("cluster")
+    return running.target("worker", 0)
+
+
+@pytest.fixture
+def session(target: str) -> Iterator[tf.Session]:
+    with tf.Session(target, config=tf.ConfigProto(isolate_session_state=True)) as s:
+        yield s
+
+
+Pair = collections.namedtuple("Pair", ["first", "second"])
+
+
+def test_fetches_come_back_in_their_structure(session: tf.Session) -> None:
+    a, b = tf.constant(1.0, name="a"), tf.constant([2, 3], name="b")
+    result = session.run([a, (b, {"x": a, "op": a.op}), Pair(a, [b]), "a:0", collections.OrderedDict(z=b)])
+    assert result[0] == 1 and isinstance(result[0], np.float32)
+    assert result[1][0].tolist() == [2, 3] and result[1][1] == {"x": 1, "op": None}
+    assert isinstance(result[2], Pair) and result[2].second[0].tolist() == [2, 3]
+    assert result[3] == 1 and isinstance(result[4], collections.OrderedDict) and result[4]["z"].dtype == np.int32
+
+
+def test_nothing_is_fetched_by_an_empty_list(session: tf.Session) -> None:
+    tf.constant(1.0)
+    assert session.run([]) == []
+
+
+def test_an_operation_gives_none(session: tf.Session) -> None:
+    assert session.run(tf.no_op()) is None
+
+
+def test_any_tensor_can_be_fed_and_its_producer_does_not_run(session: tf.Session) -> None:
+    x = tf.placeholder(tf.float32, [2], name="x")
+    y = tf.multiply(x, 2.0, name="y")
+    z = y + 1.0
+    assert session.run(z, {x: [1, 2]}).tolist() == [3, 5]
+    assert session.run(z, {y: [10, 20]}).tolist() == [11, 21]  # x is not needed
+    assert session.run(z, {"y:0": np.array([1, 1])}).tolist() == [2, 2]  # converted from int64
+    fed, other = session.run([y, z], {y: [5, 6]})
+    assert fed.tolist() == [5, 6] and other.tolist() == [6, 7]
+
+
+def test_feeding_what_is_not_needed_is_fine(session: tf.Session) -> None:
+    x = tf.placeholder(tf.float32)
+    assert session.run(tf.constant(2.0) * 2.0, {x: 1}) == 4
+
+
+def test_strings_travel(session: tf.Session) -> None:
+    x = tf.placeholder(tf.string, [None])
+    got = session.run([tf.identity(x), tf.constant("hello")], {x: ["a", b"\xff", "ü"]})
+    assert got[0].tolist() == [b"a", b"\xff", "ü".encode()] and got[1] == b"hello"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "uint8", "int64", "bool"])
+def test_types_travel(dtype: Any, session: tf.Session) -> None:
+    dtype = tf.as_dtype(dtype)
+    x = tf.placeholder(dtype, [2])
+    value = np.array([0, 1]).astype(dtype.as_numpy_dtype)
+    got = session.run(tf.identity(x), {x: value})
+    assert got.dtype == value.dtype and (got == value).all()
+
+
+def test_a_fetched_array_is_the_user_s_own(session: tf.Session) -> None:
+    v = tf.Variable([1.0, 2.0])
+    c = tf.constant([5.0])
+    session.run(v.initializer)
+    for tensor in (v, c, tf.identity(v)):
+        before = session.run(tensor)
+        before += 100
+        assert session.run(tensor).max() < 100
+
+
+def test_the_caller_s_array_may_change_after_the_run(session: tf.Session) -> None:
+    v = tf.Variable(np.zeros(3, np.float32))
+    x = tf.placeholder(tf.float32, [3])
+    array = np.ones(3, np.float32)
+    session.run(v.assign(x), {x: array})
+    array += 7
+    assert session.run(v).tolist() == [1, 1, 1]
+
+
+def test_the_graph_may_grow_between_runs(session: tf.Session) -> None:
+    v = tf.Variable(1.0, name="v")
+    session.run(v.initializer)
+    total: Any = v
+    for i in range(5):
+        total = total + float(i)
+        assert session.run(total) == 1 + sum(range(i + 1))
+    session.run(tf.assign_add(v, 10.0))
+    assert session.run(v) == 11
+
+
+def test_an_op_runs_once_in_a_step(session: tf.Session) -> None:
+    v = tf.Variable(0.0)
+    session.run(v.initializer)
+    up = tf.assign_add(v, 1.0)
+    session.run([up, up, up.op, [up]])
+    assert session.run(v) == 1
+
+
+def test_make_callable(session: tf.Session) -> None:
+    x, y = tf.placeholder(tf.float32), tf.placeholder(tf.float32)
+    f = session.make_callable({"sum": x + y, "x": x}, [x, y])
+    assert f(1, 2) == {"sum": 3, "x": 1}
+    with pytest.raises(ValueError, match="Expected 2 values"):
+        f(1)
+
+
+def test_default_session_serves_eval_and_run(target: str) -> None:
+    v = tf.Variable(2.0, name="by_default")
+    session = tf.Session(target)
+    with session.as_default():
+        v.initializer.run()
+        assert (v * 3.0).eval() == 6
+        assert v.eval() == 2
+    with pytest.raises(ValueError, match="No default session"):
+        v.value().eval()
+    assert v.value().eval(session=session) == 2
+    session.close()
+
+
+def test_interactive_session_is_the_default_until_closed() -> None:
+    x = tf.constant(4.0)
+    session = tf.InteractiveSession()
+    assert x.eval() == 4 and tf.get_default_session() is session
+    session.close()
+    assert tf.get_default_session() is None
+
+
+def test_seeded_random_numbers_do_not_depend_on_the_device(cluster: tf.LocalCluster) -> None:
+    def numbers(target: str, device: str) -> list[Any]:
+        with tf.Graph().as_default(), tf.device(device):
+            tf.set_random_seed(3)
+            x = tf.random_uniform([4])
+            with tf.Session(target) as s:
+                return [s.run(x).tolist() for _ in range(3)]
+
+    here = numbers("", "")
+    assert here[0] != here[1] != here[2]
+    assert here == numbers(cluster.target("ps"), "/job:worker/task:1") == numbers(cluster.target("worker", 1), "/job:ps")
+
+
+def test_unseeded_random_numbers_differ_between_sessions() -> None:
+    x = tf.random_uniform([4])
+    draws = []
+    for _ in range(2):
+        with tf.Session() as s:
+            draws.append(s.run(x).tolist())
+    assert draws[0] != draws[1]
+
+
+def test_sessions_of_a_cluster_share_variables_by_name_and_isolated_ones_do_not(cluster: tf.LocalCluster) -> None:
+    def variable() -> tf.Variable:
+        with tf.device("/job:ps"):
+            return tf.Variable(1.0, name="shared_by_sessions")
+
+    v = variable()
+    with tf.Session(cluster.target("worker", 0)) as first:
+        first.run(v.initializer)
+        first.run(v.assign_add(41.0))
+        with tf.Graph().as_default():  # another client: its own graph, another server
+            w = variable()
+            with tf.Session(cluster.target("worker", 1)) as second:
+                assert second.run(w) == 42
+            with tf.Session(cluster.target("worker", 1), config=tf.ConfigProto(isolate_session_state=True)) as third:
+                with pytest.raises(tf.errors.FailedPreconditionError):
+                    third.run(w)
+                third.run(w.initializer)
+        assert first.run(v) == 42
+    with tf.Session(cluster.target("ps")) as later:
+        assert later.run(v) == 42  # the state outlives the session
+
+
+def test_containers_and_reset(cluster: tf.LocalCluster) -> None:
+    target = cluster.target("ps")
+    with tf.device("/job:ps"):
+        with tf.container("experiment"):
+            v = tf.Variable(1.0, name="in_container")
+        w = tf.Variable(2.0, name="in_default")
+    session = tf.Session(target)
+    session.run([v.initializer, w.initializer])
+    tf.Session.reset(target, ["experiment"])
+    with pytest.raises(tf.errors.AbortedError, match="closed or reset|not found"):
+        session.run([v, w])
+    with tf.Session(target) as again:
+        assert again.run(w) == 2
+        with pytest.raises(tf.errors.FailedPreconditionError, match="in_container"):
+            again.run(v)
+    tf.Session.reset(target)
+    with tf.Session(target) as again, pytest.raises(tf.errors.FailedPreconditionError, match="in_default"):
+        again.run(w)
+
+
+def test_many_threads_share_a_session_and_updates_are_atomic(cluster: tf.LocalCluster) -> None:
+    with tf.device("/job:ps"):
+        v = tf.Variable(np.zeros(8, np.float32), name="counter")
+    with tf.device("/job:worker/task:1"):
+        one = tf.placeholder(tf.float32, [8]) * 1.0
+    up = tf.assign_add(v, one)
+    feed = {"Placeholder:0": np.ones(8, np.float32)}
+    with tf.Session(cluster.target("worker", 0)) as session:
+        session.run(v.initializer)
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                for _ in range(50):
+                    got = session.run(v)
+                    assert (got == got[0]).all()  # a read is a snapshot
+                    session.run(up.op, feed)
+            except BaseException as e:
+                errors.append(e)
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(60)
+        assert not errors
+        assert session.run(v).tolist() == [400] * 8
+
+
+def test_several_devices_in_one_process() -> None:
+    with tf.device("/cpu:0"):
+        a = tf.constant([1.0]) + 1.0
+    with tf.device("/cpu:2"):
+        b = a * 2.0
+    with tf.device("/cpu:1"):
+        c = a + b
+    with tf.Session(config=tf.ConfigProto(device_count={"CPU": 3})) as session:
+        assert [str(d.name)[-6:] for d in session.list_devices()] == [":CPU:0", ":CPU:1", ":CPU:2"] or len(session.list_devices()) == 3
+        assert session.run([c, b]) == [[6], [4]]
+
+
+def test_a_long_chain_between_two_devices_needs_no_deep_stack() -> None:
+    x: Any = tf.constant(0.0)
+    for i in range(3000):
+        with tf.device(f"/cpu:{i % 2}"):
+            x = x + 1.0
+    with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
+        assert session.run(x) == 3000
+
+
+def test_list_devices_names_emulated_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOVETAIL_EMULATE_GPUS", "2")
+    with tf.Session() as session:
+        assert [str(d) for d in session.list_devices()] == [
+            "/job:localhost/replica:0/task:0/device:CPU:0",
+            "/job:localhost/replica:0/task:0/device:GPU:0 (emulated)",
+            "/job:localhost/replica:0/task:0/device:GPU:1 (emulated)",
+        ]
+        with tf.device("/gpu:1"):
+            assert session.run(tf.constant(2.0) * 2.0) == 4
+
+
+def test_large_tensors_travel_between_tasks(cluster: tf.LocalCluster) -> None:
+    with tf.device("/job:ps"):
+        x = tf.placeholder(tf.float32, [None])
+        y = x + 1.0
+    with tf.device("/job:worker/task:1"):
+        z = y * 2.0
+    value = np.arange(2**21, dtype=np.float32)
+    with tf.Session(cluster.target("worker", 0)) as session:
+        np.testing.assert_array_equal(session.run(z, {x: value}), (value + 1) * 2)
+
+
+def test_the_session_s_graph_can_be_taken_as_bytes(session: tf.Session) -> None:
+    tf.constant(1.0)
+    assert isinstance(session.graph_def, bytes) and session.graph is tf.get_default_graph()
