@@ -108,8 +108,10 @@ def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
         return array.astype(dtype.np)
     if hasattr(value, "__dlpack__") or hasattr(value, "__array__"):
         return to_array(np.asarray(value), dtype)
+    leaf = _first_leaf(value)
     try:
-        array = np.array(value)
+        # Text goes through objects: NumPy's own text types drop zero bytes at the end, and cannot mix text and bytes.
+        array = np.array(value, object) if isinstance(leaf, (str, bytes)) else np.array(value)
     except ValueError as e:
         raise ValueError(f"Cannot make a tensor of {_short(value)}: its lists have unequal lengths") from e
     except OverflowError as e:
@@ -145,6 +147,12 @@ def _string_array(value: Any, array: np.ndarray[Any, Any], dtype: DType | None) 
 
 
 _NUMBER_TYPES = frozenset({bool, int, float, complex})
+
+
+def _first_leaf(value: Any) -> Any:
+    while isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    return value
 
 
 def _has_array(value: Any) -> bool:
