@@ -1,9 +1,10 @@
 """Symbolic reverse-mode differentiation: `gradients(ys, xs)` adds nodes that compute dys/dxs.
 
-Nodes are visited from the last to the first. Inputs always come earlier in the order of creation than the nodes that
-take them, so when a node is visited all gradients of its outputs have arrived: they are added up and the op's gradient rule turns
-them into gradients of its inputs. Only nodes between xs and ys are visited. The order of creation does the work of
-a topological sort, and nothing recurses, so deep graphs of any size are fine.
+Nodes are visited from the last to the first. Inputs always come earlier in the order of creation than the
+nodes that take them, so when a node is visited all gradients of its outputs have arrived: they are added up
+and the op's gradient rule turns them into gradients of its inputs. Only nodes between xs and ys are visited.
+The order of creation does the work of a topological sort, and nothing recurses, so deep graphs of any size
+are fine.
 
 Names follow TensorFlow: the gradient of `dense/MatMul` is built under `gradients/dense/MatMul_grad/`.
 """
@@ -23,7 +24,8 @@ from .indexed_slices import IndexedSlices, sum_slices
 from .node import Node, Tensor
 from .shape import compatible, is_static, merge, text
 
-# Gradient rules get dense gradients, except those of ops whose input and output are the same table: they hand rows on as rows.
+# Gradient rules get dense gradients, except those of ops whose input and output are the same table: they hand
+# rows on as rows.
 _HANDS_ON_ROWS = frozenset({"Identity", "ReadVariableOp"})
 
 
@@ -45,17 +47,19 @@ def gradients(
         xs: tensor, variable, or list of those.
         grad_ys: weights of the ys, each of its y's shape, or None for ones.
         name: scope of the new nodes.
-        colocate_gradients_with_ops: give each gradient node the device of the node that it differentiates; otherwise the
-            device blocks around this call apply.
+        colocate_gradients_with_ops: give each gradient node the device of the node that it differentiates;
+            otherwise the device blocks around this call apply.
         gate_gradients, aggregation_method: accepted for TensorFlow 1's sake; they change no number.
         stop_gradients: tensors to treat as constants.
         unconnected_gradients: what an x gets that no y depends on: "none" or "zero".
 
     Returns:
-        One per x: a tensor of its shape and type; `IndexedSlices` where only rows were used; None where no y depends on it.
+        One per x: a tensor of its shape and type; `IndexedSlices` where only rows were used; None where no y
+            depends on it.
 
     Raises:
-        TypeError: a y, or a grad_y, is not of floating type. ValueError: a wrong number of grad_ys, or a wrong shape.
+        TypeError: a y, or a grad_y, is not of floating type. ValueError: a wrong number of grad_ys, or a
+            wrong shape.
 
     >>> x = constant(3.0)
     >>> (g,) = gradients(x * x, [x])   # evaluates to 6.0
@@ -110,15 +114,22 @@ def _is_differentiable(dtype: DType) -> bool:
 
 
 class _ReversePass:
-    """One call of `gradients`. `received[t]` are the contributions to the gradient of t, added up when first needed."""
+    """One call of `gradients`. `received[t]` holds the contributions to the gradient of t."""
 
-    def __init__(self, graph: Graph, ys: list[Tensor], xs: list[Tensor], stops: list[Tensor], colocate: bool) -> None:
+    def __init__(
+        self, graph: Graph, ys: list[Tensor], xs: list[Tensor], stops: list[Tensor], colocate: bool
+    ) -> None:
         for y in ys:
             if not (y.dtype.is_floating or y.dtype.is_complex):
-                raise TypeError(f"Cannot differentiate {y!r}: gradients exist of floating types only; use dt.cast before the computation")
+                raise TypeError(
+                    f"Cannot differentiate {y!r}: gradients exist of floating types only; "
+                    "use dt.cast before the computation"
+                )
         for t in (*ys, *xs, *stops):
             if t.graph is not graph:
-                raise ValueError(f"{t!r} belongs to another graph than {ys[0]!r}; all ys and xs must be of one graph")
+                raise ValueError(
+                    f"{t!r} belongs to another graph than {ys[0]!r}; all ys and xs must be of one graph"
+                )
         self.graph = graph
         self.ys = ys
         self.sources = xs
@@ -131,7 +142,9 @@ class _ReversePass:
         """Give each y its weight."""
         for i, (y, weight) in enumerate(zip(self.ys, weights, strict=True)):
             with self._beside(y.op):
-                self._receive(y, _ones_for(y, f"grad_ys_{i}") if weight is None else _checked_weight(y, weight, i))
+                self._receive(
+                    y, _ones_for(y, f"grad_ys_{i}") if weight is None else _checked_weight(y, weight, i)
+                )
 
     def run(self) -> None:
         """Visit the nodes between xs and ys, last first."""
@@ -149,7 +162,8 @@ class _ReversePass:
                 contributions = rule(node, *grads)
                 if len(contributions) != len(node.inputs):
                     raise ValueError(
-                        f"The gradient rule of {node.type} gave {len(contributions)} gradients for the {len(node.inputs)} inputs of '{node.name}'"
+                        f"The gradient rule of {node.type} gave {len(contributions)} gradients "
+                        f"for the {len(node.inputs)} inputs of '{node.name}'"
                     )
                 for t, g in zip(node.inputs, contributions, strict=True):
                     if g is not None and self._leads_to_an_x(t, on_path):
@@ -222,19 +236,23 @@ def _checked_weight(y: Tensor, weight: Any, index: int) -> Any:
 
 
 def _fitted(tensor: Tensor, grad: Any, node: Node) -> Any:
-    """`grad`, with what the tensor's shape tells about its own; an error of the rule is reported here, where it shows."""
+    """`grad`, with what the tensor's shape tells about its own; a rule that gave a wrong one is told so."""
     if isinstance(grad, IndexedSlices):
         return grad
     grad = convert(grad)
     if tensor.dtype.base is resource:
         return grad
     if grad.dtype.base is not tensor.dtype.base:
-        raise TypeError(f"The gradient rule of {node.type} gave {grad!r} for the input {tensor!r} of '{node.name}'")
+        raise TypeError(
+            f"The gradient rule of {node.type} gave {grad!r} for the input {tensor!r} of '{node.name}'"
+        )
     if grad.dims != tensor.dims:
         try:
             grad.dims = merge(grad.dims, tensor.dims)
         except ValueError:
-            raise ValueError(f"The gradient rule of {node.type} gave {grad!r} for the input {tensor!r} of '{node.name}'") from None
+            raise ValueError(
+                f"The gradient rule of {node.type} gave {grad!r} for the input {tensor!r} of '{node.name}'"
+            ) from None
     return grad
 
 
@@ -243,7 +261,8 @@ def _sum(parts: list[Any]) -> Any:
         return sum_slices(parts)
     from .ops.arithmetic import add_n
 
-    # As TensorFlow does: first on each device what is there, beside the first of it, so that one sum per device travels.
+    # As TensorFlow does: first on each device what is there, beside the first of it, so that one sum per
+    # device travels.
     by_device: dict[str, list[Tensor]] = {}
     for p in parts:
         tensor: Tensor = p._as_tensor() if isinstance(p, IndexedSlices) else p

@@ -1,8 +1,9 @@
 """Rows of a tensor: what a gradient is when only a few rows of a large table were looked at.
 
-An embedding table of a million rows gets a gradient in the hundred rows of a batch. `IndexedSlices` keeps those rows and where they
-belong; the other rows are zero. An index may occur several times: its rows add up. Optimizers apply such a gradient with
-scatter ops; anything else that needs a tensor gets the dense form, made on the spot.
+An embedding table of a million rows gets a gradient in the hundred rows of a batch. `IndexedSlices` keeps
+those rows and where they belong; the other rows are zero. An index may occur several times: its rows add up.
+Optimizers apply such a gradient with scatter ops; anything else that needs a tensor gets the dense form, made
+on the spot.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class IndexedSlices(TensorOperators):
 
     Attributes:
         values: the rows, shape `[n, ...]`.
-        indices: where each belongs along the first axis, shape `[n]`, int32 or int64; repeated indices add up.
+        indices: where each belongs along the first axis, shape `[n]`, int32 or int64; repeated indices add
+            up.
         dense_shape: shape of the whole tensor as an int vector; None when nobody knows.
 
     >>> table_gradient = IndexedSlices(rows, ids, dense_shape=[1000, 16])
@@ -35,7 +37,9 @@ class IndexedSlices(TensorOperators):
     def __init__(self, values: Any, indices: Any, dense_shape: Any = None) -> None:
         self.values: Tensor = convert(values, name="values")
         self.indices: Tensor = convert(indices, name="indices")
-        self.dense_shape: Tensor | None = None if dense_shape is None else convert(dense_shape, name="dense_shape")
+        self.dense_shape: Tensor | None = (
+            None if dense_shape is None else convert(dense_shape, name="dense_shape")
+        )
 
     @property
     def dtype(self) -> DType:
@@ -80,14 +84,17 @@ class IndexedSlices(TensorOperators):
         from .ops.array import unsorted_segment_sum
 
         if self.dense_shape is None:
-            raise ValueError(f"{self!r} cannot become a tensor: it has no dense_shape, so the number of rows is not known")
+            raise ValueError(
+                f"{self!r} cannot become a tensor: it has no dense_shape, so the number of rows is not known"
+            )
         return unsorted_segment_sum(self.values, self.indices, self.dense_shape[0])
 
     def _as_graph_element(self) -> Tensor:
         return self._as_tensor()
 
     def __repr__(self) -> str:
-        return f"<dt.IndexedSlices values={self.values!r} indices={self.indices.name} dense_shape={text(self.shape.dims_tuple)}>"
+        shape = text(self.shape.dims_tuple)
+        return f"<dt.IndexedSlices values={self.values!r} indices={self.indices.name} dense_shape={shape}>"
 
 
 def map_values(f: Callable[[Tensor], Tensor], x: Any) -> Any:

@@ -1,7 +1,8 @@
 """The reference evaluator: runs a graph node by node with the ops' NumPy references. Slow, simple, right.
 
-Everything else that runs graphs is compared with it: the fused kernels, the partitioned and distributed runtime. It knows
-nothing of devices. Nodes run one at a time, in order of creation wherever control edges allow it.
+Everything else that runs graphs is compared with it: the fused kernels, the partitioned and distributed
+runtime. It knows nothing of devices. Nodes run one at a time, in order of creation wherever control edges
+allow it.
 """
 
 from __future__ import annotations
@@ -52,11 +53,13 @@ class Interpreter:
         """Values of the fetches.
 
         Args:
-            fetches: a tensor, a node (gives None), a name, anything convertible such as a variable, or a list of those.
+            fetches: a tensor, a node (gives None), a name, anything convertible such as a variable, or a list
+                of those.
             feeds: values for tensors; a fed tensor's node does not run for it.
 
         Raises:
-            InvalidArgumentError: a placeholder is needed and not fed, or a fed value does not fit. Any error of the ops' own.
+            InvalidArgumentError: a placeholder is needed and not fed, or a fed value does not fit. Any error
+                of the ops' own.
         """
         many = isinstance(fetches, Sequence) and not isinstance(fetches, str)
         elements = [self.graph.as_graph_element(f) for f in (fetches if many else [fetches])]
@@ -76,7 +79,10 @@ class Interpreter:
             array = np.asarray(value, tensor.dtype.np)
             if not compatible(array.shape, tensor.dims):
                 raise InvalidArgumentError(
-                    tensor.op, tensor.op, f"Cannot feed value of shape {text(array.shape)} for Tensor '{tensor.name}', which has shape {text(tensor.dims)}"
+                    tensor.op,
+                    tensor.op,
+                    f"Cannot feed value of shape {text(array.shape)} for Tensor '{tensor.name}', "
+                    f"which has shape {text(tensor.dims)}",
                 )
             values[tensor] = array
         return values
@@ -98,7 +104,9 @@ class Interpreter:
                 e.node_def = e.op = node
             raise
         except (ValueError, TypeError, IndexError, OverflowError) as e:
-            operands = ", ".join(f"{t.name}: {text(np.shape(v))}" for t, v in zip(node.inputs, inputs, strict=True))
+            operands = ", ".join(
+                f"{t.name}: {text(np.shape(v))}" for t, v in zip(node.inputs, inputs, strict=True)
+            )
             raise InvalidArgumentError(
                 node, node, f"{node.type} '{node.name}' failed on ({operands}), made at {node.source}: {e}"
             ) from e
@@ -110,7 +118,9 @@ class Interpreter:
             values.setdefault(tensor, value)  # an output that was fed keeps the fed value
 
     def _context(self, node: Node) -> Context:
-        return Context(node.name, node.container, self.resources, self.session_state, tuple(t.dims for t in node.outputs))
+        return Context(
+            node.name, node.container, self.resources, self.session_state, tuple(t.dims for t in node.outputs)
+        )
 
 
 def execution_order(wanted: Iterable[Node], given: Mapping[Any, Any] | None = None) -> list[Node]:
@@ -127,7 +137,9 @@ def execution_order(wanted: Iterable[Node], given: Mapping[Any, Any] | None = No
         node = todo.pop()
         if node not in needs:
             # A placeholder that is given needs not run, so nothing waits for it.
-            before = (c for c in node.control_inputs if not (c.type == "Placeholder" and c.outputs[0] in given))
+            before = (
+                c for c in node.control_inputs if not (c.type == "Placeholder" and c.outputs[0] in given)
+            )
             needs[node] = list({t.op: None for t in node.inputs if t not in given} | dict.fromkeys(before))
             todo.extend(needs[node])
     order = sorted(needs, key=lambda n: n.index)
@@ -155,7 +167,9 @@ def _topological(nodes: list[Node], needs: dict[Node, list[Node]]) -> list[Node]
                 heapq.heappush(ready, (user.index, user))
     if len(order) < len(nodes):
         stuck = next(n for n in nodes if waiting[n])
-        raise InvalidArgumentError(stuck, stuck, f"The graph has a cycle through '{stuck.name}' (made at {stuck.source})")
+        raise InvalidArgumentError(
+            stuck, stuck, f"The graph has a cycle through '{stuck.name}' (made at {stuck.source})"
+        )
     return order
 
 
@@ -169,21 +183,27 @@ def _not_fed(node: Node) -> InvalidArgumentError:
     return InvalidArgumentError(
         node,
         node,
-        f"You must feed a value for placeholder tensor '{node.name}' with dtype {tensor.dtype.name} and shape {text(tensor.dims)} "
-        f"(made at {node.source}): session.run(..., feed_dict={{tensor: value}})",
+        f"You must feed a value for placeholder tensor '{node.name}' with dtype {tensor.dtype.name} "
+        f"and shape {text(tensor.dims)} (made at {node.source}): session.run(..., feed_dict={{tensor: value}})",
     )
 
 
 def _check(node: Node, result: tuple[Any, ...]) -> None:
     """InternalError unless the results have the inferred types and fit the inferred shapes."""
     if len(node.outputs) != (len(result) if node.outputs else 0):
-        raise InternalError(node, node, f"{node.type} gave {len(result)} results, its rule says {len(node.outputs)}")
+        raise InternalError(
+            node, node, f"{node.type} gave {len(result)} results, its rule says {len(node.outputs)}"
+        )
     for tensor, value in zip(node.outputs, result, strict=False):
         if tensor.dtype.is_ref or tensor.dtype.np == np.dtype(object):
             continue
         if not isinstance(value, np.ndarray | np.generic):
             raise InternalError(node, node, f"{node.type} gave a {type(value).__name__}, not an array")
         if value.dtype != tensor.dtype.np:
-            raise InternalError(node, node, f"{node.type} gave {value.dtype}, its rule says {tensor.dtype.name}")
+            raise InternalError(
+                node, node, f"{node.type} gave {value.dtype}, its rule says {tensor.dtype.name}"
+            )
         if not compatible(value.shape, tensor.dims):
-            raise InternalError(node, node, f"{node.type} gave shape {text(value.shape)}, its rule says {text(tensor.dims)}")
+            raise InternalError(
+                node, node, f"{node.type} gave shape {text(value.shape)}, its rule says {text(tensor.dims)}"
+            )

@@ -1,12 +1,14 @@
 """What is known of a tensor's value before the graph runs.
 
-Shapes are often computed inside the graph: `reshape(x, [shape(x)[0], 10])`. Shape rules want to know as much of such a vector as
-can be known, even when only some of its elements are. So the evaluation here works on *partly known* arrays: a value, and beside
-it which of its elements are known. Constants are known; `Shape` knows the static sizes; ops that only move elements move
-the knowledge along by running their reference twice, on the values and on the marks; an elementwise op knows a result where it
-knows all operands; any other pure op runs when its inputs are known altogether.
+Shapes are often computed inside the graph: `reshape(x, [shape(x)[0], 10])`. Shape rules want to know as much
+of such a vector as can be known, even when only some of its elements are. So the evaluation here works on
+*partly known* arrays: a value, and beside it which of its elements are known. Constants are known; `Shape`
+knows the static sizes; ops that only move elements move the knowledge along by running their reference twice,
+on the values and on the marks; an elementwise op knows a result where it knows all operands; any other pure
+op runs when its inputs are known altogether.
 
-The work is bounded in nodes and in elements, so asking is cheap on any graph. Not knowing is always a right answer.
+The work is bounded in nodes and in elements, so asking is cheap on any graph. Not knowing is always a right
+answer.
 """
 
 from __future__ import annotations
@@ -80,7 +82,10 @@ def static_dims(tensor: Tensor) -> Dims:
     """
     found = _Evaluation().of(tensor)
     if found is not None and found.value.ndim == 1:
-        return tuple(int(v) if k and v >= 0 else None for v, k in zip(found.value.tolist(), found.known.tolist(), strict=True))
+        return tuple(
+            int(v) if k and v >= 0 else None
+            for v, k in zip(found.value.tolist(), found.known.tolist(), strict=True)
+        )
     dims = tensor.dims
     if dims is not None and len(dims) == 1 and dims[0] is not None:
         return (None,) * dims[0]
@@ -111,7 +116,12 @@ class _Evaluation:
             return _complete(node.attrs["value"])
         if Trait.METADATA in op.traits:
             return _metadata(node, tensor)
-        if op.reference is None or op.traits & _UNKNOWABLE or not node.inputs or op.name == "PlaceholderWithDefault":
+        if (
+            op.reference is None
+            or op.traits & _UNKNOWABLE
+            or not node.inputs
+            or op.name == "PlaceholderWithDefault"
+        ):
             return None
         if not _may_be_small(tensor):
             return None
@@ -138,7 +148,7 @@ def _complete(value: Array) -> _Partial:
 
 
 def _nothing_known(tensor: Tensor) -> _Partial | None:
-    """A value of known shape and unknown elements. Only integers, which sizes are made of, are worth following."""
+    """A value of known shape and unknown elements; only of integers, which sizes are made of."""
     if not tensor.dtype.is_integer or not is_static(tensor.dims):
         return None
     dims = tensor.dims
@@ -154,7 +164,9 @@ def _metadata(node: Node, tensor: Tensor) -> _Partial | None:
         return None
     dtype = tensor.dtype.np
     if node.type in ("Shape", "ShapeN"):
-        return _Partial(np.array([d or 0 for d in dims], dtype), np.array([d is not None for d in dims], np.bool_))
+        return _Partial(
+            np.array([d or 0 for d in dims], dtype), np.array([d is not None for d in dims], np.bool_)
+        )
     if node.type == "Rank":
         return _complete(np.array(len(dims), dtype))
     if node.type == "Size" and is_static(dims):

@@ -1,7 +1,8 @@
 """Arithmetic on elements: sums, products, quotients, powers, roots, signs, smallest and largest.
 
-Two operands broadcast as in NumPy and have one element type; a Python number takes the other operand's. Integer arithmetic
-wraps around. Dividing an integer by zero is an error when the graph runs, as in TensorFlow on CPUs.
+Two operands broadcast as in NumPy and have one element type; a Python number takes the other operand's.
+Integer arithmetic wraps around. Dividing an integer by zero is an error when the graph runs, as in TensorFlow
+on CPUs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from .common import allowed, binary, define_elementwise, same_type, unary
 Pair = tuple[Tensor | None, Tensor | None]
 
 
-# --- sum, difference, product --------------------------------------------------------------------------------------
+# --- sum, difference, product -------------------------------------------------------------------------------
 
 
 def _add_gradient(node: Node, grad: Tensor) -> Pair:
@@ -44,9 +45,13 @@ def _mul_gradient(node: Node, grad: Tensor) -> Pair:
     return unbroadcast(x, y, multiply(grad, y), multiply(x, grad))
 
 
-define_elementwise("AddV2", lambda m, x, y: x + y, NUMBERS, arity=2, gradient=_add_gradient, traits=Trait.COMMUTATIVE)
+define_elementwise(
+    "AddV2", lambda m, x, y: x + y, NUMBERS, arity=2, gradient=_add_gradient, traits=Trait.COMMUTATIVE
+)
 define_elementwise("Sub", lambda m, x, y: x - y, NUMBERS, arity=2, gradient=_sub_gradient)
-define_elementwise("Mul", lambda m, x, y: x * y, NUMBERS, arity=2, gradient=_mul_gradient, traits=Trait.COMMUTATIVE)
+define_elementwise(
+    "Mul", lambda m, x, y: x * y, NUMBERS, arity=2, gradient=_mul_gradient, traits=Trait.COMMUTATIVE
+)
 
 
 def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
@@ -121,7 +126,7 @@ def add_n(inputs: Sequence[TensorLike], name: str | None = None) -> Tensor:
     return apply("AddN", tensors, None, name)
 
 
-# --- quotients and remainders --------------------------------------------------------------------------------------
+# --- quotients and remainders -------------------------------------------------------------------------------
 
 
 def _checks_divisor(reference: Callable[..., Any]) -> Callable[..., Any]:
@@ -143,7 +148,9 @@ def _truncated_quotient(m: Any, x: Any, y: Any) -> Any:
 def _div_gradient(node: Node, grad: Tensor) -> Pair:
     x, y = node.inputs
     # -x / y / y rather than -x / (y * y): the square could overflow.
-    return unbroadcast(x, y, real_divide(grad, y), multiply(grad, real_divide(real_divide(negative(x), y), y)))
+    return unbroadcast(
+        x, y, real_divide(grad, y), multiply(grad, real_divide(real_divide(negative(x), y), y))
+    )
 
 
 def _floor_mod_gradient(node: Node, grad: Tensor) -> Pair:
@@ -166,7 +173,11 @@ define_elementwise(
     "DivNoNan", lambda m, x, y: m.where(y == 0, 0, x / y), FLOATS, arity=2, gradient=_div_no_nan_gradient
 )
 define_elementwise(
-    "FloorDiv", lambda m, x, y: x // y, NUMBERS, arity=2, reference=_checks_divisor(reference_of(lambda m, x, y: x // y))
+    "FloorDiv",
+    lambda m, x, y: x // y,
+    NUMBERS,
+    arity=2,
+    reference=_checks_divisor(reference_of(lambda m, x, y: x // y)),
 )
 define_elementwise(
     "FloorMod",
@@ -219,7 +230,7 @@ def truediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 def _cast_quotient(a: Tensor, b: Tensor, dtype: DType, name: str) -> Tensor:
     from .cast import cast
 
-    with a.graph.name_scope(name) as scope:
+    with a.graph.op_scope(name) as scope:
         return apply("RealDiv", (cast(a, dtype), cast(b, dtype)), None, scope)
 
 
@@ -240,7 +251,9 @@ def div_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 
 def floordiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x / y rounded down (Python's `//`). InvalidArgumentError at run time when an integer is divided by zero."""
+    """x / y rounded down (Python's `//`). InvalidArgumentError at run time when an integer is divided by
+    zero.
+    """
     return binary("FloorDiv", x, y, name or "floordiv")
 
 
@@ -262,7 +275,7 @@ def truncatemod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
     return binary("TruncateMod", x, y, name or "TruncateMod")
 
 
-# --- powers and roots ----------------------------------------------------------------------------------------------
+# --- powers and roots ---------------------------------------------------------------------------------------
 
 
 def _pow_reference(x: Any, y: Any) -> Any:
@@ -280,7 +293,8 @@ def _pow_gradient(node: Node, grad: Tensor) -> Pair:
 
     x, y = node.inputs
     z = node.outputs[0]
-    # x ** y is not differentiable in y at x <= 0; TensorFlow takes log(x) as 0 there, so that no NaN comes out.
+    # x ** y is not differentiable in y at x <= 0; TensorFlow takes log(x) as 0 there, so that no NaN comes
+    # out.
     positive = greater(x, 0)
     log_x = where_v2(positive, log(where_v2(positive, x, 1)), 0)
     less = subtract(y, 1)
@@ -291,10 +305,19 @@ def _pow_gradient(node: Node, grad: Tensor) -> Pair:
 
 
 define_elementwise(
-    "Pow", lambda m, x, y: m.pow(x, y), NUMBERS, arity=2, reference=_pow_reference, gradient=_pow_gradient, flops=20
+    "Pow",
+    lambda m, x, y: m.pow(x, y),
+    NUMBERS,
+    arity=2,
+    reference=_pow_reference,
+    gradient=_pow_gradient,
+    flops=20,
 )
 define_elementwise(
-    "Square", lambda m, x: x * x, NUMBERS, gradient=lambda node, grad: [multiply(grad, multiply(2, node.inputs[0]))]
+    "Square",
+    lambda m, x: x * x,
+    NUMBERS,
+    gradient=lambda node, grad: [multiply(grad, multiply(2, node.inputs[0]))],
 )
 define_elementwise(
     "SquaredDifference",
@@ -312,7 +335,9 @@ define_elementwise(
     gradient=lambda node, grad: [real_divide(multiply(grad, 0.5), node.outputs[0])],
     flops=4,
 )
-define_elementwise("Rsqrt", lambda m, x: m.rsqrt(x), FLOATS, gradient=lambda node, grad: _rsqrt_gradient(node, grad), flops=5)
+define_elementwise(
+    "Rsqrt", lambda m, x: m.rsqrt(x), FLOATS, gradient=lambda node, grad: _rsqrt_gradient(node, grad), flops=5
+)
 define_elementwise(
     "Reciprocal",
     lambda m, x: 1 / x,
@@ -333,7 +358,9 @@ def _rsqrt_gradient(node: Node, grad: Tensor) -> list[Tensor]:
 
 
 def power(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x ** y (TensorFlow's `pow`). InvalidArgumentError at run time for an integer to a negative integer power."""
+    """x ** y (TensorFlow's `pow`). InvalidArgumentError at run time for an integer to a negative integer
+    power.
+    """
     return binary("Pow", x, y, name or "Pow")
 
 
@@ -362,7 +389,7 @@ def reciprocal(x: TensorLike, name: str | None = None) -> Tensor:
     return unary("Reciprocal", x, name)
 
 
-# --- signs, smallest and largest -----------------------------------------------------------------------------------
+# --- signs, smallest and largest ----------------------------------------------------------------------------
 
 
 def _extreme_gradient(node: Node, grad: Tensor, x_wins: Tensor) -> Pair:
@@ -394,12 +421,24 @@ define_elementwise("Neg", lambda m, x: -x, NUMBERS, gradient=lambda node, grad: 
 define_elementwise(
     "Abs", lambda m, x: m.abs(x), NUMBERS, gradient=lambda node, grad: [multiply(grad, sign(node.inputs[0]))]
 )
-define_elementwise("Sign", lambda m, x: m.sign(x), NUMBERS, gradient=lambda node, grad: [_zero_gradient(node)])
 define_elementwise(
-    "Minimum", lambda m, x, y: m.minimum(x, y), NUMBERS, arity=2, gradient=_minimum_gradient, traits=Trait.COMMUTATIVE
+    "Sign", lambda m, x: m.sign(x), NUMBERS, gradient=lambda node, grad: [_zero_gradient(node)]
 )
 define_elementwise(
-    "Maximum", lambda m, x, y: m.maximum(x, y), NUMBERS, arity=2, gradient=_maximum_gradient, traits=Trait.COMMUTATIVE
+    "Minimum",
+    lambda m, x, y: m.minimum(x, y),
+    NUMBERS,
+    arity=2,
+    gradient=_minimum_gradient,
+    traits=Trait.COMMUTATIVE,
+)
+define_elementwise(
+    "Maximum",
+    lambda m, x, y: m.maximum(x, y),
+    NUMBERS,
+    arity=2,
+    gradient=_maximum_gradient,
+    traits=Trait.COMMUTATIVE,
 )
 
 
@@ -428,7 +467,8 @@ def maximum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     return binary("Maximum", x, y, name or "Maximum")
 
 
-# Python's operators make nodes with TensorFlow's names for them: `a + b` is `add`, where `tf.add(a, b)` is `Add`.
+# Python's operators make nodes with TensorFlow's names for them: `a + b` is `add`, where `tf.add(a, b)` is
+# `Add`.
 operators.update(
     {
         "add": lambda x, y: binary("AddV2", x, y, "add"),

@@ -1,8 +1,9 @@
 """Undoing a broadcast, which is what the gradients of broadcasting ops need.
 
-If `x` was repeated along an axis to meet `y`, each element of `x` has influenced several results, and its gradient is the sum
-over them. Which axes those are is mostly known when the graph is built; a pair of sizes decides it unless one of them is
-unknown and the other is not 1. Only then do the axes have to be computed when the graph runs, by `BroadcastGradientArgs`.
+If `x` was repeated along an axis to meet `y`, each element of `x` has influenced several results, and its
+gradient is the sum over them. Which axes those are is mostly known when the graph is built; a pair of sizes
+decides it unless one of them is unknown and the other is not 1. Only then do the axes have to be computed
+when the graph runs, by `BroadcastGradientArgs`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def _args_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 def _args_reference(s0: Any, s1: Any) -> tuple[Any, Any]:
     rank = max(len(s0), len(s1))
     a, b = (np.concatenate([np.ones(rank - len(s), s.dtype), s]) for s in (s0, s1))
-    # Both are 1: neither was repeated, and a sum over either changes nothing. TensorFlow lists such an axis for both.
+    # Both are 1: neither was repeated, and a sum over either changes nothing. TensorFlow lists such an axis
+    # for both.
     return tuple(np.flatnonzero(s == 1).astype(s.dtype) for s in (a, b))  # type: ignore[return-value]
 
 
@@ -39,7 +41,8 @@ define("BroadcastGradientArgs", infer=_args_rule, reference=_args_reference)
 
 
 def repeated_axes(x: Dims, y: Dims) -> tuple[list[int], list[int]] | None:
-    """Axes of `broadcast(x, y)` over which the gradients of x and y must be summed; None while that is not known.
+    """Axes of `broadcast(x, y)` over which the gradients of x and y must be summed; None while that is not
+    known.
 
     >>> repeated_axes((None, 10), (10,))
     ([], [0])
@@ -62,7 +65,9 @@ def repeated_axes(x: Dims, y: Dims) -> tuple[list[int], list[int]] | None:
     return sum_x, sum_y
 
 
-def unbroadcast(x: Tensor, y: Tensor, grad_x: Tensor | None, grad_y: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+def unbroadcast(
+    x: Tensor, y: Tensor, grad_x: Tensor | None, grad_y: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
     """Gradients in the broadcast shape of x and y, summed down to the shapes of x and y."""
     from .reduce import reduce_sum
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ..build import TensorLike, apply, convert, graph_of
 from ..dtypes import NUMBERS, DType, as_dtype, bfloat16, bool_, float32, float64, int32, int64
 from ..indexed_slices import map_values
@@ -42,8 +44,8 @@ define(
 def cast(x: TensorLike, dtype: Any, name: str | None = None) -> Any:
     """x with another element type; x itself when it has that type.
 
-    From floating types to integers the fraction is cut off; to bool, anything but zero is true. A value that the new type cannot
-    hold gives an unspecified one (see `saturate_cast`). IndexedSlices keep their places.
+    From floating types to integers the fraction is cut off; to bool, anything but zero is true. A value that
+    the new type cannot hold gives an unspecified one (see `saturate_cast`). IndexedSlices keep their places.
 
     >>> cast([1.8, -1.8], "int32")   # [1, -1]
     """
@@ -51,7 +53,7 @@ def cast(x: TensorLike, dtype: Any, name: str | None = None) -> Any:
     if not isinstance(x, Tensor):
         if hasattr(x, "indices") and hasattr(x, "values"):
             return map_values(lambda values: cast(values, target, name), x)
-        with graph_of(x).name_scope(name or "Cast") as scope:
+        with graph_of(x).op_scope(name or "Cast") as scope:
             x = convert(x, name="x")
             return x if x.dtype.base is target else apply("Cast", (x,), {"DstT": target}, scope)
     return x if x.dtype.base is target else apply("Cast", (x,), {"DstT": target}, name)
@@ -59,8 +61,6 @@ def cast(x: TensorLike, dtype: Any, name: str | None = None) -> Any:
 
 def saturate_cast(value: TensorLike, dtype: Any, name: str | None = None) -> Tensor:
     """`cast`, with values beyond the new type's limits set to the limits first."""
-    import numpy as np
-
     from .clip import clip_by_value
 
     target = as_dtype(dtype).base
@@ -68,22 +68,33 @@ def saturate_cast(value: TensorLike, dtype: Any, name: str | None = None) -> Ten
     old = x.dtype.base
     if old is target or target.is_bool or old.is_bool:
         return cast(x, target, name)  # type: ignore[no-any-return]
-    with x.graph.name_scope(name or "saturate_cast") as scope:
+    with x.graph.op_scope(name or "saturate_cast") as scope:
         low, high = (_representable(old, limit) for limit in (target.min, target.max))
-        if low > old.min or high < old.max:
-            x = clip_by_value(x, np.asarray(max(low, old.min)).astype(old.np), np.asarray(min(high, old.max)).astype(old.np))
+        own_low, own_high = (_representable(old, limit) for limit in (old.min, old.max))
+        if low > own_low or high < own_high:
+            limits = (
+                np.full((), v, np.float64 if old.is_floating else old.np)
+                for v in (max(low, own_low), min(high, own_high))
+            )
+            x = clip_by_value(x, *(v.astype(old.np) for v in limits))
         return apply("Cast", (x,), {"DstT": target}, scope)
 
 
 def _representable(dtype: DType, limit: Any) -> Any:
-    """The value of `dtype` next to `limit`, towards zero: float32 has no 2**31 - 1, and 2**31 would overflow an int32."""
-    import numpy as np
-
+    """The value of `dtype` next to `limit`, towards zero: float32 has no 2**31 - 1, only 2**31."""
     if not dtype.is_floating:
         return int(limit)
-    value = np.asarray(limit).astype(dtype.np)
-    if abs(float(value)) > abs(float(limit)) or (float(value) == float(limit) and int(limit) != int(float(value))):
-        value = np.nextafter(value.astype(np.float32 if dtype.size < 8 else np.float64), 0).astype(dtype.np)
+    # Whole numbers of Python compare exactly; int() of a bfloat16 scalar goes wrong beyond 64 bits, so by way
+    # of float.
+    exact = int(limit) if isinstance(limit, int | np.integer) else int(float(limit))
+    largest = float(dtype.max)
+    if abs(exact) >= int(largest):
+        return largest if exact > 0 else -largest
+    value = np.full((), float(exact), np.float64).astype(dtype.np)
+    if abs(int(float(value))) > abs(exact):
+        value = (value.view(f"u{dtype.size}") - 1).view(
+            dtype.np
+        )  # the bits of a float count up with its size
     return float(value)
 
 

@@ -14,7 +14,9 @@ from .compare import greater, where_v2
 from .reduce import reduce_sum
 
 
-def clip_by_value(t: TensorLike, clip_value_min: TensorLike, clip_value_max: TensorLike, name: str | None = None) -> Any:
+def clip_by_value(
+    t: TensorLike, clip_value_min: TensorLike, clip_value_max: TensorLike, name: str | None = None
+) -> Any:
     """t, with values below the minimum raised to it and above the maximum lowered to it.
 
     The limits broadcast to t's shape. IndexedSlices are clipped row by row.
@@ -25,7 +27,7 @@ def clip_by_value(t: TensorLike, clip_value_min: TensorLike, clip_value_max: Ten
     if isinstance(t, IndexedSlices):
         return map_values(lambda values: clip_by_value(values, clip_value_min, clip_value_max, name), t)
     values = convert(t, name="t")
-    with values.graph.name_scope(name or "clip_by_value") as scope:
+    with values.graph.op_scope(name or "clip_by_value") as scope:
         below = minimum(values, clip_value_max)
         merge(values.dims, below.dims)
         result = maximum(below, clip_value_min, name=scope)
@@ -44,7 +46,7 @@ def clip_by_norm(t: TensorLike, clip_norm: TensorLike, axes: Any = None, name: s
     if isinstance(t, IndexedSlices):
         return map_values(lambda values: clip_by_norm(values, clip_norm, axes, name), t)
     values = convert(t, name="t")
-    with values.graph.name_scope(name or "clip_by_norm") as scope:
+    with values.graph.op_scope(name or "clip_by_norm") as scope:
         squares = reduce_sum(multiply(values, values), axes, keepdims=True)
         # sqrt has no finite slope at 0: take the root of 1 there, so that the gradient is 0 and not NaN.
         positive = greater(squares, 0)
@@ -53,7 +55,8 @@ def clip_by_norm(t: TensorLike, clip_norm: TensorLike, axes: Any = None, name: s
 
 
 def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
-    """The L2 norm of all tensors taken together: the root of the sum of all squares. None entries count as nothing.
+    """The L2 norm of all tensors taken together: the root of the sum of all squares. None entries count as
+    nothing.
 
     Raises:
         TypeError: not a list. ValueError: nothing but None in it.
@@ -64,10 +67,12 @@ def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
     if not parts:
         raise ValueError("global_norm needs at least one tensor")
     graph = parts[0].graph
-    with graph.as_default(), graph.name_scope(name or "global_norm") as scope:
+    with graph.op_scope(name or "global_norm") as scope:
         halves = []
         for p in parts:
-            with graph.colocate_with(p):  # a tensor's own norm is taken where the tensor is; only scalars travel
+            with graph.colocate_with(
+                p
+            ):  # a tensor's own norm is taken where the tensor is; only scalars travel
                 halves.append(multiply(reduce_sum(multiply(p, p)), 0.5))
         return sqrt(multiply(add_n(halves), 2.0), name=scope)
 
@@ -85,7 +90,7 @@ def clip_by_global_norm(
     if not isinstance(t_list, (list, tuple)):
         raise TypeError(f"t_list must be a list of tensors, not {t_list!r}")
     norm = global_norm(t_list, name) if use_norm is None else convert(use_norm, name="use_norm")
-    with norm.graph.as_default(), norm.graph.name_scope(name or "clip_by_global_norm"):
+    with norm.graph.op_scope(name or "clip_by_global_norm"):
         limit = convert(clip_norm, dtype=norm.dtype.base, name="clip_norm")
         scale = divide(limit, maximum(norm, limit))
         # limit / inf is 0, which would hide the trouble; inf - inf is NaN, and any finite norm adds 0.
@@ -98,5 +103,3 @@ def clip_by_global_norm(
             with norm.graph.colocate_with(t.values if isinstance(t, IndexedSlices) else t):
                 out.append(map_values(lambda values: multiply(values, scale), t))
     return out, norm
-
-

@@ -18,18 +18,24 @@ def same_type(inputs: Sequence[Tensor]) -> DType:
     first = inputs[0].dtype.base
     for t in inputs[1:]:
         if t.dtype.base is not first:
-            raise TypeError(f"operands must have one element type, not {first.name} and {t.dtype.base.name}; use dt.cast")
+            raise TypeError(
+                f"operands must have one element type, not {first.name} and {t.dtype.base.name}; use dt.cast"
+            )
     return first
 
 
 def allowed(dtype: DType, types: tuple[DType, ...]) -> DType:
     """`dtype`, if it is among `types`; else TypeError."""
     if dtype not in types:
-        raise TypeError(f"element type {dtype.name} is not supported; supported: {', '.join(t.name for t in types)}")
+        raise TypeError(
+            f"element type {dtype.name} is not supported; supported: {', '.join(t.name for t in types)}"
+        )
     return dtype
 
 
-def unary_rule(types: tuple[DType, ...], result: DType | None = None) -> Callable[[Sequence[Tensor], Attrs], Sequence[Output]]:
+def unary_rule(
+    types: tuple[DType, ...], result: DType | None = None
+) -> Callable[[Sequence[Tensor], Attrs], Sequence[Output]]:
     """Same shape out as in; element type `result`, or the input's."""
 
     def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -40,8 +46,10 @@ def unary_rule(types: tuple[DType, ...], result: DType | None = None) -> Callabl
     return infer
 
 
-def broadcast_rule(types: tuple[DType, ...], result: DType | None = None) -> Callable[[Sequence[Tensor], Attrs], Sequence[Output]]:
-    """NumPy broadcasting of all inputs, which share one element type; element type `result`, or the inputs'."""
+def broadcast_rule(
+    types: tuple[DType, ...], result: DType | None = None
+) -> Callable[[Sequence[Tensor], Attrs], Sequence[Output]]:
+    """NumPy broadcasting of all inputs, which share one element type; it or `result` comes out."""
 
     def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         dtype = allowed(same_type(inputs), types)
@@ -66,7 +74,8 @@ def define_elementwise(
     traits: Trait = Trait.NONE,
     reference: Callable[..., Any] | None = None,
 ) -> OpDef:
-    """Define an elementwise op by its scalar body (None: it has none); the NumPy reference follows from it unless given.
+    """Define an elementwise op by its scalar body (None: it has none); the NumPy reference follows from it
+    unless given.
 
     `flops` is the arithmetic of one element (a transcendental function counts about 10).
     """
@@ -94,7 +103,7 @@ def unary(op: str, x: TensorLike, name: str | None, attrs: dict[str, Any] | None
     """Apply a one-operand op. A value becomes a Const under the op's own scope (`Exp/x`)."""
     if isinstance(x, Tensor):
         return apply(op, (x,), attrs, name)
-    with graph_of(x).name_scope(name or op) as scope:
+    with graph_of(x).op_scope(name or op) as scope:
         return apply(op, (convert(x, name="x"),), attrs, scope)
 
 
@@ -104,4 +113,13 @@ def binary(op: str, x: TensorLike, y: TensorLike, name: str) -> Tensor:
     return apply(op, (a, b), None, node_name)
 
 
-__all__ = ["allowed", "binary", "bool_", "broadcast_rule", "define_elementwise", "same_type", "unary", "unary_rule"]
+__all__ = [
+    "allowed",
+    "binary",
+    "bool_",
+    "broadcast_rule",
+    "define_elementwise",
+    "same_type",
+    "unary",
+    "unary_rule",
+]

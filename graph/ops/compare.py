@@ -20,7 +20,7 @@ _EQUATABLE = (*NUMBERS, bool_, string)
 
 
 def _as_bools(compare: Any) -> Any:
-    """Comparing arrays of strings goes through Python objects; its result has to be made an array of bools again."""
+    """A comparison that gives an array of bools for strings, too, which NumPy compares as Python objects."""
     reference = reference_of(compare)
 
     def typed(x: Any, y: Any) -> Any:
@@ -37,8 +37,18 @@ def _not_equal(m: Any, x: Any, y: Any) -> Any:
     return x != y
 
 
-define_elementwise("Equal", _equal, _EQUATABLE, arity=2, result=bool_, reference=_as_bools(_equal), traits=Trait.COMMUTATIVE)
-define_elementwise("NotEqual", _not_equal, _EQUATABLE, arity=2, result=bool_, reference=_as_bools(_not_equal), traits=Trait.COMMUTATIVE)
+define_elementwise(
+    "Equal", _equal, _EQUATABLE, arity=2, result=bool_, reference=_as_bools(_equal), traits=Trait.COMMUTATIVE
+)
+define_elementwise(
+    "NotEqual",
+    _not_equal,
+    _EQUATABLE,
+    arity=2,
+    result=bool_,
+    reference=_as_bools(_not_equal),
+    traits=Trait.COMMUTATIVE,
+)
 define_elementwise("Less", lambda m, x, y: x < y, NUMBERS, arity=2, result=bool_)
 define_elementwise("LessEqual", lambda m, x, y: x <= y, NUMBERS, arity=2, result=bool_)
 define_elementwise("Greater", lambda m, x, y: x > y, NUMBERS, arity=2, result=bool_)
@@ -78,7 +88,7 @@ def greater_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tens
 operators.update({"lt": less, "le": less_equal, "gt": greater, "ge": greater_equal})
 
 
-# --- choosing ------------------------------------------------------------------------------------------------------
+# --- choosing -----------------------------------------------------------------------------------------------
 
 
 def _need_bool(condition: Tensor) -> None:
@@ -92,16 +102,25 @@ def _select_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     dtype = same_type((x, y))
     dims = merge(x.dims, y.dims)
     c: Dims = condition.dims
-    fits = c == () or compatible(c, dims) or (c is not None and len(c) == 1 and dims is not None and compatible(c, dims[:1]))
+    fits = (
+        c == ()
+        or compatible(c, dims)
+        or (c is not None and len(c) == 1 and dims is not None and compatible(c, dims[:1]))
+    )
     if not fits:
-        raise ValueError(f"the condition must be a scalar, a vector over the first axis, or of shape {text(dims)}, not {text(c)}")
+        raise ValueError(
+            f"the condition must be a scalar, a vector over the first axis, or of shape {text(dims)}, "
+            f"not {text(c)}"
+        )
     return [(dtype, dims)]
 
 
 def _select_reference(condition: Any, x: Any, y: Any) -> Any:
     if condition.ndim == 1 and x.ndim > 1:
         condition = np.reshape(condition, (-1,) + (1,) * (x.ndim - 1))
-    if condition.ndim and (condition.shape != x.shape and condition.shape[1:] != (1,) * (x.ndim - 1) or len(condition) != len(x)):
+    if condition.ndim and (
+        condition.shape != x.shape and condition.shape[1:] != (1,) * (x.ndim - 1) or len(condition) != len(x)
+    ):
         raise ValueError("the condition fits neither the values nor their first axis")
     if x.shape != y.shape:
         raise ValueError("the values must have one shape")
@@ -150,7 +169,9 @@ def _where_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 define("Where", infer=_where_rule, reference=lambda condition: np.argwhere(condition).astype(np.int64))
 
 
-def where(condition: TensorLike, x: TensorLike = None, y: TensorLike = None, name: str | None = None) -> Tensor:
+def where(
+    condition: TensorLike, x: TensorLike = None, y: TensorLike = None, name: str | None = None
+) -> Tensor:
     """Choose elements by a condition; or, given only a condition, say where it holds.
 
     Args:
@@ -158,8 +179,8 @@ def where(condition: TensorLike, x: TensorLike = None, y: TensorLike = None, nam
         x, y: tensors of one shape: taken where the condition holds, and where it does not.
 
     Returns:
-        Of the shape and type of x. Without x and y: the coordinates of the true elements in row-major order, int64 of
-        shape `[number of true elements, rank]`.
+        Of the shape and type of x. Without x and y: the coordinates of the true elements in row-major order,
+        int64 of shape `[number of true elements, rank]`.
 
     Raises:
         ValueError: only one of x and y is given, or the shapes do not fit (`where_v2` broadcasts).
@@ -173,7 +194,9 @@ def where(condition: TensorLike, x: TensorLike = None, y: TensorLike = None, nam
     return apply("Select", (c, a, b), None, node_name)
 
 
-def where_v2(condition: TensorLike, x: TensorLike = None, y: TensorLike = None, name: str | None = None) -> Tensor:
+def where_v2(
+    condition: TensorLike, x: TensorLike = None, y: TensorLike = None, name: str | None = None
+) -> Tensor:
     """Like `where`, with the condition and both values broadcast together as in NumPy (TF 2's `where`)."""
     c = convert(condition, name="condition")
     if x is None and y is None:

@@ -12,7 +12,9 @@ from .common import binary, define_elementwise, unary
 
 _BOOL = (bool_,)
 
-define_elementwise("LogicalAnd", lambda m, x, y: m.logical_and(x, y), _BOOL, arity=2, traits=Trait.COMMUTATIVE)
+define_elementwise(
+    "LogicalAnd", lambda m, x, y: m.logical_and(x, y), _BOOL, arity=2, traits=Trait.COMMUTATIVE
+)
 define_elementwise("LogicalOr", lambda m, x, y: m.logical_or(x, y), _BOOL, arity=2, traits=Trait.COMMUTATIVE)
 define_elementwise("LogicalNot", lambda m, x: m.logical_not(x), _BOOL)
 
@@ -66,7 +68,9 @@ def invert(x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def left_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x with its bits moved up by y places (`tf.bitwise.left_shift`). Unspecified unless 0 <= y < number of bits."""
+    """x with its bits moved up by y places (`tf.bitwise.left_shift`). Unspecified unless 0 <= y < number of
+    bits.
+    """
     return binary("LeftShift", x, y, name or "LeftShift")
 
 
@@ -80,7 +84,9 @@ def _on_bits_or_truth(bits: Any, truth: Any) -> Any:
 
     def operator(x: Any, y: Any, name: str) -> Tensor:
         tensor = x if isinstance(x, Tensor) or hasattr(x, "_as_tensor") else y
-        is_integer = convert(tensor).dtype.is_integer if not isinstance(tensor, Tensor) else tensor.dtype.is_integer
+        is_integer = (
+            convert(tensor).dtype.is_integer if not isinstance(tensor, Tensor) else tensor.dtype.is_integer
+        )
         result: Tensor = (bits if is_integer else truth)(x, y, name)
         return result
 

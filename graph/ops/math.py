@@ -1,4 +1,5 @@
-"""Functions of one element: exponentials, logarithms, trigonometric, hyperbolic and special functions, rounding.
+"""Functions of one element: exponentials, logarithms, trigonometric, hyperbolic and special functions,
+rounding.
 
 All keep the element type and take floating types; the rounding functions hand integers through unchanged.
 """
@@ -26,12 +27,14 @@ def _define(name: str, scalar: Any, gradient: Any, flops: float = _TRANSCENDENTA
     define_elementwise(name, scalar, FLOATS, gradient=gradient, flops=flops)
 
 
-# --- exponentials and logarithms -----------------------------------------------------------------------------------
+# --- exponentials and logarithms ----------------------------------------------------------------------------
 
 _define("Exp", lambda m, x: m.exp(x), lambda node, grad: [multiply(grad, node.outputs[0])])
 _define("Expm1", lambda m, x: m.expm1(x), lambda node, grad: [multiply(grad, exp(node.inputs[0]))])
 _define("Log", lambda m, x: m.log(x), lambda node, grad: [multiply(grad, reciprocal(node.inputs[0]))])
-_define("Log1p", lambda m, x: m.log1p(x), lambda node, grad: [multiply(grad, reciprocal(add(1, node.inputs[0])))])
+_define(
+    "Log1p", lambda m, x: m.log1p(x), lambda node, grad: [multiply(grad, reciprocal(add(1, node.inputs[0])))]
+)
 
 
 def exp(x: TensorLike, name: str | None = None) -> Tensor:
@@ -54,14 +57,22 @@ def log1p(x: TensorLike, name: str | None = None) -> Tensor:
     return unary("Log1p", x, name)
 
 
-# --- trigonometric -------------------------------------------------------------------------------------------------
+# --- trigonometric ------------------------------------------------------------------------------------------
 
 _define("Sin", lambda m, x: m.sin(x), lambda node, grad: [multiply(grad, cos(node.inputs[0]))])
 _define("Cos", lambda m, x: m.cos(x), lambda node, grad: [negative(multiply(grad, sin(node.inputs[0])))])
 _define("Tan", lambda m, x: m.tan(x), lambda node, grad: [multiply(grad, add(1, square(node.outputs[0])))])
 _define("Asin", lambda m, x: m.asin(x), lambda node, grad: [multiply(grad, _rsqrt_of_rest(node.inputs[0]))])
-_define("Acos", lambda m, x: m.acos(x), lambda node, grad: [negative(multiply(grad, _rsqrt_of_rest(node.inputs[0])))])
-_define("Atan", lambda m, x: m.atan(x), lambda node, grad: [multiply(grad, reciprocal(add(1, square(node.inputs[0]))))])
+_define(
+    "Acos",
+    lambda m, x: m.acos(x),
+    lambda node, grad: [negative(multiply(grad, _rsqrt_of_rest(node.inputs[0])))],
+)
+_define(
+    "Atan",
+    lambda m, x: m.atan(x),
+    lambda node, grad: [multiply(grad, reciprocal(add(1, square(node.inputs[0]))))],
+)
 
 
 def _rsqrt_of_rest(x: Tensor) -> Tensor:
@@ -74,7 +85,14 @@ def _atan2_gradient(node: Node, grad: Tensor) -> Any:
     return unbroadcast(y, x, multiply(x, slope), negative(multiply(y, slope)))
 
 
-define_elementwise("Atan2", lambda m, y, x: m.atan2(y, x), FLOATS, arity=2, gradient=_atan2_gradient, flops=2 * _TRANSCENDENTAL)
+define_elementwise(
+    "Atan2",
+    lambda m, y, x: m.atan2(y, x),
+    FLOATS,
+    arity=2,
+    gradient=_atan2_gradient,
+    flops=2 * _TRANSCENDENTAL,
+)
 
 
 def sin(x: TensorLike, name: str | None = None) -> Tensor:
@@ -112,14 +130,26 @@ def atan2(y: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
     return binary("Atan2", y, x, name or "Atan2")
 
 
-# --- hyperbolic ----------------------------------------------------------------------------------------------------
+# --- hyperbolic ---------------------------------------------------------------------------------------------
 
 _define("Sinh", lambda m, x: m.sinh(x), lambda node, grad: [multiply(grad, cosh(node.inputs[0]))])
 _define("Cosh", lambda m, x: m.cosh(x), lambda node, grad: [multiply(grad, sinh(node.inputs[0]))])
-_define("Tanh", lambda m, x: m.tanh(x), lambda node, grad: [multiply(grad, subtract(1, square(node.outputs[0])))])
-_define("Asinh", lambda m, x: m.asinh(x), lambda node, grad: [multiply(grad, rsqrt(add(1, square(node.inputs[0]))))])
-_define("Acosh", lambda m, x: m.acosh(x), lambda node, grad: [multiply(grad, reciprocal(sinh(node.outputs[0])))])
-_define("Atanh", lambda m, x: m.atanh(x), lambda node, grad: [multiply(grad, reciprocal(subtract(1, square(node.inputs[0]))))])
+_define(
+    "Tanh", lambda m, x: m.tanh(x), lambda node, grad: [multiply(grad, subtract(1, square(node.outputs[0])))]
+)
+_define(
+    "Asinh",
+    lambda m, x: m.asinh(x),
+    lambda node, grad: [multiply(grad, rsqrt(add(1, square(node.inputs[0]))))],
+)
+_define(
+    "Acosh", lambda m, x: m.acosh(x), lambda node, grad: [multiply(grad, reciprocal(sinh(node.outputs[0])))]
+)
+_define(
+    "Atanh",
+    lambda m, x: m.atanh(x),
+    lambda node, grad: [multiply(grad, reciprocal(subtract(1, square(node.inputs[0]))))],
+)
 
 
 def sinh(x: TensorLike, name: str | None = None) -> Tensor:
@@ -152,7 +182,7 @@ def atanh(x: TensorLike, name: str | None = None) -> Tensor:
     return unary("Atanh", x, name)
 
 
-# --- the logistic function and special functions -------------------------------------------------------------------
+# --- the logistic function and special functions ------------------------------------------------------------
 
 
 def _gaussian_gradient(factor: float) -> Any:
@@ -164,11 +194,26 @@ def _gaussian_gradient(factor: float) -> Any:
 
 _TWO_OVER_ROOT_PI = 2 / math.sqrt(math.pi)
 
-_define("Sigmoid", lambda m, x: 1 / (1 + m.exp(-x)), lambda node, grad: _sigmoid_gradient(node, grad), _TRANSCENDENTAL + 2)
+_define(
+    "Sigmoid",
+    lambda m, x: 1 / (1 + m.exp(-x)),
+    lambda node, grad: _sigmoid_gradient(node, grad),
+    _TRANSCENDENTAL + 2,
+)
 _define("Erf", lambda m, x: m.erf(x), _gaussian_gradient(_TWO_OVER_ROOT_PI), 2 * _TRANSCENDENTAL)
 _define("Erfc", lambda m, x: m.erfc(x), _gaussian_gradient(-_TWO_OVER_ROOT_PI), 2 * _TRANSCENDENTAL)
-_define("Lgamma", lambda m, x: m.lgamma(x), lambda node, grad: [multiply(grad, digamma(node.inputs[0]))], 3 * _TRANSCENDENTAL)
-_define("Digamma", lambda m, x: m.digamma(x), lambda node, grad: [multiply(grad, polygamma(1, node.inputs[0]))], 3 * _TRANSCENDENTAL)
+_define(
+    "Lgamma",
+    lambda m, x: m.lgamma(x),
+    lambda node, grad: [multiply(grad, digamma(node.inputs[0]))],
+    3 * _TRANSCENDENTAL,
+)
+_define(
+    "Digamma",
+    lambda m, x: m.digamma(x),
+    lambda node, grad: [multiply(grad, polygamma(1, node.inputs[0]))],
+    3 * _TRANSCENDENTAL,
+)
 
 
 def _sigmoid_gradient(node: Node, grad: Tensor) -> Grads:
@@ -183,8 +228,14 @@ def _polygamma_reference(a: Any, x: Any) -> Any:
     n: Any = np.asarray(a).astype(wide)
     x_wide: Any = np.asarray(x).astype(wide)
     # scipy's polygamma takes integers only; psi^(n)(x) = (-1)^(n+1) n! zeta(n+1, x) for n >= 1.
-    higher = np.where(n % 2 == 1, 1, -1).astype(wide) * scipy.special.gamma(n + 1) * scipy.special.zeta(n + 1, x_wide)
-    result = np.where(n == 0, scipy.special.psi(x_wide), np.where((n > 0) & (n == np.floor(n)), higher, np.nan))
+    higher = (
+        np.where(n % 2 == 1, 1, -1).astype(wide)
+        * scipy.special.gamma(n + 1)
+        * scipy.special.zeta(n + 1, x_wide)
+    )
+    result = np.where(
+        n == 0, scipy.special.psi(x_wide), np.where((n > 0) & (n == np.floor(n)), higher, np.nan)
+    )
     return result.astype(x.dtype)
 
 
@@ -194,7 +245,13 @@ def _polygamma_gradient(node: Node, grad: Tensor) -> Any:
 
 
 define_elementwise(
-    "Polygamma", None, FLOATS, arity=2, reference=_polygamma_reference, gradient=_polygamma_gradient, flops=5 * _TRANSCENDENTAL
+    "Polygamma",
+    None,
+    FLOATS,
+    arity=2,
+    reference=_polygamma_reference,
+    gradient=_polygamma_gradient,
+    flops=5 * _TRANSCENDENTAL,
 )
 
 
@@ -228,7 +285,7 @@ def polygamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
     return binary("Polygamma", a, x, name or "Polygamma")
 
 
-# --- rounding ------------------------------------------------------------------------------------------------------
+# --- rounding -----------------------------------------------------------------------------------------------
 
 define_elementwise("Floor", lambda m, x: m.floor(x), FLOATS)
 define_elementwise("Ceil", lambda m, x: m.ceil(x), FLOATS)
@@ -263,7 +320,7 @@ def trunc(x: TensorLike, name: str | None = None) -> Tensor:
     return unary("Trunc", x, name)
 
 
-# --- what kind of number -------------------------------------------------------------------------------------------
+# --- what kind of number ------------------------------------------------------------------------------------
 
 define_elementwise("IsNan", lambda m, x: m.isnan(x), FLOATS, result=bool_)
 define_elementwise("IsInf", lambda m, x: m.isinf(x), FLOATS, result=bool_)

@@ -1,7 +1,7 @@
 """Reductions: sums, means, products, extremes over axes, and what is made of them.
 
-The axes are an input of the node, as in TensorFlow, because they may be computed by the graph; mostly they are a Const. In
-float16 and bfloat16 sums are accumulated in float32 and rounded once.
+The axes are an input of the node, as in TensorFlow, because they may be computed by the graph; mostly they
+are a Const. In float16 and bfloat16 sums are accumulated in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .common import allowed
 _HALF = frozenset({float16.np, bfloat16.np})
 
 
-# --- rules ---------------------------------------------------------------------------------------------------------
+# --- rules --------------------------------------------------------------------------------------------------
 
 
 def normal_axes(axes: Any, rank: int) -> tuple[int, ...]:
@@ -124,11 +124,11 @@ def _highest(dtype: DType) -> Any:
     return np.inf if dtype.is_floating else dtype.max
 
 
-# --- gradients -----------------------------------------------------------------------------------------------------
+# --- gradients ----------------------------------------------------------------------------------------------
 
 
 def _axis_mask(node: Node) -> Any:
-    """An int vector with 1 at the reduced axes of the node's input, 0 at the others; an array if that is known."""
+    """An int vector, 1 at the reduced axes of the node's input and 0 elsewhere; an array if it is known."""
     from .array import one_hot, rank
 
     x, axes = node.inputs
@@ -208,8 +208,8 @@ def _prod_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
     known = static_value(axes)
     if known is None or x.dims is None:
         raise ValueError(
-            f"The gradient of '{node.name}' needs the rank of its input and the axes to be known when the graph is built; "
-            f"they are {text(x.dims)} and {axes!r}"
+            f"The gradient of '{node.name}' needs the rank of its input and the axes to be known when the graph "
+            f"is built; they are {text(x.dims)} and {axes!r}"
         )
     rank = len(x.dims)
     over = normal_axes(known, rank)
@@ -218,19 +218,31 @@ def _prod_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
     moved = transpose(x, order)
     moved_shape = shape(moved)
     count = reduce_prod(moved_shape[: len(over)])
-    flat = reshape(moved, [count, reduce_prod(moved_shape[len(over) :])])  # a -1 would not do for an empty tensor
+    flat = reshape(
+        moved, [count, reduce_prod(moved_shape[len(over) :])]
+    )  # a -1 would not do for an empty tensor
     others = multiply(cumprod(flat, 0, exclusive=True), cumprod(flat, 0, exclusive=True, reverse=True))
     back = transpose(reshape(others, moved_shape), np.argsort(order).astype(np.int32))
     return [multiply(_spread(node, grad), back), None]
 
 
-# --- the ops -------------------------------------------------------------------------------------------------------
+# --- the ops ------------------------------------------------------------------------------------------------
 
 define("Sum", infer=_reduction_rule(NUMBERS), reference=_reduction(_sum, True), gradient=_sum_gradient)
 define("Mean", infer=_reduction_rule(NUMBERS), reference=_reduction(_mean, True), gradient=_mean_gradient)
 define("Prod", infer=_reduction_rule(NUMBERS), reference=_reduction(_prod, True), gradient=_prod_gradient)
-define("Max", infer=_reduction_rule(NUMBERS), reference=_reduction(_extreme(np.max, _lowest)), gradient=_extreme_gradient)
-define("Min", infer=_reduction_rule(NUMBERS), reference=_reduction(_extreme(np.min, _highest)), gradient=_extreme_gradient)
+define(
+    "Max",
+    infer=_reduction_rule(NUMBERS),
+    reference=_reduction(_extreme(np.max, _lowest)),
+    gradient=_extreme_gradient,
+)
+define(
+    "Min",
+    infer=_reduction_rule(NUMBERS),
+    reference=_reduction(_extreme(np.min, _highest)),
+    gradient=_extreme_gradient,
+)
 define("Any", infer=_reduction_rule((bool_,)), reference=_reduction(np.any))
 define("All", infer=_reduction_rule((bool_,)), reference=_reduction(np.all))
 
@@ -240,16 +252,28 @@ def one_of(new: Any, old: Any, new_name: str, old_name: str) -> Any:
     if old is None:
         return new
     if new is not None:
-        raise ValueError(f"Cannot specify both '{new_name}' and '{old_name}': they are one argument under two names")
+        raise ValueError(
+            f"Cannot specify both '{new_name}' and '{old_name}': they are one argument under two names"
+        )
     return old
 
 
 def _reduce(
-    op: str, x: TensorLike, axis: Any, keepdims: bool | None, name: str | None, reduction_indices: Any, keep_dims: bool | None
+    op: str,
+    x: TensorLike,
+    axis: Any,
+    keepdims: bool | None,
+    name: str | None,
+    reduction_indices: Any,
+    keep_dims: bool | None,
 ) -> Tensor:
     axis = one_of(axis, reduction_indices, "axis", "reduction_indices")
     keep = bool(one_of(keepdims, keep_dims, "keepdims", "keep_dims"))
-    tensor = x if isinstance(x, Tensor) else convert(x, name="input_tensor", prefer=bool_ if op in ("Any", "All") else None)
+    tensor = (
+        x
+        if isinstance(x, Tensor)
+        else convert(x, name="input_tensor", prefer=bool_ if op in ("Any", "All") else None)
+    )
     if axis is None:  # TensorFlow makes this Const beside the node, not under its name
         result = apply(op, (tensor, _all_axes(tensor)), {"keep_dims": keep}, name)
         if not keep:
@@ -257,7 +281,7 @@ def _reduce(
         return result
     if isinstance(axis, Tensor):
         return apply(op, (tensor, axis), {"keep_dims": keep}, name)
-    with tensor.graph.name_scope(name or op) as scope:
+    with tensor.graph.op_scope(name or op) as scope:
         return apply(op, (tensor, _axes_operand(axis)), {"keep_dims": keep}, scope)
 
 
@@ -289,7 +313,8 @@ def reduce_sum(
 
     Args:
         input_tensor: of any numeric type; the result has the same.
-        axis: an axis, a list of axes or an int tensor of them, negative ones counting from the end; None: all; []: none.
+        axis: an axis, a list of axes or an int tensor of them, negative ones counting from the end; None:
+            all; []: none.
         keepdims: keep the reduced axes with size 1.
         reduction_indices, keep_dims: old names of `axis` and `keepdims`.
 
@@ -306,7 +331,7 @@ def reduce_mean(
     reduction_indices: Any = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """The mean over axes (see `reduce_sum`). The mean of integers is an integer, cut off towards zero; of nothing, NaN."""
+    """The mean over axes (see `reduce_sum`); NaN of nothing. Of integers it is cut off towards zero."""
     return _reduce("Mean", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
@@ -330,7 +355,7 @@ def reduce_max(
     reduction_indices: Any = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """The largest element over axes (see `reduce_sum`); NaN if one is NaN. Equal largest elements share the gradient."""
+    """The largest element over axes (see `reduce_sum`); NaN if one is NaN. Equals share the gradient."""
     return _reduce("Max", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
@@ -342,7 +367,7 @@ def reduce_min(
     reduction_indices: Any = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """The smallest element over axes (see `reduce_sum`); NaN if one is NaN. Equal smallest elements share the gradient."""
+    """The smallest element over axes (see `reduce_sum`); NaN if one is NaN. Equals share the gradient."""
     return _reduce("Min", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 

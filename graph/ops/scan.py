@@ -36,7 +36,7 @@ def _normal(axis: int, rank: int) -> int:
     return axis % rank
 
 
-# --- running sums and products -------------------------------------------------------------------------------------
+# --- running sums and products ------------------------------------------------------------------------------
 
 
 def _scan_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -82,15 +82,19 @@ define("Cumsum", infer=_scan_rule, reference=_scan(np.cumsum, 0), gradient=_cums
 define("Cumprod", infer=_scan_rule, reference=_scan(np.cumprod, 1), gradient=_cumprod_gradient)
 
 
-def _apply_scan(op: str, x: TensorLike, axis: Any, exclusive: bool, reverse: bool, name: str | None) -> Tensor:
+def _apply_scan(
+    op: str, x: TensorLike, axis: Any, exclusive: bool, reverse: bool, name: str | None
+) -> Tensor:
     attrs = {"exclusive": bool(exclusive), "reverse": bool(reverse)}
     if isinstance(x, Tensor) and isinstance(axis, Tensor):
         return apply(op, (x, axis), attrs, name)
-    with graph_of(x, axis).name_scope(name or op) as scope:
+    with graph_of(x, axis).op_scope(name or op) as scope:
         return apply(op, (convert(x, name="x"), convert(axis, name="axis")), attrs, scope)
 
 
-def cumsum(x: TensorLike, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None) -> Tensor:
+def cumsum(
+    x: TensorLike, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+) -> Tensor:
     """Running sums along an axis.
 
     Args:
@@ -102,12 +106,14 @@ def cumsum(x: TensorLike, axis: Any = 0, exclusive: bool = False, reverse: bool 
     return _apply_scan("Cumsum", x, axis, exclusive, reverse, name)
 
 
-def cumprod(x: TensorLike, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None) -> Tensor:
-    """Running products along an axis (see `cumsum`). Its gradient with respect to an element that is 0 is given as 0."""
+def cumprod(
+    x: TensorLike, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+) -> Tensor:
+    """Running products along an axis (see `cumsum`). The gradient of an element that is 0 is given as 0."""
     return _apply_scan("Cumprod", x, axis, exclusive, reverse, name)
 
 
-# --- where the extremes are ----------------------------------------------------------------------------------------
+# --- where the extremes are ---------------------------------------------------------------------------------
 
 
 def _arg_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -137,21 +143,31 @@ define("ArgMax", infer=_arg_rule, reference=_arg(np.argmax))
 define("ArgMin", infer=_arg_rule, reference=_arg(np.argmin))
 
 
-def _apply_arg(op: str, x: TensorLike, axis: Any, dimension: Any, output_type: Any, name: str | None) -> Tensor:
+def _apply_arg(
+    op: str, x: TensorLike, axis: Any, dimension: Any, output_type: Any, name: str | None
+) -> Tensor:
     if dimension is not None:
         if axis is not None:
-            raise ValueError("Cannot specify both 'axis' and 'dimension': they are one argument under two names")
+            raise ValueError(
+                "Cannot specify both 'axis' and 'dimension': they are one argument under two names"
+            )
         axis = dimension
     if axis is None:
         axis = 0
     attrs = {"output_type": as_dtype(output_type)}
     if isinstance(x, Tensor) and isinstance(axis, Tensor):
         return apply(op, (x, axis), attrs, name)
-    with graph_of(x, axis).name_scope(name or op) as scope:
+    with graph_of(x, axis).op_scope(name or op) as scope:
         return apply(op, (convert(x, name="input"), convert(axis, name="dimension")), attrs, scope)
 
 
-def argmax(input: TensorLike, axis: Any = None, name: str | None = None, dimension: Any = None, output_type: Any = int64) -> Tensor:
+def argmax(
+    input: TensorLike,
+    axis: Any = None,
+    name: str | None = None,
+    dimension: Any = None,
+    output_type: Any = int64,
+) -> Tensor:
     """Position of the largest element along an axis; the first one at a tie.
 
     Args:
@@ -166,6 +182,12 @@ def argmax(input: TensorLike, axis: Any = None, name: str | None = None, dimensi
     return _apply_arg("ArgMax", input, axis, dimension, output_type, name)
 
 
-def argmin(input: TensorLike, axis: Any = None, name: str | None = None, dimension: Any = None, output_type: Any = int64) -> Tensor:
+def argmin(
+    input: TensorLike,
+    axis: Any = None,
+    name: str | None = None,
+    dimension: Any = None,
+    output_type: Any = int64,
+) -> Tensor:
     """Position of the smallest element along an axis; the first one at a tie (see `argmax`)."""
     return _apply_arg("ArgMin", input, axis, dimension, output_type, name)

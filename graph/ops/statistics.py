@@ -31,7 +31,7 @@ def reduce_logsumexp(
 
     axis = one_of(axis, reduction_indices, "axis", "reduction_indices")
     keep = bool(one_of(keepdims, keep_dims, "keepdims", "keep_dims"))
-    with graph_of(input_tensor).name_scope(name or "ReduceLogSumExp") as scope:
+    with graph_of(input_tensor).op_scope(name or "ReduceLogSumExp") as scope:
         x = convert(input_tensor, name="input_tensor")
         largest = reduce_max(x, axis, keepdims=True)
         # Any offset gives the same sum; an infinite one would give inf - inf.
@@ -42,28 +42,34 @@ def reduce_logsumexp(
         return add(total, offset, name=scope)
 
 
-def reduce_variance(input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+def reduce_variance(
+    input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
     """The mean of squared distances from the mean, over axes (`tf.math.reduce_variance`).
 
     Raises:
         TypeError: x is of integer type.
     """
-    with graph_of(input_tensor).name_scope(name or "reduce_variance"):
+    with graph_of(input_tensor).op_scope(name or "reduce_variance"):
         x = convert(input_tensor)
         if not x.dtype.is_floating:
             raise TypeError(f"Input must be of floating type, not {x.dtype.name}; use dt.cast")
         return reduce_mean(square(subtract(x, reduce_mean(x, axis, keepdims=True))), axis, keepdims=keepdims)
 
 
-def reduce_std(input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+def reduce_std(
+    input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
     """The square root of `reduce_variance` (`tf.math.reduce_std`)."""
-    with graph_of(input_tensor).name_scope(name or "reduce_std"):
+    with graph_of(input_tensor).op_scope(name or "reduce_std"):
         return sqrt(reduce_variance(input_tensor, axis, keepdims))
 
 
-def reduce_euclidean_norm(input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+def reduce_euclidean_norm(
+    input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
     """The square root of the sum of squares, over axes (`tf.math.reduce_euclidean_norm`)."""
-    with graph_of(input_tensor).name_scope(name or "EuclideanNorm") as scope:
+    with graph_of(input_tensor).op_scope(name or "EuclideanNorm") as scope:
         x = convert(input_tensor)
         return sqrt(reduce_sum(square(x), axis, keepdims=keepdims), name=scope)
 
@@ -82,7 +88,7 @@ def count_nonzero(
     values = one_of(input, input_tensor, "input", "input_tensor")
     axis = one_of(axis, reduction_indices, "axis", "reduction_indices")
     keep = bool(one_of(keepdims, keep_dims, "keepdims", "keep_dims"))
-    with graph_of(values).name_scope(name or "count_nonzero"):
+    with graph_of(values).op_scope(name or "count_nonzero"):
         x = convert(values, name="input")
         nothing: Any = b"" if x.dtype.base == as_dtype("string") else np.zeros((), x.dtype.base.np)
         return cast(reduce_sum(cast(not_equal(x, nothing), int64), axis, keepdims=keep), dtype)  # type: ignore[no-any-return]
@@ -101,7 +107,8 @@ def norm(
     Args:
         tensor: of floating type.
         ord: `"euclidean"` (also `"fro"` for matrices), 1, `np.inf`, or for vectors any number above 0.
-        axis: None: the whole tensor as one vector; an int: vectors along that axis; a pair: matrices in these two axes.
+        axis: None: the whole tensor as one vector; an int: vectors along that axis; a pair: matrices in these
+            two axes.
         keepdims: keep the reduced axes with size 1.
 
     Raises:
@@ -117,10 +124,15 @@ def norm(
         if axis[0] == axis[1]:
             raise ValueError(f"The two axes of a matrix norm must differ, not {axis!r}")
         if ord not in ("euclidean", "fro", 1, np.inf):
-            raise ValueError(f"'ord' must be a supported matrix norm in ['euclidean', 'fro', 1, inf], got {ord!r}")
+            raise ValueError(
+                f"'ord' must be a supported matrix norm in ['euclidean', 'fro', 1, inf], got {ord!r}"
+            )
     elif ord != "euclidean" and not (isinstance(ord, (int, float, np.number)) and ord > 0):
-        raise ValueError(f"'ord' must be a supported vector norm in ['euclidean', 1, 2, inf] or a number above 0, got {ord!r}")
-    with graph_of(tensor).name_scope(name or "norm"):
+        raise ValueError(
+            "'ord' must be a supported vector norm in ['euclidean', 1, 2, inf] or a number above 0, "
+            f"got {ord!r}"
+        )
+    with graph_of(tensor).op_scope(name or "norm"):
         x = convert(tensor)
         return _matrix_norm(x, ord, axis, keep) if is_matrix else _vector_norm(x, ord, axis, keep)
 

@@ -1,8 +1,9 @@
 """The table of op tests: one row per use of an op, and what is checked of every row.
 
-A row names the op, builds it, gives inputs, and says what must come out in plain NumPy that does not call the op's own
-reference. From that follow, for each element type: the inferred type and shape against the result, with sizes known and unknown;
-the values; and the gradient against central differences. Rows stand in the files cases_*.py beside this one:
+A row names the op, builds it, gives inputs, and says what must come out in plain NumPy that does not call the
+op's own reference. From that follow, for each element type: the inferred type and shape against the result,
+with sizes known and unknown; the values; and the gradient against central differences. Rows stand in the
+files cases_*.py beside this one:
 
     CASES = [
         OpCase("Square", square, [real(2, 3)], lambda x: x**2, FLOATS),
@@ -33,7 +34,8 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 NUMBERS = FLOATS + INTEGERS
 
-# Relative error allowed per type: a few units in the last place, more for the types whose rounding the oracle does not follow.
+# Relative error allowed per type: a few units in the last place, more for the types whose rounding the oracle
+# does not follow.
 _TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "float64": 1e-11}
 
 
@@ -44,13 +46,16 @@ class OpCase:
     Attributes:
         op: the op's type; a node of that type must come out of `build`.
         build: makes the tensor, or the list of tensors, from tensors for the inputs.
-        inputs: arrays. A float64 array stands for "the type under test"; arrays of any other type keep theirs.
-        oracle: the inputs as arrays -> what must come out, by plain NumPy. Half precision inputs arrive as float32 of the same
-            value. Its result is compared as values: the types are checked against the inferred ones.
+        inputs: arrays. A float64 array stands for "the type under test"; arrays of any other type keep
+            theirs.
+        oracle: the inputs as arrays -> what must come out, by plain NumPy. Half precision inputs arrive as
+            float32 of the same value. Its result is compared as values: the types are checked against the
+            inferred ones.
         dtypes: types under test.
-        grad: whether the gradient with respect to all float64 inputs is checked; or the positions of those that are.
-        unknown: check also with the inputs' sizes unknown ("dims") and their ranks unknown ("rank"); a row that cannot be built
-            so (a documented need of the op) leaves it out.
+        grad: whether the gradient with respect to all float64 inputs is checked; or the positions of those
+            that are.
+        unknown: check also with the inputs' sizes unknown ("dims") and their ranks unknown ("rank"); a row
+            that cannot be built so (a documented need of the op) leaves it out.
         dynamic: the result's shape depends on values, so that its sizes need not be inferred.
         rtol: relative error allowed instead of the type's usual one, scaled for each type from float32.
         label: tells rows of one op apart in test names.
@@ -81,7 +86,9 @@ class ScriptCase:
 
 
 def real(*shape: int, low: float = -2.0, high: float = 2.0, seed: int = 0) -> Array:
-    """Random float64 numbers, all different and away from 0 and from whole numbers, where functions have kinks."""
+    """Random float64 numbers, all different and away from 0 and from whole numbers, where functions have
+    kinks.
+    """
     rng = np.random.default_rng((seed, *shape))
     x = rng.uniform(low, high, shape)
     near = np.abs(x - np.rint(x)) < 0.05
@@ -98,7 +105,7 @@ def index(*values: Any) -> Array:
     return np.array(values[0] if len(values) == 1 else values, np.int32)
 
 
-# --- the checks ----------------------------------------------------------------------------------------------------
+# --- the checks ---------------------------------------------------------------------------------------------
 
 
 def check_values(case: OpCase, dtype_name: str, knowledge: str) -> None:
@@ -119,10 +126,16 @@ def check_values(case: OpCase, dtype_name: str, knowledge: str) -> None:
     expected = _as_list(case.oracle(*[_widened(a) for a in arrays]))
     assert len(results) == len(expected), f"{len(results)} outputs, the oracle gives {len(expected)}"
     for tensor, result, value in zip(outputs, results, expected, strict=True):
-        assert np.shape(result) == np.shape(value), f"{tensor}: shape {np.shape(result)}, the oracle says {np.shape(value)}"
-        assert compatible(np.shape(result), tensor.dims), f"{tensor}: inferred {text(tensor.dims)}, is {np.shape(result)}"
+        assert np.shape(result) == np.shape(value), (
+            f"{tensor}: shape {np.shape(result)}, the oracle says {np.shape(value)}"
+        )
+        assert compatible(np.shape(result), tensor.dims), (
+            f"{tensor}: inferred {text(tensor.dims)}, is {np.shape(result)}"
+        )
         if knowledge == "all" and not case.dynamic:
-            assert tensor.dims == np.shape(result), f"{tensor}: inferred {text(tensor.dims)}, could know {np.shape(result)}"
+            assert tensor.dims == np.shape(result), (
+                f"{tensor}: inferred {text(tensor.dims)}, could know {np.shape(result)}"
+            )
         _assert_close(result, value, case, tensor)
 
 
@@ -149,7 +162,9 @@ def check_gradient(case: OpCase, knowledge: str) -> None:
             return sum(float(np.sum(v * w)) for v, w in zip(run(outputs, changed), weights, strict=True))
 
         for i, found in zip(wrt, analytic, strict=True):
-            assert found.shape == arrays[i].shape, f"gradient of input {i}: shape {found.shape}, not {arrays[i].shape}"
+            assert found.shape == arrays[i].shape, (
+                f"gradient of input {i}: shape {found.shape}, not {arrays[i].shape}"
+            )
             numeric = _central_differences(lambda x, i=i: total({**feeds, inputs[i]: x}), arrays[i])
             np.testing.assert_allclose(found, numeric, rtol=2e-5, atol=2e-6, err_msg=f"gradient of input {i}")
 
@@ -193,7 +208,9 @@ def _dense(grad: Any, like: Array) -> Tensor:
 
 
 def _assert_contains(graph: Graph, op: str) -> None:
-    assert any(n.type == op for n in graph.nodes), f"no {op} was built, only {sorted({n.type for n in graph.nodes})}"
+    assert any(n.type == op for n in graph.nodes), (
+        f"no {op} was built, only {sorted({n.type for n in graph.nodes})}"
+    )
 
 
 def _assert_close(result: Array, expected: Any, case: OpCase, tensor: Tensor) -> None:
@@ -205,7 +222,9 @@ def _assert_close(result: Array, expected: Any, case: OpCase, tensor: Tensor) ->
     if case.rtol is not None:
         rtol *= case.rtol / _TOLERANCE["float32"]
     with np.errstate(all="ignore"):
-        rounded = np.asarray(expected).astype(tensor.dtype.np)  # what the type cannot hold is infinite for both
+        rounded = np.asarray(expected).astype(
+            tensor.dtype.np
+        )  # what the type cannot hold is infinite for both
         wide = result.astype(np.float64), rounded.astype(np.float64)
     np.testing.assert_allclose(*wide, rtol=rtol, atol=rtol, err_msg=str(tensor))
 

@@ -127,7 +127,10 @@ def test_second_and_third_derivatives(graph):
         assert value(y) == pytest.approx(expected)
 
 
-@given(st.lists(st.sampled_from(["tanh", "square", "mul", "add", "sin"]), min_size=1, max_size=12), st.integers(0, 2**16))
+@given(
+    st.lists(st.sampled_from(["tanh", "square", "mul", "add", "sin"]), min_size=1, max_size=12),
+    st.integers(0, 2**16),
+)
 def test_random_expressions_agree_with_differences(steps, seed):
     rng = np.random.default_rng(seed)
     with Graph().as_default():
@@ -149,7 +152,7 @@ def test_random_expressions_agree_with_differences(steps, seed):
             assert found[i] == pytest.approx(difference, rel=1e-5, abs=1e-6)
 
 
-# --- variables -------------------------------------------------------------------------------------------------------
+# --- variables ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("use_resource", [False, True])
@@ -198,7 +201,7 @@ def test_rows_become_whole_where_a_rule_needs_that(graph):
     np.testing.assert_array_equal(value(g), [[0, 0], [4, 4], [0, 0]])
 
 
-# --- names, scopes, devices ------------------------------------------------------------------------------------------
+# --- names, scopes, devices ---------------------------------------------------------------------------------
 
 
 def test_names_follow_tensorflow(graph):
@@ -207,7 +210,12 @@ def test_names_follow_tensorflow(graph):
         y = a.multiply(x, 3.0, name="scaled")
     gradients(y, x)
     names = {n.name for n in graph.nodes}
-    assert {"gradients/Shape", "gradients/grad_ys_0", "gradients/grad_ys_0/Const", "gradients/layer/scaled_grad/Mul"} <= names
+    assert {
+        "gradients/Shape",
+        "gradients/grad_ys_0",
+        "gradients/grad_ys_0/Const",
+        "gradients/layer/scaled_grad/Mul",
+    } <= names
     gradients(y, x)
     assert "gradients_1/layer/scaled_grad/Mul" in {n.name for n in graph.nodes}
     gradients(y, x, name="mine")
@@ -259,7 +267,7 @@ def test_the_gradient_knows_the_shape(graph):
     assert g.dims == (None, 3)
 
 
-# --- errors ----------------------------------------------------------------------------------------------------------
+# --- errors -------------------------------------------------------------------------------------------------
 
 
 def test_integer_ys_are_refused(graph):
@@ -294,7 +302,7 @@ def test_a_product_of_unknown_rank_says_what_it_needs(graph):
         gradients(reduce_prod(x), x)
 
 
-# --- size ------------------------------------------------------------------------------------------------------------
+# --- size ---------------------------------------------------------------------------------------------------
 
 
 def test_a_deep_graph(graph):

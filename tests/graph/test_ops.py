@@ -1,4 +1,5 @@
-"""Every op does what NumPy says, has the type and shape that its rule infers, and the gradient that differences show.
+"""Every op does what NumPy says, has the type and shape that its rule infers, and the gradient that
+differences show.
 
 The rows stand in cases_*.py; op_table.py says what is checked of each.
 """
@@ -16,7 +17,9 @@ from dovetail.graph.opdef import Trait, registered
 from dovetail.graph.ops import all as all_ops
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))  # the table's files import op_table by its name; pytest's importlib mode leaves the path alone
+sys.path.insert(
+    0, str(HERE)
+)  # the table's files import op_table by its name; pytest's importlib mode leaves the path alone
 from op_table import OpCase, ScriptCase, check_gradient, check_values, run_script  # noqa: E402
 
 MODULES = [importlib.import_module(p.stem) for p in sorted(HERE.glob("cases_*.py"))]
@@ -81,6 +84,10 @@ def test_exemptions_are_needed() -> None:
 def test_every_differentiable_op_has_a_gradient_row() -> None:
     """A rule that no row differentiates is a rule that nobody has checked."""
     checked = {c.op for c in CASES if c.grad} | {op for s in SCRIPTS for op in s.ops} | set(EXEMPT)
-    rules = {name for name, op in registered().items() if op.gradient is not None and Trait.STATEFUL not in op.traits}
+    rules = {
+        name
+        for name, op in registered().items()
+        if op.gradient is not None and Trait.STATEFUL not in op.traits
+    }
     missing = sorted(rules - checked)
     assert not missing, f"ops with a gradient rule that no row checks: {', '.join(missing)}"
