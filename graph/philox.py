@@ -24,7 +24,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 Array = np.ndarray[Any, Any]
@@ -36,6 +35,7 @@ _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 _ROUNDS = 10
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
+_PRECISION = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}  # bits of a significand
 _CHUNK = 1 << 14  # blocks scrambled at a time: the working arrays stay in the second-level cache
 
 
@@ -99,7 +99,7 @@ class Stream:
         bits.
         """
         count = math.prod(shape)
-        bits = ml_dtypes.finfo(dtype).nmant + 1
+        bits = _PRECISION[dtype.name]
         if dtype.itemsize == 8:
             top = (self.long_words(count) >> np.uint64(64 - bits)).astype(np.float64)
         else:
@@ -168,7 +168,7 @@ def _upper_half(words: Array, factor: int) -> Array:
     a1, a0 = words >> _32, words & _LOW
     b1, b0 = np.uint64(factor >> 32), np.uint64(factor & 0xFFFFFFFF)
     middle = a1 * b0 + ((a0 * b0) >> _32)
-    return a1 * b1 + (middle >> _32) + (((middle & _LOW) + a0 * b1) >> _32)
+    return np.asarray(a1 * b1 + (middle >> _32) + (((middle & _LOW) + a0 * b1) >> _32))
 
 
 def key_from(seed: int, name: str) -> tuple[int, int]:

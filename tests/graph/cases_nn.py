@@ -1,0 +1,758 @@
+"""Activations, softmax and losses, normalisation, bias, dropout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.special
+from op_table import FLOATS, NUMBERS, OpCase, ScriptCase, index, real, whole
+from scipy import stats
+
+from dovetail.graph.build import apply, constant, make, placeholder
+from dovetail.graph.errors import InvalidArgumentError
+from dovetail.graph.gradients import gradients
+from dovetail.graph.graph import Graph, get_default_graph
+from dovetail.graph.interpret import Interpreter
+from dovetail.graph.ops import activations, nn, normalization, softmax
+
+
+def _op(name: str, **attrs: Any) -> Any:
+    return lambda *inputs: apply(name, inputs, dict(attrs))
+
+
+def _run(fetches: Any, feeds: Any = None) -> Any:
+    return Interpreter(get_default_graph(), check=True).run(fetches, feeds)
+
+
+X = real(3, 4, low=-3, high=8)  # beyond the kinks at 0 and 6
+G = real(3, 4, seed=1)
+NORMAL_CDF = stats.norm.cdf
+SCALE, ALPHA = 1.0507009873554805, 1.6732632423543772
+
+
+def _sigmoid(x: Any) -> Any:
+    return scipy.special.expit(x)
+
+
+ACTIVATIONS = [
+    OpCase("Relu", nn.relu, [X], lambda x: x * (x > 0), NUMBERS[:7], grad=True),
+    OpCase("ReluGrad", _op("ReluGrad"), [G, X], lambda g, x: g * (x > 0), FLOATS, grad=(0,)),
+    OpCase("Relu6", nn.relu6, [X], lambda x: np.clip(x, 0, 6), FLOATS, grad=True),
+    OpCase("Relu6Grad", _op("Relu6Grad"), [G, X], lambda g, x: g * ((x > 0) & (x < 6)), FLOATS, grad=(0,)),
+    OpCase(
+        "LeakyRelu",
+        lambda x: nn.leaky_relu(x, 0.3),
+        [X],
+        lambda x: np.maximum(x, 0) + 0.3 * np.minimum(x, 0),
+        FLOATS,
+        grad=True,
+    ),
+    OpCase(
+        "LeakyReluGrad",
+        _op("LeakyReluGrad", alpha=0.3),
+        [G, X],
+        lambda g, x: g * ((x > 0) + 0.3 * (x <= 0)),
+        FLOATS,
+        grad=(0,),
+    ),
+    OpCase("Elu", nn.elu, [X], lambda x: np.where(x > 0, x, np.exp(x) - 1), FLOATS, grad=True, rtol=1e-4),
+    OpCase("EluGrad", _op("EluGrad"), [G, X], lambda g, y: g * np.where(y < 0, y + 1, 1), FLOATS, grad=True),
+    OpCase(
+        "Selu",
+        nn.selu,
+        [X],
+        lambda x: SCALE * np.where(x > 0, x, ALPHA * (np.exp(x) - 1)),
+        FLOATS,
+        grad=True,
+        rtol=1e-4,
+    ),
+    OpCase(
+        "SeluGrad",
+        _op("SeluGrad"),
+        [G, X],
+        lambda g, y: g * np.where(y < 0, y + SCALE * ALPHA, SCALE),
+        FLOATS,
+        grad=True,
+    ),
+    OpCase("Softplus", nn.softplus, [X], lambda x: np.logaddexp(0, x), FLOATS, grad=True),
+    OpCase(
+        "Softplus",
+        nn.softplus,
+        [np.array([-1000.0, -50.0, 50.0, 1000.0])],
+        lambda x: np.logaddexp(0, x),
+        ("float32", "float64"),
+        label="far out",
+    ),
+    OpCase("SoftplusGrad", _op("SoftplusGrad"), [G, X], lambda g, x: g * _sigmoid(x), FLOATS, grad=True),
+    OpCase("Softsign", nn.softsign, [X], lambda x: x / (1 + np.abs(x)), FLOATS, grad=True),
+    OpCase(
+        "SoftsignGrad", _op("SoftsignGrad"), [G, X], lambda g, x: g / (1 + np.abs(x)) ** 2, FLOATS, grad=True
+    ),
+    OpCase("Erf", nn.gelu, [X], lambda x: x * NORMAL_CDF(x), FLOATS, grad=True, label="gelu"),
+    OpCase(
+        "Tanh",
+        lambda x: nn.gelu(x, approximate=True),
+        [X],
+        lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+        ("float32", "float64"),
+        grad=True,
+        label="gelu approximate",
+    ),
+    OpCase("Sigmoid", nn.swish, [X], lambda x: x * _sigmoid(x), FLOATS, grad=True, label="swish", rtol=1e-4),
+    OpCase(
+        "Sigmoid",
+        lambda x: nn.swish(x, beta=1.5),
+        [X],
+        lambda x: x * _sigmoid(1.5 * x),
+        grad=True,
+        label="swish beta",
+    ),
+    OpCase(
+        "Softplus",
+        nn.log_sigmoid,
+        [real(4, low=-90, high=90)],
+        lambda x: scipy.special.log_expit(x),
+        ("float32", "float64"),
+        grad=True,
+        label="log sigmoid",
+    ),
+    OpCase(
+        "Relu",
+        nn.crelu,
+        [real(2, 3)],
+        lambda x: np.concatenate([np.maximum(x, 0), np.maximum(-x, 0)], -1),
+        grad=True,
+        label="crelu",
+        unknown=("dims",),
+    ),
+]
+
+
+def _activation_details() -> None:
+    x = np.array([np.nan, -np.inf, 0.0, np.inf], np.float32)
+    nan_stays = [f(x) for f in (nn.relu, nn.relu6, nn.elu, nn.selu, nn.softplus, nn.softsign)]
+    for value in _run(nan_stays):
+        assert np.isnan(value[0])
+        assert value.dtype == np.float32
+    names = [nn.relu(x, name="r"), nn.gelu(x), nn.swish(x), nn.leaky_relu(x), nn.log_sigmoid(x)]
+    assert [t.op.name for t in names] == ["r", "Gelu", "swish", "LeakyRelu", "LogSigmoid"]
+    assert nn.leaky_relu(constant([1, -1])).dtype.name == "float32"
+    assert activations.silu is activations.swish
+    with pytest.raises(TypeError, match="float"):
+        nn.gelu(constant([1, 2]))
+    with pytest.raises(TypeError, match="attr alpha must be a float"):
+        get_default_graph().create("LeakyRelu", (constant(1.0),), {"alpha": "0.2"})
+
+
+# --- softmax and losses -------------------------------------------------------------------------------------
+
+LOGITS = real(4, 5)
+PROBABILITIES = scipy.special.softmax(real(4, 5, seed=3), -1)
+LABELS = index(1, 0, 4, 1)
+
+
+def _cross_entropy(logits: Any, labels: Any, axis: int = -1) -> Any:
+    return -np.sum(labels * scipy.special.log_softmax(logits, axis), axis)
+
+
+def _backprop(logits: Any, labels: Any) -> Any:
+    return scipy.special.softmax(logits, -1) * np.sum(labels, -1, keepdims=True) - labels
+
+
+def _one_hot(labels: Any, classes: int) -> Any:
+    return np.eye(classes)[labels]
+
+
+def _logistic(x: Any, z: Any, weight: float = 1.0) -> Any:
+    return -weight * z * np.log(_sigmoid(x)) - (1 - z) * np.log(_sigmoid(-x))
+
+
+def _both(op: str) -> Any:
+    return lambda logits, labels: make(op, (logits, labels)).outputs
+
+
+SOFTMAX = [
+    OpCase("Softmax", nn.softmax, [LOGITS], lambda x: scipy.special.softmax(x, -1), FLOATS, grad=True),
+    OpCase("Softmax", nn.softmax, [real(2, 3, 4)], lambda x: scipy.special.softmax(x, -1), label="rank 3"),
+    OpCase("Softmax", nn.softmax, [real(5)], lambda x: scipy.special.softmax(x), grad=True, label="vector"),
+    *(
+        OpCase(
+            op,
+            lambda x, f=f, axis=axis: f(x, axis=axis),
+            [real(2, 3, 4)],
+            lambda x, g=g, axis=axis: g(x, axis),
+            grad=True,
+            unknown=("dims",),
+            label=f"axis {axis}",
+        )
+        for axis in (0, 1, -2, 2)
+        for op, f, g in (
+            ("Softmax", nn.softmax, scipy.special.softmax),
+            ("LogSoftmax", nn.log_softmax, scipy.special.log_softmax),
+        )
+    ),
+    OpCase(
+        "Softmax",
+        nn.softmax,
+        [np.array([[1e4, 0.0, -np.inf], [-3e4, -3e4, -3e4]])],
+        lambda x: scipy.special.softmax(x, -1),
+        FLOATS,
+        label="far out",
+    ),
+    OpCase(
+        "LogSoftmax", nn.log_softmax, [LOGITS], lambda x: scipy.special.log_softmax(x, -1), FLOATS, grad=True
+    ),
+    OpCase(
+        "SoftmaxCrossEntropyWithLogits",
+        _both("SoftmaxCrossEntropyWithLogits"),
+        [LOGITS, PROBABILITIES],
+        lambda x, y: [_cross_entropy(x, y), _backprop(x, y)],
+        FLOATS,
+        grad=True,
+    ),
+    OpCase(
+        "SoftmaxCrossEntropyWithLogits",
+        _both("SoftmaxCrossEntropyWithLogits"),
+        [real(2, 3, 4), np.abs(real(2, 3, 4, seed=5))],
+        lambda x, y: [_cross_entropy(x, y), _backprop(x, y)],
+        grad=True,
+        label="labels that do not sum to 1",
+        rtol=1e-4,
+    ),
+    OpCase(
+        "SoftmaxCrossEntropyWithLogits",
+        lambda x, y: nn.softmax_cross_entropy_with_logits_v2(y, x, axis=0),
+        [real(3, 2, 4), scipy.special.softmax(real(3, 2, 4, seed=5), 0)],
+        lambda x, y: _cross_entropy(x, y, 0),
+        grad=True,
+        unknown=("dims",),
+        label="axis 0",
+    ),
+    OpCase(
+        "SparseSoftmaxCrossEntropyWithLogits",
+        _both("SparseSoftmaxCrossEntropyWithLogits"),
+        [LOGITS, LABELS],
+        lambda x, y: [_cross_entropy(x, _one_hot(y, 5)), _backprop(x, _one_hot(y, 5))],
+        FLOATS,
+        grad=True,
+    ),
+    OpCase(
+        "SparseSoftmaxCrossEntropyWithLogits",
+        lambda x, y: nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=x),
+        [real(2, 3, 4), np.array([[0, 1, 3], [3, 2, 2]], np.int64)],
+        lambda x, y: _cross_entropy(x, _one_hot(y, 4)),
+        grad=True,
+        label="rank 3",
+    ),
+    OpCase(
+        "SparseSoftmaxCrossEntropyWithLogits",
+        lambda x, y: nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=x),
+        [real(4), np.array(2, np.int32)],
+        lambda x, y: _cross_entropy(x, _one_hot(y, 4)),
+        grad=True,
+        label="one row",
+    ),
+    OpCase(
+        "Log1p",
+        lambda x, z: nn.sigmoid_cross_entropy_with_logits(labels=z, logits=x),
+        [real(4, 5), real(4, 5, low=0.1, high=0.9)],
+        _logistic,
+        FLOATS,
+        grad=True,
+        label="sigmoid cross entropy",
+        rtol=1e-4,
+    ),
+    OpCase(
+        "Log1p",
+        lambda x, z: nn.weighted_cross_entropy_with_logits(z, x, 2.5),
+        [real(4, 5), real(4, 5, low=0.1, high=0.9)],
+        lambda x, z: _logistic(x, z, 2.5),
+        ("float32", "float64"),
+        grad=True,
+        label="weighted cross entropy",
+    ),
+]
+
+
+def _losses_far_out() -> None:
+    x = np.array([[1000.0, -1000.0, -np.inf], [0.0, 0.0, 0.0]], np.float32)
+    y = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]], np.float32)
+    dense = nn.softmax_cross_entropy_with_logits_v2(y, x)
+    sparse = nn.sparse_softmax_cross_entropy_with_logits(labels=[1, 0], logits=x)
+    values = _run([dense, sparse, nn.sigmoid_cross_entropy_with_logits(labels=y[:, :2], logits=x[:, :2])])
+    np.testing.assert_array_equal(values[0], [0, 0])
+    np.testing.assert_allclose(values[1], [2000, np.log(3)], rtol=1e-6)
+    np.testing.assert_allclose(values[2], [[0, 0], [np.log(2)] * 2], rtol=1e-6)
+    # At a logit of exactly 0 the slope is that of the smooth function.
+    zero = constant([0.0])
+    loss = nn.sigmoid_cross_entropy_with_logits(labels=[0.25], logits=zero)
+    np.testing.assert_allclose(_run(gradients(loss, zero)[0]), [0.25])
+
+
+def _loss_names() -> None:
+    x, y, k = constant([[1.0, 2.0]], name="x"), constant([[0.0, 1.0]], name="y"), constant([1], name="k")
+    a = nn.softmax_cross_entropy_with_logits(labels=y, logits=x)
+    b = nn.softmax_cross_entropy_with_logits_v2(labels=y, logits=x)
+    c = nn.sparse_softmax_cross_entropy_with_logits(labels=k, logits=x)
+    d = nn.sparse_softmax_cross_entropy_with_logits(labels=k, logits=x, name="xent")
+    e = nn.sigmoid_cross_entropy_with_logits(labels=y, logits=x)
+    assert [t.op.name for t in (a, b, c, d, e)] == [
+        "softmax_cross_entropy_with_logits_sg",
+        "softmax_cross_entropy_with_logits",
+        "SparseSoftmaxCrossEntropyWithLogits/SparseSoftmaxCrossEntropyWithLogits",
+        "xent/xent",
+        "logistic_loss",
+    ]
+    assert gradients(a, [y]) == [None]
+    assert gradients(b, [y])[0] is not None
+
+
+def _loss_errors() -> None:
+    x, k = placeholder("float32", [None, 3]), placeholder("int64", [None])
+    loss = nn.sparse_softmax_cross_entropy_with_logits(labels=k, logits=x)
+    rows = np.zeros((2, 3))
+    for bad in (3, -1):
+        with pytest.raises(InvalidArgumentError, match=rf"label value of {bad} .* valid range of \[0, 3\)"):
+            _run(loss, {x: rows, k: [0, bad]})
+    with pytest.raises(InvalidArgumentError, match="without its last dimension"):
+        _run(loss, {x: rows, k: [0]})
+    with pytest.raises(ValueError, match="named arguments"):
+        nn.sparse_softmax_cross_entropy_with_logits(x, k)
+    with pytest.raises(ValueError, match="Both labels and logits"):
+        nn.sigmoid_cross_entropy_with_logits(logits=x)
+    with pytest.raises(ValueError, match="one dimension less than logits"):
+        nn.sparse_softmax_cross_entropy_with_logits(labels=constant([[1, 2, 0]]), logits=x)
+    with pytest.raises(TypeError, match="labels must be int32 or int64, not float32"):
+        nn.sparse_softmax_cross_entropy_with_logits(labels=constant([1.0]), logits=x)
+    with pytest.raises(ValueError, match="not compatible"):
+        nn.softmax_cross_entropy_with_logits_v2(labels=constant([[1.0, 0.0]]), logits=x)
+    with pytest.raises(ValueError, match="must have the same shape"):
+        nn.sigmoid_cross_entropy_with_logits(labels=constant([[1.0, 0.0]]), logits=x)
+    with pytest.raises(ValueError, match="axis 2 does not exist"):
+        nn.softmax(x, axis=2)
+    with pytest.raises(ValueError, match="rank of .* must be known"):
+        softmax.softmax(placeholder("float32"), axis=0)
+    with pytest.raises(ValueError, match="at least rank 1"):
+        nn.softmax(constant(1.0))
+
+
+# --- bias ---------------------------------------------------------------------------------------------------
+
+BIAS = [
+    OpCase("BiasAdd", nn.bias_add, [whole(2, 3), whole(3, seed=1)], lambda x, b: x + b, NUMBERS, grad=True),
+    OpCase(
+        "BiasAdd",
+        lambda x, b: nn.bias_add(x, b, data_format="NCHW"),
+        [real(2, 3, 2, 2), real(3)],
+        lambda x, b: x + b[:, None, None],
+        grad=True,
+        label="NCHW",
+    ),
+    OpCase(
+        "BiasAdd",
+        lambda x, b: nn.bias_add(x, b, data_format="NC..."),
+        [real(2, 3), real(3)],
+        lambda x, b: x + b,
+        grad=True,
+        label="NC...",
+    ),
+    OpCase(
+        "BiasAddGrad",
+        _op("BiasAddGrad", data_format="NHWC"),
+        [real(2, 2, 3)],
+        lambda g: g.sum((0, 1)),
+        FLOATS,
+        grad=True,
+    ),
+    OpCase(
+        "BiasAddGrad",
+        _op("BiasAddGrad", data_format="NCHW"),
+        [real(2, 3, 2, 2)],
+        lambda g: g.sum((0, 2, 3)),
+        grad=True,
+        label="NCHW",
+    ),
+    OpCase(
+        "BiasAdd",
+        nn.xw_plus_b,
+        [real(2, 3), real(3, 4), real(4)],
+        lambda x, w, b: x @ w + b,
+        grad=True,
+        label="xw_plus_b",
+    ),
+    OpCase(
+        "Relu",
+        nn.relu_layer,
+        [real(2, 3), real(3, 4), real(4)],
+        lambda x, w, b: np.maximum(x @ w + b, 0),
+        grad=True,
+        label="relu_layer",
+    ),
+]
+
+
+def _bias_errors() -> None:
+    with pytest.raises(ValueError, match="not compatible"):
+        nn.bias_add(constant([[1.0, 2.0]]), constant([1.0, 2.0, 3.0]))
+    with pytest.raises(ValueError, match="at least rank 2"):
+        nn.bias_add(constant([1.0]), [1.0])
+    with pytest.raises(ValueError, match="of the form 'N...C' or 'NC...', not 'CHW'"):
+        nn.bias_add(constant([[1.0]]), [1.0], data_format="CHW")
+    assert nn.bias_add(placeholder("float32", [None, None]), constant([1.0, 2.0])).dims == (None, 2)
+
+
+# --- norms and normalisation --------------------------------------------------------------------------------
+
+IMAGES = real(2, 3, 4, 2)
+CHANNELS = [real(2, low=0.5, high=1.9), real(2, seed=1)]
+STATISTICS = [real(2, seed=2), real(2, low=0.5, high=1.9, seed=3)]
+
+
+def _moments(x: Any, axes: Any) -> Any:
+    return x.mean(axes), x.var(axes)
+
+
+def _normal(x: Any, mean: Any, variance: Any, scale: Any, offset: Any, epsilon: float) -> Any:
+    return (x - mean) / np.sqrt(variance + epsilon) * scale + offset
+
+
+def _fused(*, layout: str = "NHWC", training: bool, factor: float = 1.0, with_statistics: bool = True) -> Any:
+    def build(x: Any, scale: Any, offset: Any, mean: Any = None, variance: Any = None) -> Any:
+        return list(
+            nn.fused_batch_norm(
+                x, scale, offset, mean, variance, 0.01, layout, training, exponential_avg_factor=factor
+            )
+        )
+
+    return build
+
+
+def _fused_oracle(layout: str, training: bool, factor: float = 1.0) -> Any:
+    def oracle(x: Any, scale: Any, offset: Any, *given: Any) -> Any:
+        last = np.moveaxis(x, 1, -1) if layout == "NCHW" else x
+        mean, variance = (last.mean((0, 1, 2)), last.var((0, 1, 2))) if training else given
+        y = _normal(last, mean, variance, scale, offset, 0.01)
+        y = np.moveaxis(y, -1, 1) if layout == "NCHW" else y
+        if not training:
+            return [y, *given]
+        out = [mean, last.var((0, 1, 2), ddof=1)]
+        if factor != 1:
+            out = [(1 - factor) * g + factor * o for g, o in zip(given, out, strict=True)]
+        return [y, *out]
+
+    return oracle
+
+
+def _fused_grad(layout: str, training: bool) -> Any:
+    def build(g: Any, x: Any, scale: Any, mean: Any, inverse: Any) -> Any:
+        attrs = {"epsilon": 0.01, "data_format": layout, "is_training": training}
+        nothing = constant(np.zeros(0), scale.dtype)
+        return list(make("FusedBatchNormGradV3", (g, x, scale, mean, inverse, nothing), attrs).outputs[:3])
+
+    return build
+
+
+def _fused_grad_oracle(layout: str, training: bool) -> Any:
+    """By differences of the forward formula along the direction of each output: in float64."""
+
+    def oracle(g: Any, x: Any, scale: Any, mean: Any, inverse: Any) -> Any:
+        x, g = (np.moveaxis(a, 1, -1) if layout == "NCHW" else a for a in (x, g))
+        normal = (x - mean) * inverse
+        for_x = g * scale * inverse
+        if training:  # the projection that removes what mean and variance absorb
+            for_x = for_x - for_x.mean((0, 1, 2)) - normal * (for_x * normal).mean((0, 1, 2))
+        for_x = np.moveaxis(for_x, -1, 1) if layout == "NCHW" else for_x
+        return [for_x, (g * normal).sum((0, 1, 2)), g.sum((0, 1, 2))]
+
+    return oracle
+
+
+def _statistics_of(x: Any) -> list[Any]:
+    return [x.mean((0, 1, 2)), 1 / np.sqrt(x.var((0, 1, 2)) + 0.01)]
+
+
+NCHW = np.moveaxis(IMAGES, -1, 1).copy()
+
+NORMALIZATION = [
+    OpCase("L2Loss", nn.l2_loss, [real(2, 3)], lambda x: np.sum(x**2) / 2, FLOATS, grad=True),
+    OpCase(
+        "Rsqrt",
+        nn.l2_normalize,
+        [real(2, 3)],
+        lambda x: x / np.linalg.norm(x),
+        ("float32", "float64"),
+        grad=True,
+        label="l2_normalize",
+    ),
+    OpCase(
+        "Rsqrt",
+        lambda x: nn.l2_normalize(x, axis=-1),
+        [real(2, 3)],
+        lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True),
+        grad=True,
+        label="l2_normalize axis",
+    ),
+    OpCase(
+        "SquaredDifference",
+        lambda x: list(nn.moments(x, [0, 2])),
+        [real(2, 3, 4)],
+        lambda x: _moments(x, (0, 2)),
+        FLOATS,
+        grad=True,
+        unknown=("dims",),
+        label="moments",
+    ),
+    OpCase(
+        "SquaredDifference",
+        lambda x: list(nn.moments(x, 1, keep_dims=True)),
+        [real(2, 3)],
+        lambda x: [a[:, None] for a in _moments(x, 1)],
+        grad=True,
+        label="moments kept",
+    ),
+    OpCase(
+        "Rsqrt",
+        lambda x, m, v, o, s: nn.batch_normalization(x, m, v, o, s, 0.01),
+        [real(4, 2), *STATISTICS, *CHANNELS[::-1]],
+        lambda x, m, v, o, s: _normal(x, m, v, s, o, 0.01),
+        ("float32", "float64"),
+        grad=True,
+        label="batch_normalization",
+    ),
+    OpCase(
+        "Rsqrt",
+        lambda x, m, v: nn.batch_normalization(x, m, v, None, None, 0.01),
+        [real(4, 2), *STATISTICS],
+        lambda x, m, v: _normal(x, m, v, 1, 0, 0.01),
+        grad=True,
+        label="batch_normalization plain",
+    ),
+    OpCase(
+        "Rsqrt",
+        lambda x, g, b: nn.layer_norm(x, g, b, epsilon=0.01),
+        [real(3, 4), real(4, seed=1), real(4, seed=2)],
+        lambda x, g, b: _normal(x, x.mean(1, keepdims=True), x.var(1, keepdims=True), g, b, 0.01),
+        ("float32", "float64"),
+        grad=True,
+        label="layer_norm",
+    ),
+    OpCase(
+        "FusedBatchNormV3",
+        _fused(training=True),
+        [IMAGES, *CHANNELS],
+        _fused_oracle("NHWC", True),
+        ("float32", "float64"),
+        grad=True,
+    ),
+    OpCase(
+        "FusedBatchNormV3",
+        _fused(training=True, layout="NCHW"),
+        [NCHW, *CHANNELS],
+        _fused_oracle("NCHW", True),
+        grad=True,
+        label="NCHW",
+    ),
+    OpCase(
+        "FusedBatchNormV3",
+        _fused(training=True, factor=0.25),
+        [IMAGES, *CHANNELS, *STATISTICS],
+        _fused_oracle("NHWC", True, 0.25),
+        grad=True,
+        label="moving average",
+    ),
+    *(
+        OpCase(
+            "FusedBatchNormV3",
+            _fused(training=False, layout=layout),
+            [x, *CHANNELS, *STATISTICS],
+            _fused_oracle(layout, False),
+            grad=True,
+            label=f"inference {layout}",
+        )
+        for layout, x in (("NHWC", IMAGES), ("NCHW", NCHW))
+    ),
+    OpCase(
+        "FusedBatchNormGradV3",
+        _fused_grad("NHWC", False),
+        [real(2, 3, 4, 2, seed=9), IMAGES, CHANNELS[0], *STATISTICS],
+        _fused_grad_oracle("NHWC", False),
+        ("float32", "float64"),
+        grad=True,
+        label="inference",
+    ),
+    *(
+        OpCase(
+            "FusedBatchNormGradV3",
+            _fused_grad(layout, True),
+            [
+                np.moveaxis(real(2, 3, 4, 2, seed=9), -1, 1)
+                if layout == "NCHW"
+                else real(2, 3, 4, 2, seed=9),
+                x,
+            ]
+            + [CHANNELS[0], *_statistics_of(IMAGES)],
+            _fused_grad_oracle(layout, True),
+            ("float32", "float64"),
+            label=f"training {layout}",
+        )
+        for layout, x in (("NHWC", IMAGES), ("NCHW", NCHW))
+    ),
+]
+
+
+def _second_derivatives() -> None:
+    """Gradients of gradients, where the statistics move with x: against differences of the first gradient."""
+    rng = np.random.default_rng(4)
+    for layout, shape in (("NHWC", (2, 2, 2, 3)), ("NCHW", (2, 3, 2, 2))):
+        at = rng.normal(size=shape)
+        weight, direction = rng.normal(size=shape), rng.normal(size=shape)
+        x = placeholder("float64", shape)
+        scale = constant([0.5, 1.0, -1.5], "float64")
+        y = nn.fused_batch_norm(x, scale, [0.0, 0.0, 0.0], data_format=layout, epsilon=0.01).y
+        (first,) = gradients(y * y, [x], grad_ys=weight)
+        (second,) = gradients(first, [x], grad_ys=direction)
+        up, down = (_run(first, {x: at + d * direction}) for d in (1e-5, -1e-5))
+        # A Hessian is symmetric: the gradient of <first, direction> is the change of first along it.
+        np.testing.assert_allclose(_run(second, {x: at}), (up - down) / 2e-5, rtol=1e-5, atol=1e-6)
+    x = placeholder("float64", [3, 4])
+    at, direction = rng.normal(size=(3, 4)), rng.normal(size=(3, 4))
+    (first,) = gradients(nn.moments(x, [0])[1] ** 2.0, [x])
+    (second,) = gradients(first, [x], grad_ys=direction)
+    up, down = (_run(first, {x: at + d * direction}) for d in (1e-5, -1e-5))
+    np.testing.assert_allclose(_run(second, {x: at}), (up - down) / 2e-5, rtol=1e-5, atol=1e-6)
+
+
+def _half_batch_norm() -> None:
+    x = (real(8, 4, 4, 3) * 100 + 2000).astype(np.float16)  # squares overflow float16
+    half = placeholder("float16", x.shape)
+    out = nn.fused_batch_norm(half, [1.0, 2.0, 3.0], [0.0, 0.0, 1.0])
+    assert [t.dtype.name for t in out] == ["float16", "float32", "float32"]
+    y, mean, variance = _run(list(out), {half: x})
+    wide = x.astype(np.float64)
+    np.testing.assert_allclose(mean, wide.mean((0, 1, 2)), rtol=1e-5)
+    np.testing.assert_allclose(variance, wide.var((0, 1, 2), ddof=1), rtol=1e-4)
+    expected = _normal(wide, wide.mean((0, 1, 2)), wide.var((0, 1, 2)), [1, 2, 3], [0, 0, 1], 0.001)
+    np.testing.assert_allclose(y, expected, rtol=3e-3, atol=3e-3)
+    (grad,) = gradients(out.y, [half])
+    assert grad.dtype.name == "float16"
+    np.testing.assert_allclose(_run(grad, {half: x}), np.zeros(x.shape), atol=1e-4)
+
+
+def _batch_norm_errors() -> None:
+    x = placeholder("float32", [None, 2, 2, 3])
+    with pytest.raises(ValueError, match="mean and variance are needed"):
+        nn.fused_batch_norm(x, [1.0] * 3, [0.0] * 3, is_training=False)
+    with pytest.raises(ValueError, match="not compatible"):
+        nn.fused_batch_norm(x, [1.0] * 2, [0.0] * 3)
+    with pytest.raises(ValueError, match="data_format must be 'NHWC' or 'NCHW', not 'NDHWC'"):
+        nn.fused_batch_norm(x, [1.0] * 3, [0.0] * 3, data_format="NDHWC")
+    with pytest.raises(ValueError, match="must have rank 4"):
+        nn.fused_batch_norm(placeholder("float32", [2, 3]), [1.0] * 3, [0.0] * 3)
+    with pytest.raises(TypeError, match="requested dtype float32 for Tensor with dtype float64"):
+        nn.fused_batch_norm(x, constant([1.0] * 3, "float64"), [0.0] * 3)
+    assert normalization.FusedBatchNorm._fields == ("y", "batch_mean", "batch_variance")
+
+
+# --- dropout ------------------------------------------------------------------------------------------------
+
+
+def _dropout() -> None:
+    x = np.arange(1, 10_001, dtype=np.float32).reshape(100, 100)
+    forms = [
+        nn.dropout(x, 0.75, seed=1),
+        nn.dropout(x, rate=0.25, seed=2),
+        nn.dropout(x, rate=constant(0.25), seed=3),
+        nn.dropout(x, keep_prob=constant(0.75), seed=4),
+        nn.dropout(constant(x, "float64"), rate=0.25, seed=5),
+    ]
+    run = Interpreter(get_default_graph(), check=True).run
+    for value in run(forms):
+        kept = value != 0
+        np.testing.assert_allclose(value[kept], (x / 0.75)[kept], rtol=1e-6)
+        assert stats.binomtest(int(kept.sum()), 10_000, 0.75).pvalue > 1e-3
+    assert (run(forms[0]) != run(forms[0])).any()
+    for dtype in ("float16", "bfloat16"):
+        small = nn.dropout(constant(np.ones(100_000), dtype), rate=0.001, seed=6)
+        assert small.dtype.name == dtype
+        assert stats.binomtest(int((run(small) == 0).sum()), 100_000, 0.001).pvalue > 1e-3
+
+
+def _dropout_noise_shape() -> None:
+    x = placeholder("float32", [None, 4])
+    feeds = {x: np.ones((500, 4))}
+    run = Interpreter(get_default_graph(), check=True).run
+    rows = run(nn.dropout(x, rate=0.5, noise_shape=[None, 1], seed=1), feeds)
+    assert (rows == rows[:, :1]).all()
+    assert 200 < (rows[:, 0] > 0).sum() < 300
+    columns = run(nn.dropout(x, rate=0.5, noise_shape=[1, None], seed=3), feeds)
+    assert (columns == columns[:1]).all()
+    shaped = run(nn.dropout(x, rate=0.5, noise_shape=constant([500, 1]), seed=1), feeds)
+    assert (shaped == shaped[:, :1]).all()
+    with pytest.raises(ValueError, match="one size for each of the 2 dimensions"):
+        nn.dropout(x, rate=0.5, noise_shape=[1])
+
+
+def _dropout_gradient() -> None:
+    x = constant(np.full((50, 50), 2.0))
+    y = nn.dropout(x, rate=0.5, seed=1)
+    value, grad = _run([y, gradients(y, [x])[0]])
+    np.testing.assert_array_equal(grad, value / 2)
+    assert set(np.unique(grad)) == {0.0, 2.0}
+    # A dropped element is gone whatever it was.
+    wild = nn.dropout(constant(np.full(100, np.inf)), rate=0.5, seed=1)
+    assert not np.isnan(_run(wild)).any()
+
+
+def _dropout_errors() -> None:
+    x = constant([1.0])
+    assert nn.dropout(x, 1.0) is x
+    assert nn.dropout(x, rate=0) is x
+    assert nn.dropout(x, rate=0.5).op.name == "dropout_2"
+    with pytest.raises(ValueError, match="Cannot specify both 'rate' and 'keep_prob'"):
+        nn.dropout(x, 0.5, rate=0.5)
+    with pytest.raises(ValueError, match="must provide a rate"):
+        nn.dropout(x)
+    with pytest.raises(ValueError, match=r"keep_prob must be .* in the range \(0, 1\], got 0"):
+        nn.dropout(x, 0)
+    with pytest.raises(ValueError, match=r"rate must be .* in the range \[0, 1\), got 1.0"):
+        nn.dropout(x, rate=1.0)
+    with pytest.raises(ValueError, match="Got a int32 tensor instead"):
+        nn.dropout(constant([1]), 0.5)
+
+
+def _costs() -> None:
+    with Graph().as_default():
+        x = placeholder("float32", [10, 20])
+        loss = nn.softmax_cross_entropy_with_logits_v2(x, x)
+        assert loss.op.opdef.cost_of(loss.op).flops >= 200 * 10  # an exponential per logit
+        assert loss.op.opdef.cost_of(loss.op).bytes == 4 * (200 + 200 + 10 + 200)
+        summed = nn.l2_loss(x)
+        assert summed.op.opdef.cost_of(summed.op).flops == 400
+
+
+CASES = [
+    *ACTIVATIONS,
+    *SOFTMAX,
+    *BIAS,
+    *NORMALIZATION,
+    *(
+        ScriptCase((), script, script.__name__.strip("_").replace("_", " "))
+        for script in (
+            _activation_details,
+            _losses_far_out,
+            _loss_names,
+            _loss_errors,
+            _bias_errors,
+            _second_derivatives,
+            _half_batch_norm,
+            _batch_norm_errors,
+            _dropout,
+            _dropout_noise_shape,
+            _dropout_gradient,
+            _dropout_errors,
+            _costs,
+        )
+    ),
+]
