@@ -184,7 +184,8 @@ def _not_fed(node: Node) -> InvalidArgumentError:
         node,
         node,
         f"You must feed a value for placeholder tensor '{node.name}' with dtype {tensor.dtype.name} "
-        f"and shape {text(tensor.dims)} (made at {node.source}): session.run(..., feed_dict={{tensor: value}})",
+        f"and shape {text(tensor.dims)} (made at {node.source}): "
+        "session.run(..., feed_dict={tensor: value})",
     )
 
 

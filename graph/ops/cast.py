@@ -72,11 +72,9 @@ def saturate_cast(value: TensorLike, dtype: Any, name: str | None = None) -> Ten
         low, high = (_representable(old, limit) for limit in (target.min, target.max))
         own_low, own_high = (_representable(old, limit) for limit in (old.min, old.max))
         if low > own_low or high < own_high:
-            limits = (
-                np.full((), v, np.float64 if old.is_floating else old.np)
-                for v in (max(low, own_low), min(high, own_high))
-            )
-            x = clip_by_value(x, *(v.astype(old.np) for v in limits))
+            wide = np.float64 if old.is_floating else old.np
+            smallest, largest = np.array([max(low, own_low), min(high, own_high)], wide).astype(old.np)
+            x = clip_by_value(x, smallest, largest)
         return apply("Cast", (x,), {"DstT": target}, scope)
 
 

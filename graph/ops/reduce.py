@@ -208,8 +208,8 @@ def _prod_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
     known = static_value(axes)
     if known is None or x.dims is None:
         raise ValueError(
-            f"The gradient of '{node.name}' needs the rank of its input and the axes to be known when the graph "
-            f"is built; they are {text(x.dims)} and {axes!r}"
+            f"The gradient of '{node.name}' needs the rank of its input and the axes to be known when "
+            f"the graph is built; they are {text(x.dims)} and {axes!r}"
         )
     rank = len(x.dims)
     over = normal_axes(known, rank)
