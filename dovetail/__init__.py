@@ -80,6 +80,9 @@ from .graph.node import (
     Node as Operation,
     Tensor,
 )
+from .graph.ops.activations import (
+    log_sigmoid,
+)
 from .graph.ops.arithmetic import (
     absolute as abs,
     add,
@@ -144,6 +147,16 @@ from .graph.ops.creation import (
     zeros,
     zeros_like,
 )
+from .graph.ops.diagonal import (
+    diag,
+    diag_part,
+    matrix_band_part,
+    trace,
+)
+from .graph.ops.einsum import (
+    einsum,
+    tensordot,
+)
 from .graph.ops.gathering import (
     gather,
     gather_nd,
@@ -161,6 +174,10 @@ from .graph.ops.joining import (
     split,
     stack,
     unstack,
+)
+from .graph.ops.linalg import (
+    matmul,
+    matrix_transpose,
 )
 from .graph.ops.logic import (
     logical_and,
@@ -444,6 +461,8 @@ __all__ = [
     "cumprod",
     "cumsum",
     "device",
+    "diag",
+    "diag_part",
     "digamma",
     "disable_resource_variables",
     "div",
@@ -452,6 +471,7 @@ __all__ = [
     "double",
     "dynamic_partition",
     "dynamic_stitch",
+    "einsum",
     "enable_resource_variables",
     "ensure_shape",
     "equal",
@@ -510,11 +530,15 @@ __all__ = [
     "local_variables_initializer",
     "log",
     "log1p",
+    "log_sigmoid",
     "logical_and",
     "logical_not",
     "logical_or",
     "logical_xor",
     "math",
+    "matmul",
+    "matrix_band_part",
+    "matrix_transpose",
     "maximum",
     "merge_device",
     "minimum",
@@ -614,12 +638,14 @@ __all__ = [
     "tensor_scatter_nd_min",
     "tensor_scatter_nd_sub",
     "tensor_scatter_nd_update",
+    "tensordot",
     "tile",
     "to_bfloat16",
     "to_double",
     "to_float",
     "to_int32",
     "to_int64",
+    "trace",
     "train",
     "trainable_variables",
     "transpose",

@@ -1,5 +1,10 @@
 """`dt.math`: arithmetic, functions, comparisons and reductions."""
 
+from .graph.ops.activations import (
+    log_sigmoid,
+    softplus,
+    softsign,
+)
 from .graph.ops.arithmetic import (
     absolute as abs,
     add,
@@ -68,6 +73,9 @@ from .graph.ops.math import (
     sinh,
     tan,
     tanh,
+)
+from .graph.ops.normalization import (
+    l2_normalize,
 )
 from .graph.ops.reduce import (
     reduce_all,
@@ -148,11 +156,13 @@ __all__ = [
     "is_finite",
     "is_inf",
     "is_nan",
+    "l2_normalize",
     "less",
     "less_equal",
     "lgamma",
     "log",
     "log1p",
+    "log_sigmoid",
     "logical_and",
     "logical_not",
     "logical_or",
@@ -189,6 +199,8 @@ __all__ = [
     "sign",
     "sin",
     "sinh",
+    "softplus",
+    "softsign",
     "sqrt",
     "square",
     "squared_difference",
