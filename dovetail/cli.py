@@ -1,4 +1,4 @@
-"""The command `dovetail`. Each command imports what it needs when it runs, so that `dovetail --help` is quick."""
+"""The command `dovetail`. Each command imports what it needs when it runs: `dovetail --help` is quick."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended: 128 + S
 @app.command()
 def demo(
     in_graph: Annotated[
-        bool, typer.Option("--in-graph", help="One client and one graph with a copy of the compute per worker.")
+        bool, typer.Option("--in-graph", help="One client, one graph, a copy of the compute per worker.")
     ] = False,
     steps: Annotated[int | None, typer.Option(min=1, help="Updates made by all workers together.")] = None,
     ps: Annotated[int, typer.Option(min=1, help="Parameter servers.")] = 2,
@@ -35,12 +35,12 @@ def demo(
     """Train a reader of handwritten digits across processes of this machine, and show what ran where."""
     from rich.console import Console
 
-    from .demo.data import DataMissing
+    from .demo.data import DataMissingError
     from .demo.run import STEPS, Settings, run
     from .demo.watch import DemoError
 
     console = Console()
-    with _errors_explained(DataMissing, DemoError):
+    with _errors_explained(DataMissingError, DemoError):
         run(Settings(steps or STEPS, ps, workers, in_graph, out), console)
 
 
@@ -65,10 +65,15 @@ def server(
         str | None, typer.Option(help='The cluster as JSON: {"ps": ["host:2222"], "worker": ["host:2223"]}.')
     ] = None,
     job: Annotated[str | None, typer.Option("--job", "-j", help="The job of this task.")] = None,
-    task: Annotated[int | None, typer.Option("--task", "-i", min=0, help="The index of this task in its job.")] = None,
+    task: Annotated[
+        int | None, typer.Option("--task", "-i", min=0, help="The index of this task in its job.")
+    ] = None,
     cpus: Annotated[int, typer.Option(min=1, help="CPU devices of this task.")] = 1,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Allow an address that other machines can reach; clients are not authenticated.")
+        bool,
+        typer.Option(
+            "--insecure", help="Allow an address that other machines can reach, without authentication."
+        ),
     ] = False,
 ) -> None:
     """Serve one task of a cluster until Ctrl-C. Without --cluster, TF_CONFIG says which cluster and task."""
@@ -81,12 +86,17 @@ def server(
             spec = json.loads(cluster)
         except ValueError as e:
             raise ValueError(f"--cluster={cluster!r} is no JSON ({e})") from None
-        config = tf.ConfigProto(device_count={"CPU": cpus})
-        with tf.train.Server(spec, job, task, config=config, insecure=insecure) as running:
-            for device in running.devices:
-                print(device)
-            print(f"Serving {running.task} at {running.target}; Ctrl-C ends it.", flush=True)
+        try:
+            running = tf.train.Server(
+                spec, job, task, config=tf.ConfigProto(device_count={"CPU": cpus}), insecure=insecure
+            )
+        except PermissionError as e:
+            raise PermissionError(f"{e} (here: --insecure)") from None
+        with running:
             try:
+                for device in running.devices:
+                    print(device)
+                print(f"Serving {running.task} at {running.target}; Ctrl-C ends it.", flush=True)
                 running.join()
             except KeyboardInterrupt:
                 print("Stopped.")
@@ -106,25 +116,28 @@ def _from_environment(job: str | None, task: int | None) -> tuple[str, str, int]
     try:
         config = json.loads(text)
         place = config.get("task", {})
-        return json.dumps(config["cluster"]), job or str(place["type"]), int(place["index"]) if task is None else task
+        index = int(place["index"]) if task is None else task
+        return json.dumps(config["cluster"]), job or str(place["type"]), index
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(
             "Which cluster? Give --cluster, --job and --task, or set TF_CONFIG to JSON such as "
-            '{"cluster": {"ps": ["localhost:2222"]}, "task": {"type": "ps", "index": 0}}' + (f"; it is {text!r}" if text else "")
+            '{"cluster": {"ps": ["localhost:2222"]}, "task": {"type": "ps", "index": 0}}'
+            + (f"; it is {text!r}" if text else "")
         ) from None
 
 
 @contextmanager
-def _errors_explained(*also: type[Exception]) -> Iterator[None]:
+def _errors_explained(*more: type[Exception]) -> Iterator[None]:
     """Turn errors that a person can mend into a line without a traceback, and Ctrl-C into a clean end."""
     from .graph.errors import OpError
 
+    explained: tuple[type[Exception], ...] = (OpError, ValueError, TypeError, OSError, *more)
     try:
         yield
     except KeyboardInterrupt:
         print("\nStopped; nothing is left running.", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
-    except (OpError, ValueError, TypeError, OSError, *also) as e:
+    except explained as e:
         print(f"error: {e}", file=sys.stderr)
         raise typer.Exit(1) from None
 

@@ -1,10 +1,10 @@
-"""The demo: handwritten digits, trained asynchronously by two workers over two parameter servers, on this machine.
+"""The demo: two workers learn to read handwritten digits, over two parameter servers, on this machine.
 
-    model     the classifier and its training loop, in TF1 style; the file to read first
-    data      the digits, and the part of them that is never trained on
-    worker    what each worker process runs (between-graph replication)
-    replicas  the two ways to replicate: a graph per worker, or one graph with a copy of the compute per worker
-    reports   what workers tell while they train
-    display   how it looks meanwhile; summary: what is said at the end
-    run       all of it in order
+model     the classifier and its training loop, in TF1 style; the file to read first
+data      the digits, and the part of them that is never trained on
+worker    what each worker process runs (between-graph replication)
+replicas  the two ways to replicate: a graph per worker, or a copy of the compute per worker in one graph
+reports   what workers tell while they train
+display   how it looks meanwhile; summary: what is said at the end
+run       all of it in order
 """

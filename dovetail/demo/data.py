@@ -13,7 +13,7 @@ TEST_SHARE = 0.25
 SPLIT_SEED = 0  # fixed, so that every process, and every run, holds out the same digits
 
 
-class DataMissing(Exception):
+class DataMissingError(Exception):
     """scikit-learn is not installed."""
 
 
@@ -43,13 +43,14 @@ def load_digits() -> Digits:
     """Load the digits and hold a quarter of each class out for the test.
 
     Raises:
-        DataMissing: scikit-learn is not installed.
+        DataMissingError: scikit-learn is not installed.
     """
     try:
         from sklearn import datasets
     except ModuleNotFoundError as e:
-        raise DataMissing(
-            f"The demo trains on the digits that come with scikit-learn, which is not installed ({e.name} is missing).\n"
+        raise DataMissingError(
+            "The demo trains on the digits that come with scikit-learn, which is not installed "
+            f"({e.name} is missing).\n"
             "Install it with:  pip install 'dovetail[demo]'"
         ) from None
     pixels, labels = datasets.load_digits(return_X_y=True)
@@ -60,7 +61,7 @@ def load_digits() -> Digits:
 
 
 def _held_out(labels: Array) -> Array:
-    """Which digits are kept for the test: the same share of each class, so that no class is missing by chance."""
+    """Which digits are kept for the test: the same share of each class, so that chance cannot miss one."""
     generator = np.random.default_rng(SPLIT_SEED)
     chosen = np.zeros(len(labels), bool)
     for label in np.unique(labels):

@@ -89,7 +89,8 @@ class Display(Protocol):
 
 def make_display(console: Console, digits: Digits) -> Display:
     """The display that suits the console."""
-    return LiveDisplay(console, digits) if console.is_terminal and not console.is_dumb_terminal else PlainDisplay(console)
+    live = console.is_terminal and not console.is_dumb_terminal
+    return LiveDisplay(console, digits) if live else PlainDisplay(console)
 
 
 class PlainDisplay:
@@ -98,7 +99,7 @@ class PlainDisplay:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._shown_at = -math.inf
-        self._shown_step = -1
+        self._shown_step = 0
 
     def __enter__(self) -> PlainDisplay:
         return self
@@ -127,12 +128,12 @@ class PlainDisplay:
 
 
 class LiveDisplay:
-    """A picture that is redrawn in place: workers, curves, and some held-out digits with what the model takes them for."""
+    """A picture that is redrawn in place: workers, curves, and some held-out digits."""
 
     def __init__(self, console: Console, digits: Digits) -> None:
         self._console = console
         self._digits = digits
-        count = max(1, min(10, (console.width - 2) // DIGIT))
+        count = max(1, min(10, (console.width + 2) // DIGIT))
         # The first of each class, so that all differ.
         self._drawn = [int((digits.test_labels == label).argmax()) for label in range(count)]
         self._live = Live(console=console, refresh_per_second=10, transient=False)
@@ -146,7 +147,8 @@ class LiveDisplay:
 
     def show(self, training: Training) -> None:
         """Redraw."""
-        self._live.update(Group(self._pictures(training), Text(), _workers(training), Text(), _total(training)))
+        parts = (self._pictures(training), Text(), _workers(training), Text(), _total(training))
+        self._live.update(Group(*parts))
 
     def say(self, line: str) -> None:
         """Print the line above the picture."""
@@ -158,9 +160,8 @@ class LiveDisplay:
         if training.predictions is None:
             grid.add_row(*(Text("?".center(8), style="dim") for _ in self._drawn))
         else:
-            grid.add_row(
-                *(_verdict(int(training.predictions[i]), int(self._digits.test_labels[i])) for i in self._drawn)
-            )
+            labels, found = self._digits.test_labels, training.predictions
+            grid.add_row(*(_verdict(int(found[i]), int(labels[i])) for i in self._drawn))
         return grid
 
 
@@ -193,7 +194,8 @@ def _workers(training: Training) -> Table:
         name = Text(f"{i}", style="cyan") + Text(" ✓" if w.finished else "", style="green")
         # The loss falls by powers of ten: on a linear scale all but the first moment would be flat.
         curve = sparkline([math.log(max(x, 1e-6)) for x in w.losses])
-        table.add_row(name, f"{w.steps}", f"{w.rate:.0f}" if w.losses else "", loss, Text(curve, style="yellow"))
+        rate = f"{w.rate:.0f}" if w.losses else ""
+        table.add_row(name, f"{w.steps}", rate, loss, Text(curve, style="yellow"))
     return table
 
 

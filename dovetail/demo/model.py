@@ -1,7 +1,7 @@
 """The classifier that the demo trains, written as a TensorFlow 1 program.
 
-Nothing here knows processes: `tf.device` blocks around these functions decide which device of which process holds a variable or
-does a sum, and `session.run` sends the numbers there.
+Nothing here knows processes: `tf.device` blocks around these functions decide which device of which process
+holds a variable or does a sum, and `session.run` sends the numbers there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REPORT_EVERY_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One copy of the classifier's compute: what to feed it and what to fetch. Replicas share their variables."""
+    """One copy of the classifier's compute: what to feed and what to fetch. Replicas share the variables."""
 
     images: tf.Tensor  # float32 [batch, 64]
     labels: tf.Tensor  # int64 [batch]
@@ -36,11 +36,11 @@ class Replica:
     global_step: Any  # the variable that counts the updates of all replicas together
 
 
-def parameters_on_ps(cluster: tf.train.ClusterSpec, worker: int) -> Callable[[Any], str]:
+def parameters_on_ps(cluster: tf.train.ClusterSpec, worker: int) -> Callable[[Any], str] | None:
     """The device function of a replica: variables go to the ps job, all else to the worker.
 
-    Each new variable goes to the parameter server that holds the fewest bytes so far. Plain round robin would give one
-    server all the weights and the other all the biases.
+    Each new variable goes to the parameter server that holds the fewest bytes so far. Plain round robin would
+    give one server all the weights and the other all the biases.
     """
     by_bytes = tf.train.GreedyLoadBalancingStrategy(cluster.num_tasks("ps"), tf.train.byte_size_load_fn)
     return tf.train.replica_device_setter(
@@ -75,7 +75,8 @@ def dense(inputs: tf.Tensor, width: int, name: str) -> tf.Tensor:
     with tf.variable_scope(name):
         weights = tf.get_variable("weights", [inputs.shape[1], width])
         biases = tf.get_variable("biases", [width], initializer=tf.zeros_initializer())
-        return tf.matmul(inputs, weights) + biases
+        outputs: tf.Tensor = tf.matmul(inputs, weights) + biases
+        return outputs
 
 
 def make_optimizer() -> Any:
@@ -93,14 +94,13 @@ def train(
     """Train until the replicas together have made `last_step` updates, waiting for nobody.
 
     Args:
-        report: called ten times a second, and at the end, with the steps of this replica, the global step, the mean loss and
-            the steps per second since the last call.
+        report: called ten times a second, and at the end, with the steps of this replica, the global
+            step, the mean loss and the steps per second since the last call.
     """
     fetches = [replica.train_op, replica.loss, replica.global_step]
-    steps, losses, began = 0, [], time.monotonic()
-    for images, labels in batches:
+    losses, began = [], time.monotonic()
+    for steps, (images, labels) in enumerate(batches, start=1):
         _, loss, global_step = session.run(fetches, {replica.images: images, replica.labels: labels})
-        steps += 1
         losses.append(loss)
         now, done = time.monotonic(), global_step >= last_step
         if done or now - began >= REPORT_EVERY_S:

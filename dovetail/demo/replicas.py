@@ -1,8 +1,8 @@
 """The two ways to replicate the classifier over the workers; both train asynchronously.
 
-Between graphs: each worker process is its own client with its own graph. This process only watches, with a graph of the same
-variables. In the graph: this process is the only client; one graph holds one set of variables and a copy of the compute per worker,
-and a thread per copy runs its training op.
+Between graphs: each worker process is its own client with its own graph. This process only watches, with a
+graph of the same variables. In the graph: this process is the only client; one graph holds one set of
+variables and a copy of the compute per worker, and a thread per copy runs its training op.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import queue
 import sys
 import threading
-from collections.abc import Sequence
 from typing import Protocol
 
 import dovetail as tf
@@ -18,21 +17,22 @@ import dovetail as tf
 from .data import Digits
 from .model import BATCH_SIZE, Replica, classifier, make_optimizer, parameters_on_ps, train
 from .reports import Failed, Finished, Progress, Report
+from .watch import JOIN_S
 from .worker import build
 
 
 class Replicas(Protocol):
     """What `run` needs of a way to replicate."""
 
-    replicas: Sequence[Replica]
-    """Those in this process's graph; the first is used for evaluation."""
     graph: tf.Graph
+    replicas: list[Replica]
+    """Those in this process's graph; the first is used for evaluation."""
 
     def start(self, session: tf.Session) -> None:
         """Begin to train; reports come through the queue from now on."""
 
-    def stop(self) -> None:
-        """Wait for this process's own threads. Training has ended, or its session was closed."""
+    def join(self) -> None:
+        """Wait a moment for this process's own threads. Training has ended, or the session was closed."""
 
 
 class BetweenGraph:
@@ -48,7 +48,7 @@ class BetweenGraph:
     def start(self, session: tf.Session) -> None:
         """Nothing to do: the chief initialises the variables, and each worker begins when they are there."""
 
-    def stop(self) -> None:
+    def join(self) -> None:
         """Nothing to do: the workers are processes."""
 
 
@@ -56,7 +56,12 @@ class InGraph:
     """One client, one graph, one copy of the compute per worker."""
 
     def __init__(
-        self, cluster: tf.LocalCluster, workers: int, digits: Digits, last_step: int, reports: queue.Queue[Report]
+        self,
+        cluster: tf.LocalCluster,
+        workers: int,
+        digits: Digits,
+        last_step: int,
+        reports: queue.Queue[Report],
     ) -> None:
         self._digits, self._last_step, self._reports = digits, last_step, reports
         self._threads: list[threading.Thread] = []
@@ -66,7 +71,8 @@ class InGraph:
             optimizer = make_optimizer()
             self.replicas = []
             for worker in range(workers):
-                with tf.device(parameters_on_ps(cluster.cluster_spec, worker)), tf.name_scope(f"worker_{worker}"):
+                place = parameters_on_ps(cluster.cluster_spec, worker)
+                with tf.device(place), tf.name_scope(f"worker_{worker}"):
                     self.replicas.append(classifier(optimizer))
             self._initialize = tf.global_variables_initializer()
 
@@ -88,7 +94,7 @@ class InGraph:
         except Exception as e:
             self._reports.put(Failed(worker, f"{type(e).__name__}: {e}"))
 
-    def stop(self) -> None:
+    def join(self) -> None:
         """Wait for the threads."""
         for thread in self._threads:
-            thread.join(timeout=5.0)
+            thread.join(JOIN_S)

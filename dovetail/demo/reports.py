@@ -1,4 +1,4 @@
-"""What workers tell while they train: small values, one JSON line each where they come from another process."""
+"""What workers tell while they train: small values, a JSON line each when they come from another process."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import dovetail as tf
 from ..placer.cluster import Cluster
 from ..placer.partition import Channel
 from ..placer.plan import Plan
-from ..placer.report import short, size_text, table
+from ..placer.report import short, size_text
 from .model import Replica
 
 PLAN_FILE, GRAPH_FILE = "plan.txt", "graph.dtg"
@@ -32,26 +32,37 @@ def plan_of_step(session: tf.Session, replicas: Iterable[Replica]) -> Plan:
 
 def wires(plan: Plan) -> str:
     """What crosses between tasks in a step, link by link: each tensor with its shape and size."""
-    crossing = sorted(
-        (c for c in plan.channels if c.crosses_tasks), key=lambda c: (c.source, c.destination, -c.bytes, c.name)
-    )
+    crossing = [c for c in plan.channels if c.crosses_tasks]
+    crossing.sort(key=lambda c: (c.source, c.destination, -c.bytes, c.name))
     parts = []
     for (source, destination), found in groupby(crossing, key=lambda c: (c.source, c.destination)):
         channels = list(found)
-        total = size_text(sum(c.bytes for c in channels))
-        heading = f"{short(source)} -> {short(destination)}, {total} per step"
-        rows = [(f"  {c.name}", _shape(c), size_text(c.bytes)) for c in channels if not c.control]
+        scalars = [c for c in channels if c.dims == () and not c.control]
+        rows = [(c.name, _value(c), size_text(c.bytes)) for c in channels if c.dims != ()]
+        if scalars:
+            names = scalars[0].name if len(scalars) == 1 else f"{scalars[0].name} and {len(scalars) - 1} more"
+            rows.append((names, "scalars" if len(scalars) > 1 else "scalar", size_text(_bytes(scalars))))
         control = sum(c.control for c in channels)
         if control:
-            rows.append((f"  {control} control edge{'s' if control > 1 else ''}", "", ""))
-        parts.append(heading + "\n" + table(("  tensor", "value", "size"), rows))
-    return "\n\n".join(parts)
+            rows.append((f"{control} control edge{'s' if control > 1 else ''}", "", size_text(0)))
+        heading = f"{short(source)} -> {short(destination)}: {size_text(_bytes(channels))} per step"
+        parts.append(heading + "\n" + _columns(rows))
+    return "\n".join(parts)
 
 
-def _shape(channel: Channel) -> str:
+def _bytes(channels: list[Channel]) -> int:
+    return sum(c.bytes for c in channels)
+
+
+def _value(channel: Channel) -> str:
     name = channel.dtype.name if channel.dtype is not None else ""
     dims = "?" if channel.dims is None else ", ".join("?" if d is None else str(d) for d in channel.dims)
     return f"{name} [{dims}]"
+
+
+def _columns(rows: list[tuple[str, str, str]]) -> str:
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    return "\n".join(f"    {a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}" for a, b, c in rows)
 
 
 def leave(plan: Plan, directory: Path) -> list[Path]:

@@ -9,10 +9,12 @@ from typing import Any
 
 import dovetail as tf
 
-from ..graph.errors import OpError
 from .data import Digits
 from .model import Replica
 from .reports import Evaluated, Report, from_line
+
+EVALUATE_EVERY_S = 0.25
+JOIN_S = 1.0  # a thread whose step waits for a dead task is not waited for: it ends with this process
 
 
 class DemoError(Exception):
@@ -50,15 +52,21 @@ def _ended(code: int) -> str:
 
 
 class Evaluator:
-    """A further client of the cluster: tries the parameters on the held-out digits while they are being trained.
+    """A further client of the cluster: tries the parameters on the held-out digits while they are trained.
 
     Nothing depends on what it finds; it is there to be looked at.
     """
 
     def __init__(
-        self, session: tf.Session, replica: Replica, digits: Digits, reports: queue.Queue[Report], every_s: float = 0.25
+        self,
+        session: tf.Session,
+        replica: Replica,
+        digits: Digits,
+        reports: queue.Queue[Report],
+        every_s: float = EVALUATE_EVERY_S,
     ) -> None:
-        self._call = session.make_callable([replica.accuracy, replica.predictions], [replica.images, replica.labels])
+        fetches, feeds = [replica.accuracy, replica.predictions], [replica.images, replica.labels]
+        self._call = session.make_callable(fetches, feeds)
         self._digits, self._reports, self._every_s = digits, reports, every_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -69,20 +77,23 @@ class Evaluator:
         return float(accuracy), predictions
 
     def start(self) -> None:
-        """Evaluate again and again, from now on. The variables must be initialised. Starting twice does nothing."""
+        """Evaluate again and again. The variables must be initialised. Starting twice does nothing."""
         if self._thread.ident is None:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop evaluating. Stopping twice, or before starting, does nothing."""
+        """Begin no further evaluation."""
         self._stop.set()
+
+    def join(self) -> None:
+        """Wait a moment for the evaluation that may be under way. It ends soon when the session is closed."""
         if self._thread.ident is not None:
-            self._thread.join(timeout=5.0)
+            self._thread.join(timeout=JOIN_S)
 
     def _run(self) -> None:
         while not self._stop.wait(self._every_s):
             try:
                 accuracy, predictions = self.evaluate()
-            except (OpError, RuntimeError):  # a task is gone, or the session was closed: who watches those will say so
+            except Exception:  # a task is gone, or the session was closed; `run` notices either by itself
                 return
             self._reports.put(Evaluated(accuracy, predictions))

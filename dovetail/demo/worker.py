@@ -1,7 +1,7 @@
 """What each worker process of the demo runs: between-graph replication.
 
-Every worker builds the same graph by itself, with its own name as the place of the compute. The variables have the same names in all
-of these graphs and live on the parameter servers, so they are the same variables.
+Every worker builds the same graph by itself, with its own name as the place of the compute. The variables
+have the same names in all of these graphs and live on the parameter servers, so they are the same variables.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True)
     arguments = parser.parse_args()
     server = server_from_environment()
-    # Whoever started this process holds the other end. When it is gone, however that happened, so is this process.
+    # Whoever started this process holds the other end. When it is gone, for whatever reason, so is this.
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         work(server, arguments.steps)
