@@ -1,8 +1,8 @@
 """Programs as users write them: what these tests share.
 
-Every test here stands for one kind of program and is written as its user would write it, with processes where the
-program has processes. Two promises are kept for all of them: nothing waits without a limit, and no process that a
-test started is alive after it.
+Every test here stands for one kind of program and is written as its user would write it, with processes
+where the program has processes. Two promises are kept for all of them: nothing waits without a limit, and no
+process that a test started is alive after it.
 """
 
 import contextlib
@@ -35,56 +35,68 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(LIMIT_S))
 
 
-# --- no orphans --------------------------------------------------------------------------------------------------
+# --- no orphans ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="session", autouse=True)
-def marked() -> Iterator[str]:
-    """Mark all processes that start from here on."""
+class Watch:
+    """Sees the processes that tests start, and those that these start, by a mark in their environment."""
+
+    def __init__(self, mark: str) -> None:
+        self._mark = f"{MARK}={mark}\0".encode()
+
+    def alive(self) -> dict[int, str]:
+        """Process id -> command; a process that has ended has no environment any more."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it ended meanwhile, or belongs to somebody else
+                if self._mark in (folder / "environ").read_bytes():
+                    found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        return found
+
+    def wait_for_end(self, before: dict[int, str], timeout_s: float = 3) -> dict[int, str]:
+        """Wait until no processes are alive but those of `before`. Those that remain after the limit."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            left = {pid: command for pid, command in self.alive().items() if pid not in before}
+            if not left or time.monotonic() > deadline:
+                return left
+            time.sleep(0.02)
+
+    def check(self, before: dict[int, str], timeout_s: float = 3) -> None:
+        """Fail if processes other than those of `before` do not end; end them then."""
+        left = self.wait_for_end(before, timeout_s)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if left:
+            pytest.fail(f"processes outlived their test: {left}")
+
+
+@pytest.fixture(scope="session")
+def watch() -> Iterator[Watch]:
+    """Mark all processes that start from here on, and watch them."""
     os.environ[MARK] = mark = secrets.token_hex(8)
-    yield mark
+    yield Watch(mark)
     del os.environ[MARK]
 
 
-def alive(mark: str) -> dict[int, str]:
-    """Process id -> command, of all processes that carry the mark. A process that has ended has no environment any more."""
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it ended meanwhile, or belongs to somebody else
-            if f"{MARK}={mark}\0".encode() in (folder / "environ").read_bytes():
-                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-    return found
-
-
-def check_orphans(mark: str, before: dict[int, str]) -> None:
-    """Fail if processes are alive that were not there before. They get a moment to end, and are ended if they do not."""
-    deadline = time.monotonic() + 3
-    while left := {pid: command for pid, command in alive(mark).items() if pid not in before}:
-        if time.monotonic() > deadline:
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            pytest.fail(f"processes outlived their test: {left}")
-        time.sleep(0.02)
-
-
 @pytest.fixture(scope="module", autouse=True)
-def module_leaves_nothing(marked: str) -> Iterator[None]:
+def module_leaves_nothing(watch: Watch) -> Iterator[None]:
     """Clusters that a module's tests share end with the module."""
-    before = alive(marked)
+    before = watch.alive()
     yield
-    check_orphans(marked, before)
+    watch.check(before)
 
 
 @pytest.fixture(autouse=True)
-def test_leaves_nothing(marked: str, module_leaves_nothing: None) -> Iterator[None]:
+def test_leaves_nothing(watch: Watch, module_leaves_nothing: None) -> Iterator[None]:
     """What a test starts itself ends with the test."""
-    before = alive(marked)
+    before = watch.alive()
     yield
-    check_orphans(marked, before)
+    watch.check(before)
 
 
-# --- graphs and processes ----------------------------------------------------------------------------------------
+# --- graphs and processes -------------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +115,9 @@ def addresses() -> Iterator[Callable[[int], list[str]]]:
             ports = []
             for _ in range(count):
                 s = held.enter_context(socket.socket())
-                s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a server may bind it while it does not listen
+                s.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+                )  # a server may bind it while it does not listen
                 s.bind(("127.0.0.1", 0))
                 ports.append(s.getsockname()[1])
             return [f"localhost:{port}" for port in ports]
@@ -116,7 +130,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """`start("script.py", argument, ...)`: run a script of `scripts/` in a process of its own. It ends with the test."""
+    """`start("script.py", argument, ...)`: run one of `scripts/` in a process that ends with the test."""
     processes: list[subprocess.Popen[str]] = []
 
     def run(script: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
@@ -142,7 +156,7 @@ def start() -> Iterator[Start]:
 def where_it_runs() -> Callable[..., str]:
     """`where_it_runs(session, fetch, feed_dict)`: the device that a failing node names in its error.
 
-    The values fed must make just one node fail. So the test sees where the node ran, not only where it was placed.
+    The values fed must make just one node fail. So the test sees where it ran, not only where it was placed.
     """
 
     def device(session: tf.Session, fetch: object, feed_dict: dict[object, object] | None = None) -> str:
@@ -155,9 +169,9 @@ def where_it_runs() -> Callable[..., str]:
     return device
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Digits:
-    """scikit-learn's handwritten digits: 64 grey values from 0 to 1 each, a class from 0 to 9; one in five is held out."""
+    """scikit-learn's handwritten digits: 64 grey values from 0 to 1, classes 0 to 9; a fifth is held out."""
 
     train_x: np.ndarray
     train_y: np.ndarray

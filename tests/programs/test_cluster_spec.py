@@ -32,7 +32,13 @@ def placed_on(cluster: tf.train.ClusterSpec, names: Iterable[str]) -> set[str]:
                 "worker": ["worker0.example:2222", "worker1.example:2222", "worker2.example:2222"],
                 "ps": ["ps0.example:2222", "ps1.example:2222"],
             },
-            {"/job:worker/task:0", "/job:worker/task:1", "/job:worker/task:2", "/job:ps/task:0", "/job:ps/task:1"},
+            {
+                "/job:worker/task:0",
+                "/job:worker/task:1",
+                "/job:worker/task:2",
+                "/job:ps/task:0",
+                "/job:ps/task:1",
+            },
         ),
     ],
 )
@@ -60,6 +66,7 @@ def test_a_task_beyond_the_cluster_is_refused_with_the_devices_there_are() -> No
         cluster.task_address("worker", 2)
 
 
+@pytest.mark.slow
 def test_three_workers_and_two_ps_are_five_processes() -> None:
     with (
         tf.LocalCluster({"worker": 3, "ps": 2}) as cluster,

@@ -1,4 +1,4 @@
-"""In-graph replication: one client, one graph, one set of parameters, one copy of the computation per worker."""
+"""In-graph replication: one client, one graph, one set of parameters, one copy of the model per worker."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ def cluster() -> Iterator[tf.LocalCluster]:
 def build(synchronous: bool) -> dict[str, Any]:
     """Softmax regression. Each copy has inputs, a loss and gradients of its own.
 
-    Synchronous: one training op applies the mean of all gradients. Else: each copy has a training op that applies its own.
+    Synchronous: one training op applies the mean of all gradients. Else each copy has its own.
     """
     with tf.device("/job:ps/task:0"):
         weights = tf.Variable(tf.zeros([64, 10]), name="weights")
@@ -39,17 +39,28 @@ def build(synchronous: bool) -> dict[str, Any]:
             x = tf.placeholder(tf.float32, [None, 64], name="x")
             y = tf.placeholder(tf.int64, [None], name="y")
             logits = tf.matmul(x, weights) + biases
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits), name="loss")
+            loss = tf.reduce_mean(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits), name="loss"
+            )
             inputs.append((x, y))
             losses.append(loss)
             gradients.append(optimizer.compute_gradients(loss, [weights, biases]))
     with tf.device("/job:ps/task:0"):
         if synchronous:
-            means = [(tf.add_n([g for g, _ in pair]) / WORKERS, pair[0][1]) for pair in zip(*gradients, strict=True)]
+            means = [
+                (tf.add_n([g for g, _ in pair]) / WORKERS, pair[0][1])
+                for pair in zip(*gradients, strict=True)
+            ]
             train = [optimizer.apply_gradients(means, global_step=steps)]
         else:
             train = [optimizer.apply_gradients(pairs, global_step=steps) for pairs in gradients]
-    return {"variables": [weights, biases], "steps": steps, "inputs": inputs, "losses": losses, "train": train}
+    return {
+        "variables": [weights, biases],
+        "steps": steps,
+        "inputs": inputs,
+        "losses": losses,
+        "train": train,
+    }
 
 
 def test_parameters_once_and_computation_once_per_worker() -> None:
@@ -60,7 +71,9 @@ def test_parameters_once_and_computation_once_per_worker() -> None:
     for i in range(WORKERS):
         own = {n.name for n in plan.partitions[worker(i)].nodes}
         assert f"copy_{i}/MatMul" in own
-        assert not any(name.startswith(f"copy_{other}/") for name in own for other in range(WORKERS) if other != i)
+        assert not any(
+            name.startswith(f"copy_{other}/") for name in own for other in range(WORKERS) if other != i
+        )
         arrives = [c.name for c in plan.channels if c.destination == worker(i) and not c.control]
         assert arrives == ["weights/read:0", "biases/read:0"]  # the one set of parameters, each once
         leaves = [c for c in plan.channels if c.source == worker(i) and not c.control]
@@ -75,7 +88,11 @@ def test_averaged_gradients_are_the_gradient_of_all_data(
     m = build(synchronous=True)
     x, y = digits.train_x[:300], digits.train_y[:300]
     parts = list(zip(np.split(x, WORKERS), np.split(y, WORKERS), strict=True))
-    feed = {t: v for tensors, values in zip(m["inputs"], parts, strict=True) for t, v in zip(tensors, values, strict=True)}
+    feed = {
+        t: v
+        for tensors, values in zip(m["inputs"], parts, strict=True)
+        for t, v in zip(tensors, values, strict=True)
+    }
     with tf.Session(cluster.target("worker", 0)) as sess:
         sess.run(tf.global_variables_initializer())
         for i, (tensors, loss) in enumerate(zip(m["inputs"], m["losses"], strict=True)):
@@ -97,7 +114,7 @@ def test_averaged_gradients_are_the_gradient_of_all_data(
 def test_each_copy_trains_by_itself_from_its_own_thread(cluster: tf.LocalCluster, digits: Any) -> None:
     """Asynchronous: one client with a thread per copy; no copy waits for another."""
     m = build(synchronous=False)
-    rounds = 120
+    rounds = 200
     failures: list[BaseException] = []
 
     def loop(i: int) -> None:

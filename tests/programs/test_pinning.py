@@ -1,7 +1,7 @@
 """Operations pinned to tasks and devices, in part or not at all.
 
-Machine A runs `/job:ps/task:0` and `/job:worker/task:0`, machine B runs `/job:worker/task:1`; the workers have two
-GPUs each (emulated).
+Machine A runs `/job:ps/task:0` and `/job:worker/task:0`, machine B runs `/job:worker/task:1`; the workers
+have two GPUs each (emulated).
 """
 
 from collections.abc import Callable, Iterator
@@ -33,7 +33,9 @@ def pinned() -> list[tf.Tensor]:
 @pytest.mark.parametrize(
     ("gpus", "default"), [(("cpu:0", "gpu:0", "gpu:1"), "GPU:0"), (("cpu:0", "cpu:1"), "CPU:0")]
 )
-def test_an_unpinned_node_is_on_the_default_device_of_the_sessions_server(gpus: tuple[str, ...], default: str) -> None:
+def test_an_unpinned_node_is_on_the_default_device_of_the_sessions_server(
+    gpus: tuple[str, ...], default: str
+) -> None:
     if default == "GPU:0":
         pinned()
     else:
@@ -59,7 +61,7 @@ def test_pinned_nodes_give_their_numbers_from_any_server(cluster: tf.LocalCluste
 
 
 def test_pinned_nodes_run_where_they_were_pinned(cluster: tf.LocalCluster, where_it_runs: Callable) -> None:
-    """The same program on values whose shapes are known only when it runs, so that each node can be made to fail."""
+    """The same program on values of shapes known only when it runs, so that each node can be made to fail."""
     with tf.device("/job:ps/task:0/cpu:0"):
         a = tf.add(tf.placeholder(tf.float32), tf.placeholder(tf.float32), name="a")
     with tf.device("/job:worker/task:0/gpu:1"):
@@ -80,12 +82,18 @@ def test_pinned_nodes_run_where_they_were_pinned(cluster: tf.LocalCluster, where
         ("/job:ps/task:0", ("cpu:0", "gpu:0", "gpu:1"), PS + "GPU:0"),
         ("/job:ps", ("cpu:0",), PS + "CPU:0"),
         ("/job:ps/gpu:1", ("cpu:0", "gpu:0", "gpu:1"), PS + "GPU:1"),
-        ("/task:1", ("cpu:0",), B + "CPU:0"),  # no job: the session's task is preferred, if the request admits it
+        (
+            "/task:1",
+            ("cpu:0",),
+            B + "CPU:0",
+        ),  # no job: the session's task is preferred, if the request admits it
         ("", ("cpu:0",), B + "CPU:0"),
         ("/cpu:0", ("cpu:0",), B + "CPU:0"),
     ],
 )
-def test_what_a_partial_name_leaves_open_is_filled_in(request_: str, ps_devices: tuple[str, ...], expected: str) -> None:
+def test_what_a_partial_name_leaves_open_is_filled_in(
+    request_: str, ps_devices: tuple[str, ...], expected: str
+) -> None:
     with tf.device(request_):
         tf.constant(1.0, name="x")
     plan = tf.place(None, {"ps": 2, "worker": 2}, devices={"ps": ps_devices}, master="/job:worker/task:1")

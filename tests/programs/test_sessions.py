@@ -47,14 +47,18 @@ def together(loops: Sequence[Callable[[], None]]) -> None:
     assert not any(t.is_alive() for t in threads), "a thread still waits for its session"
 
 
-# --- several at once ---------------------------------------------------------------------------------------------
+# --- several at once ------------------------------------------------------------------------------------
 
 
-def test_one_client_has_sessions_on_several_servers_in_threads(cluster: tf.LocalCluster, where_it_runs: Callable) -> None:
+def test_one_client_has_sessions_on_several_servers_in_threads(
+    cluster: tf.LocalCluster, where_it_runs: Callable
+) -> None:
     with tf.device("/job:ps"):
         total = tf.Variable(0.0, name="total")
     x = tf.placeholder(tf.float32, name="x")
-    add = tf.assign_add(total, tf.reduce_sum(x * [1.0, 2.0]))  # the product is made by the session's own server
+    add = tf.assign_add(
+        total, tf.reduce_sum(x * [1.0, 2.0])
+    )  # the product is made by the session's own server
     init = tf.global_variables_initializer()
     graph = tf.get_default_graph()
 
@@ -67,7 +71,9 @@ def test_one_client_has_sessions_on_several_servers_in_threads(cluster: tf.Local
 
         return loop
 
-    homes = {cluster.target(job, i): f"/job:{job}/replica:0/task:{i}/device:CPU:0" for job, i in cluster.tasks}
+    homes = {
+        cluster.target(job, i): f"/job:{job}/replica:0/task:{i}/device:CPU:0" for job, i in cluster.tasks
+    }
     with tf.Session(cluster.target("ps"), graph=graph) as sess:
         sess.run(init)
         together([client(target, home) for target, home in homes.items()])
@@ -92,10 +98,13 @@ def test_threads_share_one_session(cluster: tf.LocalCluster) -> None:
             return loop
 
         together([asks(t) for t in range(4)])
-        assert answers == {t: [2 * (t * 1000 + i) for i in range(50)] for t in range(4)}  # nobody got another's answer
+        assert answers == {
+            t: [2 * (t * 1000 + i) for i in range(50)] for t in range(4)
+        }  # nobody got another's answer
         assert sess.run(count) == 200
 
 
+@pytest.mark.slow
 def test_one_server_has_many_clients(cluster: tf.LocalCluster, start: Callable) -> None:
     """Three more processes, each with a session of its own on the same server."""
     with tf.device("/job:ps"):
@@ -151,7 +160,7 @@ def test_closing_one_session_leaves_the_others_alone(cluster: tf.LocalCluster) -
     kept.close()
 
 
-# --- shared state ------------------------------------------------------------------------------------------------
+# --- shared state ---------------------------------------------------------------------------------------
 
 
 def variable(value: object, name: str = "shared", device: str = "/job:ps") -> tf.Variable:
@@ -161,7 +170,7 @@ def variable(value: object, name: str = "shared", device: str = "/job:ps") -> tf
 
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
 def test_variables_are_shared_by_name(cluster: tf.LocalCluster, resource: bool) -> None:
-    """Another client with another graph finds the value, and starts over only when it runs its own initializer."""
+    """Another client with another graph finds the value, and starts over only with its own initializer."""
     with tf.Graph().as_default(), tf.device("/job:ps"):
         mine = tf.Variable([1.0, 2.0], name="shared", use_resource=resource)
         sess = tf.Session(cluster.target("worker", 0))

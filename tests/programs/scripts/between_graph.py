@@ -2,8 +2,8 @@
 
     python between_graph.py DATA REPORTS STEPS VARIABLES
 
-DATA is an .npz with x and y; into the folder REPORTS each worker writes what it saw. VARIABLES is `reference` or
-`resource`. Which worker this is stands in TF_CONFIG. Each worker trains by itself, on its share of the data.
+DATA is an .npz with x and y; into the folder REPORTS each worker writes what it saw. VARIABLES is `reference`
+or `resource`. Which worker this is stands in TF_CONFIG. Each trains by itself, on its share of the data.
 """
 
 import json
@@ -38,7 +38,9 @@ with tf.device(tf.train.replica_device_setter(worker_device="/job:worker/task:%d
     global_step = tf.train.get_or_create_global_step()
     hidden = tf.nn.relu(tf.matmul(x, w1) + b1)
     logits = tf.matmul(hidden, w2) + b2
-    loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits), name="loss")
+    loss = tf.reduce_mean(
+        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits), name="loss"
+    )
     train_op = tf.train.GradientDescentOptimizer(0.2).minimize(loss, global_step=global_step)
     init = tf.global_variables_initializer()
     uninitialized = tf.report_uninitialized_variables()

@@ -1,4 +1,4 @@
-"""A client of its own: python client.py TARGET TIMES. Adds 1 to the variable `visits` on the ps, so many times."""
+"""A client of its own: python client.py TARGET TIMES. Adds 1 to the ps's variable `visits`, TIMES times."""
 
 import sys
 

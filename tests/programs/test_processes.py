@@ -1,0 +1,47 @@
+"""A cluster ends with the program that started it, however that ends; if not, the tests' own watch sees it."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+
+def test_a_process_that_is_left_behind_fails_its_test(watch: Any) -> None:
+    before = watch.alive()
+    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    deadline = time.monotonic() + 5
+    while left.pid not in watch.alive():
+        assert time.monotonic() < deadline
+    with pytest.raises(pytest.fail.Exception, match=f"outlived their test: {{{left.pid}: "):
+        watch.check(before, timeout_s=0.1)
+    assert left.wait(5) == -signal.SIGKILL
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "number", "status"),
+    [
+        ("fails", None, 1),
+        ("runs", signal.SIGINT, -signal.SIGINT),
+        ("runs", signal.SIGKILL, -signal.SIGKILL),
+    ],
+    ids=["fails", "Ctrl-C in a step", "killed in a step"],
+)
+def test_a_cluster_ends_with_its_program(
+    watch: Any, start: Callable, how: str, number: int | None, status: int
+) -> None:
+    before = watch.alive()
+    owner = start("cluster_owner.py", how)
+    tasks = {int(pid) for pid in owner.stdout.readline().split()}
+    assert len(tasks) == 2
+    if number is not None:
+        assert tasks <= set(watch.alive())
+        owner.send_signal(number)
+    _, err = owner.communicate(timeout=15)
+    assert owner.returncode == status
+    assert ("this program is wrong" in err) == (how == "fails")
+    assert watch.wait_for_end(before, 5) == {}
