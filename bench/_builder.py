@@ -3,8 +3,11 @@
 Each system gets a process of its own, so that neither's imports, threads or garbage weigh on the other, and
 so that the growth of the process is the memory of the graph. The conversation is one line of JSON each way:
 the process begins with `{"version": "2.21.0"}`, or `{"missing": why}` when its interpreter has not got the
-system, and answers `{"graph": "adds", "count": 1000, "check": false}` with `{"nodes": 1001, "bytes": 12345}`
-or `{"error": traceback}`.
+system, and answers `{"graph": "adds", "count": 1000, "check": false}` with `{"nodes": 1001, "bytes": 123456,
+"seconds": 0.005}` or `{"error": traceback}`.
+
+The seconds are the building thread's processor time: building is one thread's work that waits for nothing, so
+this is what it takes on a quiet machine, also while the machine is busy with something else.
 
 Run as `python bench/_builder.py SYSTEM` by `Builder`; the top of this file needs the standard library only.
 """
@@ -15,6 +18,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,10 +34,11 @@ TITLES = {"dovetail": "Dovetail", "tensorflow": "TensorFlow"}
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What came of one request: how many nodes the graph has, and by how many bytes the process grew."""
+    """What came of one request: nodes of the graph, bytes by which the process grew, seconds of work."""
 
     nodes: int
     bytes: int
+    seconds: float
 
 
 class Builder:
@@ -57,6 +62,7 @@ class Builder:
         hello = self._answer()
         self.version: str = hello.get("version", "")
         self.missing: str = hello.get("missing", "")
+        self.seconds = 0.0  # of all graphs so far: a clock that only runs while this system builds
         self.title = f"{TITLES[system]} {self.version}" if self.version else ""
 
     def build(self, graph: str, count: int, *, check: bool = False) -> Built:
@@ -70,7 +76,9 @@ class Builder:
         assert self._process.stdin is not None
         request = {"graph": graph, "count": count, "check": check}
         print(json.dumps(request), file=self._process.stdin, flush=True)
-        return Built(**self._answer())
+        built = Built(**self._answer())
+        self.seconds += built.seconds
+        return built
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -138,17 +146,17 @@ def serve(system: str) -> None:
     reply(version=module.__version__)
     for line in sys.stdin:
         request = json.loads(line)
-        before = resident()
+        before, start = resident(), time.thread_time()
         try:
             graph = GRAPHS[request["graph"]](module, request["count"])
-            grown = resident() - before
+            seconds, grown = time.thread_time() - start, resident() - before
             nodes = len(graph.get_operations())
             if request["check"]:
                 check(graph, GRAPHS[request["graph"]])
         except Exception:
             reply(error=traceback.format_exc())
             continue
-        reply(nodes=nodes, bytes=grown)
+        reply(nodes=nodes, bytes=grown, seconds=seconds)
         del graph
         gc.collect()  # after the answer, so that nobody's clock runs
 

@@ -41,7 +41,12 @@ def timed(name: str, graph: str, dovetail: Builder, peer: Builder, quick: bool) 
     repeats = 500 if quick else 2000
     nodes = dovetail.build(graph, repeats, check=True).nodes
     build, peer_build = partial(dovetail.build, graph, repeats), partial(peer.build, graph, repeats)
-    seconds, peer_seconds = measure(build, None if peer.missing else peer_build, rounds=5 if quick else 15)
+    seconds, peer_seconds = measure(
+        build,
+        None if peer.missing else peer_build,
+        rounds=5 if quick else 15,
+        clock=lambda: dovetail.seconds + peer.seconds,
+    )
     theirs = None if peer_seconds is None else peer_seconds / peer_build().nodes * 1e6
     return row(name, "µs/node", seconds / nodes * 1e6, theirs, peer.title, TARGET)
 
