@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+import dovetail.graph.ops.all  # noqa: F401 - Python's operators find their functions once the ops are defined
 from dovetail.graph.build import placeholder
 from dovetail.graph.dtypes import DType, as_dtype
 from dovetail.graph.gradients import gradients
