@@ -8,7 +8,6 @@ their last use, so that memory returns as early as it can.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from ..graph.errors import InvalidArgumentError
@@ -17,7 +16,7 @@ from ..graph.shape import text
 from ..graph.state import Context, VariableState
 from .backends.base import Backend
 from .program import Call, Instruction, Program, Recv, Send
-from .unit import RecvTensor, RunNode, SendTensor, Unit
+from .unit import RecvTensor, SendTensor, Unit
 
 
 def lower(unit: Unit, backend: Backend, context_of: Callable[[Node], Context]) -> Program:
@@ -35,15 +34,16 @@ def lower(unit: Unit, backend: Backend, context_of: Callable[[Node], Context]) -
     lowering = _Lowering(backend, context_of)
     feeds = tuple((name, lowering.arriving_slot(tensor)) for name, tensor in unit.feeds)
     for step in unit.steps:
-        if isinstance(step, RunNode):
-            lowering.run(step.node)
+        if isinstance(step, Node):
+            lowering.run(step)
         elif isinstance(step, SendTensor):
             lowering.send(step)
         else:
             lowering.recv(step)
     fetches = tuple((name, lowering.value_slot(tensor, "fetch")) for name, tensor in unit.fetches)
     kept = {slot for _, slot in fetches} | {i for i, v in enumerate(lowering.slots) if v is not None}
-    return Program(unit.device, _with_frees(lowering.instructions, kept), tuple(lowering.slots), feeds, fetches)
+    _let_go(lowering.instructions, kept)
+    return Program(unit.device, tuple(lowering.instructions), tuple(lowering.slots), feeds, fetches)
 
 
 class _Lowering:
@@ -88,7 +88,7 @@ class _Lowering:
         kernel = self.backend.kernel(node, self.context_of(node))
         # A fed output keeps the fed value: the node may still run for its other outputs, whose result goes to a spare slot.
         outputs = tuple(self.new_slot(None if t in self.slot_of else t) for t in node.outputs)
-        self.instructions.append(Call(kernel, inputs, outputs, (), node.name, node.type, str(node.source)))
+        self.instructions.append(Call(kernel, inputs, outputs, (), node.name, node.type, node._origin))
 
     def value_slot(self, tensor: Tensor, reader: str) -> int:
         """The slot with a tensor's value; for a variable's place, a read is inserted here."""
@@ -96,7 +96,7 @@ class _Lowering:
         if not tensor.dtype.is_ref or slot in self.values:
             return slot
         value = self.new_slot(None)
-        self.instructions.append(Call(VariableState.read, (slot,), (value,), (), tensor.op.name, "Read", str(tensor.op.source)))
+        self.instructions.append(Call(VariableState.read, (slot,), (value,), (), tensor.op.name, "Read", tensor.op._origin))
         return value
 
     def send(self, step: SendTensor) -> None:
@@ -108,16 +108,14 @@ class _Lowering:
         self.instructions.append(Recv(step.channel, slot, step.source))
 
 
-def _with_frees(instructions: list[Instruction], kept: set[int]) -> tuple[Instruction, ...]:
+def _let_go(instructions: list[Instruction], kept: set[int]) -> None:
     """Let each slot go at the instruction that uses it last (or makes it, when nobody uses it)."""
-    seen = set(kept)
-    out: list[Instruction] = []
+    seen = kept
     for step in reversed(instructions):
         if isinstance(step, Recv):
-            out.append(step)
             continue
-        used = (*step.inputs, *step.outputs) if isinstance(step, Call) else (step.slot,)
-        frees = tuple(dict.fromkeys(s for s in used if s >= 0 and s not in seen))
-        seen.update(frees)
-        out.append(replace(step, frees=frees) if frees else step)
-    return tuple(reversed(out))
+        used = step.inputs + step.outputs if isinstance(step, Call) else (step.slot,)
+        frees = [s for s in used if s not in seen and s >= 0]
+        if frees:
+            seen.update(frees)
+            step.frees = tuple(dict.fromkeys(frees))

@@ -14,14 +14,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from ..graph.source import Origin, SourceLine, locate
+
 Kernel: TypeAlias = Callable[..., Any]
 
+# Instructions are not frozen, because a frozen dataclass costs four times as much to make, and a program may have a million of
+# them. Nobody changes them after lowering.
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True, eq=False)
 class Call:
     """Run a kernel. It returns one array when there is one output, else a tuple.
 
-    `node` and `where` (the user's source line) are for errors and traces.
+    `node`, `op` and `origin` (where the user wrote it) are for errors and traces.
     """
 
     kernel: Kernel
@@ -30,10 +35,15 @@ class Call:
     frees: tuple[int, ...]
     node: str
     op: str
-    where: str
+    origin: Origin
+
+    @property
+    def source(self) -> SourceLine:
+        """The user's line that made the node."""
+        return locate(self.origin)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Send:
     """Push a slot's tensor into a channel; slot -1 sends an empty message (a control edge)."""
 
@@ -43,7 +53,7 @@ class Send:
     frees: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Recv:
     """Take a channel's tensor into a slot; slot -1 only waits (a control edge)."""
 

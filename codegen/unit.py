@@ -13,14 +13,7 @@ from typing import TypeAlias
 from ..graph.node import Node, Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class RunNode:
-    """Run a node."""
-
-    node: Node
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # not frozen: see codegen/program.py
 class SendTensor:
     """Hand a tensor to a channel as soon as it exists; None: an empty message for a control edge."""
 
@@ -29,7 +22,7 @@ class SendTensor:
     destination: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class RecvTensor:
     """Wait for a channel's tensor; None: an empty message for a control edge."""
 
@@ -38,7 +31,8 @@ class RecvTensor:
     source: str
 
 
-UnitStep: TypeAlias = RunNode | SendTensor | RecvTensor
+UnitStep: TypeAlias = Node | SendTensor | RecvTensor
+"""A node to run, or one end of a channel."""
 
 
 @dataclass(frozen=True, slots=True)

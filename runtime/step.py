@@ -117,7 +117,7 @@ def _explained(e: Exception, instruction: Any, device: str) -> OpError:
         text = f"{type(e).__name__}: {e}"
     if not isinstance(instruction, Call):
         return kind(None, None, f"{text}\n  on {device}")
-    return kind(instruction.node, instruction.node, f"{text}\n  node '{instruction.node}' ({instruction.op}), made at {instruction.where}, on {device}")
+    return kind(instruction.node, instruction.node, f"{text}\n  node '{instruction.node}' ({instruction.op}), made at {instruction.source}, on {device}")
 
 
 class TaskStep:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgpack
 
-from ..codegen.unit import RecvTensor, RunNode, SendTensor, Unit, UnitStep
+from ..codegen.unit import RecvTensor, SendTensor, Unit, UnitStep
 from ..graph.errors import InvalidArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
@@ -28,7 +28,7 @@ def units_of(cut: Partitioned, graph: Graph) -> list[Unit]:
         steps: list[UnitStep] = []
         for kind, what in part.steps:
             if isinstance(what, Node):
-                steps.append(RunNode(what))
+                steps.append(what)
                 continue
             assert isinstance(what, Channel)
             tensor = None if what.control else graph.get_tensor_by_name(what.name)
@@ -97,8 +97,8 @@ def _pack(unit: Unit) -> dict[str, Any]:
     feeds = [(name, _address(copy.placeholder(tensor))) for name, tensor in unit.feeds]
     steps: list[Any] = []
     for step in unit.steps:
-        if isinstance(step, RunNode):
-            steps.append(("n", copy.node(step.node).index))
+        if isinstance(step, Node):
+            steps.append(("n", copy.node(step).index))
         elif isinstance(step, SendTensor):
             sent = None if step.tensor is None else _address(copy.stands_for[step.tensor])
             steps.append(("s", step.channel, sent, step.destination))
@@ -161,7 +161,7 @@ def _unpack(described: Any) -> Unit:
                 if t not in available:
                     raise ValueError(f"{node.name} takes {t.name} before it exists")
             available.update(node.outputs)
-            steps.append(RunNode(node))
+            steps.append(node)
         elif kind == "s":
             sent, destination = rest
             steps.append(SendTensor(number(what), None if sent is None else tensor(sent), text(destination)))

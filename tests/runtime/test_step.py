@@ -18,7 +18,7 @@ A, B, FAR = "/job:a/replica:0/task:0/device:CPU:0", "/job:a/replica:0/task:0/dev
 
 
 def call(kernel: Any, inputs: tuple[int, ...], outputs: tuple[int, ...], frees: tuple[int, ...] = ()) -> Call:
-    return Call(kernel, inputs, outputs, frees, "node", "Op", "program.py:7")
+    return Call(kernel, inputs, outputs, frees, "node", "Op", ("program.py", 7))
 
 
 class Harness:

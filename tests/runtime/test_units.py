@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dovetail.graph.ops.all  # noqa: F401
-from dovetail.codegen.unit import RecvTensor, RunNode, SendTensor, Unit
+from dovetail.codegen.unit import RecvTensor, SendTensor, Unit
 from dovetail.graph.build import constant, placeholder
 from dovetail.graph.errors import InvalidArgumentError
 from dovetail.graph.graph import Graph
@@ -32,7 +32,7 @@ def unit() -> Unit:
         xy = x * y
         z = xy + v
     nodes = [v.op, v.initial_value.op, v.initializer, xy.op, v.value().op, z.op]
-    steps = (RecvTensor(0, y, THERE), *map(RunNode, nodes), SendTensor(1, xy, THERE), SendTensor(2, None, THERE))
+    steps = (RecvTensor(0, y, THERE), *nodes, SendTensor(1, xy, THERE), SendTensor(2, None, THERE))
     return Unit(HERE, steps, (("x:0", x),), (("add:0", z), ("v:0", v.op.outputs[0])))
 
 
@@ -115,6 +115,6 @@ PACKED = pack_units([unit()])
 def test_constants_are_not_shared_with_the_sender() -> None:
     with Graph().as_default():
         c = constant([1.0, 2.0])
-        u = Unit(HERE, (RunNode(c.op),), (), (("Const:0", c),))
+        u = Unit(HERE, (c.op,), (), (("Const:0", c),))
     (u,) = unpack_units(pack_units([u]))
     assert run(u)[0]["Const:0"].tolist() == [1, 2]
