@@ -20,7 +20,7 @@ del _beside
 
 from typing import TYPE_CHECKING, Any
 
-from . import bitwise, errors, linalg, math, nn, random, train
+from . import bitwise, errors, initializers, linalg, math, nn, random, train
 from .graph.build import (
     constant,
     convert as convert_to_tensor,
@@ -75,6 +75,19 @@ from .graph.graph import (
 )
 from .graph.indexed_slices import (
     IndexedSlices,
+)
+from .graph.initializers import (
+    constant_initializer,
+    glorot_normal_initializer,
+    glorot_uniform_initializer,
+    ones_initializer,
+    orthogonal_initializer,
+    random_normal_initializer,
+    random_uniform_initializer,
+    truncated_normal_initializer,
+    uniform_unit_scaling_initializer,
+    variance_scaling_initializer,
+    zeros_initializer,
 )
 from .graph.node import (
     Node as Operation,
@@ -451,6 +464,7 @@ __all__ = [
     "complex64",
     "concat",
     "constant",
+    "constant_initializer",
     "container",
     "control_dependencies",
     "convert_to_tensor",
@@ -501,6 +515,8 @@ __all__ = [
     "global_norm",
     "global_variables",
     "global_variables_initializer",
+    "glorot_normal_initializer",
+    "glorot_uniform_initializer",
     "gradients",
     "greater",
     "greater_equal",
@@ -510,6 +526,7 @@ __all__ = [
     "initialize_all_variables",
     "initialize_local_variables",
     "initialize_variables",
+    "initializers",
     "int16",
     "int32",
     "int64",
@@ -558,7 +575,9 @@ __all__ = [
     "numpy_function",
     "one_hot",
     "ones",
+    "ones_initializer",
     "ones_like",
+    "orthogonal_initializer",
     "pad",
     "place",
     "placeholder",
@@ -569,8 +588,10 @@ __all__ = [
     "py_function",
     "random",
     "random_normal",
+    "random_normal_initializer",
     "random_shuffle",
     "random_uniform",
+    "random_uniform_initializer",
     "range",
     "rank",
     "realdiv",
@@ -651,6 +672,7 @@ __all__ = [
     "transpose",
     "truediv",
     "truncated_normal",
+    "truncated_normal_initializer",
     "truncatediv",
     "truncatemod",
     "tuple",
@@ -658,6 +680,7 @@ __all__ = [
     "uint32",
     "uint64",
     "uint8",
+    "uniform_unit_scaling_initializer",
     "unique",
     "unique_with_counts",
     "unsorted_segment_max",
@@ -669,9 +692,11 @@ __all__ = [
     "variable_op_scope",
     "variable_scope",
     "variables_initializer",
+    "variance_scaling_initializer",
     "variant",
     "where",
     "where_v2",
     "zeros",
+    "zeros_initializer",
     "zeros_like",
 ]
