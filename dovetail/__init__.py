@@ -345,6 +345,7 @@ from .graph.shape import (
     TensorShape,
 )
 from .graph.variable_scope import (
+    AUTO_REUSE,
     VariableScope,
     get_local_variable,
     get_variable,
@@ -405,6 +406,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "AUTO_REUSE",
     "Assert",
     "ConfigProto",
     "DType",
