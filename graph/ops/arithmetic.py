@@ -16,7 +16,7 @@ from ..build import TensorLike, apply, convert, convert_pair
 from ..dtypes import FLOATS, INTEGERS, NUMBERS, DType, float32, float64
 from ..errors import InvalidArgumentError
 from ..node import Node, Tensor, operators
-from ..opdef import Attrs, Output, Trait
+from ..opdef import Attrs, Output, Trait, default_cost
 from ..opdef import define as define_op
 from ..scalar_math import reference_of
 from ..shape import merge
@@ -108,6 +108,7 @@ define_op(
     reference=reference_of(_add_n_scalar),
     scalar=_add_n_scalar,
     gradient=lambda node, grad: [grad] * len(node.inputs),
+    cost=lambda node: default_cost(node, len(node.inputs) - 1),
     traits=Trait.COMMUTATIVE,
 )
 

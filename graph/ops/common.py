@@ -8,7 +8,7 @@ from typing import Any
 from ..build import TensorLike, apply, convert, convert_pair, graph_of
 from ..dtypes import DType, bool_
 from ..node import Node, Tensor
-from ..opdef import Attrs, Cost, GradientRule, OpDef, Output, Trait, default_cost, define
+from ..opdef import Attrs, Cost, GradientRule, OpDef, Output, Trait, default_cost, define, size
 from ..scalar_math import reference_of
 from ..shape import broadcast
 
@@ -99,6 +99,11 @@ def define_elementwise(
     )
 
 
+def scan_cost(node: Node) -> Cost:
+    """One flop for each element of the first input: what reductions and running sums cost."""
+    return Cost(float(size(node.inputs[0])), default_cost(node).bytes)
+
+
 def unary(op: str, x: TensorLike, name: str | None, attrs: dict[str, Any] | None = None) -> Tensor:
     """Apply a one-operand op. A value becomes a Const under the op's own scope (`Exp/x`)."""
     if isinstance(x, Tensor):
@@ -120,6 +125,7 @@ __all__ = [
     "broadcast_rule",
     "define_elementwise",
     "same_type",
+    "scan_cost",
     "unary",
     "unary_rule",
 ]

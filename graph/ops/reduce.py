@@ -16,12 +16,12 @@ from ..build import TensorLike, apply, constant, convert
 from ..dtypes import NUMBERS, DType, as_dtype, bfloat16, bool_, float16, int32, int64
 from ..errors import InvalidArgumentError
 from ..node import Node, Tensor
-from ..opdef import Attrs, Output, define
+from ..opdef import Attrs, GradientRule, Output, define
 from ..shape import Dims, is_static, text
 from ..static_value import static_value
 from .arithmetic import floordiv, maximum, multiply, real_divide
 from .cast import cast
-from .common import allowed
+from .common import allowed, scan_cost
 
 _HALF = frozenset({float16.np, bfloat16.np})
 
@@ -226,25 +226,22 @@ def _prod_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
     return [multiply(_spread(node, grad), back), None]
 
 
-# --- the ops ------------------------------------------------------------------------------------------------
+# --- the ops -------------------------------------------------------------------------------------------------
 
-define("Sum", infer=_reduction_rule(NUMBERS), reference=_reduction(_sum, True), gradient=_sum_gradient)
-define("Mean", infer=_reduction_rule(NUMBERS), reference=_reduction(_mean, True), gradient=_mean_gradient)
-define("Prod", infer=_reduction_rule(NUMBERS), reference=_reduction(_prod, True), gradient=_prod_gradient)
-define(
-    "Max",
-    infer=_reduction_rule(NUMBERS),
-    reference=_reduction(_extreme(np.max, _lowest)),
-    gradient=_extreme_gradient,
-)
-define(
-    "Min",
-    infer=_reduction_rule(NUMBERS),
-    reference=_reduction(_extreme(np.min, _highest)),
-    gradient=_extreme_gradient,
-)
-define("Any", infer=_reduction_rule((bool_,)), reference=_reduction(np.any))
-define("All", infer=_reduction_rule((bool_,)), reference=_reduction(np.all))
+
+def _define(
+    name: str, types: tuple[DType, ...], reference: Any, gradient: GradientRule | None = None
+) -> None:
+    define(name, infer=_reduction_rule(types), reference=reference, gradient=gradient, cost=scan_cost)
+
+
+_define("Sum", NUMBERS, _reduction(_sum, True), _sum_gradient)
+_define("Mean", NUMBERS, _reduction(_mean, True), _mean_gradient)
+_define("Prod", NUMBERS, _reduction(_prod, True), _prod_gradient)
+_define("Max", NUMBERS, _reduction(_extreme(np.max, _lowest)), _extreme_gradient)
+_define("Min", NUMBERS, _reduction(_extreme(np.min, _highest)), _extreme_gradient)
+_define("Any", (bool_,), _reduction(np.any))
+_define("All", (bool_,), _reduction(np.all))
 
 
 def one_of(new: Any, old: Any, new_name: str, old_name: str) -> Any:

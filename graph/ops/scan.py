@@ -13,7 +13,7 @@ from ..node import Node, Tensor
 from ..opdef import Attrs, Output, define
 from ..static_value import static_value
 from .arithmetic import div_no_nan, multiply
-from .common import allowed
+from .common import allowed, scan_cost
 
 _HALF = frozenset({float16.np, bfloat16.np})
 
@@ -78,8 +78,10 @@ def _cumprod_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
     return [div_no_nan(cumsum(weighted, axis, attrs["exclusive"], not attrs["reverse"]), x), None]
 
 
-define("Cumsum", infer=_scan_rule, reference=_scan(np.cumsum, 0), gradient=_cumsum_gradient)
-define("Cumprod", infer=_scan_rule, reference=_scan(np.cumprod, 1), gradient=_cumprod_gradient)
+define("Cumsum", infer=_scan_rule, reference=_scan(np.cumsum, 0), gradient=_cumsum_gradient, cost=scan_cost)
+define(
+    "Cumprod", infer=_scan_rule, reference=_scan(np.cumprod, 1), gradient=_cumprod_gradient, cost=scan_cost
+)
 
 
 def _apply_scan(
@@ -139,8 +141,8 @@ def _arg(function: Callable[..., Any]) -> Callable[..., Any]:
     return reference
 
 
-define("ArgMax", infer=_arg_rule, reference=_arg(np.argmax))
-define("ArgMin", infer=_arg_rule, reference=_arg(np.argmin))
+define("ArgMax", infer=_arg_rule, reference=_arg(np.argmax), cost=scan_cost)
+define("ArgMin", infer=_arg_rule, reference=_arg(np.argmin), cost=scan_cost)
 
 
 def _apply_arg(

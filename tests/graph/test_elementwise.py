@@ -268,3 +268,19 @@ def test_functions_work_outside_of_the_graphs_own_block():
     y = reduce.reduce_sum(m.exp(x * 0.0) + 1.0, axis=0)
     assert y.graph is x.graph
     assert value(y) == 4
+
+
+@pytest.mark.parametrize(
+    ("build", "flops"),
+    [
+        (lambda x: x + x, 6),
+        (lambda x: m.exp(x), 60),
+        (lambda x: a.add_n([x, x, x]), 12),
+        (lambda x: reduce.reduce_sum(x), 6),
+        (lambda x: scan.cumsum(x), 6),
+        (lambda x: scan.argmax(x), 6),
+    ],
+)
+def test_work_counts_what_is_read(build, flops):
+    node = build(placeholder("float32", [2, 3])).op
+    assert node.opdef.cost_of(node).flops == flops
