@@ -161,6 +161,17 @@ def test_a_killed_process_ends_it(start: type[Demo], mode: list[str], module: st
 
 
 @pytest.mark.slow
+def test_a_silent_process_ends_it(start: type[Demo]) -> None:
+    demo = start("--steps", "1000000")
+    demo.wait_for("held-out accuracy")
+    os.kill(demo.child("dovetail.runtime.task"), signal.SIGSTOP)
+    status, _, err = demo.finish(30)
+    assert status == 1
+    assert re.match(r"error: Worker \d failed: UnavailableError: /job:ps/replica:0/task:\d at localhost", err)
+    assert demo.leaves_nothing()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [[], ["--in-graph"]], ids=["between-graph", "in-graph"])
 def test_ctrl_c_is_clean(start: type[Demo], mode: list[str]) -> None:
     demo = start("--steps", "1000000", *mode)
