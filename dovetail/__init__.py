@@ -23,8 +23,10 @@ from typing import TYPE_CHECKING, Any
 from . import bitwise, errors, initializers, linalg, math, nn, random, train
 from .graph.build import (
     constant,
-    convert as convert_to_tensor,
     placeholder,
+)
+from .graph.build import (
+    convert as convert_to_tensor,
 )
 from .graph.device import (
     DeviceSpec,
@@ -33,25 +35,27 @@ from .graph.dtypes import (
     DType,
     as_dtype,
     bfloat16,
-    bool_ as bool,
-    complex128,
     complex64,
+    complex128,
     double,
     float16,
     float32,
     float64,
     half,
+    int8,
     int16,
     int32,
     int64,
-    int8,
     resource,
     string,
+    uint8,
     uint16,
     uint32,
     uint64,
-    uint8,
     variant,
+)
+from .graph.dtypes import (
+    bool_ as bool,
 )
 from .graph.gradients import (
     gradients,
@@ -91,6 +95,8 @@ from .graph.initializers import (
 )
 from .graph.node import (
     Node as Operation,
+)
+from .graph.node import (
     Tensor,
 )
 from .graph.ops.activations import (
@@ -98,6 +104,8 @@ from .graph.ops.activations import (
 )
 from .graph.ops.arithmetic import (
     absolute as abs,
+)
+from .graph.ops.arithmetic import (
     add,
     add_n,
     div,
@@ -105,13 +113,10 @@ from .graph.ops.arithmetic import (
     divide,
     floordiv,
     floormod,
-    floormod as mod,
     maximum,
     minimum,
     multiply,
     negative,
-    power as pow,
-    real_divide as realdiv,
     reciprocal,
     rsqrt,
     scalar_mul,
@@ -123,6 +128,15 @@ from .graph.ops.arithmetic import (
     truediv,
     truncatediv,
     truncatemod,
+)
+from .graph.ops.arithmetic import (
+    floormod as mod,
+)
+from .graph.ops.arithmetic import (
+    power as pow,
+)
+from .graph.ops.arithmetic import (
+    real_divide as realdiv,
 )
 from .graph.ops.cast import (
     cast,
@@ -152,13 +166,15 @@ from .graph.ops.compare import (
 from .graph.ops.creation import (
     eye,
     fill,
-    linspace as lin_space,
     linspace,
     ones,
     ones_like,
     range,
     zeros,
     zeros_like,
+)
+from .graph.ops.creation import (
+    linspace as lin_space,
 )
 from .graph.ops.diagonal import (
     diag,
@@ -175,12 +191,6 @@ from .graph.ops.gathering import (
     gather_nd,
     one_hot,
     reverse,
-    scatter_nd,
-    tensor_scatter_nd_add,
-    tensor_scatter_nd_max,
-    tensor_scatter_nd_min,
-    tensor_scatter_nd_sub,
-    tensor_scatter_nd_update,
 )
 from .graph.ops.joining import (
     concat,
@@ -234,6 +244,13 @@ from .graph.ops.padding import (
     pad,
     tile,
 )
+from .graph.ops.partitions import (
+    boolean_mask,
+    dynamic_partition,
+    dynamic_stitch,
+    unique,
+    unique_with_counts,
+)
 from .graph.ops.passing import (
     Assert,
     Print,
@@ -280,17 +297,20 @@ from .graph.ops.scatter_state import (
     scatter_sub,
     scatter_update,
 )
+from .graph.ops.scattering import (
+    scatter_nd,
+    tensor_scatter_nd_add,
+    tensor_scatter_nd_max,
+    tensor_scatter_nd_min,
+    tensor_scatter_nd_sub,
+    tensor_scatter_nd_update,
+)
 from .graph.ops.segments import (
-    boolean_mask,
-    dynamic_partition,
-    dynamic_stitch,
     segment_max,
     segment_mean,
     segment_min,
     segment_prod,
     segment_sum,
-    unique,
-    unique_with_counts,
     unsorted_segment_max,
     unsorted_segment_mean,
     unsorted_segment_min,
@@ -338,6 +358,8 @@ from .graph.ops.statistics import (
 )
 from .graph.serialize import (
     load as load_graph,
+)
+from .graph.serialize import (
     save as save_graph,
 )
 from .graph.shape import (

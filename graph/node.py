@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .scopes import DeviceBlock
 
 # Python operator -> the function that builds its node: {"add": add, "getitem": ..., ...}. Rows come from graph/ops/.
-operators: dict[str, Callable[..., Any]] = {}
+operators: dict[str, Callable[..., Tensor]] = {}
 
 
 class TensorOperators:

@@ -411,8 +411,9 @@ class _ServerPeers:
                             connections.forget(address)
                             logger.info("%s at %s: %s", task, address, e)
                 for address, reply in connections.poll(0.1):
-                    task = next((t for t, a in wanted.items() if a == address), None)
-                    if reply.kind == "devices" and task is not None:
+                    answering = [t for t, a in wanted.items() if a == address]
+                    if reply.kind == "devices" and answering:
+                        (task,) = answering
                         devices = [device_from_fields(d) for d in reply.fields["devices"]]
                         if any(d.name.task_name != task for d in devices):
                             raise InvalidArgumentError(
