@@ -6,15 +6,17 @@ from .gathering import (
     gather_nd,
     one_hot,
     reverse,
-    scatter_nd,
-    tensor_scatter_nd_add,
-    tensor_scatter_nd_max,
-    tensor_scatter_nd_min,
-    tensor_scatter_nd_sub,
-    tensor_scatter_nd_update,
 )
 from .joining import concat, split, stack, unstack
 from .padding import pad, tile
+from .partitions import (
+    boolean_mask,
+    dynamic_partition,
+    dynamic_stitch,
+    parallel_dynamic_stitch,
+    unique,
+    unique_with_counts,
+)
 from .passing import (
     Assert,
     Print,
@@ -28,18 +30,20 @@ from .passing import (
     with_dependencies,
 )
 from .python_function import numpy_function, py_func, py_function
+from .scattering import (
+    scatter_nd,
+    tensor_scatter_nd_add,
+    tensor_scatter_nd_max,
+    tensor_scatter_nd_min,
+    tensor_scatter_nd_sub,
+    tensor_scatter_nd_update,
+)
 from .segments import (
-    boolean_mask,
-    dynamic_partition,
-    dynamic_stitch,
-    parallel_dynamic_stitch,
     segment_max,
     segment_mean,
     segment_min,
     segment_prod,
     segment_sum,
-    unique,
-    unique_with_counts,
     unsorted_segment_max,
     unsorted_segment_mean,
     unsorted_segment_min,
@@ -64,14 +68,16 @@ from .slicing import newaxis, slice, strided_slice
 from .sorting import argsort, in_top_k, searchsorted, sort, top_k
 
 __all__ = [
-    "Assert", "Print", "argsort", "boolean_mask", "broadcast_static_shape", "broadcast_to", "concat", "dynamic_partition",
-    "dynamic_stitch", "ensure_shape", "expand_dims", "eye", "fill", "gather", "gather_nd", "group", "identity", "in_top_k",
-    "invert_permutation", "linspace", "newaxis", "no_op", "numpy_function", "one_hot", "ones", "ones_like", "pad",
-    "parallel_dynamic_stitch", "placeholder_with_default", "prevent_gradient", "py_func", "py_function", "range", "rank",
-    "reshape", "reverse", "scatter_nd", "searchsorted", "segment_max", "segment_mean", "segment_min", "segment_prod",
-    "segment_sum", "shape", "shape_n", "size", "slice", "sort", "split", "squeeze", "stack", "stop_gradient",
-    "strided_slice", "tensor_scatter_nd_add", "tensor_scatter_nd_max", "tensor_scatter_nd_min", "tensor_scatter_nd_sub",
-    "tensor_scatter_nd_update", "tile", "top_k", "transpose", "tuple", "unique", "unique_with_counts",
-    "unsorted_segment_max", "unsorted_segment_mean", "unsorted_segment_min", "unsorted_segment_prod",
-    "unsorted_segment_sum", "unstack", "with_dependencies", "zeros", "zeros_like",
+    "Assert", "Print", "argsort", "boolean_mask", "broadcast_static_shape", "broadcast_to", "concat",
+    "dynamic_partition", "dynamic_stitch", "ensure_shape", "expand_dims", "eye", "fill", "gather",
+    "gather_nd", "group", "identity", "in_top_k", "invert_permutation", "linspace", "newaxis", "no_op",
+    "numpy_function", "one_hot", "ones", "ones_like", "pad", "parallel_dynamic_stitch",
+    "placeholder_with_default", "prevent_gradient", "py_func", "py_function", "range", "rank", "reshape",
+    "reverse", "scatter_nd", "searchsorted", "segment_max", "segment_mean", "segment_min", "segment_prod",
+    "segment_sum", "shape", "shape_n", "size", "slice", "sort", "split", "squeeze", "stack",
+    "stop_gradient", "strided_slice", "tensor_scatter_nd_add", "tensor_scatter_nd_max",
+    "tensor_scatter_nd_min", "tensor_scatter_nd_sub", "tensor_scatter_nd_update", "tile", "top_k",
+    "transpose", "tuple", "unique", "unique_with_counts", "unsorted_segment_max", "unsorted_segment_mean",
+    "unsorted_segment_min", "unsorted_segment_prod", "unsorted_segment_sum", "unstack",
+    "with_dependencies", "zeros", "zeros_like",
 ]  # fmt: skip

@@ -11,7 +11,6 @@ import numpy as np
 
 from ..build import TensorLike, apply, constant, convert, to_array
 from ..dtypes import FLOATS, DType, as_dtype, bfloat16, float16, float32, float64, int32, int64, string
-from ..errors import InvalidArgumentError
 from ..node import Node, Tensor
 from ..opdef import Attrs, Output, define
 from ..shape import TensorShape, as_dims, is_static
@@ -21,6 +20,7 @@ from .operands import (
     Array,
     dims_of,
     index_operand,
+    invalid,
     need_index,
     need_rank,
     op_scope,
@@ -32,7 +32,7 @@ from .shapes import reshape, shape
 
 _SMALL = 1000  # TensorFlow's bound: fewer elements become a Const, more a Fill, so that graphs stay small
 
-# --- one value everywhere ------------------------------------------------------------------------------------------
+# --- one value everywhere -----------------------------------------------------------------------------------
 
 
 def _fill_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -49,7 +49,7 @@ def _fill_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 def _fill(wanted: Array, value: Array) -> Array:
     sizes = dims_of(wanted)
     if min(sizes, default=0) < 0:
-        raise InvalidArgumentError(None, None, f"Cannot fill a tensor of shape {sizes}: a size is negative")
+        raise invalid(f"Cannot fill a tensor of shape {sizes}: a size is negative")
     out = np.empty(sizes, np.asarray(value).dtype)
     out[...] = value
     return out
@@ -71,7 +71,10 @@ def fill(dims: TensorLike, value: TensorLike, name: str | None = None) -> Tensor
 
 
 def zeros(shape: Any, dtype: Any = float32, name: str | None = None) -> Tensor:
-    """A tensor of zeros (False for bool, empty text for string). A Const when it is small and its shape is known."""
+    """A tensor of zeros (False for bool, empty text for string).
+
+    A Const when it is small and its shape is known.
+    """
     return _filled(shape, 0, as_dtype(dtype).base, name, "zeros")
 
 
@@ -88,11 +91,16 @@ def _filled(wanted: Any, value: int, dtype: DType, name: str | None, default: st
         if not isinstance(wanted, Tensor) and not _has_tensor(wanted):
             dims = as_dims(wanted.tolist() if isinstance(wanted, np.ndarray) else wanted)
             if not is_static(dims):
-                raise ValueError(f"{default} needs a complete shape, not {TensorShape(dims)}; use dt.shape(tensor) or dt.{default}_like")
-            assert dims is not None
-            if math.prod(d or 0 for d in dims) < _SMALL:
-                return constant(np.full(dims, scalar, dtype.np), dtype, name=scope)  # type: ignore[arg-type]
-            sizes = constant(np.array(dims, np.int32 if max(dims) < 2**31 else np.int64), name="shape_as_tensor")  # type: ignore[type-var, arg-type]
+                raise ValueError(
+                    f"{default} needs a complete shape, not {TensorShape(dims)}; use dt.shape(tensor) or "
+                    f"dt.{default}_like"
+                )
+            known = [d for d in dims or () if d is not None]
+            if math.prod(known) < _SMALL:
+                return constant(np.full(known, scalar, dtype.np), dtype, name=scope)
+            sizes = constant(
+                np.array(known, np.int32 if max(known) < 2**31 else np.int64), name="shape_as_tensor"
+            )
         else:
             sizes = index_operand(wanted, "packed")
             if sizes.dims == ():
@@ -101,7 +109,9 @@ def _filled(wanted: Any, value: int, dtype: DType, name: str | None, default: st
 
 
 def _has_tensor(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) or hasattr(v, "_as_tensor") for v in value)
+    return isinstance(value, (list, tuple)) and any(
+        isinstance(v, Tensor) or hasattr(v, "_as_tensor") for v in value
+    )
 
 
 def _like_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -118,8 +128,13 @@ define("ZerosLike", infer=_like_rule, reference=_zeros_like, cost=write_cost)
 define("OnesLike", infer=_like_rule, reference=lambda x: np.ones(np.shape(x), x.dtype), cost=write_cost)
 
 
-def zeros_like(tensor: TensorLike, dtype: Any = None, name: str | None = None, optimize: bool = True) -> Tensor:
-    """Zeros of the same shape, and the same type unless `dtype` says another. A Const when small and the shape is known."""
+def zeros_like(
+    tensor: TensorLike, dtype: Any = None, name: str | None = None, optimize: bool = True
+) -> Tensor:
+    """Zeros of the same shape, and the same type unless `dtype` says another.
+
+    A Const when small and the shape is known.
+    """
     with op_scope(name, "zeros_like", tensor) as scope:
         x = convert(tensor, name="tensor")
         wanted = x.dtype.base if dtype is None else as_dtype(dtype).base
@@ -130,8 +145,13 @@ def zeros_like(tensor: TensorLike, dtype: Any = None, name: str | None = None, o
         return zeros(shape(x), wanted, scope)
 
 
-def ones_like(tensor: TensorLike, dtype: Any = None, name: str | None = None, optimize: bool = True) -> Tensor:
-    """Ones of the same shape, and the same type unless `dtype` says another. A Const when small and the shape is known."""
+def ones_like(
+    tensor: TensorLike, dtype: Any = None, name: str | None = None, optimize: bool = True
+) -> Tensor:
+    """Ones of the same shape, and the same type unless `dtype` says another.
+
+    A Const when small and the shape is known.
+    """
     with op_scope(name, "ones_like", tensor) as scope:
         x = convert(tensor, name="tensor")
         wanted = x.dtype.base if dtype is None else as_dtype(dtype).base
@@ -142,7 +162,7 @@ def ones_like(tensor: TensorLike, dtype: Any = None, name: str | None = None, op
         return ones(shape(x), wanted, scope)
 
 
-# --- counting ------------------------------------------------------------------------------------------------------
+# --- counting -----------------------------------------------------------------------------------------------
 
 _RANGE_TYPES = (int32, int64, float32, float64)  # the order in which one type gives way to the next
 _COUNTABLE = (*_RANGE_TYPES, float16, bfloat16)
@@ -172,14 +192,14 @@ def _range_length(start: Any, limit: Any, delta: Any) -> int:
 
 def _range(start: Array, limit: Array, delta: Array) -> Array:
     if delta == 0:
-        raise InvalidArgumentError(None, None, "delta must not be zero")
+        raise invalid("delta must not be zero")
     try:
         count = _range_length(start, limit, delta)
     except ValueError as e:
-        raise InvalidArgumentError(None, None, f"Cannot count: {e}") from None
+        raise invalid(f"Cannot count: {e}") from None
     dtype = np.asarray(start).dtype
     if dtype.kind in "iu":
-        return np.arange(int(start), int(start) + count * int(delta), int(delta), dtype)
+        return np.arange(int(start), int(start) + count * int(delta), int(delta)).astype(dtype)
     # Each element from its own position: repeated addition would drift.
     return (np.arange(count, dtype=np.float64) * float(delta) + float(start)).astype(dtype)
 
@@ -188,14 +208,19 @@ define("Range", infer=_range_rule, reference=_range, cost=write_cost)
 
 
 def range(
-    start: TensorLike, limit: TensorLike = None, delta: TensorLike = 1, dtype: Any = None, name: str | None = "range"
+    start: TensorLike,
+    limit: TensorLike = None,
+    delta: TensorLike = 1,
+    dtype: Any = None,
+    name: str | None = "range",
 ) -> Tensor:
     """`start`, `start + delta`, ... as long as they are before `limit`. `range(n)` counts from 0 to n-1.
 
     The element type is `dtype`, or the widest of the operands' in the order int32, int64, float32, float64.
 
     Raises:
-        ValueError: `delta` is zero, or `limit` lies on the other side (InvalidArgumentError when only the running graph can know).
+        ValueError: `delta` is zero, or `limit` lies on the other side (InvalidArgumentError when only the
+            running graph can know).
     """
     if limit is None:
         start, limit = 0, start
@@ -209,7 +234,9 @@ def _range_type(*values: TensorLike) -> DType:
     """The type that all operands can become: the latest in the row of types."""
     found = []
     for v in values:
-        dtype = v.dtype.base if isinstance(v, Tensor) or hasattr(v, "_as_tensor") else as_dtype(to_array(v).dtype)
+        dtype = (
+            v.dtype.base if isinstance(v, Tensor) or hasattr(v, "_as_tensor") else as_dtype(to_array(v).dtype)
+        )
         if dtype not in _COUNTABLE:
             raise TypeError(f"range counts in {', '.join(t.name for t in _COUNTABLE)}, not in {dtype.name}")
         found.append(dtype)
@@ -225,7 +252,8 @@ def _as_type(value: TensorLike, dtype: DType, name: str) -> Tensor:
             return tensor
         from .cast import cast
 
-        return cast(tensor, dtype)
+        converted: Tensor = cast(tensor, dtype)
+        return converted
     return constant(to_array(value).astype(dtype.np), dtype, name=name)
 
 
@@ -243,7 +271,7 @@ def _linspace_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _linspace(start: Array, stop: Array, num: Array) -> Array:
     if num < 1:
-        raise InvalidArgumentError(None, None, f"num must be at least 1, not {int(num)}")
+        raise invalid(f"num must be at least 1, not {int(num)}")
     return np.linspace(float(start), float(stop), int(num)).astype(np.asarray(start).dtype)
 
 
@@ -279,7 +307,10 @@ def eye(
     dtype: Any = float32,
     name: str | None = None,
 ) -> Tensor:
-    """The identity matrix, or a batch of them; square unless `num_columns` is given. Shape `batch_shape + [rows, columns]`."""
+    """The identity matrix, or a batch of them; square unless `num_columns` is given.
+
+    Shape `batch_shape + [rows, columns]`.
+    """
     from .diagonal import matrix_band_part
 
     with op_scope(name, "eye", num_rows, num_columns) as scope:
@@ -289,5 +320,5 @@ def eye(
         if not isinstance(num_rows, Tensor) and not isinstance(columns, Tensor):
             dims = (*batch, int(num_rows), int(columns))
             if math.prod(d or 0 for d in dims) < _SMALL:
-                return constant(np.broadcast_to(np.eye(*dims[-2:]), dims), wanted, name=scope)  # type: ignore[arg-type, misc]
+                return constant(np.broadcast_to(np.eye(*dims[-2:]), dims), wanted, name=scope)  # type: ignore[arg-type]
         return matrix_band_part(ones([*batch, num_rows, columns], wanted), 0, 0, scope)

@@ -1,4 +1,4 @@
-"""Diagonals: of one tensor (diag, diag_part), of each matrix in a stack (matrix_diag and its kin), bands, traces."""
+"""Diagonals: of one tensor (diag, diag_part), of each matrix in a stack (matrix_diag), bands, traces."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 
 from ..build import TensorLike, apply, convert
 from ..dtypes import NUMBERS, bool_
-from ..errors import InvalidArgumentError
 from ..node import Node, Tensor
 from ..opdef import Attrs, Output, define
 from ..shape import Dims, compatible, merge, text
@@ -17,6 +16,7 @@ from .common import allowed, same_type
 from .operands import (
     Array,
     index_operand,
+    invalid,
     move_cost,
     need_index,
     need_rank,
@@ -27,7 +27,7 @@ from .operands import (
 
 _TYPES = (*NUMBERS, bool_)
 
-# --- one tensor ----------------------------------------------------------------------------------------------------
+# --- one tensor ---------------------------------------------------------------------------------------------
 
 
 def _diag_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -55,14 +55,20 @@ def _diag_part_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 def _diag_part(x: Array) -> Array:
     half = x.ndim // 2
     if not half or x.ndim % 2 or x.shape[:half] != x.shape[half:]:
-        raise InvalidArgumentError(None, None, f"The shape must be some sizes twice over, not {text(x.shape)}")
+        raise invalid(f"The shape must be some sizes twice over, not {text(x.shape)}")
     count = int(np.prod(x.shape[:half]))
     return np.diagonal(x.reshape(count, count)).reshape(x.shape[:half])
 
 
-define("Diag", infer=_diag_rule, reference=_diag, gradient=lambda node, grad: [diag_part(grad)], cost=move_cost)
 define(
-    "DiagPart", infer=_diag_part_rule, reference=_diag_part, gradient=lambda node, grad: [diag(grad)], cost=pick_cost
+    "Diag", infer=_diag_rule, reference=_diag, gradient=lambda node, grad: [diag_part(grad)], cost=move_cost
+)
+define(
+    "DiagPart",
+    infer=_diag_part_rule,
+    reference=_diag_part,
+    gradient=lambda node, grad: [diag(grad)],
+    cost=pick_cost,
 )
 
 
@@ -78,7 +84,7 @@ def diag_part(input: TensorLike, name: str | None = None) -> Tensor:
         return apply("DiagPart", (convert(input, name="input"),), None, scope)
 
 
-# --- each matrix ---------------------------------------------------------------------------------------------------
+# --- each matrix --------------------------------------------------------------------------------------------
 
 
 def _matrix_diag_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -128,15 +134,18 @@ def _matrix_set_diag_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Ou
     need_rank_at_least(x.dims, 2, "input")
     wanted = _diagonal_dims(x.dims)
     if not compatible(wanted, diagonal.dims):
-        raise ValueError(f"the diagonals of {text(x.dims)} have shape {text(wanted)}, not {text(diagonal.dims)}")
+        raise ValueError(
+            f"the diagonals of {text(x.dims)} have shape {text(wanted)}, not {text(diagonal.dims)}"
+        )
     return [(dtype, x.dims)]
 
 
 def _matrix_set_diag(x: Array, diagonal: Array) -> Array:
     length = min(x.shape[-2:])
     if diagonal.shape != (*x.shape[:-2], length):
-        raise InvalidArgumentError(
-            None, None, f"The diagonals of {text(x.shape)} have shape {text((*x.shape[:-2], length))}, not {text(diagonal.shape)}"
+        raise invalid(
+            f"The diagonals of {text(x.shape)} have shape {text((*x.shape[:-2], length))}, not "
+            f"{text(diagonal.shape)}"
         )
     out = x.copy()
     at = np.arange(length)
@@ -189,7 +198,9 @@ def matrix_set_diag(input: TensorLike, diagonal: TensorLike, name: str | None = 
     """Matrices with their main diagonals replaced."""
     with op_scope(name, "MatrixSetDiag", input, diagonal) as scope:
         x = convert(input, name="input")
-        return apply("MatrixSetDiag", (x, convert(diagonal, name="diagonal", prefer=x.dtype.base)), None, scope)
+        return apply(
+            "MatrixSetDiag", (x, convert(diagonal, name="diagonal", prefer=x.dtype.base)), None, scope
+        )
 
 
 def _band_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

@@ -1,7 +1,8 @@
 """Einstein summation: products and sums written as labels of dimensions, `einsum("bij,bjk->bik", x, y)`.
 
-A label that is missing from the output is summed over. Every equation on two operands is a batched matrix product at heart: its
-labels fall into four groups, and with the dimensions of a group taken together one `matmul` does the work.
+A label that is missing from the output is summed over. Every equation on two operands is a batched matrix
+product at heart: its labels fall into four groups, and with the dimensions of a group taken together one
+`matmul` does the work.
 
 | group | in x | in y | in the output |
 | --- | --- | --- | --- |
@@ -10,9 +11,10 @@ labels fall into four groups, and with the dimensions of a group taken together 
 | left | yes | no | yes |
 | right | no | yes | yes |
 
-What is in one operand only and not in the output is summed first, a label twice in one operand takes the diagonal first, a label
-twice in the output puts the result on a diagonal last. `...` stands for dimensions without labels; they are batches, and broadcast.
-The gradient for an operand is an einsum again: of the output's gradient and the other operand, with that operand's labels as output.
+What is in one operand only and not in the output is summed first, a label twice in one operand takes the
+diagonal first, a label twice in the output puts the result on a diagonal last. `...` stands for dimensions
+without labels; they are batches, and broadcast. The gradient for an operand is an einsum again: of the
+output's gradient and the other operand, with that operand's labels as output.
 """
 
 from __future__ import annotations
@@ -25,7 +27,6 @@ import numpy as np
 
 from ..build import TensorLike, apply, convert
 from ..dtypes import NUMBERS
-from ..errors import InvalidArgumentError
 from ..node import Node, Tensor
 from ..opdef import Attrs, Cost, Output, define
 from ..shape import Dims, broadcast, text
@@ -33,12 +34,12 @@ from .broadcasting import unbroadcast
 from .common import allowed, same_type
 from .joining import convert_alike
 from .linalg import wide
-from .operands import Array, move_cost, normal_axis, op_scope
+from .operands import Array, invalid, move_cost, normal_axis, op_scope
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _ELLIPSIS = "..."
 
-# --- reading equations ---------------------------------------------------------------------------------------------
+# --- reading equations --------------------------------------------------------------------------------------
 
 
 def parse(equation: str, count: int) -> tuple[list[list[str]], list[str]]:
@@ -56,7 +57,9 @@ def parse(equation: str, count: int) -> tuple[list[list[str]], list[str]]:
     else:
         # Without an arrow: what occurs once, in alphabetical order, behind the ellipsis.
         every = [label for labels in operands for label in labels]
-        output = [_ELLIPSIS] * (_ELLIPSIS in every) + sorted({x for x in every if x != _ELLIPSIS and every.count(x) == 1})
+        output = [_ELLIPSIS] * (_ELLIPSIS in every) + sorted(
+            {x for x in every if x != _ELLIPSIS and every.count(x) == 1}
+        )
     unknown = [x for x in output if not any(x in labels for labels in operands)]
     if unknown:
         raise ValueError(f"equation '{equation}': the output has '{unknown[0]}', which no operand has")
@@ -86,19 +89,26 @@ def _spelled_out(labels: Sequence[str], rank: int, unnamed: Sequence[str], shape
     """Labels for every dimension: `...` becomes the last few of `unnamed`."""
     if _ELLIPSIS not in labels:
         if len(labels) != rank:
-            raise ValueError(f"labels '{''.join(labels)}' are for rank {len(labels)}, the operand has shape {text(shape)}")
+            raise ValueError(
+                f"labels '{''.join(labels)}' are for rank {len(labels)}, the operand has shape {text(shape)}"
+            )
         return list(labels)
     hidden = rank - (len(labels) - 1)
     if hidden < 0:
-        raise ValueError(f"labels '{''.join(labels)}' are for rank {len(labels) - 1} at least, the operand has shape {text(shape)}")
+        raise ValueError(
+            f"labels '{''.join(labels)}' are for rank {len(labels) - 1} at least, the operand has shape "
+            f"{text(shape)}"
+        )
     at = labels.index(_ELLIPSIS)
     return [*labels[:at], *unnamed[len(unnamed) - hidden :], *labels[at + 1 :]]
 
 
 def _resolve(equation: str, shapes: Sequence[Any]) -> tuple[list[list[str]], list[str]]:
-    """The equation's labels with `...` replaced by labels 0, 1, ..., counted so that the last dimensions share theirs."""
+    """The equation's labels with `...` replaced by labels 0, 1, ...; the last dimensions share theirs."""
     operands, output = parse(equation, len(shapes))
-    hidden = max((len(s) - len(x) + 1 for x, s in zip(operands, shapes, strict=True) if _ELLIPSIS in x), default=0)
+    hidden = max(
+        (len(s) - len(x) + 1 for x, s in zip(operands, shapes, strict=True) if _ELLIPSIS in x), default=0
+    )
     unnamed = [str(i) for i in range(max(hidden, 0))]
     spelled = [_spelled_out(x, len(s), unnamed, s) for x, s in zip(operands, shapes, strict=True)]
     if _ELLIPSIS in output:
@@ -107,7 +117,7 @@ def _resolve(equation: str, shapes: Sequence[Any]) -> tuple[list[list[str]], lis
     return spelled, output
 
 
-# --- the op: one or two operands -----------------------------------------------------------------------------------
+# --- the op: one or two operands ----------------------------------------------------------------------------
 
 
 def _equation(attrs: Attrs) -> str:
@@ -118,7 +128,10 @@ def _equation(attrs: Attrs) -> str:
 
 
 def _sizes(operands: list[list[str]], shapes: Sequence[Any], equation: str) -> dict[str, int | None]:
-    """The size of each label. Labels of an ellipsis broadcast, others must agree; ValueError where they do not."""
+    """The size of each label.
+
+    Labels of an ellipsis broadcast, others must agree; ValueError where they do not.
+    """
     sizes: dict[str, int | None] = {}
     for labels, dims in zip(operands, shapes, strict=True):
         for label, size in zip(labels, dims, strict=True):
@@ -127,7 +140,9 @@ def _sizes(operands: list[list[str]], shapes: Sequence[Any], equation: str) -> d
             elif label.isdigit():
                 (sizes[label],) = broadcast((sizes[label],), (size,)) or (None,)
             elif size is not None and sizes[label] not in (size, None):
-                raise ValueError(f"equation '{equation}': label '{label}' has sizes {sizes[label]} and {size}")
+                raise ValueError(
+                    f"equation '{equation}': label '{label}' has sizes {sizes[label]} and {size}"
+                )
             elif size is not None:
                 sizes[label] = size
     return sizes
@@ -162,7 +177,7 @@ def _einsum(*inputs: Array, equation: str) -> Array:
         operands, output = _resolve(equation, shapes)
         sizes = _sizes(operands, shapes, equation)
     except ValueError as e:
-        raise InvalidArgumentError(None, None, f"Cannot compute einsum of shapes {', '.join(map(text, shapes))}: {e}") from None
+        raise invalid(f"Cannot compute einsum of shapes {', '.join(map(text, shapes))}: {e}") from None
     dtype = inputs[0].dtype
     distinct = list(dict.fromkeys(output))
     parts = [
@@ -177,8 +192,10 @@ def _einsum(*inputs: Array, equation: str) -> Array:
     return _on_diagonals(value, distinct, output).astype(dtype, copy=False)
 
 
-def _reduced(x: Array, labels: list[str], others: list[list[str]], output: list[str]) -> tuple[Array, list[str]]:
-    """An operand with its repeated labels taken from the diagonal, and labels that nobody else needs summed away."""
+def _reduced(
+    x: Array, labels: list[str], others: list[list[str]], output: list[str]
+) -> tuple[Array, list[str]]:
+    """An operand with repeated labels taken from the diagonal, and labels that nobody else needs summed."""
     distinct = list(dict.fromkeys(labels))
     while len(labels) > len(distinct):
         twice = next(x for x in labels if labels.count(x) > 1)
@@ -193,9 +210,14 @@ def _reduced(x: Array, labels: list[str], others: list[list[str]], output: list[
 
 
 def _contract(
-    x: Array, x_labels: list[str], y: Array, y_labels: list[str], output: list[str], sizes: dict[str, int | None]
+    x: Array,
+    x_labels: list[str],
+    y: Array,
+    y_labels: list[str],
+    output: list[str],
+    sizes: dict[str, int | None],
 ) -> tuple[Array, list[str]]:
-    """The product of two operands with distinct labels, by one batched matrix product; gives it with its labels."""
+    """The product of two operands with distinct labels, by one batched matrix product; and its labels."""
     shared = [a for a in x_labels if a in y_labels]
     batch = [a for a in shared if a in output]
     contracted = [a for a in shared if a not in output]
@@ -204,11 +226,14 @@ def _contract(
 
     def arranged(t: Array, labels: list[str], inner: list[str], outer: Sequence[str]) -> Array:
         t = np.transpose(t, [labels.index(a) for a in (*batch, *inner, *outer)])
-        # A size 1 that broadcasts against the other operand: matmul does so itself in batches, a sum needs it repeated.
+        # A size 1 that broadcasts against the other operand: matmul does so itself in batches, a sum needs it
+        # repeated.
         wanted = [*t.shape[: len(batch)], *(sizes[a] or 0 for a in (*inner, *outer))]
         t = np.broadcast_to(t, wanted)
         cut = len(batch)
-        return t.reshape(*t.shape[:cut], math.prod(t.shape[cut : cut + len(inner)]), math.prod(t.shape[cut + len(inner) :]))
+        return t.reshape(
+            *t.shape[:cut], math.prod(t.shape[cut : cut + len(inner)]), math.prod(t.shape[cut + len(inner) :])
+        )
 
     product = np.matmul(arranged(x, x_labels, left, contracted), arranged(y, y_labels, contracted, right))
     dims = [*product.shape[: len(batch)], *(sizes[a] or 0 for a in (*left, *right))]
@@ -216,7 +241,7 @@ def _contract(
 
 
 def _on_diagonals(value: Array, labels: list[str], output: list[str]) -> Array:
-    """A value with distinct labels where the output names some of them several times: zeros beside these diagonals."""
+    """A value with distinct labels, where the output repeats some: zeros beside these diagonals."""
     if len(output) == len(labels):
         return value
     sizes = dict(zip(labels, value.shape, strict=True))
@@ -248,7 +273,8 @@ def _einsum_gradient(node: Node, grad: Any) -> Sequence[Any]:
         # How many dimensions `...` has in x, only the output is sure to say.
         seen = {a for term in terms for a in term if a != _ELLIPSIS or term is output}
         if not seen.issuperset(labels) or len(set(labels)) < len(labels):
-            # A label that only x has was summed over, or one that it has twice took the diagonal: ones of x's shape undo both.
+            # A label that only x has was summed over, or one that it has twice took the diagonal: ones of x's
+            # shape undo both.
             tensors.append(ones_like(x))
             terms.append(labels)
         back = einsum(write(terms, labels), *tensors)
@@ -264,11 +290,12 @@ def einsum(equation: str, *inputs: TensorLike, name: str | None = None, optimize
     """Products and sums written as labels of dimensions.
 
     Args:
-        equation: one letter per dimension, operands separated by commas, then `->` and the output's labels. Labels missing from
-            the output are summed over; `...` stands for batch dimensions, which broadcast. Without an arrow the output has the
-            labels that occur once, in alphabetical order.
+        equation: one letter per dimension, operands separated by commas, then `->` and the output's labels.
+            Labels missing from the output are summed over; `...` stands for batch dimensions, which
+            broadcast. Without an arrow the output has the labels that occur once, in alphabetical order.
         inputs: numbers of one type, one operand or more. More than two become a chain of pairs.
-        optimize: accepted for TensorFlow's sake; the chain is always chosen greedily, the cheapest pair first.
+        optimize: accepted for TensorFlow's sake; the chain is always chosen greedily, the cheapest pair
+            first.
 
     Raises:
         ValueError: the equation is malformed or does not fit the operands.
@@ -285,7 +312,9 @@ def einsum(equation: str, *inputs: TensorLike, name: str | None = None, optimize
         tensors = convert_alike(inputs, "inputs")
         while len(tensors) > 2:
             first, second = _cheapest_pair(tensors, operands)
-            kept = [a for k, labels in enumerate(operands) if k not in (first, second) for a in labels] + output
+            kept = [
+                a for k, labels in enumerate(operands) if k not in (first, second) for a in labels
+            ] + output
             pair = [operands[first], operands[second]]
             result = [a for a in dict.fromkeys(pair[0] + pair[1]) if a in kept]
             joined = apply("Einsum", (tensors[first], tensors[second]), {"equation": write(pair, result)})
@@ -295,7 +324,7 @@ def einsum(equation: str, *inputs: TensorLike, name: str | None = None, optimize
 
 
 def _cheapest_pair(tensors: list[Tensor], operands: list[list[str]]) -> tuple[int, int]:
-    """The two operands whose labels, taken together, have the fewest combinations; unknown sizes count as 64."""
+    """The two operands whose labels together have the fewest combinations; unknown sizes count as 64."""
     sizes: dict[str, int] = {}
     for t, labels in zip(tensors, operands, strict=True):
         if t.dims is not None and _ELLIPSIS not in labels and len(t.dims) == len(labels):
@@ -312,7 +341,8 @@ def tensordot(a: TensorLike, b: TensorLike, axes: Any, name: str | None = None) 
     """Sums of products over chosen dimensions of two tensors of known rank.
 
     Args:
-        axes: n: the last n dimensions of `a` against the first n of `b`; or a pair of dimensions (or lists of them).
+        axes: n: the last n dimensions of `a` against the first n of `b`; or a pair of dimensions (or lists of
+            them).
 
     Returns:
         the other dimensions of `a`, then those of `b`.
@@ -330,7 +360,9 @@ def tensordot(a: TensorLike, b: TensorLike, axes: Any, name: str | None = None) 
         y_labels = list(_LETTERS[len(x.dims) : len(x.dims) + len(y.dims)])
         for i, j in zip(x_axes, y_axes, strict=True):
             y_labels[j] = x_labels[i]
-        output = [s for i, s in enumerate(x_labels) if i not in x_axes] + [s for j, s in enumerate(y_labels) if j not in y_axes]
+        output = [s for i, s in enumerate(x_labels) if i not in x_axes] + [
+            s for j, s in enumerate(y_labels) if j not in y_axes
+        ]
         return apply("Einsum", (x, y), {"equation": write([x_labels, y_labels], output)}, scope)
 
 
@@ -344,11 +376,16 @@ def _axes_pair(axes: Any, rank_a: int, rank_b: int) -> tuple[list[int], list[int
         axes = known.tolist()
     if isinstance(axes, (int, np.integer)):
         if not 0 <= axes <= min(rank_a, rank_b):
-            raise ValueError(f"axes must be from 0 to {min(rank_a, rank_b)} for ranks {rank_a} and {rank_b}, not {axes}")
+            raise ValueError(
+                f"axes must be from 0 to {min(rank_a, rank_b)} for ranks {rank_a} and {rank_b}, not {axes}"
+            )
         return list(range(rank_a - int(axes), rank_a)), list(range(int(axes)))
     if len(axes) != 2:
         raise ValueError(f"axes must be a number or a pair, not {axes!r}")
-    pair = [[normal_axis(int(i), rank) for i in np.ravel(side)] for side, rank in zip(axes, (rank_a, rank_b), strict=True)]
+    pair = [
+        [normal_axis(int(i), rank) for i in np.ravel(side)]
+        for side, rank in zip(axes, (rank_a, rank_b), strict=True)
+    ]
     if len(pair[0]) != len(pair[1]) or any(len(set(side)) != len(side) for side in pair):
         raise ValueError(f"axes must name as many dimensions of a as of b, none of them twice: {axes!r}")
     return pair[0], pair[1]

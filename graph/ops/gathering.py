@@ -1,24 +1,23 @@
 """Picking elements by computed indices, and putting them back: gather, scatter, one_hot, reverse.
 
-A gather's gradient is a scatter-add, and a scatter's a gather. The gradient of a gather along the first axis is `IndexedSlices`:
-only the rows that were looked at, so that a step on a large embedding table costs what its batch costs.
+A gather's gradient is a scatter-add, and a scatter's a gather. The gradient of a gather along the first axis
+is `IndexedSlices`: only the rows that were looked at, so that a step on a large embedding table costs what
+its batch costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..build import TensorLike, apply, convert, to_array
 from ..dtypes import INTEGERS, DType, as_dtype, float32
-from ..errors import InvalidArgumentError
 from ..indexed_slices import IndexedSlices
 from ..node import Node, Tensor
-from ..opdef import Attrs, Cost, Output, define, nbytes
+from ..opdef import Attrs, Output, define
 from ..shape import Dims, compatible, merge, text
-from ..static_value import static_dims
 from .common import allowed, same_type
 from .joining import concat
 from .operands import (
@@ -26,6 +25,7 @@ from .operands import (
     dims_of,
     index_operand,
     int_attr,
+    invalid,
     move_cost,
     need_index,
     need_rank,
@@ -40,7 +40,7 @@ from .operands import (
 from .shapes import broadcast_to, reshape, shape, size, squeeze, transpose
 from .slicing import slice as slice_
 
-# --- gather --------------------------------------------------------------------------------------------------------
+# --- gather -------------------------------------------------------------------------------------------------
 
 
 def check_indices(indices: Array, limit: int) -> None:
@@ -48,7 +48,7 @@ def check_indices(indices: Array, limit: int) -> None:
     wrong = (indices < 0) | (indices >= limit)
     if wrong.any():
         at = [int(i) for i in np.argwhere(wrong)[0]]
-        raise InvalidArgumentError(None, None, f"indices{at or ''} = {int(indices[tuple(at)])} is not in [0, {limit})")
+        raise invalid(f"indices{at or ''} = {int(indices[tuple(at)])} is not in [0, {limit})")
 
 
 def _gather_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -70,9 +70,14 @@ def _gather_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     if batch > at:
         raise ValueError(f"batch_dims {batch} must not exceed axis {at}")
     if not compatible(params.dims[:batch], indices.dims[:batch]):
-        raise ValueError(f"the first {batch} sizes are batches and must agree: {text(params.dims)} against {text(indices.dims)}")
+        raise ValueError(
+            f"the first {batch} sizes are batches and must agree: {text(params.dims)} against "
+            f"{text(indices.dims)}"
+        )
     batches = merge(params.dims[:batch], indices.dims[:batch]) or ()
-    return [(params.dtype.base, (*batches, *params.dims[batch:at], *indices.dims[batch:], *params.dims[at + 1 :]))]
+    return [
+        (params.dtype.base, (*batches, *params.dims[batch:at], *indices.dims[batch:], *params.dims[at + 1 :]))
+    ]
 
 
 def _gather(params: Array, indices: Array, axis: Array, *, batch_dims: int) -> Array:
@@ -85,7 +90,8 @@ def _gather(params: Array, indices: Array, axis: Array, *, batch_dims: int) -> A
     front = np.moveaxis(params, at, batch)
     grid = np.ogrid[tuple(slice(d) for d in indices.shape[:batch])]
     picked = front[(*(g.reshape(g.shape + (1,) * (indices.ndim - batch)) for g in grid), indices)]
-    # Now [batches, indices, between, after]: the picked dimensions go back behind those between batches and axis.
+    # Now [batches, indices, between, after]: the picked dimensions go back behind those between batches and
+    # axis.
     count = indices.ndim - batch
     return np.moveaxis(picked, range(batch, batch + count), range(at, at + count))
 
@@ -104,7 +110,8 @@ def _gather_gradient(node: Node, grad: Any) -> Sequence[Any]:
         return [IndexedSlices(rows, reshape(indices, count), whole), None, None]
     if params.dims is None or indices.dims is None or axis is None:
         raise ValueError(
-            f"The gradient of gather '{node.name}' along an axis other than 0 needs to know the axis and the ranks of {params!r} "
+            f"The gradient of gather '{node.name}' along an axis other than 0 needs to know the axis and the "
+            f"ranks of {params!r} "
             f"and {indices!r}; use set_shape"
         )
     at = normal_axis(axis, len(params.dims))
@@ -116,7 +123,7 @@ def _gather_gradient(node: Node, grad: Any) -> Sequence[Any]:
 def _dense_gather_gradient(
     params: Tensor, indices: Tensor, whole: Tensor, axis: int, batch: int, grad: Tensor
 ) -> Tensor:
-    """The gradient along any axis: the picked dimensions come to the front, are summed by index, and go back."""
+    """The gradient along any axis: picked dimensions come to the front, are summed by index, go back."""
     from .reduce import reduce_prod
     from .segments import unsorted_segment_sum
 
@@ -178,15 +185,19 @@ def gather(
     if axis is None:
         axis = batch_dims
     with op_scope(name, "GatherV2", params, indices, axis) as scope:
-        operands = (convert(params, name="params"), index_operand(indices, "indices"), index_operand(axis, "axis"))
+        operands = (
+            convert(params, name="params"),
+            index_operand(indices, "indices"),
+            index_operand(axis, "axis"),
+        )
         return apply("GatherV2", operands, {"batch_dims": int(batch_dims)}, scope)
 
 
-# --- gather and scatter by coordinates -----------------------------------------------------------------------------
+# --- gather by coordinates ----------------------------------------------------------------------------------
 
 
-def _coordinates(dims: Dims, indices: Tensor) -> tuple[int | None, Dims, Dims]:
-    """(length of a coordinate, shape of the list of coordinates, shape of what one coordinate addresses), as far as known."""
+def coordinates_of(dims: Dims, indices: Tensor) -> tuple[int | None, Dims, Dims]:
+    """(length of a coordinate, shape of the list of them, shape of what one addresses), as far as known."""
     need_index(indices, "indices")
     need_rank_at_least(indices.dims, 1, "indices")
     if indices.dims is None:
@@ -195,25 +206,27 @@ def _coordinates(dims: Dims, indices: Tensor) -> tuple[int | None, Dims, Dims]:
     if depth is None or dims is None:
         return depth, indices.dims[:-1], None
     if depth > len(dims):
-        raise ValueError(f"a coordinate of {depth} numbers cannot address a tensor of rank {len(dims)}, shape {text(dims)}")
+        raise ValueError(
+            f"a coordinate of {depth} numbers cannot address a tensor of rank {len(dims)}, shape {text(dims)}"
+        )
     return depth, indices.dims[:-1], dims[depth:]
 
 
 def _gather_nd_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     params, indices = inputs
-    _, outer, inner = _coordinates(params.dims, indices)
+    _, outer, inner = coordinates_of(params.dims, indices)
     return [(params.dtype.base, None if outer is None or inner is None else outer + inner)]
 
 
-def _coordinate_index(dims: Sequence[int], indices: Array) -> tuple[Array, ...]:
+def coordinate_index(dims: Sequence[int], indices: Array) -> tuple[Array, ...]:
     """The NumPy index for coordinates; InvalidArgumentError names the first that lies outside."""
     depth = indices.shape[-1]
     limits = np.array(dims[:depth], np.int64)
     wrong = ((indices < 0) | (indices >= limits)).any(axis=-1)
     if wrong.any():
         at = [int(i) for i in np.argwhere(wrong)[0]]
-        raise InvalidArgumentError(
-            None, None, f"indices{at or ''} = {indices[tuple(at)].tolist()} does not index into shape {text(tuple(dims))}"
+        raise invalid(
+            f"indices{at or ''} = {indices[tuple(at)].tolist()} does not index into shape {text(tuple(dims))}"
         )
     return tuple(np.moveaxis(indices, -1, 0))
 
@@ -221,10 +234,12 @@ def _coordinate_index(dims: Sequence[int], indices: Array) -> tuple[Array, ...]:
 def _gather_nd(params: Array, indices: Array) -> Array:
     if indices.shape[-1] == 0:
         return np.broadcast_to(params, (*indices.shape[:-1], *params.shape))
-    return np.asarray(params[_coordinate_index(params.shape, indices)], params.dtype)
+    return np.asarray(params[coordinate_index(params.shape, indices)], params.dtype)
 
 
 def _gather_nd_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    from .scattering import scatter_nd
+
     params, indices = node.inputs
     whole = shape(params, out_type=indices.dtype.base)
     if indices.dims is not None and len(indices.dims) == 2 and indices.dims[-1] == 1:
@@ -235,21 +250,24 @@ def _gather_nd_gradient(node: Node, grad: Any) -> Sequence[Any]:
 define("GatherNd", infer=_gather_nd_rule, reference=_gather_nd, gradient=_gather_nd_gradient, cost=pick_cost)
 
 
-def gather_nd(params: TensorLike, indices: TensorLike, name: str | None = None, batch_dims: int = 0) -> Tensor:
+def gather_nd(
+    params: TensorLike, indices: TensorLike, name: str | None = None, batch_dims: int = 0
+) -> Tensor:
     """Elements or slices of `params`, each picked by a coordinate: the last dimension of `indices`.
 
     Returns:
-        shape `indices.shape[:-1] + params.shape[indices.shape[-1]:]`; with `batch_dims` the leading dimensions are paired.
+        shape `indices.shape[:-1] + params.shape[indices.shape[-1]:]`; with `batch_dims` the leading
+        dimensions are paired.
     """
     with op_scope(name, "GatherNd", params, indices) as scope:
         x, coordinates = convert(params, name="params"), index_operand(indices, "indices")
         if batch_dims:
-            coordinates = _with_batch_coordinates(coordinates, int(batch_dims))
+            coordinates = _with_batchcoordinates_of(coordinates, int(batch_dims))
         return apply("GatherNd", (x, coordinates), None, scope)
 
 
-def _with_batch_coordinates(indices: Tensor, batch: int) -> Tensor:
-    """Coordinates that name their batch as well: each gets its position in the leading dimensions put in front."""
+def _with_batchcoordinates_of(indices: Tensor, batch: int) -> Tensor:
+    """Coordinates that name their batch too: their position in the leading dimensions comes in front."""
     from .creation import range as range_
 
     if indices.dims is None:
@@ -266,180 +284,7 @@ def _with_batch_coordinates(indices: Tensor, batch: int) -> Tensor:
     return concat([*grids, indices], -1)
 
 
-def _updates_fit(dims: Dims, indices: Tensor, updates: Tensor) -> None:
-    """ValueError unless `updates` has one slice of the target for each coordinate."""
-    _, outer, inner = _coordinates(dims, indices)
-    if outer is None or updates.dims is None:
-        return
-    if len(updates.dims) < len(outer) or not compatible(outer, updates.dims[: len(outer)]):
-        raise ValueError(f"updates of shape {text(updates.dims)} must begin with {text(outer)}, the shape of the list of coordinates")
-    if inner is not None and not compatible(inner, updates.dims[len(outer) :]):
-        raise ValueError(f"updates must have shape {text(outer + inner)} (indices.shape[:-1] + the rest of {text(dims)}), not {text(updates.dims)}")
-
-
-def _scatter_nd_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    indices, updates, wanted = inputs
-    same_type((indices, wanted))
-    need_rank(wanted.dims, 1, "shape")
-    dims = static_dims(wanted)
-    _updates_fit(dims, indices, updates)
-    return [(updates.dtype.base, dims)]
-
-
-def _check_updates(dims: tuple[int, ...], indices: Array, updates: Array) -> tuple[Array, ...]:
-    wanted = (*indices.shape[:-1], *dims[indices.shape[-1] :])
-    if indices.shape[-1] > len(dims) or updates.shape != wanted:
-        raise InvalidArgumentError(
-            None, None, f"updates must have shape {text(wanted)} for indices {text(indices.shape)} into {text(dims)}, not {text(updates.shape)}"
-        )
-    return _coordinate_index(dims, indices) if indices.shape[-1] else ()
-
-
-def _combine(out: Array, at: tuple[Array, ...], updates: Array, ufunc: np.ufunc | None, coordinates: int) -> Array:
-    """Apply updates at coordinates, repeated ones one after another; None assigns."""
-    if not at:  # coordinates without numbers address the whole tensor
-        for one in updates.reshape(coordinates, *out.shape):
-            out[...] = one if ufunc is None else ufunc(out, one)
-    elif ufunc is None:
-        out[at] = updates
-    elif out.dtype.kind in "OV" or out.dtype == np.float16:  # ufunc.at knows no extension types, and halves would lose precision
-        wide = out.astype(np.float32)
-        ufunc.at(wide, at, updates.astype(np.float32))
-        return wide.astype(out.dtype)
-    else:
-        ufunc.at(out, at, updates)
-    return out
-
-
-def _scatter_nd(indices: Array, updates: Array, wanted: Array) -> Array:
-    dims = tuple(dims_of(wanted))
-    at = _check_updates(dims, indices, updates)
-    ufunc = np.logical_or if updates.dtype == np.bool_ else np.add
-    return _combine(np.zeros(dims, updates.dtype), at, updates, ufunc, int(np.prod(indices.shape[:-1])))
-
-
-define(
-    "ScatterNd",
-    infer=_scatter_nd_rule,
-    reference=_scatter_nd,
-    gradient=lambda node, grad: [None, gather_nd(grad, node.inputs[0]), None],
-    cost=lambda node: Cost(float(nbytes(node.inputs[1]) // max(node.outputs[0].dtype.size, 1)), move_cost(node).bytes),
-)
-
-
-def scatter_nd(indices: TensorLike, updates: TensorLike, shape: TensorLike, name: str | None = None) -> Tensor:
-    """A tensor of zeros to which slices are added at coordinates; what meets at one place adds up.
-
-    Args:
-        indices: int32 or int64; its last dimension holds coordinates.
-        updates: shape `indices.shape[:-1] + shape[indices.shape[-1]:]`.
-        shape: of the result.
-    """
-    with op_scope(name, "ScatterNd", indices, updates, shape) as scope:
-        at = index_operand(indices, "indices")
-        wanted = shape if isinstance(shape, Tensor) else np.asarray(shape, at.dtype.np) if not _holds_tensors(shape) else shape
-        return apply("ScatterNd", (at, convert(updates, name="updates"), index_operand(wanted, "shape")), None, scope)
-
-
-def _holds_tensors(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in value)
-
-
-def _tensor_scatter_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    tensor, indices, updates = inputs
-    dtype = same_type((tensor, updates))
-    _updates_fit(tensor.dims, indices, updates)
-    return [(dtype, tensor.dims)]
-
-
-def _tensor_scatter(ufunc: np.ufunc | None) -> Callable[..., Array]:
-    def reference(tensor: Array, indices: Array, updates: Array) -> Array:
-        at = _check_updates(tensor.shape, indices, updates)
-        return _combine(tensor.copy(), at, updates, ufunc, int(np.prod(indices.shape[:-1])))
-
-    return reference
-
-
-def _scatter_update_gradient(node: Node, grad: Any) -> Sequence[Any]:
-    from .creation import zeros_like
-
-    _, indices, updates = node.inputs
-    grad = convert(grad)
-    return [tensor_scatter_nd_update(grad, indices, zeros_like(updates)), None, gather_nd(grad, indices)]
-
-
-def _scatter_extreme_gradient(node: Node, grad: Any) -> Sequence[Any]:
-    # Every contender that reached the result gets a gradient; ties share it, as in TensorFlow.
-    from .cast import cast
-    from .compare import equal
-
-    tensor, indices, updates = node.inputs
-    grad = convert(grad)
-    dtype = tensor.dtype.base
-    result = node.outputs[0]
-    kept = cast(equal(tensor, result), dtype)
-    reached = cast(equal(updates, gather_nd(result, indices)), dtype)
-    shares = tensor_scatter_nd_add(kept, indices, reached)
-    grad = grad / shares
-    return [grad * kept, None, gather_nd(grad, indices) * reached]
-
-
-_scatter_gradients: dict[str, Callable[..., Sequence[Any]]] = {
-    "TensorScatterUpdate": _scatter_update_gradient,
-    "TensorScatterAdd": lambda node, grad: [grad, None, gather_nd(grad, node.inputs[1])],
-    "TensorScatterSub": lambda node, grad: [grad, None, -gather_nd(grad, node.inputs[1])],
-    "TensorScatterMin": _scatter_extreme_gradient,
-    "TensorScatterMax": _scatter_extreme_gradient,
-}
-_scatter_ufuncs: dict[str, np.ufunc | None] = {
-    "TensorScatterUpdate": None,
-    "TensorScatterAdd": np.add,
-    "TensorScatterSub": np.subtract,
-    "TensorScatterMin": np.minimum,
-    "TensorScatterMax": np.maximum,
-}
-for _name, _ufunc in _scatter_ufuncs.items():
-    define(
-        _name,
-        infer=_tensor_scatter_rule,
-        reference=_tensor_scatter(_ufunc),
-        gradient=_scatter_gradients[_name],
-        cost=move_cost,
-    )
-
-
-def _scatter_into(op: str, tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None) -> Tensor:
-    with op_scope(name, op, tensor, indices, updates) as scope:
-        x = convert(tensor, name="tensor")
-        return apply(op, (x, index_operand(indices, "indices"), convert(updates, name="updates", prefer=x.dtype.base)), None, scope)
-
-
-def tensor_scatter_nd_update(tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Tensor:
-    """`tensor` with slices replaced at coordinates; of several for one place the last wins."""
-    return _scatter_into("TensorScatterUpdate", tensor, indices, updates, name)
-
-
-def tensor_scatter_nd_add(tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Tensor:
-    """`tensor` with slices added at coordinates; repeated ones add up."""
-    return _scatter_into("TensorScatterAdd", tensor, indices, updates, name)
-
-
-def tensor_scatter_nd_sub(tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Tensor:
-    """`tensor` with slices subtracted at coordinates; repeated ones add up."""
-    return _scatter_into("TensorScatterSub", tensor, indices, updates, name)
-
-
-def tensor_scatter_nd_min(tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Tensor:
-    """`tensor` with the smaller of old and new at coordinates."""
-    return _scatter_into("TensorScatterMin", tensor, indices, updates, name)
-
-
-def tensor_scatter_nd_max(tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Tensor:
-    """`tensor` with the larger of old and new at coordinates."""
-    return _scatter_into("TensorScatterMax", tensor, indices, updates, name)
-
-
-# --- one_hot -------------------------------------------------------------------------------------------------------
+# --- one_hot ------------------------------------------------------------------------------------------------
 
 
 def _one_hot_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -506,7 +351,7 @@ def _one(dtype: DType) -> Array:
     return np.ones((), dtype.np)
 
 
-# --- reverse -------------------------------------------------------------------------------------------------------
+# --- reverse ------------------------------------------------------------------------------------------------
 
 
 def _reverse_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

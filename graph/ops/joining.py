@@ -9,7 +9,6 @@ import numpy as np
 
 from ..build import TensorLike, apply, convert, make
 from ..dtypes import DType
-from ..errors import InvalidArgumentError
 from ..node import Node, Tensor
 from ..opdef import Attrs, Output, define
 from ..shape import Dims, compatible, merge, text
@@ -19,6 +18,7 @@ from .operands import (
     dims_of,
     index_operand,
     int_attr,
+    invalid,
     known_rank,
     move_cost,
     need_index,
@@ -31,7 +31,7 @@ from .operands import (
 )
 from .shapes import reshape, shape
 
-# --- concat --------------------------------------------------------------------------------------------------------
+# --- concat -------------------------------------------------------------------------------------------------
 
 
 def _concat_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -59,8 +59,11 @@ def _concat_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
             continue
         rest = (*t.dims[:at], None, *t.dims[at + 1 :])
         if not compatible(joined, rest):
-            raise ValueError(f"along axis {at} all other sizes must agree, but {values[0].name} has {text(values[0].dims)} and "
-                             f"{t.name} has {text(t.dims)}")  # fmt: skip
+            first = values[0]
+            raise ValueError(
+                f"along axis {at} all other sizes must agree, "
+                f"but {first.name} has {text(first.dims)} and {t.name} has {text(t.dims)}"
+            )
         joined = merge(joined, rest)
         total = None if total is None or t.dims[at] is None else total + (t.dims[at] or 0)
     assert joined is not None
@@ -73,7 +76,7 @@ def _concat(*operands: Array) -> Array:
         return np.concatenate(values, int(np.reshape(axis, ())))
     except ValueError:  # also AxisError
         shapes = ", ".join(text(v.shape) for v in values)
-        raise InvalidArgumentError(None, None, f"Cannot concatenate shapes {shapes} along axis {int(axis)}") from None
+        raise invalid(f"Cannot concatenate shapes {shapes} along axis {int(axis)}") from None
 
 
 def _concat_gradient(node: Node, grad: Any) -> Sequence[Any]:
@@ -113,12 +116,14 @@ def concat(values: Any, axis: TensorLike, name: str | None = "concat") -> Tensor
         if len(operands) == 1:
             from .passing import identity
 
-            return identity(operands[0], scope)
+            same: Tensor = identity(operands[0], scope)
+            return same
         return apply("ConcatV2", (*operands, index_operand(axis, "axis")), None, scope)
 
 
 def convert_alike(values: Sequence[TensorLike], name: str, dtype: DType | None = None) -> list[Tensor]:
-    """Values as tensors of one type: that of the first tensor among them, nested lists included, or else of the first value.
+    """Values as tensors of one type: that of the first tensor among them, nested lists included, or else of
+    the first value.
 
     A value that cannot take this type keeps its own; the op that takes them all complains then.
     """
@@ -150,7 +155,7 @@ def _first_type(values: Any) -> DType | None:
     return None
 
 
-# --- split ---------------------------------------------------------------------------------------------------------
+# --- split --------------------------------------------------------------------------------------------------
 
 
 def _num_split(attrs: Attrs) -> int:
@@ -179,8 +184,8 @@ def _split(axis: Array, x: Array, *, num_split: int) -> Any:
     try:
         pieces = np.split(x, num_split, int(np.reshape(axis, ())))
     except (ValueError, IndexError):
-        raise InvalidArgumentError(
-            None, None, f"Cannot split shape {text(x.shape)} into {num_split} equal pieces along axis {int(axis)}"
+        raise invalid(
+            f"Cannot split shape {text(x.shape)} into {num_split} equal pieces along axis {int(axis)}"
         ) from None
     return pieces[0] if num_split == 1 else tuple(pieces)
 
@@ -203,7 +208,7 @@ def _split_v_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _complete_sizes(sizes: list[int], whole: int | None) -> list[int | None]:
-    """The sizes of the pieces, -1 replaced by what is left of the whole; ValueError unless they fill it exactly."""
+    """The sizes of the pieces, -1 replaced by the rest; ValueError unless they fill the whole exactly."""
     if min(sizes, default=0) < -1 or sizes.count(-1) > 1:
         raise ValueError(f"size_splits {sizes} must hold sizes, and -1 at most once")
     if whole is None:
@@ -219,7 +224,7 @@ def _split_v(x: Array, sizes: Array, axis: Array, *, num_split: int) -> Any:
     try:
         known = _complete_sizes(dims_of(sizes), x.shape[at])
     except ValueError as e:
-        raise InvalidArgumentError(None, None, f"Cannot split shape {text(x.shape)} along axis {at}: {e}") from None
+        raise invalid(f"Cannot split shape {text(x.shape)} along axis {at}: {e}") from None
     pieces = np.split(x, np.cumsum([s or 0 for s in known])[:-1], at)
     return pieces[0] if num_split == 1 else tuple(pieces)
 
@@ -248,12 +253,17 @@ define(
 
 
 def split(
-    value: TensorLike, num_or_size_splits: Any, axis: TensorLike = 0, num: int | None = None, name: str | None = "split"
+    value: TensorLike,
+    num_or_size_splits: Any,
+    axis: TensorLike = 0,
+    num: int | None = None,
+    name: str | None = "split",
 ) -> list[Tensor]:
     """Cut along an axis.
 
     Args:
-        num_or_size_splits: an int: that many equal pieces; a vector: one piece of each size, where one may be -1 (the rest).
+        num_or_size_splits: an int: that many equal pieces; a vector: one piece of each size, where one may be
+            -1 (the rest).
         num: how many sizes there are, if the vector's length is not known.
 
     Raises:
@@ -273,7 +283,7 @@ def split(
         return list(make("SplitV", tensors, {"num_split": num}, scope).outputs)
 
 
-# --- stack ---------------------------------------------------------------------------------------------------------
+# --- stack --------------------------------------------------------------------------------------------------
 
 
 def _pack_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -284,7 +294,10 @@ def _pack_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     dims: Dims = None
     for t in inputs:
         if not compatible(dims, t.dims):
-            raise ValueError(f"all shapes must agree, but {inputs[0].name} has {text(inputs[0].dims)} and {t.name} has {text(t.dims)}")
+            raise ValueError(
+                f"all shapes must agree, but {inputs[0].name} has {text(inputs[0].dims)} and {t.name} has "
+                f"{text(t.dims)}"
+            )
         dims = merge(dims, t.dims)
     if dims is None:
         return [(dtype, None)]
@@ -297,7 +310,7 @@ def _pack(*values: Array, axis: int) -> Array:
         return np.stack(values, axis)
     except ValueError:
         shapes = ", ".join(text(np.shape(v)) for v in values)
-        raise InvalidArgumentError(None, None, f"Cannot stack shapes {shapes}: all must agree") from None
+        raise invalid(f"Cannot stack shapes {shapes}: all must agree") from None
 
 
 define(
@@ -310,7 +323,8 @@ define(
 
 
 def packed(values: Sequence[TensorLike], dtype: DType | None, name: str) -> Tensor:
-    """Nested lists as one tensor of the type `dtype`, or else of the first tensor among them; without tensors, as a Const.
+    """Nested lists as one tensor of the type `dtype`, or else of the first tensor among them; without
+    tensors, as a Const.
 
     Element `i` that is no tensor becomes a Const `name/i`, as in TensorFlow.
     """
@@ -319,7 +333,8 @@ def packed(values: Sequence[TensorLike], dtype: DType | None, name: str) -> Tens
         return convert(list(values), like, name=name)
     with op_scope(None, name, *values) as scope:
         elements = [
-            packed(v, like, str(i)) if isinstance(v, (list, tuple)) else convert(v, like, name=str(i)) for i, v in enumerate(values)
+            packed(v, like, str(i)) if isinstance(v, (list, tuple)) else convert(v, like, name=str(i))
+            for i, v in enumerate(values)
         ]
         return apply("Pack", elements, {"axis": 0}, scope)
 
@@ -350,7 +365,7 @@ def _unpack_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _unpack(x: Array, *, num: int, axis: int) -> Any:
     if not -x.ndim <= axis < x.ndim or x.shape[axis] != num:
-        raise InvalidArgumentError(None, None, f"Cannot unstack shape {text(x.shape)} along axis {axis} into {num} tensors")
+        raise invalid(f"Cannot unstack shape {text(x.shape)} along axis {axis} into {num} tensors")
     pieces = tuple(np.moveaxis(x, axis, 0))
     return pieces[0] if num == 1 else pieces
 
@@ -364,7 +379,9 @@ define(
 )
 
 
-def unstack(value: TensorLike, num: int | None = None, axis: int = 0, name: str | None = "unstack") -> list[Tensor]:
+def unstack(
+    value: TensorLike, num: int | None = None, axis: int = 0, name: str | None = "unstack"
+) -> list[Tensor]:
     """The slices along an axis, that axis gone. `num` must be given where the size is not known."""
     with op_scope(name, "unstack", value) as scope:
         x = convert(value, name="value")

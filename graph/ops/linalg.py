@@ -9,23 +9,22 @@ import numpy as np
 
 from ..build import TensorLike, apply, convert
 from ..dtypes import NUMBERS, as_dtype
-from ..errors import InvalidArgumentError
 from ..node import Node, Tensor, operators
 from ..opdef import Attrs, Cost, Output, define
 from ..opdef import size as static_size
 from ..shape import broadcast, text
 from .broadcasting import unbroadcast
 from .common import allowed, same_type
-from .operands import Array, known_rank, move_cost, need_rank, need_rank_at_least, op_scope
+from .operands import Array, invalid, known_rank, move_cost, need_rank, need_rank_at_least, op_scope
 from .shapes import expand_dims, rank, squeeze, transpose
 
 
 def wide(x: Array) -> Array:
-    """Half precision as float32: NumPy has no fast products of halves, and they must not add up in 16 bits."""
+    """Half precision as float32: NumPy has no fast products of halves, and sums need more bits."""
     return x.astype(np.float32) if x.dtype.itemsize == 2 and as_dtype(x.dtype).is_floating else x
 
 
-# --- two matrices --------------------------------------------------------------------------------------------------
+# --- two matrices -------------------------------------------------------------------------------------------
 
 
 def _flag(attrs: Attrs, name: str) -> bool:
@@ -47,12 +46,16 @@ def _mat_mul_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     return [(dtype, (rows, columns))]
 
 
-def _need_equal(inner_a: int | None, inner_b: int | None, a: Tensor, b: Tensor, flip_a: bool, flip_b: bool) -> None:
+def _need_equal(
+    inner_a: int | None, inner_b: int | None, a: Tensor, b: Tensor, flip_a: bool, flip_b: bool
+) -> None:
     if inner_a is not None and inner_b is not None and inner_a != inner_b:
         first, second = (
             f"{'transposed ' if flip else ''}{text(t.dims)}" for t, flip in ((a, flip_a), (b, flip_b))
         )
-        raise ValueError(f"matrix sizes do not match: {first} times {second} needs {inner_a} to equal {inner_b}")
+        raise ValueError(
+            f"matrix sizes do not match: {first} times {second} needs {inner_a} to equal {inner_b}"
+        )
 
 
 def _mat_mul(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool) -> Array:
@@ -62,11 +65,9 @@ def _mat_mul(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool) -> Arr
 def _product(a: Array, b: Array) -> Array:
     """The product over the last two dimensions."""
     try:
-        return np.matmul(wide(a), wide(b)).astype(a.dtype, copy=False)
+        return np.asarray(np.matmul(wide(a), wide(b)), a.dtype)
     except ValueError:
-        raise InvalidArgumentError(
-            None, None, f"Matrix sizes do not match: {text(a.shape)} times {text(b.shape)}"
-        ) from None
+        raise invalid(f"Matrix sizes do not match: {text(a.shape)} times {text(b.shape)}") from None
 
 
 def _product_cost(node: Node) -> Cost:
@@ -78,7 +79,8 @@ def _product_cost(node: Node) -> Cost:
 
 
 def _mat_mul_gradient(node: Node, grad: Any) -> Sequence[Any]:
-    # With A and B as they enter the product, dA = G Bᵗ and dB = Aᵗ G; a transposed operand gets the transposed gradient.
+    # With A and B as they enter the product, dA = G Bᵗ and dB = Aᵗ G; a transposed operand gets the
+    # transposed gradient.
     a, b = node.inputs
     flip_a, flip_b = node.attrs["transpose_a"], node.attrs["transpose_b"]
     if flip_a:
@@ -95,7 +97,7 @@ def _mat_mul_gradient(node: Node, grad: Any) -> Sequence[Any]:
 define("MatMul", infer=_mat_mul_rule, reference=_mat_mul, gradient=_mat_mul_gradient, cost=_product_cost)
 
 
-# --- stacks of matrices --------------------------------------------------------------------------------------------
+# --- stacks of matrices -------------------------------------------------------------------------------------
 
 
 def _batch_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -127,7 +129,9 @@ def _batch_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [unbroadcast(t, g, g, None)[0] for t, g in ((x, grad_x), (y, grad_y))]
 
 
-define("BatchMatMulV2", infer=_batch_rule, reference=_batch_mat_mul, gradient=_batch_gradient, cost=_product_cost)
+define(
+    "BatchMatMulV2", infer=_batch_rule, reference=_batch_mat_mul, gradient=_batch_gradient, cost=_product_cost
+)
 
 
 def _batch(a: Tensor, b: Tensor, adj_x: bool, adj_y: bool, name: str | None = None) -> Tensor:
@@ -151,7 +155,8 @@ def matmul(
         a, b: numbers of one type, rank 2 or more.
         transpose_a, transpose_b: take the operand transposed.
         adjoint_a, adjoint_b: the same, since the types are real.
-        a_is_sparse, b_is_sparse: TensorFlow's hints that many entries are zero; accepted, they change nothing.
+        a_is_sparse, b_is_sparse: TensorFlow's hints that many entries are zero; accepted, they change
+            nothing.
 
     Raises:
         ValueError: the sizes do not fit, or both transpose and adjoint are asked of one operand.

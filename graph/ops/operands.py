@@ -1,7 +1,8 @@
 """Operands that say *how*: shapes, axes and indices, and the costs of ops that only move elements.
 
-TensorFlow passes a reshape's shape or a concat's axis as an input, so that it may be computed by the graph. Mostly it is a
-constant, and then shape rules can use it. The helpers here make such operands from what users write, and read them back.
+TensorFlow passes a reshape's shape or a concat's axis as an input, so that it may be computed by the graph.
+Mostly it is a constant, and then shape rules can use it. The helpers here make such operands from what users
+write, and read them back.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from ..build import TensorLike, constant, convert, graph_of
 from ..dtypes import DType, int32, int64
+from ..errors import InvalidArgumentError
 from ..node import Node, Tensor
 from ..opdef import Attrs, Cost, nbytes
 from ..shape import Dimension, Dims, TensorShape
@@ -24,13 +26,19 @@ Array = np.ndarray[Any, Any]
 INDEX_TYPES = (int32, int64)
 
 
+def invalid(message: str) -> InvalidArgumentError:
+    """The error for what only the running graph could notice; whoever runs the node adds which one it was."""
+    return InvalidArgumentError(None, None, message)
+
+
 def op_scope(name: str | None, default: str, *values: Any) -> AbstractContextManager[str]:
-    """The name scope of one op in the graph of its operands; gives the name that the op's own node then takes."""
+    """The name scope of one op in the graph of its operands; gives the name for the op's own node."""
     return graph_of(*values).op_scope(name or default)
 
 
 def index_operand(value: TensorLike, name: str) -> Tensor:
-    """A tensor of int32 or int64 for sizes, axes or indices: numbers, lists (tensors among them), a TensorShape.
+    """A tensor of int32 or int64 for sizes, axes or indices: numbers, lists (tensors among them), a
+    TensorShape.
 
     Raises:
         ValueError: a size in it is unknown. TypeError: not integers.
@@ -44,11 +52,16 @@ def index_operand(value: TensorLike, name: str) -> Tensor:
     if isinstance(value, (list, tuple)):
         value = [v.value if isinstance(v, Dimension) else v for v in value]
         if any(v is None for v in value):
-            raise ValueError(f"{name} {value} has an unknown size; use dt.shape(tensor) for sizes that only the running graph knows")
+            raise ValueError(
+                f"{name} {value} has an unknown size; use dt.shape(tensor) for sizes that only the running "
+                "graph knows"
+            )
         if not value:
             return constant(np.zeros(0, np.int32), name=name)  # an empty list would become float32
     elif value is None:
-        raise ValueError(f"{name} is not known; use dt.shape(tensor) for sizes that only the running graph knows")
+        raise ValueError(
+            f"{name} is not known; use dt.shape(tensor) for sizes that only the running graph knows"
+        )
     if isinstance(value, np.ndarray) and value.size == 0 and value.dtype.kind == "f":
         value = value.astype(np.int32)
     return convert(value, name=name)
@@ -94,9 +107,9 @@ def static_int(tensor: Tensor) -> int | None:
 
 
 def static_ints(tensor: Tensor) -> list[int] | None:
-    """The values of an integer vector, if all are known before the graph runs; a scalar counts as a vector of one."""
+    """The values of an integer vector (or scalar), if all are known before the graph runs."""
     value = static_value(tensor)
-    return None if value is None else [int(v) for v in np.ravel(value)]
+    return None if value is None else dims_of(value)
 
 
 def int_attr(attrs: Attrs, name: str) -> int:
@@ -116,7 +129,7 @@ def index_type_attr(attrs: Attrs, name: str) -> DType:
 
 
 def no_cost(node: Node) -> Cost:
-    """Nothing is computed and nothing moves: another view of the same elements, or a few numbers about them."""
+    """Nothing is computed and nothing moves: another view of the same elements, or facts about them."""
     return Cost(0.0, 0.0)
 
 
@@ -131,14 +144,15 @@ def write_cost(node: Node) -> Cost:
 
 
 def pick_cost(node: Node) -> Cost:
-    """No arithmetic; of the first input only as much moves as the outputs hold (slices, gathers), and the other inputs."""
+    """No arithmetic; of the first input moves only what the outputs hold, of the others everything."""
     outputs = sum(nbytes(t) for t in node.outputs)
     return Cost(0.0, float(2 * outputs + sum(nbytes(t) for t in node.inputs[1:])))
 
 
 def dims_of(value: Any) -> list[int]:
     """Sizes at run time, as Python ints, from a shape operand's array."""
-    return [int(v) for v in np.ravel(value)]
+    sizes: list[int] = np.ravel(value).tolist()
+    return sizes
 
 
 def known_rank(tensors: Sequence[Tensor]) -> int | None:

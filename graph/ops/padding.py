@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ..build import TensorLike, apply, convert
-from ..errors import InvalidArgumentError
 from ..node import Node, Tensor
 from ..opdef import Attrs, Output, define
 from ..shape import text
@@ -19,6 +18,7 @@ from .operands import (
     Array,
     dims_of,
     index_operand,
+    invalid,
     known_rank,
     move_cost,
     need_index,
@@ -28,7 +28,7 @@ from .operands import (
 )
 from .shapes import reshape, shape, transpose
 
-# --- tile ----------------------------------------------------------------------------------------------------------
+# --- tile ---------------------------------------------------------------------------------------------------
 
 
 def _tile_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -39,19 +39,27 @@ def _tile_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     if rank is None:
         return [(x.dtype.base, None)]
     if multiples.dims is not None and multiples.dims[0] not in (rank, None):
-        raise ValueError(f"multiples must have one number for each of the {rank} dimensions, not {multiples.dims[0]}")
+        raise ValueError(
+            f"multiples must have one number for each of the {rank} dimensions, not {multiples.dims[0]}"
+        )
     times = static_ints(multiples)
     if times is None or x.dims is None:
         return [(x.dtype.base, (None,) * rank)]
     if min(times, default=0) < 0:
         raise ValueError(f"multiples must not be negative: {times}")
-    return [(x.dtype.base, tuple(0 if m == 0 else None if d is None else d * m for d, m in zip(x.dims, times, strict=True)))]
+    return [
+        (
+            x.dtype.base,
+            tuple(0 if m == 0 else None if d is None else d * m for d, m in zip(x.dims, times, strict=True)),
+        )
+    ]
 
 
 def _tile(x: Array, multiples: Array) -> Array:
     if len(multiples) != x.ndim or (multiples < 0).any():
-        raise InvalidArgumentError(
-            None, None, f"multiples {multiples.tolist()} must have one number, not negative, for each dimension of {text(x.shape)}"
+        raise invalid(
+            f"multiples {multiples.tolist()} must have one number, not negative, for each dimension of "
+            f"{text(x.shape)}"
         )
     return np.tile(x, dims_of(multiples))
 
@@ -74,10 +82,12 @@ define("Tile", infer=_tile_rule, reference=_tile, gradient=_tile_gradient, cost=
 def tile(input: TensorLike, multiples: TensorLike, name: str | None = None) -> Tensor:
     """Repeat the whole tensor `multiples[i]` times along each dimension `i`."""
     with op_scope(name, "Tile", input, multiples) as scope:
-        return apply("Tile", (convert(input, name="input"), index_operand(multiples, "multiples")), None, scope)
+        return apply(
+            "Tile", (convert(input, name="input"), index_operand(multiples, "multiples")), None, scope
+        )
 
 
-# --- pad -----------------------------------------------------------------------------------------------------------
+# --- pad ----------------------------------------------------------------------------------------------------
 
 
 def _padded(x: Tensor, paddings: Tensor, sign: int = 1) -> Output:
@@ -89,7 +99,9 @@ def _padded(x: Tensor, paddings: Tensor, sign: int = 1) -> Output:
     if rank is None:
         return x.dtype.base, None
     if paddings.dims is not None and paddings.dims[0] not in (rank, None):
-        raise ValueError(f"paddings must have one row for each of the {rank} dimensions, not {paddings.dims[0]}")
+        raise ValueError(
+            f"paddings must have one row for each of the {rank} dimensions, not {paddings.dims[0]}"
+        )
     rows = static_value(paddings)
     if rows is None or x.dims is None:
         return x.dtype.base, (None,) * rank
@@ -116,8 +128,9 @@ def _pad_v2_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _pad_widths(x: Array, paddings: Array) -> list[tuple[int, int]]:
     if paddings.shape != (x.ndim, 2) or (paddings < 0).any():
-        raise InvalidArgumentError(
-            None, None, f"paddings {paddings.tolist()} must have one pair, not negative, for each dimension of {text(x.shape)}"
+        raise invalid(
+            f"paddings {paddings.tolist()} must have one pair, not negative, for each dimension of "
+            f"{text(x.shape)}"
         )
     return [(int(before), int(after)) for before, after in paddings]
 
@@ -167,16 +180,21 @@ def _mirror_pad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]
     if rows is not None and x.dims is not None:
         for i, (d, row) in enumerate(zip(x.dims, rows, strict=True)):
             if d is not None and max(row) > d - offset:
-                raise ValueError(f"paddings {[int(v) for v in row]} of dimension {i} reach beyond its mirror: its size is {d}")
+                raise ValueError(
+                    f"paddings {[int(v) for v in row]} of dimension {i} reach beyond its mirror: its size is "
+                    f"{d}"
+                )
     return [output]
 
 
 def _mirror_index(size: int, before: int, after: int, offset: int) -> Array:
     """For each position of a padded dimension, the input position that it shows."""
     if max(before, after) > size - offset:
-        raise InvalidArgumentError(None, None, f"paddings ({before}, {after}) reach beyond the mirror of a dimension of size {size}")
+        raise invalid(f"paddings ({before}, {after}) reach beyond the mirror of a dimension of size {size}")
     inner = np.arange(size)
-    return np.concatenate([inner[offset : offset + before][::-1], inner, inner[size - offset - after : size - offset][::-1]])
+    return np.concatenate(
+        [inner[offset : offset + before][::-1], inner, inner[size - offset - after : size - offset][::-1]]
+    )
 
 
 def _mirror_pad(x: Array, paddings: Array, *, mode: str) -> Array:
@@ -219,13 +237,18 @@ define(
 
 
 def pad(
-    tensor: TensorLike, paddings: TensorLike, mode: str = "CONSTANT", name: str | None = None, constant_values: TensorLike = 0
+    tensor: TensorLike,
+    paddings: TensorLike,
+    mode: str = "CONSTANT",
+    name: str | None = None,
+    constant_values: TensorLike = 0,
 ) -> Tensor:
     """Add elements around a tensor.
 
     Args:
         paddings: shape (rank, 2): how many before and after, for each dimension.
-        mode: "CONSTANT" (filled with `constant_values`), "REFLECT" (mirrored, without the edge) or "SYMMETRIC" (with it).
+        mode: "CONSTANT" (filled with `constant_values`), "REFLECT" (mirrored, without the edge) or
+            "SYMMETRIC" (with it).
 
     Raises:
         ValueError: paddings do not fit the rank, or reach beyond the mirror.
@@ -244,5 +267,9 @@ def pad(
         widths = index_operand(paddings, "paddings")
         if plain:
             return apply(op, (x, widths), None, scope)
-        return apply(op, (x, widths, convert(constant_values, name="constant_values", prefer=x.dtype.base)), None, scope)
-
+        return apply(
+            op,
+            (x, widths, convert(constant_values, name="constant_values", prefer=x.dtype.base)),
+            None,
+            scope,
+        )

@@ -1,4 +1,4 @@
-"""Ops that pass values on unchanged, or have no value at all: identity, gates for gradients and for order, checks, messages."""
+"""Ops that pass values on unchanged, or have none: identity, gates for gradients and order, checks."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ import numpy as np
 
 from ..build import TensorLike, apply, convert, graph_of, make
 from ..dtypes import bool_
-from ..errors import InvalidArgumentError
 from ..indexed_slices import IndexedSlices, map_values
 from ..node import Node, Tensor
 from ..opdef import Attrs, Output, Trait, define
 from ..shape import as_dims, compatible, text
 from ..state import Context
-from .operands import Array, need_rank, no_cost, op_scope
+from .operands import Array, invalid, need_rank, no_cost, op_scope
 
-# --- one value in, the same out ------------------------------------------------------------------------------------
+# --- one value in, the same out -----------------------------------------------------------------------------
 
 
 def _same_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -29,7 +28,9 @@ def _same_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _refuse_gradient(node: Node, grad: Any) -> Sequence[Any]:
     message = node.attrs.get("message")
-    raise LookupError(f"No gradient may pass '{node.name}' (made at {node.source})" + (f": {message}" if message else ""))
+    raise LookupError(
+        f"No gradient may pass '{node.name}' (made at {node.source})" + (f": {message}" if message else "")
+    )
 
 
 define("Identity", infer=_same_rule, reference=lambda x: x, gradient=lambda node, grad: [grad], cost=no_cost)
@@ -87,10 +88,12 @@ define(
 def placeholder_with_default(input: TensorLike, shape: Any, name: str | None = None) -> Tensor:
     """A tensor that may be fed, and else has the value of `input`; statically only `shape` is known of it."""
     with op_scope(name, "PlaceholderWithDefault", input) as scope:
-        return apply("PlaceholderWithDefault", (convert(input, name="input"),), {"shape": as_dims(shape)}, scope)
+        return apply(
+            "PlaceholderWithDefault", (convert(input, name="input"),), {"shape": as_dims(shape)}, scope
+        )
 
 
-# --- order ---------------------------------------------------------------------------------------------------------
+# --- order --------------------------------------------------------------------------------------------------
 
 define("NoOp", infer=lambda inputs, attrs: [], reference=lambda: (), cost=no_cost)
 
@@ -103,7 +106,8 @@ def no_op(name: str | None = None) -> Node:
 def group(*inputs: Any, name: str | None = None) -> Node:
     """A node that has run when all `inputs` have: nodes, tensors, variables, nested lists and dicts of those.
 
-    Inputs on several devices are first gathered device by device, so that one message per device says that all have run.
+    Inputs on several devices are first gathered device by device, so that one message per device says that
+    all have run.
     """
     nodes = [_node_of(x) for x in _flat(inputs)]
     if not nodes:
@@ -148,7 +152,7 @@ def _node_of(value: Any) -> Node:
     as_element = getattr(value, "_as_graph_element", None)
     if as_element is not None and not isinstance(value, IndexedSlices):
         element: Any = as_element()
-        return element if isinstance(element, Node) else element.op  # type: ignore[no-any-return]
+        return element if isinstance(element, Node) else element.op
     node = getattr(value, "op", None)
     if isinstance(node, Node):
         return node
@@ -156,7 +160,7 @@ def _node_of(value: Any) -> Node:
 
 
 def with_dependencies(dependencies: Sequence[Any], output_tensor: Any, name: str | None = None) -> Any:
-    """`output_tensor`, which has its value only after `dependencies` have run; on the device that makes it."""
+    """`output_tensor`, available only after `dependencies` have run; on the device that makes it."""
     graph = graph_of(output_tensor) if isinstance(output_tensor, Tensor) else output_tensor.graph
     node = _node_of(output_tensor)
     with (
@@ -168,7 +172,10 @@ def with_dependencies(dependencies: Sequence[Any], output_tensor: Any, name: str
 
 
 def tuple(tensors: Any, name: str | None = None, control_inputs: Sequence[Any] | None = None) -> list[Any]:
-    """The same tensors, each of which has its value only when all do (and `control_inputs` have run). None stays None."""
+    """The same tensors, each of which has its value only when all do (and `control_inputs` have run).
+
+    None stays None.
+    """
     waited = [_node_of(t) for t in tensors if t is not None]
     if not waited:
         raise ValueError("tuple needs at least one tensor")
@@ -178,11 +185,14 @@ def tuple(tensors: Any, name: str | None = None, control_inputs: Sequence[Any] |
         return [None if t is None else with_dependencies([gate], t) for t in tensors]
 
 
-# --- messages and checks -------------------------------------------------------------------------------------------
+# --- messages and checks ------------------------------------------------------------------------------------
 
 
 def shown(value: Array, summarize: int | None) -> str:
-    """The first elements of an array, row-major, as TensorFlow's Print shows them: `[1 2 3...]`. None: 3 of them; -1: all."""
+    """The first elements of an array, row-major, as TensorFlow's Print shows them: `[1 2 3...]`.
+
+    None: 3 of them; -1: all.
+    """
     limit = 3 if summarize is None else summarize
     flat = np.ravel(value)
     head = flat if limit < 0 else flat[:limit]
@@ -203,7 +213,9 @@ def _print_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     return [(inputs[0].dtype.base, inputs[0].dims)]
 
 
-def _print(context: Context, x: Array, *data: Array, message: str, first_n: int, summarize: int | None) -> Array:
+def _print(
+    context: Context, x: Array, *data: Array, message: str, first_n: int, summarize: int | None
+) -> Array:
     if first_n < 0 or context.run_number() < first_n:
         print(message + "".join(shown(d, summarize) for d in data), file=sys.stderr, flush=True)
     return x
@@ -227,7 +239,8 @@ def Print(
     summarize: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """`input_` unchanged; when it is computed, the values of `data` are printed to the standard error of the task that runs it.
+    """`input_` unchanged; when it is computed, the values of `data` are printed to the standard error of the
+    task that runs it.
 
     Args:
         message: printed in front.
@@ -237,7 +250,11 @@ def Print(
     with op_scope(name, "Print", input_, data) as scope:
         x = convert(input_, name="input")
         shown_tensors = [convert(d, name=f"data_{i}") for i, d in enumerate(data)]
-        attrs = {"message": message or "", "first_n": -1 if first_n is None else int(first_n), "summarize": summarize}
+        attrs = {
+            "message": message or "",
+            "first_n": -1 if first_n is None else int(first_n),
+            "summarize": summarize,
+        }
         return apply("Print", (x, *shown_tensors), attrs, scope)
 
 
@@ -253,7 +270,7 @@ def _assert_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _assert(context: Context, condition: Array, *data: Array, summarize: int | None) -> Sequence[Array]:
     if not condition:
-        raise InvalidArgumentError(None, None, "assertion failed: " + " ".join(shown(d, summarize) for d in data))
+        raise invalid("assertion failed: " + " ".join(shown(d, summarize) for d in data))
     return ()
 
 
@@ -263,10 +280,16 @@ define("Assert", infer=_assert_rule, reference=_assert, traits=Trait.STATEFUL, d
 def Assert(
     condition: TensorLike, data: Sequence[TensorLike], summarize: int | None = None, name: str | None = None
 ) -> Node:
-    """A node that fails its step with InvalidArgumentError, showing `data`, unless `condition` (a bool scalar) holds.
+    """A node that fails its step with InvalidArgumentError, showing `data`, unless `condition` (a bool
+    scalar) holds.
 
     It must run to check anything: make what depends on it wait, with `control_dependencies([Assert(...)])`.
     """
     with op_scope(name, "Assert", condition, data):
         wanted = convert(condition, bool_, name="condition")
-        return make("Assert", (wanted, *(convert(d, name=f"data_{i}") for i, d in enumerate(data))), {"summarize": summarize}, "Assert")
+        return make(
+            "Assert",
+            (wanted, *(convert(d, name=f"data_{i}") for i, d in enumerate(data))),
+            {"summarize": summarize},
+            "Assert",
+        )

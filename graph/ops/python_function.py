@@ -1,8 +1,9 @@
 """Python functions as nodes: `py_func`, `numpy_function`, `py_function`.
 
-A function cannot travel: nothing that arrives in a message is ever evaluated. So the function stays in a table of the process that
-built the graph, and the node carries only a token for it, and the nonce of that process. Where the nonce is another process's,
-running the node is an error that says so. The placer keeps these nodes on the client's own task (trait HOST_ONLY).
+A function cannot travel: nothing that arrives in a message is ever evaluated. So the function stays in a
+table of the process that built the graph, and the node carries only a token for it, and the nonce of that
+process. Where the nonce is another process's, running the node is an error that says so. The placer keeps
+these nodes on the client's own task (trait HOST_ONLY).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ..errors import (
 )
 from ..node import Node, Tensor
 from ..opdef import Attrs, Output, Trait, define
-from .operands import Array, op_scope
+from .operands import Array, invalid, op_scope
 
 _functions: dict[str, Callable[..., Any]] = {}
 _nonce: list[tuple[int, str]] = []  # (process id, nonce): a forked child is another process
@@ -49,7 +50,7 @@ def _register(function: Callable[..., Any], graph: Any) -> str:
     return token
 
 
-class EagerArray(np.ndarray):  # type: ignore[type-arg]
+class EagerArray(np.ndarray[Any, Any]):
     """What a `py_function` gets: an array that also answers `.numpy()`, as TensorFlow's eager tensors do."""
 
     def numpy(self) -> Array:
@@ -70,11 +71,10 @@ def _rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 def _call(inputs: Sequence[Array], token: str, process: str, types: Sequence[DType], eager: bool) -> Any:
     function = _functions.get(token) if process == process_nonce() else None
     if function is None:
-        raise InvalidArgumentError(
-            None,
-            None,
-            "A Python function runs only in the client's own process, where its graph was built, and this is another one. "
-            "Put the node on the client's task, or feed what the function computes.",
+        raise invalid(
+            "A Python function runs only in the client's own process, where its graph was built, and this is "
+            "another one. "
+            "Put the node on the client's task, or feed what the function computes."
         )
     # Copies, so that the function may do with them what it likes.
     arguments = [np.array(x).view(EagerArray) if eager else np.array(x) for x in inputs]
@@ -87,16 +87,21 @@ def _call(inputs: Sequence[Array], token: str, process: str, types: Sequence[DTy
         raise error(None, None, f"{type(e).__name__}: {e}\n{traceback.format_exc()}") from e
     results = _as_results(result, len(types))
     if len(results) != len(types):
-        raise InvalidArgumentError(None, None, f"The Python function returned {len(results)} values, Tout asks for {len(types)}")
+        raise invalid(f"The Python function returned {len(results)} values, Tout asks for {len(types)}")
     arrays = [_as_array(r, t, i) for i, (r, t) in enumerate(zip(results, types, strict=True))]
     return arrays[0] if len(arrays) == 1 else tuple(arrays)
 
 
 def _as_results(result: Any, wanted: int) -> list[Any]:
-    """What a function returned as a list. For one wanted value a list of numbers is that value, a list of one array is not."""
+    """What a function returned as a list.
+
+    For one wanted value a list of numbers is that value, a list of one array is not.
+    """
     if wanted == 0:
         return []  # what a function called for its effect returns does not matter
-    if isinstance(result, (tuple, list)) and (wanted > 1 or (len(result) == 1 and isinstance(result[0], np.ndarray))):
+    if isinstance(result, (tuple, list)) and (
+        wanted > 1 or (len(result) == 1 and isinstance(result[0], np.ndarray))
+    ):
         return list(result)
     return [result]
 
@@ -119,13 +124,16 @@ def _as_array(value: Any, dtype: DType, i: int) -> Array:
             out[at] = item.encode() if isinstance(item, str) else item
         return out
     if isinstance(value, (np.ndarray, np.generic)) and array.dtype != dtype.np:
-        raise InvalidArgumentError(None, None, f"{i}-th value returned by the Python function is {array.dtype}, but expects {dtype.name}")
+        raise invalid(
+            f"{i}-th value returned by the Python function is {array.dtype}, but expects {dtype.name}"
+        )
     return array.astype(dtype.np)
 
 
 def _no_gradient(node: Node, *grads: Any) -> Sequence[Any]:
     raise LookupError(
-        f"py_function '{node.name}' (made at {node.source}) has no gradient: what a Python function does is not known. "
+        f"py_function '{node.name}' (made at {node.source}) has no gradient: what a Python function does is "
+        "not known. "
         "Write it with graph ops, or wrap its inputs in stop_gradient"
     )
 
@@ -169,21 +177,26 @@ def _python_node(op: str, func: Callable[..., Any], inp: Any, Tout: Any, name: s
     return list(node.outputs) if several else node.outputs[0]
 
 
-def py_func(func: Callable[..., Any], inp: Any, Tout: Any, stateful: bool = True, name: str | None = None) -> Any:
+def py_func(
+    func: Callable[..., Any], inp: Any, Tout: Any, stateful: bool = True, name: str | None = None
+) -> Any:
     """Call a Python function with NumPy arrays in each step, in the process that built the graph.
 
     Args:
-        func: takes one array per input; returns an array (or number), or a list of them. It must not modify the graph.
+        func: takes one array per input; returns an array (or number), or a list of them. It must not modify
+            the graph.
         inp: list of tensors.
         Tout: element type, or list of element types, of what it returns.
-        stateful: False promises that equal inputs give equal outputs, so that a call may be merged or left out.
+        stateful: False promises that equal inputs give equal outputs, so that a call may be merged or left
+            out.
 
     Returns:
-        A tensor, or a list of tensors when `Tout` is a list; of unknown shape. The node, when `Tout` is an empty list.
+        A tensor, or a list of tensors when `Tout` is a list; of unknown shape. The node, when `Tout` is an
+        empty list.
 
     Raises:
-        InvalidArgumentError: the function returned other types, or runs in another process; errors of the function arrive as
-            errors of the step. No gradient flows through it.
+        InvalidArgumentError: the function returned other types, or runs in another process; errors of the
+            function arrive as errors of the step. No gradient flows through it.
     """
     return _python_node("PyFunc" if stateful else "PyFuncStateless", func, inp, Tout, name)
 
@@ -198,4 +211,3 @@ def numpy_function(
 def py_function(func: Callable[..., Any], inp: Any, Tout: Any, name: str | None = None) -> Any:
     """`py_func` whose arrays also answer `.numpy()`. Asking for a gradient through it raises LookupError."""
     return _python_node("EagerPyFunc", func, inp, Tout, name)
-

@@ -1,4 +1,4 @@
-"""Asking for shapes and changing them: the elements stay as they are, only their arrangement is seen in another way."""
+"""Asking for shapes and changing them: the elements stay, only their arrangement is seen in another way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 
 from ..build import TensorLike, apply, constant, convert
 from ..dtypes import as_dtype, int32
-from ..errors import InvalidArgumentError
 from ..node import Node, Tensor
 from ..opdef import Attrs, Output, Trait, define
 from ..shape import Dims, TensorShape, as_dims, broadcast, compatible, element_count, is_static, merge, text
@@ -21,6 +20,7 @@ from .operands import (
     dims_of,
     index_operand,
     index_type_attr,
+    invalid,
     move_cost,
     need_index,
     need_rank,
@@ -32,7 +32,7 @@ from .operands import (
     write_cost,
 )
 
-# --- questions about a shape ---------------------------------------------------------------------------------------
+# --- questions about a shape --------------------------------------------------------------------------------
 
 
 def _shape_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -74,7 +74,10 @@ define(
 
 
 def shape(input: TensorLike, name: str | None = None, out_type: Any = int32) -> Tensor:
-    """The shape at run time: a vector of `out_type` (int32 or int64). A Const when the static shape is complete."""
+    """The shape at run time: a vector of `out_type` (int32 or int64).
+
+    A Const when the static shape is complete.
+    """
     with op_scope(name, "Shape", input) as scope:
         x = convert(input, name="input")
         dtype = as_dtype(out_type)
@@ -89,7 +92,10 @@ def shape_n(input: Sequence[TensorLike], out_type: Any = int32, name: str | None
 
 
 def size(input: TensorLike, name: str | None = None, out_type: Any = int32) -> Tensor:
-    """The number of elements at run time: a scalar of `out_type`. A Const when the static shape is complete."""
+    """The number of elements at run time: a scalar of `out_type`.
+
+    A Const when the static shape is complete.
+    """
     with op_scope(name, "Size", input) as scope:
         x = convert(input, name="input")
         dtype = as_dtype(out_type)
@@ -108,14 +114,15 @@ def rank(input: TensorLike, name: str | None = None) -> Tensor:
         return apply("Rank", (x,), None, scope)
 
 
-# --- reshape -------------------------------------------------------------------------------------------------------
+# --- reshape ------------------------------------------------------------------------------------------------
 
 
 def _reshape_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     x, wanted = inputs
     need_index(wanted, "shape")
     need_rank(wanted.dims, 1, "shape")
-    exact = static_ints(wanted)
+    # Whether a -1 of a computed shape is one too many is for the running graph to see.
+    exact = static_ints(wanted) if wanted.op.type == "Const" else None
     if exact is not None and (min(exact, default=0) < -1 or exact.count(-1) > 1):
         raise ValueError(f"shape {exact} must hold sizes, and -1 at most once")
     dims = static_dims(wanted)
@@ -137,8 +144,8 @@ def _reshape(x: Array, wanted: Array) -> Array:
     try:
         return np.reshape(x, sizes)
     except ValueError:
-        raise InvalidArgumentError(
-            None, None, f"Cannot reshape a tensor of shape {text(x.shape)}, with {x.size} elements, to {sizes}"
+        raise invalid(
+            f"Cannot reshape a tensor of shape {text(x.shape)}, with {x.size} elements, to {sizes}"
         ) from None
 
 
@@ -157,13 +164,14 @@ def reshape(tensor: TensorLike, shape: TensorLike, name: str | None = None) -> T
         shape: vector of int32 or int64. One size may be -1: it becomes what the number of elements asks for.
 
     Raises:
-        ValueError: the numbers of elements differ (InvalidArgumentError when only the running graph can know).
+        ValueError: the numbers of elements differ (InvalidArgumentError when only the running graph can
+            know).
     """
     with op_scope(name, "Reshape", tensor, shape) as scope:
         return apply("Reshape", (convert(tensor, name="tensor"), index_operand(shape, "shape")), None, scope)
 
 
-# --- dimensions of size 1 ------------------------------------------------------------------------------------------
+# --- dimensions of size 1 -----------------------------------------------------------------------------------
 
 
 def _expand_dims_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -196,7 +204,10 @@ define(
 def expand_dims(
     input: TensorLike, axis: TensorLike = None, name: str | None = None, dim: TensorLike = None
 ) -> Tensor:
-    """Insert a dimension of size 1 before `axis`; -1 inserts it at the end. `dim` is TF1's old name of `axis`."""
+    """Insert a dimension of size 1 before `axis`; -1 inserts it at the end.
+
+    `dim` is TF1's old name of `axis`.
+    """
     axis = _one_of("axis", axis, "dim", dim)
     if axis is None:
         raise ValueError("expand_dims needs an axis")
@@ -222,18 +233,19 @@ def _squeeze(x: Array, *, squeeze_dims: tuple[int, ...]) -> Array:
     try:
         return np.squeeze(x, tuple(squeeze_dims) or None)
     except ValueError:
-        raise InvalidArgumentError(
-            None, None, f"Cannot squeeze dimensions {list(squeeze_dims)} of shape {text(x.shape)}: all must have size 1"
+        raise invalid(
+            f"Cannot squeeze dimensions {list(squeeze_dims)} of shape {text(x.shape)}: all must have size 1"
         ) from None
 
 
 define("Squeeze", infer=_squeeze_rule, reference=_squeeze, gradient=_back_to_input_shape, cost=no_cost)
 
 
-def squeeze(
-    input: TensorLike, axis: Any = None, name: str | None = None, squeeze_dims: Any = None
-) -> Tensor:
-    """Remove dimensions of size 1: those in `axis` (int or list of ints), or all. `squeeze_dims` is TF1's old name of `axis`."""
+def squeeze(input: TensorLike, axis: Any = None, name: str | None = None, squeeze_dims: Any = None) -> Tensor:
+    """Remove dimensions of size 1: those in `axis` (int or list of ints), or all.
+
+    `squeeze_dims` is TF1's old name of `axis`.
+    """
     axis = _one_of("axis", axis, "squeeze_dims", squeeze_dims)
     axes = () if axis is None else tuple(int(a) for a in np.ravel(axis))
     with op_scope(name, "Squeeze", input) as scope:
@@ -247,7 +259,7 @@ def _one_of(new: str, value: Any, old: str, old_value: Any) -> Any:
     return old_value if value is None else value
 
 
-# --- broadcasting --------------------------------------------------------------------------------------------------
+# --- broadcasting -------------------------------------------------------------------------------------------
 
 
 def _broadcast_to_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -266,7 +278,7 @@ def _broadcast_to(x: Array, wanted: Array) -> Array:
     try:
         return np.broadcast_to(x, sizes)
     except ValueError:
-        raise InvalidArgumentError(None, None, f"Shape {text(x.shape)} cannot be broadcast to {sizes}") from None
+        raise invalid(f"Shape {text(x.shape)} cannot be broadcast to {sizes}") from None
 
 
 def _broadcast_to_gradient(node: Node, grad: Any) -> Sequence[Any]:
@@ -275,14 +287,20 @@ def _broadcast_to_gradient(node: Node, grad: Any) -> Sequence[Any]:
 
 
 define(
-    "BroadcastTo", infer=_broadcast_to_rule, reference=_broadcast_to, gradient=_broadcast_to_gradient, cost=move_cost
+    "BroadcastTo",
+    infer=_broadcast_to_rule,
+    reference=_broadcast_to,
+    gradient=_broadcast_to_gradient,
+    cost=move_cost,
 )
 
 
 def broadcast_to(input: TensorLike, shape: TensorLike, name: str | None = None) -> Tensor:
     """Repeat along dimensions of size 1, and along new leading ones, up to `shape` (NumPy's rule)."""
     with op_scope(name, "BroadcastTo", input, shape) as scope:
-        return apply("BroadcastTo", (convert(input, name="input"), index_operand(shape, "shape")), None, scope)
+        return apply(
+            "BroadcastTo", (convert(input, name="input"), index_operand(shape, "shape")), None, scope
+        )
 
 
 def _ensure_shape_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -292,7 +310,7 @@ def _ensure_shape_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Outpu
 
 def _ensure_shape(x: Array, *, shape: Dims) -> Array:
     if not compatible(x.shape, as_dims(shape)):
-        raise InvalidArgumentError(None, None, f"The value has shape {text(x.shape)}; ensure_shape asks for {text(shape)}")
+        raise invalid(f"The value has shape {text(x.shape)}; ensure_shape asks for {text(shape)}")
     return x
 
 
@@ -306,12 +324,12 @@ define(
 
 
 def ensure_shape(x: TensorLike, shape: Any, name: str | None = None) -> Tensor:
-    """`x`, whose shape is checked when the graph runs; statically it is known to have `shape` from here on."""
+    """`x`, whose shape is checked when the graph runs and known to be `shape` from here on."""
     with op_scope(name, "EnsureShape", x) as scope:
         return apply("EnsureShape", (convert(x, name="input"),), {"shape": as_dims(shape)}, scope)
 
 
-# --- order of dimensions -------------------------------------------------------------------------------------------
+# --- order of dimensions ------------------------------------------------------------------------------------
 
 
 def _transpose_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -331,7 +349,7 @@ def _transpose_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 def _transpose(x: Array, perm: Array) -> Array:
     order = dims_of(perm)
     if sorted(order) != list(range(x.ndim)):
-        raise InvalidArgumentError(None, None, f"perm {order} is not a permutation of the {x.ndim} dimensions of {text(x.shape)}")
+        raise invalid(f"perm {order} is not a permutation of the {x.ndim} dimensions of {text(x.shape)}")
     return np.transpose(x, order)
 
 
@@ -375,7 +393,7 @@ def _invert_permutation_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence
 def _invert_permutation(x: Array) -> Array:
     inverse = np.argsort(x, kind="stable").astype(x.dtype)
     if not np.array_equal(x[inverse], np.arange(x.size)):
-        raise InvalidArgumentError(None, None, f"{x.tolist()} is not a permutation of 0 to {x.size - 1}")
+        raise invalid(f"{x.tolist()} is not a permutation of 0 to {x.size - 1}")
     return inverse
 
 
@@ -392,10 +410,9 @@ def invert_permutation(x: TensorLike, name: str | None = None) -> Tensor:
         return apply("InvertPermutation", (tensor,), None, scope)
 
 
-# --- broadcasting of shapes ----------------------------------------------------------------------------------------
+# --- broadcasting of shapes ---------------------------------------------------------------------------------
 
 
 def broadcast_static_shape(shape_x: Any, shape_y: Any) -> TensorShape:
     """The TensorShape that two static shapes broadcast to; ValueError when they do not fit."""
     return TensorShape(broadcast(as_dims(shape_x), as_dims(shape_y)))
-

@@ -1,9 +1,10 @@
 """Slices: `t[1:, ..., None, -1]`, and the two ops behind them.
 
-A `StridedSlice` carries its slice specs as three vectors (begin, end, strides) and five bit masks, TensorFlow's encoding: bit `i`
-of a mask says something about spec `i`: its begin or end is left out, it is an ellipsis, it inserts a new axis, or it is one
-index that drops its axis. Python's own indexing has all of these, so an encoding is turned back into a Python index
-(`python_index`), from which NumPy computes values and the shape rule computes sizes.
+A `StridedSlice` carries its slice specs as three vectors (begin, end, strides) and five bit masks,
+TensorFlow's encoding: bit `i` of a mask says something about spec `i`: its begin or end is left out, it is an
+ellipsis, it inserts a new axis, or it is one index that drops its axis. Python's own indexing has all of
+these, so an encoding is turned back into a Python index (`python_index`), from which NumPy computes values
+and the shape rule computes sizes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import numpy as np
 
 from ..build import TensorLike, apply, constant, convert
 from ..dtypes import bool_, int32, int64
-from ..errors import InvalidArgumentError
 from ..node import Node, Tensor, operators
 from ..opdef import Attrs, Output, define
 from ..shape import Dimension, Dims, compatible, text
@@ -30,6 +30,7 @@ from .operands import (
     dims_of,
     index_operand,
     int_attr,
+    invalid,
     need_index,
     need_rank,
     no_cost,
@@ -41,7 +42,7 @@ from .operands import (
 from .padding import pad
 from .shapes import shape
 
-# --- slice: begin and size -----------------------------------------------------------------------------------------
+# --- slice: begin and size ----------------------------------------------------------------------------------
 
 
 def _slice_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -50,7 +51,9 @@ def _slice_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     for t, what in ((begin, "begin"), (size, "size")):
         need_index(t, what)
         need_rank(t.dims, 1, what)
-    lengths = {t.dims[0] for t in (begin, size) if t.dims is not None} | ({len(x.dims)} if x.dims is not None else set())
+    lengths = {t.dims[0] for t in (begin, size) if t.dims is not None} | (
+        {len(x.dims)} if x.dims is not None else set()
+    )
     lengths.discard(None)
     if len(lengths) > 1:
         raise ValueError(f"begin and size must have one number for each dimension of {text(x.dims)}")
@@ -80,7 +83,7 @@ def _slice(x: Array, begin: Array, size: Array) -> Array:
         counts = [d - b if s == -1 else s for b, s, d in zip(starts, counts, x.shape, strict=True)]
         if all(b >= 0 and s >= 0 and b + s <= d for b, s, d in zip(starts, counts, x.shape, strict=True)):
             return x[tuple(py_slice(b, b + s) for b, s in zip(starts, counts, strict=True))]
-    raise InvalidArgumentError(None, None, f"Slice of {dims_of(size)} from {starts} does not lie in shape {text(x.shape)}")
+    raise invalid(f"Slice of {dims_of(size)} from {starts} does not lie in shape {text(x.shape)}")
 
 
 def _slice_gradient(node: Node, grad: Any) -> Sequence[Any]:
@@ -95,21 +98,23 @@ define("Slice", infer=_slice_rule, reference=_slice, gradient=_slice_gradient, c
 
 
 def slice(input_: TensorLike, begin: TensorLike, size: TensorLike, name: str | None = None) -> Tensor:
-    """The block of `size[i]` elements from `begin[i]` on, in each dimension `i`; a size of -1 means all that follow."""
+    """The block of `size[i]` elements from `begin[i]` on, in each dimension `i`; -1 means all that follow."""
     with op_scope(name, "Slice", input_, begin, size) as scope:
         x = convert(input_, name="input")
         first, count = index_operand(begin, "begin"), index_operand(size, "size")
         return apply("Slice", (x, first, count), None, scope)
 
 
-# --- strided slices: the encoding ----------------------------------------------------------------------------------
+# --- strided slices: the encoding ---------------------------------------------------------------------------
 
 Index: TypeAlias = "int | py_slice | EllipsisType | None"
 
 MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
 
 
-def python_index(begin: Sequence[int], end: Sequence[int], strides: Sequence[int], masks: Attrs) -> tuple[Index, ...]:
+def python_index(
+    begin: Sequence[int], end: Sequence[int], strides: Sequence[int], masks: Attrs
+) -> tuple[Index, ...]:
     """The Python index that an encoded strided slice means.
 
     >>> python_index([0, 1], [0, 2], [1, 1], {"ellipsis_mask": 1, "shrink_axis_mask": 2})
@@ -129,8 +134,8 @@ def python_index(begin: Sequence[int], end: Sequence[int], strides: Sequence[int
         else:
             if step == 0:
                 raise ValueError(f"strides[{i}] must not be zero")
-            out.append(py_slice(None if masks.get("begin_mask", 0) >> i & 1 else int(first),
-                               None if masks.get("end_mask", 0) >> i & 1 else int(last), int(step)))  # fmt: skip
+            from_start, to_end = (masks.get(m, 0) >> i & 1 for m in ("begin_mask", "end_mask"))
+            out.append(py_slice(None if from_start else int(first), None if to_end else int(last), int(step)))
     return tuple(out)
 
 
@@ -143,7 +148,8 @@ def _kind(masks: Attrs, i: int) -> str:
 
 
 def _sliced_dims(dims: Dims, count: int, masks: Attrs, index: tuple[Index, ...] | None) -> Dims:
-    """The shape of a strided slice of `count` specs; `index` is None while begin, end and strides are not all known.
+    """The shape of a strided slice of `count` specs; `index` is None while begin, end and strides are not all
+    known.
 
     Raises:
         ValueError: more specs than dimensions, or an index outside of its dimension.
@@ -182,7 +188,8 @@ def _slice_size(spec: py_slice, size: int | None) -> int | None:
     """How many elements a Python slice takes of a dimension, None if that depends on an unknown size."""
     if size is not None:
         return len(range(*spec.indices(size)))
-    # Two ends counted from the same side never take more than what lies between them; only none at all is certain.
+    # Two ends counted from the same side never take more than what lies between them; only none at all is
+    # certain.
     if spec.start is not None and spec.stop is not None and (spec.start < 0) == (spec.stop < 0):
         return 0 if len(range(spec.start, spec.stop, spec.step)) == 0 else None
     return None
@@ -210,7 +217,9 @@ def _strided_slice_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Outp
     count = _need_encoding((begin, end, strides), attrs)
     if count is None:
         return [(x.dtype.base, None)]
-    return [(x.dtype.base, _sliced_dims(x.dims, count, attrs, _static_index(begin, end, strides, count, attrs)))]
+    return [
+        (x.dtype.base, _sliced_dims(x.dims, count, attrs, _static_index(begin, end, strides, count, attrs)))
+    ]
 
 
 def _static_index(
@@ -222,7 +231,8 @@ def _static_index(
         return None
     if known[0] is not None and known[1] is not None:
         return python_index(known[0], known[1], known[2], masks)
-    # Where an end is masked out, only its other end matters: `t[:n]` with a tensor n still has full slices around it.
+    # Where an end is masked out, only its other end matters: `t[:n]` with a tensor n still has full slices
+    # around it.
     firsts, lasts = _partial(begin, count), _partial(end, count)
     out: list[Index] = []
     for i, step in enumerate(known[2]):
@@ -239,7 +249,7 @@ def _static_index(
 
 
 def _partial(vector: Tensor, count: int) -> list[int | None]:
-    """The numbers in a vector that are known: those of a Const, or the constants among the inputs of a Pack."""
+    """The numbers in a vector that are known: those of a Const, or constants among the inputs of a Pack."""
     exact = static_ints(vector)
     if exact is not None:
         return list(exact)
@@ -248,13 +258,15 @@ def _partial(vector: Tensor, count: int) -> list[int | None]:
     return [None] * count
 
 
-def _checked_index(dims: tuple[int, ...], begin: Array, end: Array, strides: Array, masks: Attrs) -> tuple[Index, ...]:
+def _checked_index(
+    dims: tuple[int, ...], begin: Array, end: Array, strides: Array, masks: Attrs
+) -> tuple[Index, ...]:
     """The Python index, checked against a complete shape."""
     try:
         index = python_index(dims_of(begin), dims_of(end), dims_of(strides), masks)
         _sliced_dims(dims, len(index), masks, index)
     except ValueError as e:
-        raise InvalidArgumentError(None, None, f"Cannot slice shape {text(dims)}: {e}") from None
+        raise invalid(f"Cannot slice shape {text(dims)}: {e}") from None
     return index
 
 
@@ -270,7 +282,13 @@ def _strided_slice_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [back, None, None, None]
 
 
-define("StridedSlice", infer=_strided_slice_rule, reference=_strided_slice, gradient=_strided_slice_gradient, cost=no_cost)
+define(
+    "StridedSlice",
+    infer=_strided_slice_rule,
+    reference=_strided_slice,
+    gradient=_strided_slice_gradient,
+    cost=no_cost,
+)
 
 
 def _strided_slice_grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -285,7 +303,9 @@ def _strided_slice_grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence
     return [(grad.dtype.base, dims)]
 
 
-def _strided_slice_grad(wanted: Array, begin: Array, end: Array, strides: Array, grad: Array, **masks: int) -> Array:
+def _strided_slice_grad(
+    wanted: Array, begin: Array, end: Array, strides: Array, grad: Array, **masks: int
+) -> Array:
     dims = tuple(dims_of(wanted))
     out = np.zeros(dims, grad.dtype)
     out[_checked_index(dims, begin, end, strides, masks)] = grad
@@ -293,7 +313,13 @@ def _strided_slice_grad(wanted: Array, begin: Array, end: Array, strides: Array,
 
 
 def _strided_slice_grad_gradient(node: Node, grad: Any) -> Sequence[Any]:
-    return [None, None, None, None, apply("StridedSlice", (convert(grad), *node.inputs[1:4]), dict(node.attrs))]
+    return [
+        None,
+        None,
+        None,
+        None,
+        apply("StridedSlice", (convert(grad), *node.inputs[1:4]), dict(node.attrs)),
+    ]
 
 
 define(
@@ -326,7 +352,9 @@ def strided_slice(
         new_axis_mask: bit `i` set: spec `i` inserts a dimension of size 1.
         shrink_axis_mask: bit `i` set: spec `i` takes the one index `begin[i]` and drops the dimension.
     """
-    masks = dict(zip(MASKS, (begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask), strict=True))
+    masks = dict(
+        zip(MASKS, (begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask), strict=True)
+    )
     with op_scope(name, "StridedSlice", input_, begin, end, strides) as scope:
         x = convert(input_, name="input")
         first, last = index_operand(begin, "begin"), index_operand(end, "end")
@@ -339,7 +367,7 @@ def strided_slice(
         return apply("StridedSlice", (x, first, last, step), masks, scope)
 
 
-# --- strided slices: what users write ------------------------------------------------------------------------------
+# --- strided slices: what users write -----------------------------------------------------------------------
 
 
 def _number(value: Any, key: Any) -> Any:
@@ -360,23 +388,27 @@ def _number(value: Any, key: Any) -> Any:
         return cast(value, int64 if value.dtype.size > 2 else int32)
     if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "iu":
         return int(value)
-    raise TypeError(f"Only ints, slices, ..., None (dt.newaxis), integer scalar tensors and boolean masks can index a tensor, not {key!r}; "
-                    "use dt.gather or dt.gather_nd for lists of indices")  # fmt: skip
+    raise TypeError(
+        "Ints, slices, ..., None (dt.newaxis), integer scalar tensors and boolean masks can index a tensor, "
+        f"not {key!r}; use dt.gather or dt.gather_nd for lists of indices"
+    )
 
 
 def _is_mask(key: Any) -> bool:
-    return (isinstance(key, Tensor) and key.dtype.base is bool_) or (isinstance(key, np.ndarray) and key.dtype == bool)
+    return (isinstance(key, Tensor) and key.dtype.base is bool_) or (
+        isinstance(key, np.ndarray) and key.dtype == bool
+    )
 
 
 def getitem(tensor: Any, key: Any) -> Tensor:
-    """`tensor[key]`, with NumPy's meaning: ints, slices with steps, `...`, `None`, negative numbers, integer scalar tensors in all
-    these places; or one boolean mask.
+    """`tensor[key]`, with NumPy's meaning: ints, slices with steps, `...`, `None`, negative numbers, integer
+    scalar tensors in all these places; or one boolean mask.
 
     Raises:
         TypeError: another kind of index. ValueError: an index out of bounds, too many indices, a step of 0.
     """
     if _is_mask(key):
-        from .segments import boolean_mask
+        from .partitions import boolean_mask
 
         return boolean_mask(tensor, key)
     begin: list[Any] = []

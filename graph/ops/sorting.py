@@ -9,7 +9,6 @@ import numpy as np
 
 from ..build import TensorLike, apply, constant, convert, make
 from ..dtypes import FLOATS, NUMBERS, as_dtype, bool_, float32, int32
-from ..errors import InvalidArgumentError
 from ..node import Node, Tensor
 from ..opdef import Attrs, Cost, Output, define
 from ..opdef import size as static_size
@@ -20,6 +19,7 @@ from .operands import (
     Array,
     index_operand,
     index_type_attr,
+    invalid,
     move_cost,
     need_index,
     need_rank,
@@ -37,7 +37,7 @@ def _sort_cost(node: Node) -> Cost:
     return Cost(_LOG_SIZE * static_size(node.inputs[0]), move_cost(node).bytes)
 
 
-# --- the k largest -------------------------------------------------------------------------------------------------
+# --- the k largest ------------------------------------------------------------------------------------------
 
 
 class TopK(NamedTuple):
@@ -69,7 +69,7 @@ def _top_k_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _descending(x: Array) -> Array:
-    """Positions along the last axis from the largest entry to the smallest; equal entries in order of position."""
+    """Positions along the last axis from the largest entry to the smallest; equal ones in order of place."""
     # A stable ascending sort of the reversed row, read backwards.
     backwards = np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1]
     return np.asarray(x.shape[-1] - 1 - backwards)
@@ -77,7 +77,7 @@ def _descending(x: Array) -> Array:
 
 def _top_k(x: Array, k: Array, *, sorted: bool) -> tuple[Array, Array]:
     if not 0 <= k <= x.shape[-1]:
-        raise InvalidArgumentError(None, None, f"k is {int(k)}, but the last dimension of {text(x.shape)} has {x.shape[-1]} entries")
+        raise invalid(f"k is {int(k)}, but the last dimension of {text(x.shape)} has {x.shape[-1]} entries")
     at = _descending(x)[..., : int(k)]
     return np.take_along_axis(x, at, -1), at.astype(np.int32)
 
@@ -104,20 +104,22 @@ define("TopKV2", infer=_top_k_rule, reference=_top_k, gradient=_top_k_gradient, 
 
 
 def top_k(input: TensorLike, k: TensorLike = 1, sorted: bool = True, name: str | None = None) -> TopK:
-    """The `k` largest entries along the last dimension, and their places (int32). Of equal entries the first comes first.
+    """The `k` largest entries along the last dimension, and their places (int32). Of equal entries the first
+    comes first.
 
     Args:
         sorted: False allows any order; here the order is the same.
 
     Raises:
-        ValueError: `k` exceeds the last dimension (InvalidArgumentError when only the running graph can know).
+        ValueError: `k` exceeds the last dimension (InvalidArgumentError when only the running graph can
+            know).
     """
     with op_scope(name, "TopKV2", input, k) as scope:
         operands = (convert(input, name="input"), index_operand(k, "k"))
         return TopK(*make("TopKV2", operands, {"sorted": bool(sorted)}, scope).outputs)
 
 
-# --- sorting -------------------------------------------------------------------------------------------------------
+# --- sorting ------------------------------------------------------------------------------------------------
 
 
 def _direction(direction: str) -> bool:
@@ -128,7 +130,10 @@ def _direction(direction: str) -> bool:
 
 
 def _flipped(x: Tensor) -> Tensor:
-    """Values whose order is the reverse of x's; twice gives x back. Integers have no room for -min, so they use -1 - x."""
+    """Values whose order is the reverse of x's; twice gives x back.
+
+    Integers have no room for -min, so they use -1 - x.
+    """
     dtype = x.dtype.base
     if dtype.is_unsigned:
         return constant(np.array(dtype.max, dtype.np)) - x
@@ -162,15 +167,22 @@ def sort(values: TensorLike, axis: int = -1, direction: str = "ASCENDING", name:
 
 
 def argsort(
-    values: TensorLike, axis: int = -1, direction: str = "ASCENDING", stable: bool = False, name: str | None = None
+    values: TensorLike,
+    axis: int = -1,
+    direction: str = "ASCENDING",
+    stable: bool = False,
+    name: str | None = None,
 ) -> Tensor:
-    """The positions (int32) that put the entries along `axis` in order. Always stable: equal entries keep their order."""
+    """The positions (int32) that put the entries along `axis` in order.
+
+    Always stable: equal entries keep their order.
+    """
     descending = _direction(direction)
     with op_scope(name, "argsort", values):
         return _sorted_by_top_k(values, axis, descending)[1]
 
 
-# --- membership in the top k ---------------------------------------------------------------------------------------
+# --- membership in the top k --------------------------------------------------------------------------------
 
 
 def _in_top_k_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -182,7 +194,10 @@ def _in_top_k_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     need_rank(targets.dims, 1, "targets")
     need_rank(k.dims, 0, "k")
     if predictions.dims is not None and not compatible(predictions.dims[:1], targets.dims):
-        raise ValueError(f"predictions have {predictions.dims[0]} rows, targets {targets.dims[0] if targets.dims else '?'} entries")
+        raise ValueError(
+            f"predictions have {predictions.dims[0]} rows, targets "
+            f"{targets.dims[0] if targets.dims else '?'} entries"
+        )
     return [(bool_, merge(None if predictions.dims is None else predictions.dims[:1], targets.dims))]
 
 
@@ -190,7 +205,7 @@ def _in_top_k(predictions: Array, targets: Array, k: Array) -> Array:
     classes = predictions.shape[1]
     inside = (targets >= 0) & (targets < classes)
     if not classes:
-        return inside
+        return np.asarray(inside)
     own = predictions[np.arange(len(targets)), np.where(inside, targets, 0)]
     better = (predictions > own[:, None]).sum(1)
     # As in TensorFlow: a row with an entry that is not finite decides nothing, and is out.
@@ -201,21 +216,26 @@ define("InTopKV2", infer=_in_top_k_rule, reference=_in_top_k)
 
 
 def in_top_k(predictions: TensorLike, targets: TensorLike, k: TensorLike, name: str | None = None) -> Tensor:
-    """For each row of `predictions` (batch, classes), whether fewer than `k` classes score higher than the target class.
+    """For each row of `predictions` (batch, classes), whether fewer than `k` classes score higher than the
+    target class.
 
     Args:
-        targets: class of each row, int32 or int64, shape (batch,). One outside of the classes is never in the top k.
+        targets: class of each row, int32 or int64, shape (batch,). One outside of the classes is never in the
+            top k.
 
     Returns:
         bool, shape (batch,). False for a row that holds an infinity or a NaN.
     """
     with op_scope(name, "in_top_k", predictions, targets, k):
-        scores, wanted = convert(predictions, name="predictions", prefer=float32), index_operand(targets, "targets")
+        scores, wanted = (
+            convert(predictions, name="predictions", prefer=float32),
+            index_operand(targets, "targets"),
+        )
         limit = k if isinstance(k, Tensor) else constant(np.array(k, wanted.dtype.np), name="k")
         return apply("InTopKV2", (scores, wanted, limit))
 
 
-# --- binary search -------------------------------------------------------------------------------------------------
+# --- binary search ------------------------------------------------------------------------------------------
 
 
 def _bound_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -231,7 +251,7 @@ def _bound_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 def _bound(side: Any) -> Callable[..., Array]:
     def reference(row: Array, values: Array, *, out_type: Any) -> Array:
         if len(row) != len(values):
-            raise InvalidArgumentError(None, None, f"sorted_inputs has {len(row)} rows, values {len(values)}")
+            raise invalid(f"sorted_inputs has {len(row)} rows, values {len(values)}")
         out = np.empty(values.shape, out_type.np)
         for i, (r, v) in enumerate(zip(row, values, strict=True)):
             out[i] = np.searchsorted(r, v, side)
@@ -249,7 +269,11 @@ define("UpperBound", infer=_bound_rule, reference=_bound("right"), cost=_bound_c
 
 
 def searchsorted(
-    sorted_sequence: TensorLike, values: TensorLike, side: str = "left", out_type: Any = int32, name: str | None = None
+    sorted_sequence: TensorLike,
+    values: TensorLike,
+    side: str = "left",
+    out_type: Any = int32,
+    name: str | None = None,
 ) -> Tensor:
     """Where each value would have to be inserted to keep its row sorted.
 

@@ -63,8 +63,24 @@ PRODUCTS = [
     _mat_mul(True, False),
     _mat_mul(False, True),
     _mat_mul(True, True),
-    OpCase("MatMul", m.matmul, [whole(2, 3, low=0), whole(3, 2, low=0)], lambda x, y: x @ y, INTEGERS, unknown=("dims",), label="integers"),
-    OpCase("MatMul", m.matmul, [real(2, 0), real(0, 3)], lambda x, y: x @ y, grad=True, unknown=("dims",), label="empty"),
+    OpCase(
+        "MatMul",
+        m.matmul,
+        [whole(2, 3, low=0), whole(3, 2, low=0)],
+        lambda x, y: x @ y,
+        INTEGERS,
+        unknown=("dims",),
+        label="integers",
+    ),
+    OpCase(
+        "MatMul",
+        m.matmul,
+        [real(2, 0), real(0, 3)],
+        lambda x, y: x @ y,
+        grad=True,
+        unknown=("dims",),
+        label="empty",
+    ),
     _batch("same", (2, 3, 4), (2, 4, 2), dtypes=FLOATS),
     _batch("adjoint-x", (2, 4, 3), (2, 4, 2), True),
     _batch("adjoint-y", (2, 3, 4), (2, 2, 4), False, True),
@@ -73,14 +89,45 @@ PRODUCTS = [
     _batch("matrix-by-stack", (3, 4), (2, 4, 2)),
     _batch("stack-by-matrix", (2, 3, 4), (4, 2)),
     _batch("ones", (1, 3, 4), (2, 4, 1)),
-    OpCase("BatchMatMulV2", lambda x, y: x @ y, [real(2, 2, 2), real(2, 2, 2, seed=1)], lambda x, y: x @ y, grad=True, label="operator"),
-    OpCase("MatMul", m.matvec, [A, real(4)], lambda x, v: x @ v, ("float32", "bfloat16"), True, unknown=("dims",), label="matvec"),
-    OpCase("BatchMatMulV2", lambda x, v: m.matvec(x, v, transpose_a=True), [real(2, 3, 4), real(2, 3)], lambda x, v: np.einsum("bij,bi->bj", x, v), grad=True, label="matvec"),
-    OpCase("Transpose", m.matrix_transpose, [real(2, 3, 4)], lambda x: x.swapaxes(1, 2), ("float32", "bool"), True, label="matrix"),
-]  # fmt: skip
+    OpCase(
+        "BatchMatMulV2",
+        lambda x, y: x @ y,
+        [real(2, 2, 2), real(2, 2, 2, seed=1)],
+        lambda x, y: x @ y,
+        grad=True,
+        label="operator",
+    ),
+    OpCase(
+        "MatMul",
+        m.matvec,
+        [A, real(4)],
+        lambda x, v: x @ v,
+        ("float32", "bfloat16"),
+        True,
+        unknown=("dims",),
+        label="matvec",
+    ),
+    OpCase(
+        "BatchMatMulV2",
+        lambda x, v: m.matvec(x, v, transpose_a=True),
+        [real(2, 3, 4), real(2, 3)],
+        lambda x, v: np.einsum("bij,bi->bj", x, v),
+        grad=True,
+        label="matvec",
+    ),
+    OpCase(
+        "Transpose",
+        m.matrix_transpose,
+        [real(2, 3, 4)],
+        lambda x: x.swapaxes(1, 2),
+        ("float32", "bool"),
+        True,
+        label="matrix",
+    ),
+]
 
 
-# --- einsum --------------------------------------------------------------------------------------------------------
+# --- einsum -------------------------------------------------------------------------------------------------
 
 
 def _einsum(equation, *shapes, oracle=None, **more):
@@ -141,13 +188,38 @@ EINSUM = [
     _einsum("...->...", (2, 3)),
     _einsum("i...->i", (2, 3, 2), oracle=lambda x: x.sum((1, 2))),
     _einsum("...i,...i->", (2, 3), (3,), oracle=lambda x, y: (x * y).sum()),
-    OpCase("Einsum", lambda x, y: tensordot(x, y, 1), [real(2, 3, 4), real(4, 2)], lambda x, y: np.tensordot(x, y, 1), ("float32", "bfloat16"), True, unknown=("dims",), label="tensordot"),
-    OpCase("Einsum", lambda x, y: tensordot(x, y, 0), [real(2), real(3)], lambda x, y: np.tensordot(x, y, 0), grad=True, unknown=("dims",), label="tensordot-0"),
-    OpCase("Einsum", lambda x, y: tensordot(x, y, [[0, -1], [1, 0]]), [real(2, 3, 4), real(4, 2, 5)], lambda x, y: np.tensordot(x, y, [[0, 2], [1, 0]]), grad=True, unknown=("dims",), label="tensordot-pairs"),
-]  # fmt: skip
+    OpCase(
+        "Einsum",
+        lambda x, y: tensordot(x, y, 1),
+        [real(2, 3, 4), real(4, 2)],
+        lambda x, y: np.tensordot(x, y, 1),
+        ("float32", "bfloat16"),
+        True,
+        unknown=("dims",),
+        label="tensordot",
+    ),
+    OpCase(
+        "Einsum",
+        lambda x, y: tensordot(x, y, 0),
+        [real(2), real(3)],
+        lambda x, y: np.tensordot(x, y, 0),
+        grad=True,
+        unknown=("dims",),
+        label="tensordot-0",
+    ),
+    OpCase(
+        "Einsum",
+        lambda x, y: tensordot(x, y, [[0, -1], [1, 0]]),
+        [real(2, 3, 4), real(4, 2, 5)],
+        lambda x, y: np.tensordot(x, y, [[0, 2], [1, 0]]),
+        grad=True,
+        unknown=("dims",),
+        label="tensordot-pairs",
+    ),
+]
 
 
-# --- diagonals -----------------------------------------------------------------------------------------------------
+# --- diagonals ----------------------------------------------------------------------------------------------
 
 
 def _stacked_diag(x):
@@ -163,16 +235,73 @@ def _set_diag(x, v):
 
 DIAGONALS = [
     OpCase("Diag", d.diag, [real(3)], np.diag, ("float32", "bfloat16", "int8"), True),
-    OpCase("Diag", d.diag, [real(2, 3)], lambda x: np.diag(x.ravel()).reshape(2, 3, 2, 3), grad=True, label="matrix"),
+    OpCase(
+        "Diag",
+        d.diag,
+        [real(2, 3)],
+        lambda x: np.diag(x.ravel()).reshape(2, 3, 2, 3),
+        grad=True,
+        label="matrix",
+    ),
     OpCase("DiagPart", d.diag_part, [real(3, 3)], np.diag, ("float32", "bfloat16", "bool"), True),
-    OpCase("DiagPart", d.diag_part, [real(2, 3, 2, 3)], lambda x: np.diag(x.reshape(6, 6)).reshape(2, 3), grad=True, label="matrix"),
+    OpCase(
+        "DiagPart",
+        d.diag_part,
+        [real(2, 3, 2, 3)],
+        lambda x: np.diag(x.reshape(6, 6)).reshape(2, 3),
+        grad=True,
+        label="matrix",
+    ),
     OpCase("MatrixDiag", d.matrix_diag, [real(2, 3)], _stacked_diag, ("float32", "bfloat16", "int32"), True),
-    OpCase("MatrixDiagPart", d.matrix_diag_part, [real(2, 3, 4)], lambda x: np.diagonal(x, axis1=1, axis2=2), ("float32", "float16"), True),
-    OpCase("MatrixSetDiag", d.matrix_set_diag, [real(2, 4, 3), real(2, 3)], _set_diag, ("float32", "bfloat16", "int64"), True),
-    OpCase("MatrixBandPart", lambda x: d.matrix_band_part(x, 1, 0), [real(2, 4, 3)], lambda x: np.tril(np.triu(x, -1)), ("float32", "bfloat16", "bool"), True),
-    OpCase("MatrixBandPart", lambda x: d.matrix_band_part(x, -1, 1), [real(3, 4)], lambda x: np.tril(x, 1), grad=True, label="lower"),
-    OpCase("MatrixBandPart", d.matrix_band_part, [real(3, 4), index(0), index(-1)], lambda x, i, j: np.triu(x), grad=True, label="computed"),
-    OpCase("Sum", d.trace, [real(2, 3, 3)], lambda x: np.trace(x, axis1=1, axis2=2), ("float32", "bfloat16"), True, label="trace"),
+    OpCase(
+        "MatrixDiagPart",
+        d.matrix_diag_part,
+        [real(2, 3, 4)],
+        lambda x: np.diagonal(x, axis1=1, axis2=2),
+        ("float32", "float16"),
+        True,
+    ),
+    OpCase(
+        "MatrixSetDiag",
+        d.matrix_set_diag,
+        [real(2, 4, 3), real(2, 3)],
+        _set_diag,
+        ("float32", "bfloat16", "int64"),
+        True,
+    ),
+    OpCase(
+        "MatrixBandPart",
+        lambda x: d.matrix_band_part(x, 1, 0),
+        [real(2, 4, 3)],
+        lambda x: np.tril(np.triu(x, -1)),
+        ("float32", "bfloat16", "bool"),
+        True,
+    ),
+    OpCase(
+        "MatrixBandPart",
+        lambda x: d.matrix_band_part(x, -1, 1),
+        [real(3, 4)],
+        lambda x: np.tril(x, 1),
+        grad=True,
+        label="lower",
+    ),
+    OpCase(
+        "MatrixBandPart",
+        d.matrix_band_part,
+        [real(3, 4), index(0), index(-1)],
+        lambda x, i, j: np.triu(x),
+        grad=True,
+        label="computed",
+    ),
+    OpCase(
+        "Sum",
+        d.trace,
+        [real(2, 3, 3)],
+        lambda x: np.trace(x, axis1=1, axis2=2),
+        ("float32", "bfloat16"),
+        True,
+        label="trace",
+    ),
 ]
 
 CASES = [*PRODUCTS, *EINSUM, *DIAGONALS]

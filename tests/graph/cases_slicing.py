@@ -45,28 +45,114 @@ def _like_numpy(key):
 
 
 def _named(case, label, **changes):
-    return OpCase(case.op, case.build, case.inputs, case.oracle, label=label, **{"grad": case.grad, **changes})
+    return OpCase(
+        case.op, case.build, case.inputs, case.oracle, label=label, **{"grad": case.grad, **changes}
+    )
 
 
 STRIDED = [
     *(_named(_like_numpy(key), label) for label, key in KEYS.items()),
-    OpCase("StridedSlice", lambda x: x[1:, 0], [real(3, 2)], lambda x: x[1:, 0], ("float16", "bfloat16", "int8", "uint64", "bool"), label="types"),
-    OpCase("StridedSlice", lambda x: [x[1], x[:1], x[0, 1]], [np.array([[b"a", b"b"], [b"c", b"d"]], object)], lambda x: [x[1], x[:1], x[0, 1]], label="text"),
-    OpCase("StridedSlice", lambda x, i: x[i], [real(4, 3), index(2)], lambda x, i: x[2], grad=True, label="tensor-index"),
-    OpCase("StridedSlice", lambda x, i: x[i], [real(4, 3), index(-1)], lambda x, i: x[-1], grad=True, label="tensor-negative"),
-    OpCase("StridedSlice", lambda x, i: x[i:, ::i, 1], [real(4, 4, 2), index(2)], lambda x, i: x[2:, ::2, 1], grad=True, dynamic=True, label="tensor-ends"),
-    OpCase("StridedSlice", lambda x, i: x[1:3, :i], [real(4, 3), np.array(2, np.int64)], lambda x, i: x[1:3, :2], grad=True, dynamic=True, label="tensor-int64"),
-    OpCase("StridedSlice", lambda x, i: x[i], [real(4), np.array(3, np.uint8)], lambda x, i: x[3], grad=True, label="tensor-uint8"),
-    OpCase("StridedSlice", lambda x, b, e, s: a.strided_slice(x, b, e, s), [real(4, 3), index(3, 0), index(0, 3), index(-2, 1)], lambda x, b, e, s: x[3:0:-2, 0:3], grad=True, dynamic=True, label="vectors"),
-    OpCase("StridedSlice", lambda x: a.strided_slice(x, [1, 0], [3, 2]), [real(4, 3)], lambda x: x[1:3, :2], grad=True, label="no-strides"),
-    OpCase("StridedSliceGrad", lambda x: _grad_of(x), [real(2, 2)], lambda x: _scattered(x), ("float32", "bfloat16", "int32"), True),
-    OpCase("GatherV2", lambda x: x[constant([True, False, True])], [real(3, 2)], lambda x: x[[True, False, True]], grad=True, dynamic=True, label="mask"),
-]  # fmt: skip
+    OpCase(
+        "StridedSlice",
+        lambda x: x[1:, 0],
+        [real(3, 2)],
+        lambda x: x[1:, 0],
+        ("float16", "bfloat16", "int8", "uint64", "bool"),
+        label="types",
+    ),
+    OpCase(
+        "StridedSlice",
+        lambda x: [x[1], x[:1], x[0, 1]],
+        [np.array([[b"a", b"b"], [b"c", b"d"]], object)],
+        lambda x: [x[1], x[:1], x[0, 1]],
+        label="text",
+    ),
+    OpCase(
+        "StridedSlice",
+        lambda x, i: x[i],
+        [real(4, 3), index(2)],
+        lambda x, i: x[2],
+        grad=True,
+        label="tensor-index",
+    ),
+    OpCase(
+        "StridedSlice",
+        lambda x, i: x[i],
+        [real(4, 3), index(-1)],
+        lambda x, i: x[-1],
+        grad=True,
+        label="tensor-negative",
+    ),
+    OpCase(
+        "StridedSlice",
+        lambda x, i: x[i:, ::i, 1],
+        [real(4, 4, 2), index(2)],
+        lambda x, i: x[2:, ::2, 1],
+        grad=True,
+        dynamic=True,
+        label="tensor-ends",
+    ),
+    OpCase(
+        "StridedSlice",
+        lambda x, i: x[1:3, :i],
+        [real(4, 3), np.array(2, np.int64)],
+        lambda x, i: x[1:3, :2],
+        grad=True,
+        dynamic=True,
+        label="tensor-int64",
+    ),
+    OpCase(
+        "StridedSlice",
+        lambda x, i: x[i],
+        [real(4), np.array(3, np.uint8)],
+        lambda x, i: x[3],
+        grad=True,
+        label="tensor-uint8",
+    ),
+    OpCase(
+        "StridedSlice",
+        lambda x, b, e, s: a.strided_slice(x, b, e, s),
+        [real(4, 3), index(3, 0), index(0, 3), index(-2, 1)],
+        lambda x, b, e, s: x[3:0:-2, 0:3],
+        grad=True,
+        dynamic=True,
+        label="vectors",
+    ),
+    OpCase(
+        "StridedSlice",
+        lambda x: a.strided_slice(x, [1, 0], [3, 2]),
+        [real(4, 3)],
+        lambda x: x[1:3, :2],
+        grad=True,
+        label="no-strides",
+    ),
+    OpCase(
+        "StridedSliceGrad",
+        lambda x: _grad_of(x),
+        [real(2, 2)],
+        lambda x: _scattered(x),
+        ("float32", "bfloat16", "int32"),
+        True,
+    ),
+    OpCase(
+        "GatherV2",
+        lambda x: x[constant([True, False, True])],
+        [real(3, 2)],
+        lambda x: x[[True, False, True]],
+        grad=True,
+        dynamic=True,
+        label="mask",
+    ),
+]
 
 
 def _grad_of(x):
     masks = {**dict.fromkeys(MASKS, 0), "end_mask": 2, "shrink_axis_mask": 4}
-    return apply("StridedSliceGrad", (constant([4, 3, 2]), constant([0, 1, 1]), constant([4, 0, 2]), constant([2, 1, 1]), x), masks)
+    return apply(
+        "StridedSliceGrad",
+        (constant([4, 3, 2]), constant([0, 1, 1]), constant([4, 0, 2]), constant([2, 1, 1]), x),
+        masks,
+    )
 
 
 def _scattered(x):
@@ -75,16 +161,38 @@ def _scattered(x):
     return out
 
 
-# --- begin and size ------------------------------------------------------------------------------------------------
+# --- begin and size -----------------------------------------------------------------------------------------
 
 BLOCKS = [
-    OpCase("Slice", lambda x: a.slice(x, [1, 0], [2, 2]), [real(4, 3)], lambda x: x[1:3, :2], ("float32", "bfloat16", "int8"), True),
-    OpCase("Slice", lambda x: a.slice(x, [1, 2], [-1, 1]), [real(4, 3)], lambda x: x[1:, 2:], grad=True, label="rest"),
+    OpCase(
+        "Slice",
+        lambda x: a.slice(x, [1, 0], [2, 2]),
+        [real(4, 3)],
+        lambda x: x[1:3, :2],
+        ("float32", "bfloat16", "int8"),
+        True,
+    ),
+    OpCase(
+        "Slice",
+        lambda x: a.slice(x, [1, 2], [-1, 1]),
+        [real(4, 3)],
+        lambda x: x[1:, 2:],
+        grad=True,
+        label="rest",
+    ),
     OpCase("Slice", lambda x: a.slice(x, [2], [0]), [real(2)], lambda x: x[2:], grad=True, label="nothing"),
-    OpCase("Slice", a.slice, [real(4, 3), index(1, 1), index(2, -1)], lambda x, b, s: x[1:3, 1:], grad=True, dynamic=True, label="computed"),
+    OpCase(
+        "Slice",
+        a.slice,
+        [real(4, 3), index(1, 1), index(2, -1)],
+        lambda x, b, s: x[1:3, 1:],
+        grad=True,
+        dynamic=True,
+        label="computed",
+    ),
 ]
 
-# --- what is known before running ----------------------------------------------------------------------------------
+# --- what is known before running ---------------------------------------------------------------------------
 
 
 def _static_sizes():
@@ -121,7 +229,9 @@ def _iterates():
 
 def _precedence():
     """Where several masks say something about one spec, the ellipsis wins, then the new axis."""
-    assert python_index([0, 5], [0, 5], [1, 1], {"ellipsis_mask": 1, "new_axis_mask": 3, "shrink_axis_mask": 3}) == (..., None)
+    assert python_index(
+        [0, 5], [0, 5], [1, 1], {"ellipsis_mask": 1, "new_axis_mask": 3, "shrink_axis_mask": 3}
+    ) == (..., None)
     assert python_index([2], [0], [1], {"shrink_axis_mask": 1, "begin_mask": 1}) == (2,)
 
 

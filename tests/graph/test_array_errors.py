@@ -1,5 +1,5 @@
-"""Wrong shapes, types and indices: refused at the user's line, naming the operands; or, when only the running graph can know,
-an InvalidArgumentError that names the value."""
+"""Wrong shapes, types and indices: refused at the user's line, naming the operands; or, when only the running
+graph can know, an InvalidArgumentError that names the value."""
 
 from __future__ import annotations
 
@@ -35,10 +35,18 @@ def i32(*dims, name="i"):
 
 # (what is built, error, words that its text must hold)
 WRONG = {
-    "reshape count": (lambda: a.reshape(t(2, 3), [4, 2]), ValueError, ["6 elements", "(4, 2)", "x:0 float32 (2, 3)"]),
+    "reshape count": (
+        lambda: a.reshape(t(2, 3), [4, 2]),
+        ValueError,
+        ["6 elements", "(4, 2)", "x:0 float32 (2, 3)"],
+    ),
     "reshape multiple": (lambda: a.reshape(t(2, 3), [4, -1]), ValueError, ["multiple of 4"]),
     "reshape two unknown": (lambda: a.reshape(t(2, 3), [-1, -1]), ValueError, ["-1 at most once"]),
-    "reshape type": (lambda: a.reshape(t(2, 3), [1.5]), TypeError, ["shape must be int32 or int64", "float32"]),
+    "reshape type": (
+        lambda: a.reshape(t(2, 3), [1.5]),
+        TypeError,
+        ["shape must be int32 or int64", "float32"],
+    ),
     "expand_dims axis": (lambda: a.expand_dims(t(2, 3), 3), ValueError, ["axis 3 does not exist", "[-3, 3)"]),
     "expand_dims nothing": (lambda: a.expand_dims(t(2)), ValueError, ["needs an axis"]),
     "expand_dims both": (lambda: a.expand_dims(t(2), 0, dim=0), ValueError, ["'axis'", "'dim'", "not both"]),
@@ -48,7 +56,11 @@ WRONG = {
     "transpose": (lambda: a.transpose(t(2, 3), [0, 0]), ValueError, ["perm [0, 0]", "not a permutation"]),
     "transpose rank": (lambda: a.transpose(t(2, 3), [0, 2, 1]), ValueError, ["perm [0, 2, 1]", "(2, 3)"]),
     "ensure_shape": (lambda: a.ensure_shape(t(2, 3), [None, 4]), ValueError, ["(2, 3)", "(?, 4)"]),
-    "concat sizes": (lambda: a.concat([t(2, 3), t(2, 4, name="y")], 0), ValueError, ["x:0", "(2, 3)", "y:0", "(2, 4)"]),
+    "concat sizes": (
+        lambda: a.concat([t(2, 3), t(2, 4, name="y")], 0),
+        ValueError,
+        ["x:0", "(2, 3)", "y:0", "(2, 4)"],
+    ),
     "concat rank": (lambda: a.concat([t(2, 3), t(2, name="y")], 0), ValueError, ["(2, 3)", "(2,)"]),
     "concat types": (lambda: a.concat([t(2), i32(2)], 0), TypeError, ["float32", "int32", "dt.cast"]),
     "concat axis": (lambda: a.concat([t(2), t(2)], 1), ValueError, ["axis 1 does not exist"]),
@@ -90,7 +102,11 @@ WRONG = {
     "gather_nd depth": (lambda: a.gather_nd(t(2, 3), i32(4, 3)), ValueError, ["3 numbers", "(2, 3)"]),
     "scatter_nd updates": (lambda: a.scatter_nd(i32(4, 1), t(3), [5]), ValueError, ["(3,)", "(4,)"]),
     "scatter_nd rest": (lambda: a.scatter_nd(i32(4, 1), t(4, 2), [5, 3]), ValueError, ["(4, 3)", "(4, 2)"]),
-    "tensor_scatter types": (lambda: a.tensor_scatter_nd_add(t(3), i32(1, 1), i32(1)), TypeError, ["float32", "int32"]),
+    "tensor_scatter types": (
+        lambda: a.tensor_scatter_nd_add(t(3), i32(1, 1), i32(1)),
+        TypeError,
+        ["float32", "int32"],
+    ),
     "one_hot indices": (lambda: a.one_hot(t(3), 2), TypeError, ["float32"]),
     "one_hot depth": (lambda: a.one_hot(i32(3), -1), ValueError, ["depth"]),
     "reverse twice": (lambda: a.reverse(t(2, 3), [0, -2]), ValueError, ["twice"]),
@@ -116,8 +132,16 @@ WRONG = {
     "sort rank": (lambda: a.sort(placeholder("float32")), ValueError, ["set_shape"]),
     "in_top_k": (lambda: a.in_top_k(t(2, 3), i32(3), 1), ValueError, ["2 rows", "3 entries"]),
     "searchsorted": (lambda: a.searchsorted(t(2), i32(2)), TypeError, ["float32", "int32"]),
-    "matmul sizes": (lambda: linalg.matmul(t(2, 3), t(4, 5, name="y")), ValueError, ["(2, 3)", "(4, 5)", "3 to equal 4", "x:0", "y:0"]),
-    "matmul transposed": (lambda: linalg.matmul(t(2, 3), t(3, 5), transpose_a=True), ValueError, ["transposed (2, 3)"]),
+    "matmul sizes": (
+        lambda: linalg.matmul(t(2, 3), t(4, 5, name="y")),
+        ValueError,
+        ["(2, 3)", "(4, 5)", "3 to equal 4", "x:0", "y:0"],
+    ),
+    "matmul transposed": (
+        lambda: linalg.matmul(t(2, 3), t(3, 5), transpose_a=True),
+        ValueError,
+        ["transposed (2, 3)"],
+    ),
     "matmul types": (lambda: linalg.matmul(t(2, 2), i32(2, 2)), TypeError, ["float32", "int32", "dt.cast"]),
     "matmul vector": (lambda: linalg.matmul(t(2, 2), t(2)), ValueError, ["rank 2, not 1"]),
     "matmul batches": (lambda: linalg.matmul(t(2, 3, 3), t(4, 3, 3)), ValueError, ["(2,)", "(4,)"]),
@@ -172,15 +196,40 @@ FAILING = {
     "slice": (lambda x, i: a.slice(x, i, [2]), np.zeros(3), [2], ["[2]", "(3,)"]),
     "index": (lambda x, i: x[i[0]], np.zeros(3), [5], ["index 5", "size 3"]),
     "gather": (lambda x, i: a.gather(x, i), np.zeros(3), [0, 3], ["indices[1] = 3", "[0, 3)"]),
-    "gather_nd": (lambda x, i: a.gather_nd(x, a.reshape(i, [1, 2])), np.zeros((2, 2)), [0, 2], ["[0, 2]", "(2, 2)"]),
-    "scatter_nd": (lambda x, i: a.scatter_nd(a.reshape(i, [-1, 1]), x, [3]), np.zeros(1), [3], ["= [3]", "(3,)"]),
-    "tensor_scatter": (lambda x, i: a.tensor_scatter_nd_add(x, a.reshape(i, [-1, 1]), [1.0]), np.zeros(1), [-1], ["[-1]"]),
-    "segments": (lambda x, i: a.unsorted_segment_sum(x, i, 2), np.zeros(2), [0, 2], ["segment id 2", "[0, 2)"]),
+    "gather_nd": (
+        lambda x, i: a.gather_nd(x, a.reshape(i, [1, 2])),
+        np.zeros((2, 2)),
+        [0, 2],
+        ["[0, 2]", "(2, 2)"],
+    ),
+    "scatter_nd": (
+        lambda x, i: a.scatter_nd(a.reshape(i, [-1, 1]), x, [3]),
+        np.zeros(1),
+        [3],
+        ["= [3]", "(3,)"],
+    ),
+    "tensor_scatter": (
+        lambda x, i: a.tensor_scatter_nd_add(x, a.reshape(i, [-1, 1]), [1.0]),
+        np.zeros(1),
+        [-1],
+        ["[-1]"],
+    ),
+    "segments": (
+        lambda x, i: a.unsorted_segment_sum(x, i, 2),
+        np.zeros(2),
+        [0, 2],
+        ["segment id 2", "[0, 2)"],
+    ),
     "sorted segments": (a.segment_sum, np.zeros(2), [1, 0], ["sorted"]),
     "partition": (lambda x, i: a.dynamic_partition(x, i, 2), np.zeros(2), [0, 2], ["partition 2", "[0, 2)"]),
     "top_k": (lambda x, i: a.top_k(x, i[0]), np.zeros(2), [3], ["k is 3", "(2,)"]),
     "range": (lambda x, i: a.range(i[0], i[1]), np.zeros(1), [3, 1], ["from 3", "limit 1"]),
-    "range zero": (lambda x, i: a.range(i[0], i[1], i[2]), np.zeros(1), [3, 1, 0], ["delta must not be zero"]),
+    "range zero": (
+        lambda x, i: a.range(i[0], i[1], i[2]),
+        np.zeros(1),
+        [3, 1, 0],
+        ["delta must not be zero"],
+    ),
     "invert": (lambda x, i: a.invert_permutation(i), np.zeros(1), [1, 1], ["[1, 1]"]),
     "matmul": (lambda x, i: linalg.matmul(x, a.ones([2, 2])), np.zeros((2, 3)), [0], ["(2, 3)", "(2, 2)"]),
     "einsum": (lambda x, i: einsum("ij,jk->ik", x, a.ones([2, 2])), np.zeros((2, 3)), [0], ["label 'j'"]),

@@ -1,0 +1,145 @@
+"""Rows for ops that pass values on, order nodes, check, print, or call Python."""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stderr
+
+import numpy as np
+import pytest
+from op_table import OpCase, ScriptCase, real
+
+from dovetail.graph.build import apply, constant, placeholder
+from dovetail.graph.errors import InvalidArgumentError
+from dovetail.graph.gradients import gradients
+from dovetail.graph.interpret import Interpreter
+from dovetail.graph.ops import array as a
+
+
+def run(fetches, feeds=None):
+    first = fetches[0] if isinstance(fetches, (list, tuple)) else fetches
+    return Interpreter(first.graph, check=True).run(fetches, feeds)
+
+
+def _gates():
+    x = placeholder("float32", [2])
+    assert gradients(a.stop_gradient(x) * x, [x]) is not None
+    stopped = a.stop_gradient(x) * x
+    (grad,) = gradients(stopped, [x])
+    np.testing.assert_array_equal(run([stopped, grad], {x: [3, 4]}), [[9, 16], [3, 4]])
+    with pytest.raises(LookupError, match="no second derivative"):
+        gradients(a.prevent_gradient(x, "no second derivative") ** 2, [x])
+
+
+def _default_or_fed():
+    x = placeholder("float32", [2])
+    y = a.placeholder_with_default(x * 2, [None])
+    assert y.dims == (None,)
+    np.testing.assert_array_equal(run(y, {x: [1, 2]}), [2, 4])
+    np.testing.assert_array_equal(run(y, {y: [1, 2, 3]}), [1, 2, 3])
+    (grad,) = gradients(y, [x])
+    np.testing.assert_array_equal(run(grad, {x: [1, 2]}), [2, 2])
+    with pytest.raises(ValueError, match="does not fit"):
+        a.placeholder_with_default(x, [3])
+
+
+def _groups():
+    x, y = constant(1.0, name="x"), constant(2.0, name="y")
+    both = a.group(x, [y.op])
+    assert both.name == "group_deps" and both.control_inputs == (x.op, y.op) and both.type == "NoOp"
+    with both.graph.device("/job:ps/task:1"):
+        z = constant(3.0, name="z")
+    spread = a.group(x, z, name="all")
+    assert [(n.name, n.device) for n in spread.control_inputs] == [
+        ("all/NoOp", ""),
+        ("all/NoOp_1", "/job:ps/task:1"),
+    ]
+    assert [n.control_inputs for n in spread.control_inputs] == [(x.op,), (z.op,)]
+    assert spread.device == "" and a.group().control_inputs == ()
+    first, none, second = a.tuple([x, None, y])
+    assert none is None and {n.name for n in first.op.control_inputs} == {"tuple/group_deps"} == {
+        n.name for n in second.op.control_inputs
+    }
+    assert run([first, second]) == [1.0, 2.0]
+    with pytest.raises(TypeError, match="group takes nodes"):
+        a.group(3)
+
+
+def _prints():
+    x = placeholder("float32", [4])
+    shown = a.Print(x, [x, constant("text"), constant([True])], "values: ", first_n=2)
+    assert gradients(shown, [x])[0] is not None
+    told = io.StringIO()
+    session = Interpreter(x.graph)
+    with redirect_stderr(told):
+        for _ in range(3):
+            np.testing.assert_array_equal(session.run(shown, {x: [1, 2, 3, 4]}), [1, 2, 3, 4])
+    assert told.getvalue() == "values: [1.0 2.0 3.0...][text][1]\n" * 2
+
+
+def _asserts():
+    x = placeholder("float32", [])
+    check = a.Assert(x > 0, [x, constant("is not positive")])
+    session = Interpreter(x.graph)
+    assert session.run(check, {x: 1.0}) is None
+    with pytest.raises(InvalidArgumentError, match=r"assertion failed: \[-1.0\] \[is not positive\]"):
+        session.run(check, {x: -1.0})
+    with pytest.raises(TypeError):
+        a.Assert(x, [x])
+
+
+PASSING = [
+    OpCase("Identity", a.identity, [real(2, 3)], lambda x: x, ("float32", "bfloat16", "bool", "int8"), True),
+    ScriptCase(("StopGradient", "PreventGradient"), _gates),
+    ScriptCase(("PlaceholderWithDefault",), _default_or_fed),
+    ScriptCase(("NoOp",), _groups),
+    ScriptCase(("Print",), _prints),
+    ScriptCase(("Assert",), _asserts),
+]
+
+
+def _python_functions():
+    x = placeholder("float32", [2])
+
+    def twice(v):
+        v *= 2  # its own copy
+        return v
+
+    y = a.py_func(twice, [x], "float32")
+    session = Interpreter(x.graph)
+    fed = np.array([1, 2], np.float32)
+    np.testing.assert_array_equal(session.run(y, {x: fed}), [2, 4])
+    np.testing.assert_array_equal(fed, [1, 2])
+    total, count = a.numpy_function(lambda v: (v.sum(), 2), [x], ["float32", "int64"], stateful=False)
+    assert session.run([total, count], {x: fed}) == [3, 2]
+    eager = a.py_function(lambda v: v.numpy().max(), [x], "float32")
+    assert session.run(eager, {x: fed}) == 2
+    with pytest.raises(LookupError, match="has no gradient"):
+        gradients(eager, [x])
+    seen = []
+    effect = a.py_func(seen.append, [x], [])
+    session.run(effect, {x: fed})
+    assert len(seen) == 1
+    wrong = a.py_func(lambda v: v.astype(np.float64), [x], "float32")
+    with pytest.raises(
+        InvalidArgumentError,
+        match="0-th value returned by the Python function is float64, but expects float32",
+    ):
+        session.run(wrong, {x: fed})
+
+
+def _functions_stay_at_home():
+    x = placeholder("float32", [2])
+    y = a.py_func(lambda v: v, [x], "float32")
+    attrs = {**y.op.attrs, "process": "another"}
+    stranger = apply(y.op.type, (x,), attrs)
+    with pytest.raises(InvalidArgumentError, match="only in the client's own process"):
+        run(stranger, {x: [1, 2]})
+
+
+PYTHON = [
+    ScriptCase(("PyFunc", "PyFuncStateless", "EagerPyFunc"), _python_functions),
+    ScriptCase(("PyFunc",), _functions_stay_at_home, label="PyFunc-elsewhere"),
+]
+
+CASES = [*PASSING, *PYTHON]
