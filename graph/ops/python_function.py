@@ -27,11 +27,22 @@ from ..errors import (
     UnimplementedError,
     UnknownError,
 )
+from ..graph import Graph
 from ..node import Node, Tensor
 from ..opdef import Attrs, Output, Trait, define
 from .operands import Array, invalid, op_scope
 
-_functions: dict[str, Callable[..., Any]] = {}
+
+class _Function:
+    """Holds one function. Its graph holds the holder: what the function refers to may well be the graph."""
+
+    __slots__ = ("__weakref__", "call")
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self.call = call
+
+
+_functions: weakref.WeakValueDictionary[str, _Function] = weakref.WeakValueDictionary()
 _nonce: list[tuple[int, str]] = []  # (process id, nonce): a forked child is another process
 
 
@@ -42,11 +53,11 @@ def process_nonce() -> str:
     return _nonce[0][1]
 
 
-def _register(function: Callable[..., Any], graph: Any) -> str:
+def _register(function: Callable[..., Any], graph: Graph) -> str:
     """Keep a function for as long as the graph lives; gives its token."""
     token = f"pyfunc_{secrets.token_hex(8)}"
-    _functions[token] = function
-    weakref.finalize(graph, _functions.pop, token, None)
+    _functions[token] = holder = _Function(function)
+    graph.add_to_collection("python_functions", holder)
     return token
 
 
@@ -69,8 +80,8 @@ def _rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _call(inputs: Sequence[Array], token: str, process: str, types: Sequence[DType], eager: bool) -> Any:
-    function = _functions.get(token) if process == process_nonce() else None
-    if function is None:
+    function = _functions.get(token)
+    if function is None or process != process_nonce():
         raise invalid(
             "A Python function runs only in the client's own process, where its graph was built, and this is "
             "another one. "
@@ -79,7 +90,7 @@ def _call(inputs: Sequence[Array], token: str, process: str, types: Sequence[DTy
     # Copies, so that the function may do with them what it likes.
     arguments = [np.array(x).view(EagerArray) if eager else np.array(x) for x in inputs]
     try:
-        result = function(*arguments)
+        result = function.call(*arguments)
     except OpError:
         raise
     except Exception as e:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 from contextlib import redirect_stderr
 
@@ -12,8 +13,10 @@ from op_table import OpCase, ScriptCase, real
 from dovetail.graph.build import apply, constant, placeholder
 from dovetail.graph.errors import InvalidArgumentError
 from dovetail.graph.gradients import gradients
+from dovetail.graph.graph import Graph
 from dovetail.graph.interpret import Interpreter
 from dovetail.graph.ops import array as a
+from dovetail.graph.ops import python_function
 
 
 def run(fetches, feeds=None):
@@ -137,9 +140,22 @@ def _functions_stay_at_home():
         run(stranger, {x: [1, 2]})
 
 
+def _functions_die_with_their_graph():
+    def build():
+        with Graph().as_default():
+            x = placeholder("float32", [2])
+            y = a.py_func(lambda v: x.dims, [x], "float32")  # the function refers to its own graph
+            return y.op.attrs["token"]
+
+    token = build()
+    gc.collect()
+    assert token not in python_function._functions
+
+
 PYTHON = [
     ScriptCase(("PyFunc", "PyFuncStateless", "EagerPyFunc"), _python_functions),
     ScriptCase(("PyFunc",), _functions_stay_at_home, label="PyFunc-elsewhere"),
+    ScriptCase((), _functions_die_with_their_graph, label="PyFunc-lifetime"),
 ]
 
 CASES = [*PASSING, *PYTHON]
