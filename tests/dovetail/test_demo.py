@@ -154,7 +154,7 @@ def test_a_killed_process_ends_it(start: type[Demo], mode: list[str], module: st
     demo = start("--steps", "1000000", *mode)
     demo.wait_for("held-out accuracy")
     os.kill(demo.child(module), signal.SIGKILL)
-    status, _, err = demo.finish(30)
+    status, _, err = demo.finish(60)
     assert status == 1
     assert err.startswith(f"error: The process of {named}") and err.endswith(" was killed by SIGKILL\n")
     assert demo.leaves_nothing()
@@ -165,7 +165,7 @@ def test_a_silent_process_ends_it(start: type[Demo]) -> None:
     demo = start("--steps", "1000000")
     demo.wait_for("held-out accuracy")
     os.kill(demo.child("dovetail.runtime.task"), signal.SIGSTOP)
-    status, _, err = demo.finish(30)
+    status, _, err = demo.finish(60)
     assert status == 1
     assert re.match(r"error: Worker \d failed: UnavailableError: /job:ps/replica:0/task:\d at localhost", err)
     assert demo.leaves_nothing()
@@ -178,7 +178,7 @@ def test_ctrl_c_is_clean(start: type[Demo], mode: list[str]) -> None:
     demo.wait_for("held-out accuracy")
     assert len(demo.children()) == 4
     demo.process.send_signal(signal.SIGINT)
-    status, _, err = demo.finish(30)
+    status, _, err = demo.finish(60)
     assert (status, err.strip()) == (130, "Stopped; nothing is left running.")
     assert demo.leaves_nothing(0)
 
@@ -188,7 +188,7 @@ def test_no_process_outlives_a_killed_demo(start: type[Demo]) -> None:
     demo = start("--steps", "1000000")
     demo.wait_for("held-out accuracy")
     demo.process.kill()
-    demo.finish(30)
+    demo.finish(60)
     assert demo.leaves_nothing()
 
 
