@@ -129,6 +129,28 @@ def test_emulated_gpus_say_so(cluster: tf.LocalCluster) -> None:
     }  # fmt: skip
 
 
+def test_a_single_process_can_emulate_gpus_too(
+    monkeypatch: pytest.MonkeyPatch, where_it_runs: Callable
+) -> None:
+    monkeypatch.setenv("DOVETAIL_EMULATE_GPUS", "2")
+    x = tf.placeholder(tf.float32)
+    on_default = x + [1.0, 2.0]
+    with tf.device("/gpu:1"):
+        on_second = on_default * 2.0
+    with tf.device("/cpu:0"):
+        on_cpu = on_second - [1.0, 2.0]
+    local = "/job:localhost/replica:0/task:0/device:"
+    with tf.Session() as sess:
+        assert [str(d) for d in sess.list_devices()] == [
+            local + "CPU:0",
+            local + "GPU:0 (emulated)",
+            local + "GPU:1 (emulated)",
+        ]
+        assert sess.run(on_cpu, {x: 1.0}).tolist() == [3.0, 4.0]
+        assert where_it_runs(sess, on_default, {x: [1.0, 2.0, 3.0]}) == local + "GPU:0"
+        assert where_it_runs(sess, on_cpu, {on_second: [1.0, 2.0, 3.0]}) == local + "CPU:0"
+
+
 def test_a_gpu_that_is_not_there_is_an_error_until_soft_placement_is_asked_for(
     cluster: tf.LocalCluster, where_it_runs: Callable
 ) -> None:

@@ -1,4 +1,4 @@
-"""A cluster ends with the program that started it, however that ends; if not, the tests' own watch sees it."""
+"""A cluster ends with the program that started it, however that ends; else the watch sees it."""
 
 import signal
 import subprocess

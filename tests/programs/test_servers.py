@@ -2,7 +2,6 @@
 
 import json
 import signal
-import time
 from collections.abc import Callable
 
 import pytest
@@ -78,7 +77,5 @@ def test_ctrl_c_ends_a_server_that_joins(start: Callable, addresses: Callable) -
     server = start("server.py", "local", "0", json.dumps({"local": addresses(1)}))
     server.stdout.readline()
     server.send_signal(signal.SIGINT)
-    began = time.monotonic()
     server.communicate(timeout=10)
-    assert time.monotonic() - began < 5
     assert server.returncode != 0  # a script that was interrupted did not succeed

@@ -160,6 +160,30 @@ def test_closing_one_session_leaves_the_others_alone(cluster: tf.LocalCluster) -
     kept.close()
 
 
+def test_closing_a_session_ends_the_steps_of_its_threads(cluster: tf.LocalCluster) -> None:
+    with tf.device("/job:worker/task:1"):
+        x = tf.constant(1.0) + 1.0
+    sess, other = tf.Session(cluster.target("worker", 0)), tf.Session(cluster.target("worker", 0))
+    graph, running = tf.get_default_graph(), threading.Event()
+
+    def runs_on() -> None:
+        with (
+            graph.as_default(),
+            pytest.raises((RuntimeError, tf.errors.CancelledError, tf.errors.AbortedError)),
+        ):
+            while True:
+                sess.run(x)
+                running.set()
+
+    def closes() -> None:
+        assert running.wait(10)
+        sess.close()
+
+    together([runs_on, closes])
+    assert other.run(x) == 2.0
+    other.close()
+
+
 # --- shared state ---------------------------------------------------------------------------------------
 
 

@@ -79,6 +79,19 @@ def test_nothing_else_uses_up_a_turn() -> None:
     assert plan.placement[change.op.name] == ps(0)
 
 
+def test_a_variable_in_an_inner_block_goes_where_the_block_says() -> None:
+    with tf.device(tf.train.replica_device_setter(ps_tasks=2)):
+        v0 = tf.Variable(0.0, name="v0")
+        with tf.device("/task:0"):
+            inner_task = tf.Variable(1.0, name="inner_task")  # its turn, ps 1, is used up all the same
+        with tf.device("/job:worker/task:1"):
+            local = tf.Variable(2.0, name="local")  # no ps op any more: it takes no turn
+        v3 = tf.Variable(3.0, name="v3")
+    placed = tf.place(None, CLUSTER).placement
+    got = [placed[v.op.name] for v in (v0, inner_task, local, v3)]
+    assert got == [ps(0), ps(0), worker(1, "CPU:0"), ps(0)]
+
+
 def nested(**setter: Any) -> dict[str, tf.Tensor]:
     with tf.device(tf.train.replica_device_setter(ps_tasks=2, **setter)):
         v1 = tf.Variable(1.0, name="v1")
