@@ -188,13 +188,12 @@ class Session:
                 if parts is None:
                     parts = self._prepare(key)
                 values.update(self._target.run(parts, feeds, timeout))
-            except AbortedError as e:
-                # A task was restarted: what was registered there is gone, so the next run must register anew.
-                self._prepared.clear()
-                raise self._with_node(e) from None
             except OpError as e:
                 if self._closed and not isinstance(e, CancelledError):
                     raise CancelledError(e.node_def, e.op, f"The session was closed while the step ran ({e})") from None
+                if isinstance(e, AbortedError):
+                    # A task was restarted: what was registered there is gone, so the next run must register anew.
+                    self._prepared.clear()
                 raise self._with_node(e) from None
         return {n: _given_back(v) for n, v in values.items()}
 
