@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 PROTOCOLS = (None, "zmq", "grpc")  # "grpc" is what TensorFlow's programs say; the wire is the same
 CONTROL_TIMEOUT_S = 60.0  # for one call between servers, such as registering a large part
+LEASE_S = 30.0  # a step whose client has given no sign of life for so long is ended: clients ask for ours twice a second
 
 
 class Server:
@@ -94,6 +95,8 @@ class Server:
         self.incarnation = self.devices[0].incarnation
         self._endpoint: Endpoint | None = None
         self._stopped = threading.Event()
+        self._clients: dict[int, bytes] = {}  # running step -> the client that waits for it
+        self._heard: dict[bytes, float] = {}  # client of a running step -> when it was last heard
         if start:
             self.start()
 
@@ -117,7 +120,7 @@ class Server:
         self._master_pool = ThreadPoolExecutor(8, thread_name_prefix="dovetail-master")
         self._compile_pool = ThreadPoolExecutor(2, thread_name_prefix="dovetail-compile")
         try:
-            self._endpoint = Endpoint(self._address, self._on_message, insecure=self._insecure)
+            self._endpoint = Endpoint(self._address, self._on_message, on_tick=self._on_tick, insecure=self._insecure)
         except AddressInUse as e:
             raise UnknownError(None, None, f"The server of {self.task} cannot start: {e}") from None
         self._address = self._endpoint.address
@@ -205,7 +208,20 @@ class Server:
         except RuntimeError:  # the pool is shut down: the server is stopping
             self._reply(peer, self._error(request, UnavailableError(None, None, f"The server of {self.task} is stopping")))
 
+    def _on_tick(self) -> None:
+        """End the steps of clients that have gone, so that nothing waits here for ever."""
+        now = time.monotonic()
+        for step, client in list(self._clients.items()):
+            if now - self._heard.get(client, now) > LEASE_S:
+                logger.warning("%s: ending step %d: its client has been silent for %.0f s", self.task, step, now - self._heard[client])
+                self._worker.abort(step, f"The client has been silent for {LEASE_S:.0f} s")
+        waited_for = set(self._clients.values())
+        for client in [c for c in self._heard if c not in waited_for]:
+            del self._heard[client]
+
     def _on_ping(self, peer: bytes, message: Message) -> None:
+        if peer in self._heard:
+            self._heard[peer] = time.monotonic()
         self._reply(peer, Message("pong", {"seq": message.fields["seq"], "incarnation": self.incarnation}))
 
     def _on_status(self, peer: bytes, message: Message) -> None:
@@ -220,7 +236,11 @@ class Server:
             self._reply(peer, self._error(request, error))
             return
 
+        self._clients[step] = peer
+        self._heard[peer] = time.monotonic()
+
         def finish(outcome: Mapping[str, Any] | OpError) -> None:
+            self._clients.pop(step, None)
             if isinstance(outcome, OpError):
                 self._reply(peer, self._error(request, outcome))
             else:

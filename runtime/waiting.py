@@ -93,7 +93,7 @@ class Wait:
             connections.send(address, message)
         except OSError as e:  # TimeoutError and ConnectionError among them, and a host name that nobody knows
             connections.forget(address)
-            raise UnavailableError(None, None, f"{self._owing.get(address, address)} at {address} cannot be reached: {e}") from None
+            raise UnavailableError(None, None, f"{_who(self._owing.get(address, 'The server'), address)} cannot be reached: {e}") from None
 
     def settled(self, address: str) -> None:
         """This one has answered."""
@@ -126,13 +126,13 @@ class Wait:
                 connections.forget(address)  # so that the next call starts with a fresh connection
                 raise UnavailableError(
                     None, None,
-                    f"{task} at {address} has not answered for {silent:.1f} s while this {self._what} waited for it: it is dead, stopped, "
+                    f"{_who(task, address)} has not answered for {silent:.1f} s while this {self._what} waited for it: it is dead, stopped, "
                     "cut off or not started. Start it again, or make a session whose device_filters leave it out.",
                 )  # fmt: skip
         if self._limit_s is not None and now - self._began >= self._limit_s:
             raise DeadlineExceededError(
                 None, None,
-                f"Operation timed out: this {self._what} waited {now - self._began:.1f} s for {', '.join(f'{t} at {a}' for a, t in self._owing.items())}",
+                f"Operation timed out: this {self._what} waited {now - self._began:.1f} s for {', '.join(_who(t, a) for a, t in self._owing.items())}",
             )  # fmt: skip
         if now - self._last_ping >= PING_S:
             self._last_ping = now
@@ -144,7 +144,7 @@ class Wait:
         if expected is not None and incarnation != expected and address in self._owing:
             raise AbortedError(
                 None, None,
-                f"{self._owing[address]} at {address} was restarted during this {self._what}: its variables are lost. "
+                f"{_who(self._owing[address], address)} was restarted during this {self._what}: its variables are lost. "
                 "Initialise or restore them and run again.",
             )  # fmt: skip
 
@@ -156,3 +156,8 @@ def error_of(reply: Message) -> OpError:
     if fields.get("task"):
         text = f"From {fields['task']}:\n{text}"
     return from_code(fields["code"], text, fields.get("node"))
+
+
+def _who(name: str, address: str) -> str:
+    """A task and where it is; one that is only known by its address names it already."""
+    return name if address in name else f"{name} at {address}"

@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 
 import dovetail as tf
+from dovetail.runtime.transport import Connection
+from dovetail.runtime.wire import Message
 
 BOUND_S = 8.0  # the peer timeout is 5 s; the rest is for slow machines
 
@@ -392,6 +394,32 @@ def test_closing_a_session_cancels_its_running_steps() -> None:
         session.close()
         thread.join(BOUND_S)
         assert not thread.is_alive() and isinstance(caught[0], tf.errors.CancelledError)
+
+
+@pytest.mark.slow
+def test_a_step_whose_client_died_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.runtime.server.LEASE_S", 1.0)
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        cluster = {"a": ["localhost:0"], "b": [f"localhost:{reserved.getsockname()[1]}"]}
+        with tf.train.Server(cluster, "a", 0) as here, tf.train.Server(cluster, "b", 0):
+            with tf.device("/job:b"):
+                there = tf.constant(1.0) + 1.0
+            with tf.device("/job:a"):
+                waits = there + 1.0
+            session = tf.Session(here.target)
+            parts = session._prepare(((waits.name,), (), ()))
+            part = next(p for p in parts if p.task.startswith("/job:a"))
+            with Connection(here.address) as client:  # a client that starts its step at one task only, and is gone
+                client.send(Message("run", {"request": 1, "step": 1, "program": part.program, "feeds": []}))
+                deadline = time.monotonic() + BOUND_S
+                while 1 not in here._worker._steps:
+                    assert time.monotonic() < deadline
+                while 1 in here._worker._steps:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.05)
+            session.close()
 
 
 SCRIPT = """
