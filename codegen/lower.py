@@ -70,25 +70,29 @@ class _Lowering:
         return slot
 
     def run(self, node: Node) -> None:
-        if node.type == "Const":
+        op = node.opdef
+        if op.name == "Const":
             if node.outputs[0] not in self.slot_of:  # else it is fed
                 self.new_slot(node.outputs[0], node.attrs["value"])
             return
-        if node.type == "Placeholder":
+        if op.name == "Placeholder":
             (tensor,) = node.outputs
             raise InvalidArgumentError(
                 node, node,
                 f"You must feed a value for placeholder tensor '{node.name}' with dtype {tensor.dtype.name} and shape {text(tensor.dims)} "
                 f"(made at {node.source}): session.run(..., feed_dict={{tensor: value}})",
             )  # fmt: skip
-        takes_place = node.opdef.ref_inputs
+        slot_of = self.slot_of
         inputs = tuple(
-            self.slot_of[t] if i in takes_place or not t.dtype.is_ref else self.value_slot(t, node.name) for i, t in enumerate(node.inputs)
+            [
+                slot_of[t] if not t.dtype.is_ref or i in op.ref_inputs else self.value_slot(t, node.name)
+                for i, t in enumerate(node.inputs)
+            ]
         )
-        kernel = self.backend.kernel(node, self.context_of(node))
+        kernel = self.backend.kernel(node, self.context_of(node) if op.is_stateful else None)
         # A fed output keeps the fed value: the node may still run for its other outputs, whose result goes to a spare slot.
-        outputs = tuple(self.new_slot(None if t in self.slot_of else t) for t in node.outputs)
-        self.instructions.append(Call(kernel, inputs, outputs, (), node.name, node.type, node._origin))
+        outputs = tuple([self.new_slot(None if t in slot_of else t) for t in node.outputs])
+        self.instructions.append(Call(kernel, inputs, outputs, (), node.name, op.name, node._origin))
 
     def value_slot(self, tensor: Tensor, reader: str) -> int:
         """The slot with a tensor's value; for a variable's place, a read is inserted here."""

@@ -99,10 +99,14 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Partitioned:
-    """A cut graph: device -> its partition, and all channels, in the global order of their receives."""
+    """A cut graph: device -> its partition, and all channels, in the global order of their receives.
+
+    `values` says what each channel carries, by its number: a tensor, or the node that a control edge comes from.
+    """
 
     partitions: dict[str, Partition]
     channels: list[Channel] = field(default_factory=list)
+    values: list[Tensor | Node] = field(default_factory=list)
 
 
 def task_of(device: str) -> str:
@@ -208,6 +212,7 @@ class _Cut:
     steps: dict[str, list[Step]] = field(default_factory=dict)
     feeds: dict[str, dict[str, None]] = field(default_factory=dict)
     channels: list[Channel] = field(default_factory=list)
+    values: list[Tensor | Node] = field(default_factory=list)
     arrived: dict[tuple[object, str], Channel] = field(
         default_factory=dict
     )  # (value, device or task) -> what brings it
@@ -274,6 +279,7 @@ class _Cut:
         else:
             channel = Channel(len(self.channels), f"^{value.name}", source, here, 0, True, None, (), relays)
         self.channels.append(channel)
+        self.values.append(value)
         self.steps[here].append(("recv", channel))
         return channel
 
@@ -293,6 +299,7 @@ class _Cut:
                 for device, steps in self.steps.items()
             },
             self.channels,
+            self.values,
         )
 
     def _with_sends(self, steps: list[Step]) -> tuple[Step, ...]:

@@ -31,7 +31,8 @@ def units_of(cut: Partitioned, graph: Graph) -> list[Unit]:
                 steps.append(what)
                 continue
             assert isinstance(what, Channel)
-            tensor = None if what.control else graph.get_tensor_by_name(what.name)
+            value = cut.values[what.id]
+            tensor = value if isinstance(value, Tensor) else None
             if kind == "send":
                 steps.append(SendTensor(what.id, tensor, what.destination))
             else:

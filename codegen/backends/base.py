@@ -18,8 +18,10 @@ class Backend(Protocol):
 
     name: str
 
-    def kernel(self, node: Node, context: Context) -> Kernel:
+    def kernel(self, node: Node, context: Context | None) -> Kernel:
         """A function of the node's input arrays that gives its output (one array, or a tuple when not exactly one).
+
+        `context` is given for stateful ops only.
 
         Inputs that `node.opdef.ref_inputs` names, and inputs of type `resource`, are `VariableState` objects; all others are
         arrays, which the kernel must not change. It must be safe to call from several threads at once.

@@ -15,12 +15,12 @@ class NumpyBackend:
 
     name = "numpy"
 
-    def kernel(self, node: Node, context: Context) -> Kernel:
+    def kernel(self, node: Node, context: Context | None) -> Kernel:
         """The op's reference with the node's attributes bound."""
         op = node.opdef
         if op.reference is None:
             raise UnimplementedError(node, node, f"'{node.name}' ({op.name}), made at {node.source}, has no kernel: its value can only be fed")
-        attrs = op.kernel_attrs(node.attrs)
+        attrs = op.kernel_attrs(node.attrs) if node.attrs else {}
         if op.is_stateful:
             return functools.partial(op.reference, context, **attrs)
         return functools.partial(op.reference, **attrs) if attrs else op.reference
