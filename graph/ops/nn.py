@@ -32,7 +32,19 @@ from .arithmetic import divide, multiply, subtract
 from .cast import cast
 from .common import allowed, same_type
 from .compare import greater_equal, where_v2
+from .conv import (
+    atrous_conv2d,
+    conv1d,
+    conv2d,
+    conv2d_backprop_filter,
+    conv2d_backprop_input,
+    conv2d_transpose,
+    depthwise_conv2d,
+    depthwise_conv2d_native,
+    separable_conv2d,
+)
 from .creation import zeros_like
+from .embedding import embedding_lookup
 from .linalg import matmul
 from .math import sigmoid, tanh
 from .normalization import (
@@ -45,6 +57,7 @@ from .normalization import (
     moments,
 )
 from .operands import need_rank, need_rank_at_least, op_scope
+from .pooling import avg_pool, max_pool
 from .random import random_uniform
 from .shapes import shape
 from .softmax import (
@@ -238,11 +251,21 @@ def _noise_shape(x: Tensor, wanted: Any) -> Any:
 
 __all__ = [
     "FusedBatchNorm",
+    "atrous_conv2d",
+    "avg_pool",
     "batch_normalization",
     "bias_add",
+    "conv1d",
+    "conv2d",
+    "conv2d_backprop_filter",
+    "conv2d_backprop_input",
+    "conv2d_transpose",
     "crelu",
+    "depthwise_conv2d",
+    "depthwise_conv2d_native",
     "dropout",
     "elu",
+    "embedding_lookup",
     "fused_batch_norm",
     "gelu",
     "in_top_k",
@@ -252,11 +275,13 @@ __all__ = [
     "leaky_relu",
     "log_sigmoid",
     "log_softmax",
+    "max_pool",
     "moments",
     "relu",
     "relu6",
     "relu_layer",
     "selu",
+    "separable_conv2d",
     "sigmoid",
     "sigmoid_cross_entropy_with_logits",
     "silu",
