@@ -169,7 +169,7 @@ def _errors() -> None:
 
 CASES = [
     *ROWS,
-    ScriptCase(("ResourceGather", "GatherV2"), _gradients_of_variables, "embedding gradients of variables"),
+    ScriptCase(("GatherV2",), _gradients_of_variables, "embedding gradients of variables"),
     ScriptCase(("GatherV2",), _devices, "embedding devices"),
     ScriptCase(("GatherV2",), _unknown_sizes, "embedding unknown sizes"),
     ScriptCase((), _errors, "embedding errors"),
