@@ -14,6 +14,7 @@ from .graph.initializers import (
     random_normal_initializer as random_normal,
     random_uniform_initializer as random_uniform,
     truncated_normal_initializer as truncated_normal,
+    uniform_unit_scaling_initializer as uniform_unit_scaling,
     variance_scaling_initializer as variance_scaling,
     zeros_initializer as zeros,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "random_normal",
     "random_uniform",
     "truncated_normal",
+    "uniform_unit_scaling",
     "variance_scaling",
     "zeros",
 ]

@@ -14,6 +14,20 @@ from .graph.ops.activations import (
     softsign,
     swish,
 )
+from .graph.ops.conv import (
+    atrous_conv2d,
+    conv1d,
+    conv2d,
+    conv2d_backprop_filter,
+    conv2d_backprop_input,
+    conv2d_transpose,
+    depthwise_conv2d,
+    depthwise_conv2d_native,
+    separable_conv2d,
+)
+from .graph.ops.embedding import (
+    embedding_lookup,
+)
 from .graph.ops.math import (
     sigmoid,
     tanh,
@@ -21,6 +35,7 @@ from .graph.ops.math import (
 from .graph.ops.nn import (
     bias_add,
     dropout,
+    relu_layer,
     xw_plus_b,
 )
 from .graph.ops.normalization import (
@@ -30,6 +45,10 @@ from .graph.ops.normalization import (
     l2_normalize,
     layer_norm,
     moments,
+)
+from .graph.ops.pooling import (
+    avg_pool,
+    max_pool,
 )
 from .graph.ops.softmax import (
     log_softmax,
@@ -46,11 +65,21 @@ from .graph.ops.sorting import (
 )
 
 __all__ = [
+    "atrous_conv2d",
+    "avg_pool",
     "batch_normalization",
     "bias_add",
+    "conv1d",
+    "conv2d",
+    "conv2d_backprop_filter",
+    "conv2d_backprop_input",
+    "conv2d_transpose",
     "crelu",
+    "depthwise_conv2d",
+    "depthwise_conv2d_native",
     "dropout",
     "elu",
+    "embedding_lookup",
     "fused_batch_norm",
     "gelu",
     "in_top_k",
@@ -60,10 +89,13 @@ __all__ = [
     "leaky_relu",
     "log_sigmoid",
     "log_softmax",
+    "max_pool",
     "moments",
     "relu",
     "relu6",
+    "relu_layer",
     "selu",
+    "separable_conv2d",
     "sigmoid",
     "sigmoid_cross_entropy_with_logits",
     "silu",

@@ -5,7 +5,9 @@ from .graph.graph import (
 )
 from .graph.ops.random import (
     categorical,
+    get_seed,
     multinomial,
+    random_crop,
     random_normal as normal,
     random_shuffle as shuffle,
     random_uniform as uniform,
@@ -17,8 +19,10 @@ from .graph.ops.random import (
 
 __all__ = [
     "categorical",
+    "get_seed",
     "multinomial",
     "normal",
+    "random_crop",
     "set_random_seed",
     "shuffle",
     "stateless_normal",

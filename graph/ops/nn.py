@@ -1,6 +1,4 @@
-"""Neural networks: everything under TensorFlow's `tf.nn`, and the small pieces that have no file of their
-own.
-"""
+"""Layers in a few lines: bias, dense layers, dropout."""
 
 from __future__ import annotations
 
@@ -14,62 +12,16 @@ from ..dtypes import NUMBERS, bfloat16, float16, float32
 from ..node import Node, Tensor
 from ..opdef import Attrs, Output, default_cost, define, size
 from ..shape import Dims, as_dims, merge
-from .activations import (
-    crelu,
-    elu,
-    gelu,
-    leaky_relu,
-    log_sigmoid,
-    relu,
-    relu6,
-    selu,
-    silu,
-    softplus,
-    softsign,
-    swish,
-)
+from .activations import relu
 from .arithmetic import divide, multiply, subtract
 from .cast import cast
 from .common import allowed, same_type
 from .compare import greater_equal, where_v2
-from .conv import (
-    atrous_conv2d,
-    conv1d,
-    conv2d,
-    conv2d_backprop_filter,
-    conv2d_backprop_input,
-    conv2d_transpose,
-    depthwise_conv2d,
-    depthwise_conv2d_native,
-    separable_conv2d,
-)
 from .creation import zeros_like
-from .embedding import embedding_lookup
 from .linalg import matmul
-from .math import sigmoid, tanh
-from .normalization import (
-    FusedBatchNorm,
-    batch_normalization,
-    fused_batch_norm,
-    l2_loss,
-    l2_normalize,
-    layer_norm,
-    moments,
-)
 from .operands import need_rank, need_rank_at_least, op_scope
-from .pooling import avg_pool, max_pool
 from .random import random_uniform
 from .shapes import shape
-from .softmax import (
-    log_softmax,
-    sigmoid_cross_entropy_with_logits,
-    softmax,
-    softmax_cross_entropy_with_logits,
-    softmax_cross_entropy_with_logits_v2,
-    sparse_softmax_cross_entropy_with_logits,
-    weighted_cross_entropy_with_logits,
-)
-from .sorting import in_top_k, top_k
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -247,53 +199,3 @@ def _noise_shape(x: Tensor, wanted: Any) -> Any:
     own: Any = x.dims or (None,) * len(sizes)
     known = [o if s is None else s for s, o in zip(sizes, own, strict=True)]
     return [shape(x)[i] if d is None else d for i, d in enumerate(known)]
-
-
-__all__ = [
-    "FusedBatchNorm",
-    "atrous_conv2d",
-    "avg_pool",
-    "batch_normalization",
-    "bias_add",
-    "conv1d",
-    "conv2d",
-    "conv2d_backprop_filter",
-    "conv2d_backprop_input",
-    "conv2d_transpose",
-    "crelu",
-    "depthwise_conv2d",
-    "depthwise_conv2d_native",
-    "dropout",
-    "elu",
-    "embedding_lookup",
-    "fused_batch_norm",
-    "gelu",
-    "in_top_k",
-    "l2_loss",
-    "l2_normalize",
-    "layer_norm",
-    "leaky_relu",
-    "log_sigmoid",
-    "log_softmax",
-    "max_pool",
-    "moments",
-    "relu",
-    "relu6",
-    "relu_layer",
-    "selu",
-    "separable_conv2d",
-    "sigmoid",
-    "sigmoid_cross_entropy_with_logits",
-    "silu",
-    "softmax",
-    "softmax_cross_entropy_with_logits",
-    "softmax_cross_entropy_with_logits_v2",
-    "softplus",
-    "softsign",
-    "sparse_softmax_cross_entropy_with_logits",
-    "swish",
-    "tanh",
-    "top_k",
-    "weighted_cross_entropy_with_logits",
-    "xw_plus_b",
-]

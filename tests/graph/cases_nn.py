@@ -10,12 +10,13 @@ import scipy.special
 from op_table import FLOATS, NUMBERS, OpCase, ScriptCase, index, real, whole
 from scipy import stats
 
+from dovetail import nn
 from dovetail.graph.build import apply, constant, make, placeholder
 from dovetail.graph.errors import InvalidArgumentError
 from dovetail.graph.gradients import gradients
 from dovetail.graph.graph import Graph, get_default_graph
 from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops import activations, nn, normalization, softmax
+from dovetail.graph.ops import activations, normalization, softmax
 
 
 def _op(name: str, **attrs: Any) -> Any:
