@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from ..graph.device import DeviceFields, DeviceName, matches, parse_strict
+from ..graph.device import DeviceFields, DeviceName, is_specialization, matches, parse_strict
 
 # -- what a user writes down -------------------------------------------------------------------------------
 
@@ -190,6 +190,26 @@ class DeviceInfo:
         return f"{self.name} (emulated)" if self.emulated else str(self.name)
 
 
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What connects two tasks, in both directions; between tasks of one spec it connects each with each.
+
+    Attributes:
+        a, b: the tasks at its ends, as partial names (`/job:ps`); '' stands for all.
+        latency: seconds until a message arrives, however small; None when unknown.
+        bandwidth: bytes per second; None when unknown.
+    """
+
+    a: str
+    b: str
+    latency: float | None = None
+    bandwidth: float | None = None
+
+    def seconds(self, count: int, messages: int = 1) -> float:
+        """Time for so many bytes in so many messages one after the other; what is unknown counts as none."""
+        return (self.latency or 0.0) * messages + (count / self.bandwidth if self.bandwidth else 0.0)
+
+
 @dataclass(frozen=True)  # no slots: the cached look-up tables live in the instance
 class Cluster:
     """What the placer sees: all devices of all tasks, and the task that the session talks to.
@@ -197,6 +217,7 @@ class Cluster:
     Attributes:
         devices: the devices, the master's first, then by name.
         master: name of the master's task, `/job:worker/replica:0/task:0`.
+        links: what is known of the links between tasks; the first that fits a pair of tasks counts.
 
     Raises:
         ValueError: a device is listed twice, or the master has none.
@@ -204,6 +225,7 @@ class Cluster:
 
     devices: tuple[DeviceInfo, ...]
     master: str
+    links: tuple[Link, ...] = ()
 
     def __post_init__(self) -> None:
         ordered = sorted(self.devices, key=lambda d: (d.name.task_name != self.master, d.name))
@@ -240,6 +262,16 @@ class Cluster:
         """The devices of one task, by name; empty for a task that is not there."""
         return tuple(device for device in self.devices if device.name.task_name == task)
 
+    def link(self, task: str, other: str) -> Link | None:
+        """What is known of the link between two tasks; None when nothing is."""
+        ends = parse_strict(task), parse_strict(other)
+        for link in self.links:
+            a, b = parse_strict(link.a), parse_strict(link.b)
+            for one, two in (ends, ends[::-1]):
+                if is_specialization(a, one) and is_specialization(b, two):
+                    return link
+        return None
+
     def matching(self, pattern: DeviceFields) -> tuple[DeviceInfo, ...]:
         """The devices that a spec admits, in the order of `devices`."""
         return tuple(device for device in self.devices if matches(pattern, device.name))
@@ -259,7 +291,7 @@ class Cluster:
             d for d in self.devices
             if d.name.task_name == self.master or any(matches(p, d.name) for p in patterns)
         )  # fmt: skip
-        return Cluster(tuple(kept), self.master)
+        return Cluster(tuple(kept), self.master, self.links)
 
 
 def local_devices(

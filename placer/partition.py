@@ -101,7 +101,7 @@ class Partition:
 class Partitioned:
     """A cut graph: device -> its partition, and all channels, in the global order of their receives.
 
-    `values` says what each channel carries, by its number: a tensor, or the node that a control edge comes from.
+    `values` says what each channel carries, by its number: a tensor, or the node of a control edge.
     """
 
     partitions: dict[str, Partition]

@@ -19,20 +19,23 @@ device of that task. For `/job:ps`: of its first task, or of the master's own ta
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..graph.device import matches, parse_strict
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.opdef import OpDef, Trait
 from .cluster import Cluster
 from .constraints import Candidates, Groups, form_groups, is_generator
 from .explain import cannot_assign, describe, unplaceable
+from .reasons import Reasons, reasons_of
 
 Ints = npt.NDArray[np.signedinteger[Any]]
 Flags = npt.NDArray[np.bool_]
@@ -128,9 +131,8 @@ class Placement:
         cluster: the devices there were.
         soft: whether soft placement was allowed.
         index: per node (by `node.index`) the number of its device in `cluster.devices`, or -1.
+        rules: per node the rule (`Rule`) that chose its device.
     """
-
-    __slots__ = ("_groups", "_names", "_nodes", "_rules", "cluster", "graph", "index", "soft")
 
     def __init__(
         self,
@@ -139,13 +141,18 @@ class Placement:
         soft: bool,
         nodes: Sequence[Node],
         index: Ints,
-        rules: Any,
-        groups: Groups,
+        rules: npt.NDArray[np.uint8],
+        reasons: Callable[[], Reasons],
     ) -> None:
-        self.graph, self.cluster, self.soft, self.index = graph, cluster, soft, index
-        index.flags.writeable = False
-        self._nodes, self._rules, self._groups = nodes, rules, groups
+        self.graph, self.cluster, self.soft, self.index, self.rules = graph, cluster, soft, index, rules
+        index.flags.writeable = rules.flags.writeable = False
+        self._nodes, self._find_reasons = nodes, reasons
         self._names = tuple(str(d.name) for d in cluster.devices)
+
+    @cached_property
+    def reasons(self) -> Reasons:
+        """What stands behind it: demands, groups, overruled requests."""
+        return self._find_reasons()
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -192,28 +199,20 @@ class Placement:
     def decision(self, node: Node | str) -> Decision:
         """The decision behind a node's device. KeyError when it was not placed."""
         i = self._index_of(node)
-        all_nodes, groups = self.graph.nodes, self._groups
-        members = groups.members(i)
-        root = groups.number[groups.find(i)]
-        constraint, found = groups.constraints[root], groups.constraints.candidates(root)
-        chosen = int(self.index[i])
-        rejected = tuple(
-            Rejection(name, groups.constraints.why_not(d, constraint) or "only soft placement would take it")
-            for d, name in enumerate(self._names)
-            if d not in found.devices
-        )
-        overruled = [note.text for note in groups.notes if note.node in members] + (
-            [found.given_up] if found.given_up else []
-        )
+        all_nodes, reasons, names = self.graph.nodes, self.reasons, self._names
+        demand = reasons.demand(i)
+        overruled = [note.text for note in reasons.notes_of(i)]
+        if demand.given_up:
+            overruled.append(demand.given_up)
         return Decision(
             node=all_nodes[i].name,
             requested=all_nodes[i].device,
-            required=str(constraint.requested),
-            group=tuple(all_nodes[j].name for j in members),
-            candidates=tuple(self._names[d] for d in found.devices),
-            rejected=rejected,
-            chosen=self._names[chosen],
-            rule=Rule(int(self._rules[i])),
+            required=demand.required,
+            group=tuple(all_nodes[j].name for j in reasons.members(i)),
+            candidates=tuple(names[d] for d in demand.candidates),
+            rejected=tuple(Rejection(d, why) for d, why in zip(names, demand.against, strict=True) if why),
+            chosen=names[int(self.index[i])],
+            rule=Rule(int(self.rules[i])),
             overruled=tuple(overruled),
         )
 
@@ -225,26 +224,19 @@ class Placement:
     @property
     def relaxations(self) -> tuple[Relaxation, ...]:
         """Each request that is not met, and each colocation that was ignored, in order of creation."""
-        groups, all_nodes = self._groups, self.graph.nodes
-        notes: dict[int, list[str]] = {}
-        for note in groups.notes:
-            if note.kind != "ignored":
-                notes.setdefault(groups.find(note.node), []).append(note.text)
-        out: list[tuple[int, Relaxation]] = [
-            (
-                note.node,
-                Relaxation(
-                    all_nodes[note.node].name,
-                    all_nodes[note.node].device,
-                    self._names[self.index[note.node]],
-                    note.text,
-                ),
-            )
-            for note in groups.notes
+        if not self.reasons.notes and not any(demand.given_up for demand in self.reasons.demands):
+            return ()  # then all requests were met, and a large graph need not be searched
+        all_nodes, names, placed = self.graph.nodes, self._names, self.index.tolist()
+
+        def relaxation(node: Node, reason: str) -> Relaxation:
+            return Relaxation(node.name, node.device, names[placed[node.index]], reason)
+
+        out = [
+            (note.node, relaxation(all_nodes[note.node], note.text))
+            for note in self.reasons.notes
             if note.kind == "ignored"
         ]
         meets: dict[tuple[str, int], bool] = {}
-        placed = self.index.tolist()
         for node in self._nodes:
             if not node.device:
                 continue
@@ -253,13 +245,14 @@ class Placement:
             if met is None:
                 met = meets[key] = _meets(node.device, self.cluster, key[1])
             if not met:
-                found = groups.constraints.candidates(groups.number[groups.find(node.index)])
-                reasons = notes.get(groups.find(node.index), []) + (
-                    [found.given_up] if found.given_up else []
-                )
-                reason = "; ".join(dict.fromkeys(reasons)) or _RULES[Rule(int(self._rules[node.index]))]
-                out.append((node.index, Relaxation(node.name, node.device, self._names[key[1]], reason)))
+                out.append((node.index, relaxation(node, self._why_relaxed(node.index))))
         return tuple(r for _, r in sorted(out, key=lambda pair: pair[0]))
+
+    def _why_relaxed(self, i: int) -> str:
+        found = [note.text for note in self.reasons.notes_of(i) if note.kind != "ignored"]
+        given_up = self.reasons.demand(i).given_up
+        found += [given_up] if given_up else []
+        return "; ".join(dict.fromkeys(found)) or Rule(int(self.rules[i])).text
 
     def __repr__(self) -> str:
         used = len(np.unique(self.index[self.index >= 0]))
@@ -267,8 +260,6 @@ class Placement:
 
 
 def _meets(request: str, cluster: Cluster, device: int) -> bool:
-    from ..graph.device import matches, parse_strict
-
     return matches(parse_strict(request), cluster.devices[device].name)
 
 
@@ -301,7 +292,9 @@ def place(
         raise unplaceable(contradiction, graph, groups)
     work = _Pass(graph, nodes, size, groups, assigned)
     work.run()
-    return Placement(graph, cluster, allow_soft_placement, nodes, work.device, work.rule, groups)
+    return Placement(
+        graph, cluster, allow_soft_placement, nodes, work.device, work.rule, lambda: reasons_of(groups)
+    )
 
 
 class _Edges:

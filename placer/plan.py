@@ -6,17 +6,19 @@ session makes the same plan from the same inputs before it runs a step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ..graph.device import DeviceName, DeviceSpec, parse_strict
+from ..graph.device import DeviceName, DeviceSpec
 from ..graph.errors import InvalidArgumentError
 from ..graph.graph import Graph, get_default_graph
 from ..graph.node import Node, Tensor
 from ..graph.opdef import Cost
-from .cluster import Cluster, ClusterDef, ClusterSpec, DeviceInfo
+from .cluster import Cluster
+from .cluster_input import Devices, Jobs, as_cluster
 from .cost import work
 from .partition import Channel, Partition, Partitioned, needed, partition
 from .place import Placement, Relaxation
@@ -150,13 +152,13 @@ class Plan:
 
 def place(
     graph: Graph | None,
-    cluster: Cluster | ClusterSpec | ClusterDef | Mapping[str, Any] | None = None,
+    cluster: Jobs | Cluster | str | os.PathLike[str] | Any = None,
     *,
     fetches: Any = None,
     targets: Any = None,
     feeds: Any = None,
     master: str | None = None,
-    devices: Mapping[str, Sequence[str]] | None = None,
+    devices: Devices | None = None,
     allow_soft_placement: bool = False,
     strategy: str = "rules",
 ) -> Plan:
@@ -164,20 +166,22 @@ def place(
 
     Args:
         graph: the graph; None: the default graph.
-        cluster: a live cluster, or jobs with their tasks as `train.ClusterSpec` takes them, or numbers of
-            tasks
-            (`{"ps": 2, "worker": 2}`); None: one local task.
+        cluster: jobs with their tasks as `train.ClusterSpec` takes them, or numbers of tasks
+            (`{"ps": 2, "worker": 2}`); the path of a YAML file (docs/devices.md shows one); what runs and
+            knows its devices: a session, a server, a `LocalCluster`; None: one local task.
         fetches: tensors (or nodes) that the step returns, one or a list, as objects or names.
         targets: nodes that it runs for their effect. With neither fetches nor targets: all nodes.
         feeds: tensors that it is given; None: all placeholders.
         master: the task that the session talks to, such as `/job:worker/task:0`; None: the first task of the
             job `chief`, `master` or `worker`, else of the first job by name.
-        devices: job -> its tasks' devices, `{"worker": ["cpu:0", "gpu:0"]}`; a job not named has `cpu:0`.
+        devices: job or task -> its devices, `{"worker": ["cpu:0", "gpu:0"]}`; a job not named has `cpu:0`. A
+            device may be a mapping with `name`, `memory` (bytes), `flops` and `bandwidth` (per second).
         allow_soft_placement: give up a device type or index that cannot be had.
         strategy: `rules`: TensorFlow's.
 
     Raises:
         InvalidArgumentError: the graph cannot be placed, or a device or task is malformed or not there.
+        OSError: the file that describes the cluster cannot be read.
         ValueError, KeyError, TypeError: a fetch, target or feed is not in the graph; no such strategy; no
             such job.
 
@@ -187,7 +191,7 @@ def place(
     if strategy not in STRATEGIES:
         raise ValueError(f"There is no placement strategy {strategy!r}; strategies: {', '.join(STRATEGIES)}")
     graph = get_default_graph() if graph is None else graph
-    found = cluster if isinstance(cluster, Cluster) else make_cluster(cluster, devices, master)
+    found = as_cluster(cluster, devices, master)
     returned, run = _elements(graph, fetches), _elements(graph, targets)
     fed = [t for t in _elements(graph, feeds) if isinstance(t, Tensor)]
     if feeds is None:
@@ -207,59 +211,6 @@ def place(
         targets=tuple(n.name for n in nodes),
         feeds=tuple(t.name for t in fed),
     )
-
-
-def make_cluster(
-    jobs: ClusterSpec | ClusterDef | Mapping[str, Any] | None,
-    devices: Mapping[str, Sequence[str]] | None = None,
-    master: str | None = None,
-) -> Cluster:
-    """A cluster that does not run: its jobs, their devices and the master's task, as `place` takes them."""
-    tasks = _tasks(jobs)
-    listed = dict(devices or {})
-    unknown = sorted(listed.keys() - {job for job, _ in tasks})
-    if unknown:
-        raise ValueError(f"devices names jobs that the cluster does not have: {', '.join(unknown)}")
-    infos = [
-        DeviceInfo(_full_name(job, task, text), None, False, 0)
-        for job, task in tasks
-        for text in listed.get(job, ("cpu:0",))
-    ]
-    if master is None:
-        names = [job for job, _ in tasks]
-        job = next((j for j in ("chief", "master", "worker") if j in names), min(names))
-        return Cluster(tuple(infos), f"/job:{job}/replica:0/task:{min(t for j, t in tasks if j == job)}")
-    spec = parse_strict(master if master.startswith("/") else f"/{master}")
-    if spec.job is None or (spec.job, spec.task or 0) not in tasks:
-        known = ", ".join(f"/job:{j}/task:{t}" for j, t in tasks)
-        raise InvalidArgumentError(
-            None, None, f"The master '{master}' is no task of the cluster; its tasks: {known}"
-        )
-    return Cluster(tuple(infos), f"/job:{spec.job}/replica:0/task:{spec.task or 0}")
-
-
-def _tasks(jobs: ClusterSpec | ClusterDef | Mapping[str, Any] | None) -> list[tuple[str, int]]:
-    """(job, task index) of every task."""
-    if jobs is None:
-        return [("localhost", 0)]
-    if isinstance(jobs, Mapping):
-        jobs = {
-            job: [f"{job}{i}:0" for i in range(n)] if isinstance(n, int) else n for job, n in jobs.items()
-        }
-    spec = ClusterSpec(jobs)
-    tasks = [(job, task) for job in spec.jobs for task in spec.task_indices(job)]
-    if not tasks:
-        raise ValueError("The cluster has no tasks")
-    return tasks
-
-
-def _full_name(job: str, task: int, device: str) -> DeviceName:
-    spec = DeviceSpec.from_string(device)
-    if spec.device_type is None or spec.device_index is None:
-        raise InvalidArgumentError(
-            None, None, f"'{device}' of job '{job}' names no device; write it as 'cpu:0' or 'gpu:1'"
-        )
-    return DeviceName(job, 0, task, spec.device_type, spec.device_index)
 
 
 def _device(name: str, cluster: Cluster) -> DeviceName:

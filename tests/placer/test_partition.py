@@ -9,9 +9,9 @@ import dovetail as dt
 from dovetail.graph.errors import InvalidArgumentError
 from dovetail.graph.node import Node
 from dovetail.graph.opdef import define
+from dovetail.placer.cluster_input import make_cluster
 from dovetail.placer.partition import needed, partition, task_of
 from dovetail.placer.place import place
-from dovetail.placer.plan import make_cluster
 
 define(
     "PartitionTwo",

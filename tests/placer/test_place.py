@@ -6,8 +6,8 @@ import pytest
 import dovetail as dt
 from dovetail.graph.errors import InvalidArgumentError
 from dovetail.graph.opdef import Trait, define
+from dovetail.placer.cluster_input import make_cluster
 from dovetail.placer.place import Rule, place
-from dovetail.placer.plan import make_cluster
 
 
 def _same(inputs, attrs):
