@@ -1,0 +1,183 @@
+"""The tables of the documentation that are made from the code: the settings, and the ops.
+
+`docs/settings.md` holds its table, and a test sees that it is the one made here. The table of ops is long and
+grows with every op, so it is put into `docs/ops.md` when the site is built: MkDocs calls `on_page_markdown`.
+
+    python docs/tables.py settings|ops
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # a checkout needs no install
+
+import dovetail as dt  # noqa: E402
+from dovetail.graph.build import apply, placeholder  # noqa: E402
+from dovetail.graph.dtypes import DType  # noqa: E402
+from dovetail.graph.opdef import OpDef, Trait, registered  # noqa: E402
+from dovetail.graph.ops import all as _all_ops  # noqa: E402, F401  (defines every op)
+from dovetail.graph.settings import SETTINGS  # noqa: E402
+
+MARK = "<!-- the table of ops -->"
+FLOATS = (dt.float16, dt.bfloat16, dt.float32, dt.float64)
+INTEGERS = (dt.int8, dt.int16, dt.int32, dt.int64, dt.uint8, dt.uint16, dt.uint32, dt.uint64)
+COMPLEX = (dt.complex64, dt.complex128)
+CLASSES = {
+    "floats": FLOATS,
+    "integers": INTEGERS,
+    "bool": (dt.bool,),
+    "complex": COMPLEX,
+    "string": (dt.string,),
+}
+NAMESPACES = ("", "nn", "math", "linalg", "random", "bitwise")
+SAMPLE = 1000  # elements of the tensors on which an op's cost is asked
+
+
+def settings_table() -> str:
+    """One row per setting."""
+    rows = [
+        f"| `{s.name}` | {f'`{s.default}`' if s.default != '' else ''} | {s.meaning} |"
+        for s in SETTINGS.values()
+    ]
+    return "\n".join(["| variable | default | meaning |", "| --- | --- | --- |", *rows])
+
+
+def ops_table() -> str:
+    """One row per op, in alphabetical order."""
+    makers = public_functions()
+    rows = []
+    for name, op in sorted(registered().items()):
+        functions = ", ".join(f"`{f}`" for f in makers.get(name, ())) or "-"
+        types, cost = elementwise_facts(op)
+        gradient = "yes" if op.gradient is not None else "-"
+        devices = ", ".join(op.device_types)
+        rows.append(f"| `{name}` | {functions} | {types} | {gradient} | {cost} | {traits(op)} | {devices} |")
+    head = ["op", "made by", "element types", "gradient", "flops per element", "traits", "devices"]
+    return "\n".join([f"| {' | '.join(head)} |", "| --- " * len(head) + "|", *rows])
+
+
+def traits(op: OpDef) -> str:
+    """The op's traits, in words."""
+    return ", ".join(t.name.lower().replace("_", " ") for t in Trait if t in op.traits and t.name) or "-"
+
+
+def elementwise_facts(op: OpDef) -> tuple[str, str]:
+    """What the op says of itself when asked with every element type: the types, and the flops of one element.
+
+    Only ops with a scalar body are asked: their inputs are all alike.
+    """
+    if op.scalar is None:
+        return "-", "own rule" if op.cost is not None else "1"
+    positional = [
+        p for p in inspect.signature(op.scalar).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD
+    ]
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(op.scalar).parameters.values())
+    arity = 2 if variadic else len(positional) - 1  # the first is the math namespace
+    accepted = [t for types in CLASSES.values() for t in types if _node(op, arity, t) is not None]
+    if not accepted:
+        return "-", "own rule" if op.cost is not None else "1"
+    node = _node(op, arity, accepted[-1] if accepted[0] not in FLOATS else accepted[0])
+    flops = op.cost_of(node).flops / SAMPLE
+    return _in_words(accepted), f"{flops:g}"
+
+
+def _node(op: OpDef, arity: int, dtype: DType) -> Any:
+    """A node of that op on tensors of that type; None where it refuses them."""
+    with dt.Graph().as_default() as graph:
+        try:
+            apply(op.name, [placeholder(dtype, [SAMPLE]) for _ in range(arity)], None, None)
+        except (TypeError, ValueError, KeyError):
+            return None
+        return graph.nodes[-1]
+
+
+def _in_words(types: list[DType]) -> str:
+    words = []
+    for word, members in CLASSES.items():
+        inside = [t for t in members if t in types]
+        words += [word] if len(inside) == len(members) else [t.name for t in inside]
+    return ", ".join(words)
+
+
+def public_functions() -> dict[str, list[str]]:
+    """Op -> the public functions in whose own code it is named, by their shortest names."""
+    names: dict[int, str] = {}
+    functions: dict[int, Any] = {}
+    for space in NAMESPACES:
+        module = importlib.import_module(f"dovetail.{space}" if space else "dovetail")
+        for name in module.__all__:
+            value = getattr(module, name)
+            if isinstance(value, FunctionType) and id(value) not in names:
+                names[id(value)], functions[id(value)] = f"{space}.{name}" if space else name, value
+    found: dict[str, list[str]] = {}
+    for key, function in functions.items():
+        for op in _ops_named_in(function):
+            found.setdefault(op, []).append(names[key])
+    return {op: sorted(makers) for op, makers in found.items()}
+
+
+def _ops_named_in(function: FunctionType) -> set[str]:
+    """The ops that a function names, itself or through private functions of its module.
+
+    Where such a private function puts a word before the name (`f"Scatter{kind}"`), the longer names count.
+    """
+    module = sys.modules[function.__module__]
+    tree, ops = _functions_of(module), registered()
+    named: set[str] = set()
+    prefixes: set[str] = set()
+    seen: set[str] = set()
+    todo = [function.__name__]
+    while todo:
+        name = todo.pop()
+        if name in seen or name not in tree:
+            continue
+        seen.add(name)
+        for node in _walk(tree[name]):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                named.add(node.value)
+            elif isinstance(node, ast.JoinedStr):
+                prefixes |= {p.value for p in node.values[:1] if isinstance(p, ast.Constant)}
+            elif isinstance(node, ast.Name) and node.id.startswith("_"):
+                todo.append(node.id)
+    longer = {p + n for p in prefixes for n in named if p + n in ops}
+    return longer or {n for n in named if n in ops}
+
+
+def _walk(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a syntax tree, without comparisons: an op that is compared with is not made."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.Compare):
+            yield from _walk(child)
+
+
+_TREES: dict[str, dict[str, ast.FunctionDef]] = {}
+
+
+def _functions_of(module: ModuleType) -> dict[str, ast.FunctionDef]:
+    if module.__name__ not in _TREES:
+        tree = ast.parse(inspect.getsource(module))
+        _TREES[module.__name__] = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
+    return _TREES[module.__name__]
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """MkDocs' hook: put the table of ops where its mark stands."""
+    return markdown.replace(MARK, ops_table()) if MARK in markdown else markdown
+
+
+if __name__ == "__main__":
+    made = {"settings": settings_table, "ops": ops_table}
+    if sys.argv[1:] and sys.argv[1] in made:
+        print(made[sys.argv[1]]())
+    else:
+        raise SystemExit(__doc__)

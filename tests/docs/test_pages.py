@@ -1,0 +1,121 @@
+"""The documentation tells the truth: examples print what it says, links lead somewhere, commands exist."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dovetail
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "docs")]  # pytest's importlib mode leaves the path alone
+from examples import ROOT, examples, links, matches, run, shell_lines  # noqa: E402
+from tables import MARK, ops_table, settings_table  # noqa: E402
+
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+
+
+def pages(only_with_examples: bool = False) -> list[Any]:
+    """A parameter per page."""
+    texts = {path: path.read_text(encoding="utf-8") for path in PAGES}
+    return [
+        pytest.param(text, path, id=str(path.relative_to(ROOT)))
+        for path, text in texts.items()
+        if not only_with_examples or examples(text)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "path"), pages(only_with_examples=True))
+def test_examples_print_what_the_page_says(page: str, path: Path) -> None:
+    found = examples(page)
+    for example, printed in zip(found, run(found), strict=True):
+        where = f"{path.name}:{example.line}\n{example.code}"
+        assert matches(example, printed), f"{where}\nit says:\n{example.shown}\nit prints:\n{printed}"
+
+
+@pytest.mark.parametrize(("page", "path"), pages())
+def test_links_lead_to_files_that_exist(page: str, path: Path) -> None:
+    for link in links(page):
+        if not re.match(r"[a-z]+:", link):
+            target = path if link.startswith("#") else path.parent / link.partition("#")[0]
+            assert target.exists(), f"{path.name} links to {link}"
+            anchor = link.partition("#")[2]
+            assert not anchor or anchor in anchors(target), f"{path.name} links to {link}"
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and MkDocs make them."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", h.lower()).strip().replace(" ", "-") for h in headings}
+
+
+@pytest.mark.parametrize(("page", "path"), pages())
+def test_commands_exist(page: str, path: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    cli = (ROOT / "dovetail" / "cli.py").read_text(encoding="utf-8")
+    commands = set(re.findall(r"^@app\.command\(\)\ndef (\w+)", cli, re.MULTILINE))
+    assert targets and commands
+    for line in shell_lines(page):
+        words = line.split()
+        if words[0] == "make":
+            assert set(words[1:]) <= targets, f"{path.name}: {line}"
+        if words[0] == "dovetail":
+            assert words[1] in commands | {"--help"}, f"{path.name}: {line}"
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [("1\n", "1\n", True), ("1\n", "2\n", False), ("", "1\n", False), ("a ... z\n", "a b z\n", True)],
+)
+def test_a_page_that_is_wrong_is_found(shown: str, printed: str, same: bool) -> None:
+    (example,) = examples(f"# Page\n\n```python\nimport x\n```\n\n```text\n{shown}```\n")
+    assert example.shown == shown and example.line == 4
+    assert matches(example, printed) is same
+
+
+def test_the_table_of_settings_is_the_one_made_from_the_settings() -> None:
+    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert settings_table() in page, f"docs/settings.md must hold\n{settings_table()}"
+
+
+def test_every_op_is_in_the_table_of_ops() -> None:
+    table = ops_table()
+    for name in ("MatMul", "AddV2", "VariableV2"):
+        assert f"\n| `{name}` |" in table
+    assert "| `Exp` | `exp` | floats | yes | 10 |" in table
+    assert "| `ScatterAdd` | `scatter_add` |" in table
+    assert MARK in (ROOT / "docs" / "ops.md").read_text(encoding="utf-8")
+
+
+def test_names_that_are_said_to_be_there_are_there_and_the_others_are_not() -> None:
+    page = (ROOT / "docs" / "tensorflow.md").read_text(encoding="utf-8")
+    there, missing = (page.partition(f"## {title}\n")[2].partition("\n## ")[0] for title in TITLES)
+    assert len(names_in(there)) > 50 and len(names_in(missing)) > 5
+    assert [n for n in names_in(there) if not has(n)] == []
+    assert [n for n in names_in(missing) if has(n)] == []
+
+
+TITLES = ("Names that are there", "Names that are not there yet")
+
+
+def names_in(text: str) -> list[str]:
+    """The names `tf.x.y` in a text, as `x.y`."""
+    return re.findall(r"`tf\.([\w.]+)`", text)
+
+
+def has(name: str) -> bool:
+    """Whether `dovetail` has the name."""
+    found: Any = dovetail
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found is not None
