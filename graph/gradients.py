@@ -22,6 +22,7 @@ from .dtypes import DType, resource
 from .graph import Graph, get_default_graph
 from .indexed_slices import IndexedSlices, sum_slices
 from .node import Node, Tensor
+from .partitioned import PartitionedVariable
 from .shape import compatible, is_static, merge, text
 
 # Gradient rules get dense gradients, except those of ops whose input and output are the same table: they hand
@@ -44,7 +45,7 @@ def gradients(
 
     Args:
         ys: tensor or list of tensors to differentiate, of floating type.
-        xs: tensor, variable, or list of those.
+        xs: tensor, variable, or list of those. A partitioned variable means the list of its parts.
         grad_ys: weights of the ys, each of its y's shape, or None for ones.
         name: scope of the new nodes.
         colocate_gradients_with_ops: give each gradient node the device of the node that it differentiates;
@@ -64,7 +65,7 @@ def gradients(
     >>> x = constant(3.0)
     >>> (g,) = gradients(x * x, [x])   # evaluates to 6.0
     """
-    targets, sources = _as_list(ys), _as_list(xs)
+    targets, sources = _as_list(ys), _parts_of(xs)
     weights = _as_list(grad_ys) if grad_ys is not None else [None] * len(targets)
     if len(weights) != len(targets):
         raise ValueError(f"{len(targets)} ys need as many grad_ys, not {len(weights)}")
@@ -96,6 +97,18 @@ def _as_list(value: Any) -> list[Any]:
     if value is None:
         return []
     return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _parts_of(xs: Any) -> list[Any]:
+    found = _as_list(xs)
+    for x in found:
+        if isinstance(x, PartitionedVariable):
+            if x is xs:
+                return list(x)
+            raise TypeError(
+                f"{x!r} has one gradient for each of its parts: differentiate by list(v), or by v alone"
+            )
+    return found
 
 
 def _graph_of(values: Sequence[Any]) -> Graph:

@@ -8,8 +8,6 @@ the variables to the graph.
 
 from __future__ import annotations
 
-import enum
-import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -18,20 +16,12 @@ from typing import Any
 
 from .build import convert, graph_of
 from .dtypes import DType, as_dtype, float32
-from .errors import UnimplementedError
 from .graph import Graph, GraphKeys, get_default_graph
-from .shape import as_dims, compatible, is_static, text
-from .variables import Variable
+from .shape import as_dims, text
+from .variable_store import AUTO_REUSE as AUTO_REUSE
+from .variable_store import VariableStore
 
-_STORE = "__variable_store"  # the collection that holds the graph's one `_Store`, TensorFlow's name
-
-
-class _Reuse(enum.Enum):
-    AUTO_REUSE = 1
-
-
-AUTO_REUSE = _Reuse.AUTO_REUSE
-"""For `reuse`: find the variable if it exists, else make it."""
+_KEY = "__varscope"  # the collection that holds the graph's open scopes, TensorFlow's name
 
 
 class VariableScope:
@@ -41,7 +31,8 @@ class VariableScope:
         name: the prefix of names, without a slash at the end; '' at the root.
         reuse: False: make; True: find; AUTO_REUSE: find or make.
         original_name_scope: the name scope that was opened with it first, with a slash at the end.
-        initializer, regularizer, caching_device, custom_getter, dtype, use_resource, constraint: defaults.
+        initializer, regularizer, caching_device, partitioner, custom_getter, dtype, use_resource,
+            constraint: defaults.
     """
 
     def __init__(
@@ -58,13 +49,12 @@ class VariableScope:
         use_resource: bool | None = None,
         constraint: Any = None,
     ) -> None:
-        _no_partitioner(partitioner)
         self.reuse = reuse
         self.name = name
         self.initializer = initializer
         self.regularizer = regularizer
         self.caching_device = caching_device
-        self.partitioner = None
+        self.partitioner = partitioner
         self.custom_getter = custom_getter
         self.original_name_scope = name_scope
         self.dtype: DType = as_dtype(dtype)
@@ -100,8 +90,8 @@ class VariableScope:
         self.custom_getter = custom_getter
 
     def set_partitioner(self, partitioner: Any) -> None:
-        """Only None is supported for now."""
-        _no_partitioner(partitioner)
+        """Set the default partitioner."""
+        self.partitioner = partitioner
 
     def get_collection(self, name: str) -> list[Any]:
         """The part of a collection whose names start with this scope's."""
@@ -128,35 +118,17 @@ class _Open(threading.local):
         self.counts: dict[str, int] = {}
 
 
-class _Store:
-    """The variables of a graph that `get_variable` made, and the scopes that are open."""
-
-    def __init__(self) -> None:
-        self.variables: dict[str, Variable] = {}
-        self.open = _Open()
-
-    @staticmethod
-    def of(graph: Graph) -> _Store:
-        """The graph's store."""
-        kept = graph.get_collection_ref(_STORE)
-        if not kept:
-            kept.append(_Store())
-        store: _Store = kept[0]
-        return store
-
-
-def _no_partitioner(partitioner: Any) -> None:
-    if partitioner is not None:
-        raise UnimplementedError(
-            None,
-            None,
-            "Partitioned variables are not supported yet: leave partitioner out, or make one per part",
-        )
+def _open(graph: Graph) -> _Open:
+    kept = graph.get_collection_ref(_KEY)
+    if not kept:
+        kept.append(_Open())
+    found: _Open = kept[0]
+    return found
 
 
 def get_variable_scope() -> VariableScope:
     """The innermost open variable scope; the root scope when none is open."""
-    return _Store.of(get_default_graph()).open.scope
+    return _open(get_default_graph()).scope
 
 
 @contextmanager
@@ -182,9 +154,8 @@ def variable_scope(
             one is.
         default_name: a name for `name_or_scope=None`, made unique: `dense`, `dense_1`, ...
         values: tensors whose graph is meant.
-        initializer, regularizer, caching_device, custom_getter, dtype, use_resource, constraint: defaults in
-            the block.
-        partitioner: only None is supported for now.
+        initializer, regularizer, caching_device, partitioner, custom_getter, dtype, use_resource, constraint:
+            defaults in the block.
         reuse: True, False, AUTO_REUSE, or None to inherit. Reuse that is on outside cannot be turned off by
             False.
         auxiliary_name_scope: whether a name scope is opened as well.
@@ -205,10 +176,11 @@ def variable_scope(
         raise ValueError("reuse cannot be True without a name_or_scope")
     if name_or_scope is not None and not isinstance(name_or_scope, (str, VariableScope)):
         raise TypeError(f"name_or_scope must be a string or a VariableScope, not {name_or_scope!r}")
-    _no_partitioner(partitioner)
+    if partitioner is not None and not callable(partitioner):
+        raise ValueError(f"Partitioner must be callable, but received: {partitioner}")
     graph = graph_of(*(values or ()))
-    store = _Store.of(graph)
-    outer, counts = store.open.scope, store.open.counts
+    open_ = _open(graph)
+    outer, counts = open_.scope, open_.counts
     source = name_or_scope if isinstance(name_or_scope, VariableScope) else outer
     with _name_scope(graph, name_or_scope, default_name, auxiliary_name_scope) as opened:
         if isinstance(name_or_scope, VariableScope):
@@ -221,13 +193,13 @@ def variable_scope(
             name = f"{outer.name}/{part}" if outer.name else part
             reuse = reuse or outer.reuse
             counts_after = counts
-        store.open.scope = VariableScope(
+        open_.scope = VariableScope(
             reuse,
             name,
             source.initializer if initializer is None else initializer,
             source.regularizer if regularizer is None else regularizer,
             source.caching_device if caching_device is None else caching_device,
-            None,
+            source.partitioner if partitioner is None else partitioner,
             _composed(custom_getter, source.custom_getter),
             opened,
             source.dtype if dtype is None else dtype,
@@ -236,12 +208,12 @@ def variable_scope(
         )
         counts[name] = counts.get(name, 0) + 1
         try:
-            yield store.open.scope
+            yield open_.scope
         finally:
             # Left and entered again, a scope numbers the default names inside it from the start, so that they
             # are found.
-            store.open.counts = {k: n for k, n in counts_after.items() if not k.startswith(name + "/")}
-            store.open.scope = outer
+            open_.counts = {k: n for k, n in counts_after.items() if not k.startswith(name + "/")}
+            open_.scope = outer
 
 
 def _name_scope(graph: Graph, name_or_scope: Any, default_name: str | None, auxiliary: bool) -> Any:
@@ -314,7 +286,8 @@ def get_variable(
             scope's, or else `glorot_uniform_initializer` for floating types and zeros for ints and bools.
         regularizer: function of the variable whose result joins the regularization losses.
         trainable, collections, caching_device, validate_shape, use_resource, constraint: as for `Variable`.
-        partitioner: only None is supported for now.
+        partitioner: function of (shape, dtype) that says into how many parts to cut it along each axis, such
+            as `fixed_size_partitioner(3)`; None: the scope's, or else it is one. A scalar is never cut.
         custom_getter: function that is called as `custom_getter(getter, name, ...)` instead.
 
     Raises:
@@ -324,7 +297,6 @@ def get_variable(
     >>> w = get_variable("w", [3, 4])
     """
     scope = get_variable_scope()
-    _no_partitioner(partitioner)
     full_name = f"{scope.name}/{name}" if scope.name else name
     if dtype is not None and initializer is not None and not callable(initializer):
         given = (
@@ -345,14 +317,17 @@ def get_variable(
         "trainable": trainable,
         "collections": collections,
         "caching_device": scope.caching_device if caching_device is None else caching_device,
+        "partitioner": scope.partitioner if partitioner is None else partitioner,
         "validate_shape": validate_shape,
         "use_resource": scope.use_resource if use_resource is None else use_resource,
         "constraint": scope.constraint if constraint is None else constraint,
     }
     getter = _composed(custom_getter, scope.custom_getter)
+    graph = get_default_graph()
+    get = VariableStore.of(graph).get
     # Variables are named by variable scopes alone, so the name scope is left meanwhile.
-    with get_default_graph().name_scope(None):
-        return _get(full_name, **arguments) if getter is None else getter(_get, full_name, **arguments)
+    with graph.name_scope(None):
+        return get(full_name, **arguments) if getter is None else getter(get, full_name, **arguments)
 
 
 def get_local_variable(name: str, *args: Any, **kwargs: Any) -> Any:
@@ -365,111 +340,54 @@ def no_regularizer(_: Any) -> None:
     """A regularizer that says: none, whatever the scopes around say."""
 
 
-def _get(
-    name: str,
-    shape: Any = None,
+def create_partitioned_variables(
+    shape: Any,
+    slicing: Sequence[int],
+    initializer: Any,
     dtype: Any = float32,
-    initializer: Any = None,
-    regularizer: Any = None,
-    reuse: Any = None,
-    trainable: bool | None = None,
+    trainable: bool = True,
     collections: Sequence[str] | None = None,
-    caching_device: Any = None,
-    validate_shape: bool = True,
-    use_resource: bool | None = None,
-    constraint: Any = None,
-    partitioner: Any = None,
-) -> Variable:
-    """Find or make the variable with this full name. Custom getters get this function as their `getter`."""
-    _no_partitioner(partitioner)
-    graph = get_default_graph()
-    variables = _Store.of(graph).variables
-    dims, wanted = as_dims(shape), as_dtype(dtype).base
-    from_value = initializer is not None and not callable(initializer)
-    if shape is not None and from_value:
-        raise ValueError(f"Variable {name}: if initializer is a constant, do not specify shape.")
-    found = variables.get(name)
-    if found is not None:
-        return _shared(found, name, dims, wanted, reuse)
-    if reuse is True:
+    name: str | None = None,
+    reuse: Any = None,
+) -> list[Any]:
+    """The parts of a new variable, each a variable `<name>/part_k`.
+
+    Args:
+        shape: shape of the whole; at least rank 1.
+        slicing: number of parts along each axis, at most one of them above 1.
+        initializer: a value of that shape, or an initializer.
+        dtype, trainable, collections: as for `get_variable`.
+        name: variable scope of the parts; None: `PartitionedVariable`, made unique.
+        reuse: as for `variable_scope`.
+
+    Raises:
+        ValueError: a variable of this shape cannot be cut so.
+
+    >>> parts = create_partitioned_variables([10, 4], [3, 1], dt.zeros_initializer())   # 4, 3 and 3 rows
+    """
+    dims = as_dims(shape)
+    if dims is not None and len(dims) != len(slicing):
         raise ValueError(
-            f"Variable {name} does not exist, or was not created with tf.get_variable(). "
-            "Did you mean to set reuse=tf.AUTO_REUSE in VarScope?"
+            "The 'shape' and 'slicing' of a partitioned Variable must have the length: "
+            f"shape: {text(dims)}, slicing: {list(slicing)}"
         )
-    if initializer is None:
-        initializer = _default_initializer(name, wanted)
-    if not from_value:
-        initializer, wanted_or_any = _bound(initializer, name, dims, shape, wanted)
-    else:
-        wanted_or_any = None
-    variable = Variable(
-        initializer,
-        trainable,
-        collections,
-        validate_shape,
-        caching_device,
-        name,
-        dtype=wanted_or_any,
-        constraint=constraint,
-        use_resource=use_resource,
-    )
-    variables[name] = variable
-    if regularizer is not None:
-        with graph.colocate_with(variable.op), graph.name_scope(name + "/Regularizer/"):
-            loss = regularizer(variable)
-        if loss is not None:
-            graph.add_to_collection(GraphKeys.REGULARIZATION_LOSSES, loss)
-    return variable
-
-
-def _shared(found: Variable, name: str, dims: Any, dtype: DType, reuse: Any) -> Variable:
-    if reuse is False or reuse is None:
-        raise ValueError(
-            f"Variable {name} already exists, disallowed. Did you mean to set reuse=True or "
-            f"reuse=tf.AUTO_REUSE in VarScope? "
-            f"Originally defined at:\n\n  {found.op.source}\n    {found.op.source.text}"
-        )
-    if not compatible(dims, found.shape.dims_tuple):
-        raise ValueError(
-            f"Trying to share variable {name}, but specified shape {text(dims)} "
-            f"and found shape {found.shape}."
-        )
-    if dtype is not found.dtype.base:
-        raise ValueError(
-            f"Trying to share variable {name}, but specified dtype {dtype.name} "
-            f"and found dtype {found.dtype.base.name}."
-        )
-    return found
-
-
-def _default_initializer(name: str, dtype: DType) -> Any:
-    from . import initializers
-
-    if dtype.is_floating:
-        return initializers.glorot_uniform_initializer()
-    if dtype.is_integer or dtype.is_bool:
-        return initializers.zeros_initializer()
-    raise ValueError(f"An initializer for variable {name} of {dtype.name} is required")
-
-
-def _bound(
-    initializer: Any, name: str, dims: Any, shape: Any, dtype: DType
-) -> tuple[Callable[[], Any], DType | None]:
-    """The initializer as a function without arguments, and the element type to insist on (None: its own)."""
-    if inspect.isclass(initializer):
-        initializer = initializer()
-    if shape is not None and is_static(dims):
-        return partial(initializer, list(dims), dtype=dtype), dtype
-    if shape is None and not _required_arguments(initializer):
-        return initializer, None
-    raise ValueError(f"Shape of a new variable ({name}) must be fully defined, but instead was {text(dims)}.")
-
-
-def _required_arguments(function: Any) -> list[str]:
-    kinds = (
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        inspect.Parameter.KEYWORD_ONLY,
-    )
-    parameters = inspect.signature(function).parameters.values()
-    return [p.name for p in parameters if p.default is p.empty and p.kind in kinds]
+    if not dims:
+        raise ValueError(f"A partitioned Variable must have rank at least 1: shape: {text(dims)}")
+    with variable_scope(name, "PartitionedVariable", reuse=reuse) as scope:
+        store = VariableStore.of(get_default_graph())
+        with get_default_graph().name_scope(None):
+            parts = store.get(
+                scope.name,
+                shape=dims,
+                dtype=dtype,
+                initializer=initializer,
+                regularizer=scope.regularizer,
+                reuse=scope.reuse,
+                trainable=trainable,
+                collections=collections,
+                caching_device=scope.caching_device,
+                partitioner=lambda **_: list(slicing),
+                use_resource=scope.use_resource,
+                constraint=scope.constraint,
+            )
+    return list(parts)

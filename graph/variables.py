@@ -28,6 +28,7 @@ from .errors import UnimplementedError
 from .graph import Graph, GraphKeys, get_default_graph
 from .node import Node, Tensor, TensorOperators
 from .ops import scatter_state, state
+from .partitioned import SaveSliceInfo as _SaveSliceInfo
 from .shape import TensorShape, as_dims, compatible, is_static, text
 
 _resource_by_default = [False]  # what `use_resource=None` means; in a list so that it can be switched
@@ -73,6 +74,12 @@ class Variable(TensorOperators):
     >>> w = Variable([[1.0, 2.0]], name="w")
     >>> y = w * 2.0
     """
+
+    SaveSliceInfo = _SaveSliceInfo
+    """Which slice of a partitioned variable a part is."""
+
+    save_slice_info: _SaveSliceInfo | None = None
+    """For a part of a partitioned variable: which slice of it this is."""
 
     _initial_value: Tensor
     _initializer: Node
@@ -222,6 +229,12 @@ class Variable(TensorOperators):
     def initial_value(self) -> Tensor:
         """What the initializer assigns."""
         return self._initial_value
+
+    def _set_save_slice_info(self, save_slice_info: _SaveSliceInfo) -> None:
+        self.save_slice_info = save_slice_info
+
+    def _get_save_slice_info(self) -> _SaveSliceInfo | None:
+        return self.save_slice_info
 
     # --- what the graph asks of it --------------------------------------------------------------------------
 

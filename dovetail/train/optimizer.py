@@ -17,6 +17,7 @@ from ..graph.graph import GraphKeys, get_default_graph
 from ..graph.indexed_slices import IndexedSlices, map_values
 from ..graph.node import Node, Tensor
 from ..graph.ops.state import assign_add, change_resource
+from ..graph.partitioned import PartitionedVariable
 from ..graph.variables import ResourceVariable, Variable, trainable_variables
 from .slot_creator import create_slot, create_slot_with_initializer, create_zeros_slot
 
@@ -73,7 +74,8 @@ class Optimizer:
         Args:
             loss: what to minimise, a tensor of floating type.
             global_step: a variable to count up after the update, or None.
-            var_list: variables to change; None: the trainable ones.
+            var_list: variables to change, or lists of those; None: the trainable ones. A partitioned
+                variable means its parts.
             gate_gradients: GATE_NONE, GATE_OP or GATE_GRAPH.
             aggregation_method: accepted for TensorFlow 1's sake.
             colocate_gradients_with_ops: see `dt.gradients`.
@@ -125,7 +127,7 @@ class Optimizer:
         if var_list is None:
             with loss.graph.as_default():
                 var_list = trainable_variables()
-        variables = list(var_list) if isinstance(var_list, (list, tuple)) else [var_list]
+        variables = _without_wholes(var_list)
         if not variables:
             raise ValueError("No variables to optimize.")
         found = gradients(
@@ -288,6 +290,13 @@ def as_type(tensor: Tensor, dtype: DType) -> Tensor:
 
     changed: Tensor = cast(tensor, dtype.base)
     return changed
+
+
+def _without_wholes(var_list: Any) -> list[Any]:
+    """The variables in lists of them, parts in place of the partitioned ones."""
+    if isinstance(var_list, (list, tuple, PartitionedVariable)):
+        return [v for item in var_list for v in _without_wholes(item)]
+    return [var_list]
 
 
 def _check_types(tensors: Sequence[Any]) -> None:

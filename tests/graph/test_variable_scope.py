@@ -5,7 +5,6 @@ import pytest
 
 from dovetail.graph import dtypes
 from dovetail.graph.build import constant
-from dovetail.graph.errors import UnimplementedError
 from dovetail.graph.graph import Graph, GraphKeys
 from dovetail.graph.initializers import zeros_initializer
 from dovetail.graph.interpret import Interpreter
@@ -236,12 +235,8 @@ def test_each_graph_has_its_own(graph):
             ValueError,
             "An initializer for variable w of string",
         ),
-        (lambda: get_variable("w", [2], partitioner=lambda: 3), UnimplementedError, "Partitioned variables"),
-        (
-            lambda: variable_scope("a", partitioner=lambda: 3).__enter__(),
-            UnimplementedError,
-            "Partitioned variables",
-        ),
+        (lambda: get_variable("w", [2], partitioner=3), ValueError, "Partitioner must be callable"),
+        (lambda: variable_scope("a", partitioner=3).__enter__(), ValueError, "Partitioner must be callable"),
         (lambda: variable_scope(None).__enter__(), TypeError, "name_or_scope is required"),
         (lambda: variable_scope(3).__enter__(), TypeError, "string or a VariableScope"),
         (lambda: variable_scope("a", reuse="yes").__enter__(), ValueError, "reuse parameter"),
