@@ -43,7 +43,7 @@ bench: .venv/stamp-dev
 	    echo "$$file"; $(BIN)/python $$file --quick; \
 	done
 
-docs: .venv/stamp-dev
+docs: $(CHECKED)
 	$(BIN)/mkdocs build --strict --quiet
 
 clean:

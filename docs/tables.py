@@ -120,15 +120,16 @@ def public_functions() -> dict[str, list[str]]:
                 names[id(value)], functions[id(value)] = f"{space}.{name}" if space else name, value
     found: dict[str, list[str]] = {}
     for key, function in functions.items():
-        for op in _ops_named_in(function):
+        public = {f.__name__ for f in functions.values() if f.__module__ == function.__module__}
+        for op in _ops_named_in(function, public):
             found.setdefault(op, []).append(names[key])
     return {op: sorted(makers) for op, makers in found.items()}
 
 
-def _ops_named_in(function: FunctionType) -> set[str]:
-    """The ops that a function names, itself or through private functions of its module.
+def _ops_named_in(function: FunctionType, public: set[str]) -> set[str]:
+    """The ops that a function names, itself or through functions of its module that are not public.
 
-    Where such a private function puts a word before the name (`f"Scatter{kind}"`), the longer names count.
+    Where such a function puts a word before the name (`f"Scatter{kind}"`), the longer names count.
     """
     module = sys.modules[function.__module__]
     tree, ops = _functions_of(module), registered()
@@ -146,7 +147,7 @@ def _ops_named_in(function: FunctionType) -> set[str]:
                 named.add(node.value)
             elif isinstance(node, ast.JoinedStr):
                 prefixes |= {p.value for p in node.values[:1] if isinstance(p, ast.Constant)}
-            elif isinstance(node, ast.Name) and node.id.startswith("_"):
+            elif isinstance(node, ast.Name) and node.id not in public:
                 todo.append(node.id)
     longer = {p + n for p in prefixes for n in named if p + n in ops}
     return longer or {n for n in named if n in ops}

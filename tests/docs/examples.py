@@ -49,7 +49,7 @@ def examples(page: str) -> list[Example]:
     """The Python blocks of a page, in order."""
     found: list[Example] = []
     blocks = list(_FENCED.finditer(page))
-    for block, after in zip(blocks, [*blocks[1:], None], strict=True):
+    for block, after in zip(blocks, [*blocks, None][1:], strict=True):
         if block[1] != "python":
             continue
         follows = after is not None and after[1] == "text" and not page[block.end() : after.start()].strip()
