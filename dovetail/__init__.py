@@ -28,6 +28,11 @@ from .graph.build import (
 from .graph.build import (
     convert as convert_to_tensor,
 )
+from .graph.control_flow import (
+    case,
+    cond,
+    while_loop,
+)
 from .graph.device import (
     DeviceSpec,
 )
@@ -478,6 +483,7 @@ __all__ = [
     "boolean_mask",
     "broadcast_static_shape",
     "broadcast_to",
+    "case",
     "cast",
     "ceil",
     "clip_by_global_norm",
@@ -487,6 +493,7 @@ __all__ = [
     "complex128",
     "complex64",
     "concat",
+    "cond",
     "constant",
     "constant_initializer",
     "container",
@@ -720,6 +727,7 @@ __all__ = [
     "variant",
     "where",
     "where_v2",
+    "while_loop",
     "zeros",
     "zeros_initializer",
     "zeros_like",

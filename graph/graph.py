@@ -1,7 +1,8 @@
 """The graph under construction: nodes in order of creation, their names, and the open blocks.
 
-A graph only grows. A node's inputs exist before it does, so the data edges cannot form a cycle; a control edge added later
-could, and is refused when it would. Every check of a new node happens before the graph changes.
+A graph only grows. A node's inputs exist before it does, so the data edges cannot form a cycle, but for those that close a loop
+(`close_loop`); a control edge added later could, and is refused when it would. Every check of a new node happens before the
+graph changes.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .node import Node, Tensor
 from .opdef import OpDef
@@ -17,6 +18,9 @@ from .opdef import opdef as find_opdef
 from .scopes import ControlBlock, DeviceBlock, Scopes, control_inputs_for, requested_device
 from .shape import text
 from .source import Origin, caller, locate
+
+if TYPE_CHECKING:
+    from .flow import FlowContext
 
 
 class GraphKeys:
@@ -79,6 +83,8 @@ class Graph:
         self._has_late_edges = False
         self._unfeedable: set[Tensor] = set()
         self._unfetchable: set[Node] = set()
+        self._flow: dict[Node, FlowContext] = {}  # for nodes made inside a branch or a loop
+        self._open_loops = 0  # loops whose last iteration edge is still missing
         self.seed: int | None = None
         """Graph-level random seed (`set_random_seed`)."""
 
@@ -271,6 +277,10 @@ class Graph:
             node.name = wished[:-1] if wished[-1] == "/" else self.unique_name(wished)
             if node.name in self._by_name:
                 raise ValueError(f"A node called '{node.name}' exists already (made at {self._by_name[node.name].source})")
+            if scopes.flow is not None:
+                self._let_in(node, scopes, places)
+            elif self._flow:
+                self._keep_out(node)
             if block is None:
                 node.device = ""
             elif block.merged is not None:
@@ -282,11 +292,62 @@ class Graph:
             node.index = len(self._nodes)
             self._nodes.append(node)
             self._by_name[node.name] = node
-            control = scopes.control
-            while control is not None:
-                control.seen.add(node)
-                control = control.outer
+            if scopes.control is not None:
+                scopes.mark_seen(node)
         return node
+
+    def _let_in(self, node: Node, scopes: Scopes, places: list[Node]) -> None:
+        """Give a node that is made inside a branch or a loop its inputs there."""
+        flow = scopes.flow
+        assert flow is not None
+        # What is made on the way is named under the node (a Const, in TensorFlow, has no scope of its own), and goes with it
+        # where it takes a variable's place.
+        saved = scopes.name, scopes.device, scopes.colocation
+        if node.opdef.name != "Const":
+            scopes.name = node.name
+        if places:
+            scopes.device, scopes.colocation = None, (*scopes.colocation, *places)
+        try:
+            node.inputs, node.control_inputs = flow.admit(node, node.inputs, node.control_inputs)
+        finally:
+            scopes.name, scopes.device, scopes.colocation = saved
+        if flow.home is not None:
+            self._flow[node] = flow.home
+            self._unfetchable.add(node)
+            self._unfeedable.update(node.outputs)
+
+    def _keep_out(self, node: Node) -> None:
+        """Refuse a node outside all loops that takes what one iteration makes."""
+        for before in node.before:
+            home = self._flow.get(before)
+            if home is not None and home.loop is not None:
+                raise ValueError(
+                    f"'{node.name}' ({node.type}) at {node.source} is outside {home.loop.name} but takes '{before.name}' (made at "
+                    f"{before.source}), which has one value per iteration; make it a loop variable, and use what while_loop returns"
+                )
+
+    def flow_of(self, node: Node) -> FlowContext | None:
+        """The branch or loop in which a node's outputs are; None outside all. A loop's Exits are outside it."""
+        return self._flow.get(node)
+
+    @contextmanager
+    def building_loop(self) -> Iterator[None]:
+        """A block in which a loop is built. Until it is left, other threads wait, and the graph cannot be saved or sent."""
+        with self._lock:
+            self._open_loops += 1
+            try:
+                yield
+            finally:
+                self._open_loops -= 1
+
+    @property
+    def has_open_loops(self) -> bool:
+        """Whether a loop is being built: its Merges do not have their second inputs yet."""
+        return self._open_loops > 0
+
+    def close_loop(self, merge: Node, next_iteration: Node) -> None:
+        """Lead a loop variable back: give its Merge the NextIteration as second input, in place of a second Enter."""
+        merge.inputs = (merge.inputs[0], next_iteration.outputs[0])
 
     def adopt(self, nodes: Sequence[Node], has_late_edges: bool = False) -> None:
         """Append nodes that `serialize` has rebuilt and checked. All or none; the open blocks do not apply to them.
@@ -454,11 +515,14 @@ class Graph:
 
     @contextmanager
     def control_dependencies(self, control_inputs: Iterable[Any] | None) -> Iterator[None]:
-        """A block whose nodes run after the given nodes, tensors or variables. None hides the blocks around it."""
+        """A block whose nodes run after the given nodes, tensors or variables.
+
+        None hides the blocks around it, and the branches and loops: what is made inside is outside all of them.
+        """
         scopes = self.scopes
-        saved = scopes.control
+        saved, flow = scopes.control, scopes.flow
         if control_inputs is None:
-            scopes.control = None
+            scopes.control = scopes.flow = None
         else:
             nodes = []
             for c in control_inputs:
@@ -468,7 +532,7 @@ class Graph:
         try:
             yield
         finally:
-            scopes.control = saved
+            scopes.control, scopes.flow = saved, flow
 
     def name_scope(self, name: str | None) -> AbstractContextManager[str]:
         """A block whose nodes' names start with `<name>/`. Gives the scope's name with a slash at the end.
@@ -565,7 +629,7 @@ def _path(start: Node, goal: Node) -> list[Node] | None:
                 path.append(step)
                 step = came_from[step]
             return path
-        for before in (*(t.op for t in node.inputs), *node.control_inputs):
+        for before in node.before:
             if before not in came_from:
                 came_from[before] = node
                 todo.append(before)

@@ -2,22 +2,23 @@
 
 Everything else that runs graphs is compared with it: the fused kernels, the partitioned and distributed
 runtime. It knows nothing of devices. Nodes run one at a time, in order of creation wherever control edges
-allow it.
+allow it; the nodes of a loop again and again, until its LoopCond is false. A node that takes a dead tensor,
+or waits for a dead node, does not run, and is dead itself.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from .errors import InternalError, InvalidArgumentError, OpError
+from .frames import Frames, Item, Loop, in_order, is_steered
 from .graph import Graph
 from .node import Node, Tensor
 from .shape import compatible, text
-from .state import Context, Resources, SessionState, VariableState
+from .state import DEAD, Context, Resources, SessionState, VariableState
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Fetch: TypeAlias = Tensor | Node | str
@@ -65,10 +66,10 @@ class Interpreter:
         elements = [self.graph.as_graph_element(f) for f in (fetches if many else [fetches])]
         values = self._feed(feeds or {})
         wanted = [e.op if isinstance(e, Tensor) else e for e in elements if e not in values]
+        step = _Step(self, values)
         with np.errstate(all="ignore"):
-            for node in execution_order(wanted, values):
-                self._run_node(node, values)
-        results = [_read(e, values[e]) if isinstance(e, Tensor) else None for e in elements]
+            step.run(_schedule(wanted, values))
+        results = [step.fetch(e) if isinstance(e, Tensor) else None for e in elements]
         return results if many else results[0]
 
     def _feed(self, feeds: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -87,16 +88,80 @@ class Interpreter:
             values[tensor] = array
         return values
 
-    def _run_node(self, node: Node, values: dict[Any, Any]) -> None:
+    def _context(self, node: Node) -> Context:
+        return Context(
+            node.name, node.container, self.resources, self.session_state, tuple(t.dims for t in node.outputs)
+        )
+
+
+class _Step:
+    """One run: the values so far. In a loop, a value is that of the current iteration."""
+
+    def __init__(self, interpreter: Interpreter, given: Mapping[Tensor, Any]) -> None:
+        self.interpreter = interpreter
+        self.given = given
+        self.values: dict[Tensor, Any] = dict(given)
+        self.dead: set[Node] = set()
+
+    def fetch(self, tensor: Tensor) -> Any:
+        """A value for the user."""
+        value = self.values[tensor]
+        if value is DEAD:
+            raise InvalidArgumentError(
+                tensor.op, tensor.op, f"{tensor.name} has no value: it is made in a branch that was not taken"
+            )
+        return _read(tensor, value)
+
+    def run(self, items: Sequence[Item]) -> None:
+        """Run nodes and loops, in order."""
+        for item in items:
+            if isinstance(item, Loop):
+                self._loop(item)
+            elif self._is_dead(item):
+                self.dead.add(item)
+                self._keep(item, [DEAD] * len(item.outputs))
+            else:
+                self.dead.discard(item)
+                self._node(item)
+
+    def _is_dead(self, node: Node) -> bool:
+        if any(c in self.dead for c in node.control_inputs):
+            return True
+        dead = [self.values[t] is DEAD for t in node.inputs]
+        return any(dead) if node.type != "Merge" else all(dead)
+
+    def _loop(self, loop: Loop) -> None:
+        values = self.values
+        following = [values[m.inputs[0]] for m in loop.merges]
+        iteration = 0
+        while True:
+            for merge, value in zip(loop.merges, following, strict=True):
+                self._keep(merge, (value, np.int32(min(iteration, 1))))
+                (self.dead.add if value is DEAD else self.dead.discard)(merge)
+            self.run(loop.head)
+            again = values[loop.condition.outputs[0]]
+            if again is DEAD or not again:
+                break
+            self.run(loop.body)
+            following = [values[m.inputs[1]] for m in loop.merges]
+            iteration += 1
+        for node in loop.body:  # what the Exits take
+            if isinstance(node, Node) and node.inputs and node.inputs[-1].op is loop.condition:
+                value = values[node.inputs[0]]
+                self.values[node.outputs[0]] = value
+                (self.dead.add if value is DEAD else self.dead.discard)(node)
+
+    def _node(self, node: Node) -> None:
         op = node.opdef
         if op.reference is None:
             raise _not_fed(node)
         takes_place = op.ref_inputs
-        inputs = [values[t] if i in takes_place else _read(t, values[t]) for i, t in enumerate(node.inputs)]
+        values = [self.values[t] for t in node.inputs]
+        inputs = [v if i in takes_place else _read(node.inputs[i], v) for i, v in enumerate(values)]
         attrs = op.kernel_attrs(node.attrs)
         try:
             if op.is_stateful:
-                result = op.reference(self._context(node), *inputs, **attrs)
+                result = op.reference(self.interpreter._context(node), *inputs, **attrs)
             else:
                 result = op.reference(*inputs, **attrs)
         except OpError as e:
@@ -112,15 +177,22 @@ class Interpreter:
             ) from e
         if len(node.outputs) == 1:
             result = (result,)
-        if self.check:
+        if self.interpreter.check:
             _check(node, result)
-        for tensor, value in zip(node.outputs, result if node.outputs else (), strict=True):
-            values.setdefault(tensor, value)  # an output that was fed keeps the fed value
+        self._keep(node, result if node.outputs else ())
 
-    def _context(self, node: Node) -> Context:
-        return Context(
-            node.name, node.container, self.resources, self.session_state, tuple(t.dims for t in node.outputs)
-        )
+    def _keep(self, node: Node, results: Sequence[Any]) -> None:
+        for tensor, value in zip(node.outputs, results, strict=True):
+            if tensor not in self.given:  # an output that was fed keeps the fed value
+                self.values[tensor] = value
+
+
+def _schedule(wanted: Iterable[Node], given: Mapping[Any, Any]) -> list[Item]:
+    """All that `wanted` need, each after what it needs, loops in one piece."""
+    nodes = execution_order(wanted, given)
+    if not is_steered(nodes):
+        return list(nodes)
+    return Frames(nodes, [t for t in given if isinstance(t, Tensor)]).schedule()
 
 
 def execution_order(wanted: Iterable[Node], given: Mapping[Any, Any] | None = None) -> list[Node]:
@@ -140,37 +212,13 @@ def execution_order(wanted: Iterable[Node], given: Mapping[Any, Any] | None = No
             before = (
                 c for c in node.control_inputs if not (c.type == "Placeholder" and c.outputs[0] in given)
             )
-            needs[node] = list({t.op: None for t in node.inputs if t not in given} | dict.fromkeys(before))
+            back = node.back_edge
+            data = {t.op: None for t in node.inputs if t not in given and t.op is not back}
+            needs[node] = list(data | dict.fromkeys(before))
             todo.extend(needs[node])
-    order = sorted(needs, key=lambda n: n.index)
-    if all(before.index < node.index for node in order for before in needs[node]):
-        return order
-    return _topological(order, needs)
-
-
-def _topological(nodes: list[Node], needs: dict[Node, list[Node]]) -> list[Node]:
-    """Kahn's algorithm, the oldest ready node first."""
-    users: dict[Node, list[Node]] = {n: [] for n in nodes}
-    waiting = {}
-    for node in nodes:
-        waiting[node] = len(needs[node])
-        for before in needs[node]:
-            users[before].append(node)
-    ready = [(n.index, n) for n in nodes if not waiting[n]]
-    order = []
-    while ready:
-        _, node = heapq.heappop(ready)
-        order.append(node)
-        for user in users[node]:
-            waiting[user] -= 1
-            if not waiting[user]:
-                heapq.heappush(ready, (user.index, user))
-    if len(order) < len(nodes):
-        stuck = next(n for n in nodes if waiting[n])
-        raise InvalidArgumentError(
-            stuck, stuck, f"The graph has a cycle through '{stuck.name}' (made at {stuck.source})"
-        )
-    return order
+            if back is not None:
+                todo.append(back)
+    return in_order(sorted(needs, key=lambda n: n.index), needs.__getitem__)
 
 
 def _read(tensor: Tensor, value: Any) -> Any:
@@ -196,7 +244,7 @@ def _check(node: Node, result: tuple[Any, ...]) -> None:
             node, node, f"{node.type} gave {len(result)} results, its rule says {len(node.outputs)}"
         )
     for tensor, value in zip(node.outputs, result, strict=False):
-        if tensor.dtype.is_ref or tensor.dtype.np == np.dtype(object):
+        if tensor.dtype.is_ref or tensor.dtype.np == np.dtype(object) or value is DEAD:
             continue
         if not isinstance(value, np.ndarray | np.generic):
             raise InternalError(node, node, f"{node.type} gave a {type(value).__name__}, not an array")

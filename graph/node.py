@@ -206,7 +206,7 @@ class Node:
 
     Attributes:
         graph: the graph it belongs to.
-        index: position in order of creation; inputs always come earlier.
+        index: position in order of creation; inputs always come earlier, but for a loop's back edge.
         opdef: the definition of its op.
         name: unique in the graph.
         inputs: the tensors it takes.
@@ -240,6 +240,19 @@ class Node:
     def type(self) -> str:
         """The op's name, such as `MatMul`."""
         return self.opdef.name
+
+    @property
+    def back_edge(self) -> Node | None:
+        """The NextIteration that leads back to this node, if it is a loop's Merge."""
+        if self.opdef.name == "Merge" and len(self.inputs) == 2 and self.inputs[1].op.opdef.name == "NextIteration":
+            return self.inputs[1].op
+        return None
+
+    @property
+    def before(self) -> list[Node]:
+        """The nodes that run before this one (in its iteration): those of its data inputs, then its control inputs."""
+        back = self.back_edge
+        return [*(t.op for t in self.inputs if t.op is not back), *self.control_inputs]
 
     @property
     def source(self) -> SourceLine:

@@ -14,6 +14,7 @@ from .device import DeviceSpec, canonical_name, merge_names
 from .source import Origin, SourceLine, locate
 
 if TYPE_CHECKING:
+    from .flow import FlowContext
     from .node import Node
 
 DeviceFunction = Callable[["Node"], Any]
@@ -126,8 +127,16 @@ class Scopes:
     colocated: int = 0  # how many `colocate_with` blocks are open
     hidden: DeviceBlock | None = None  # the device blocks that the outermost of them hides
     control: ControlBlock | None = None
+    flow: FlowContext | None = None  # the branch or loop that is being built
     name: str = ""
     container: str = ""
+
+    def mark_seen(self, node: Node) -> None:
+        """What takes this node's outputs waits for the inputs of the open `control_dependencies` blocks through it."""
+        block = self.control
+        while block is not None:
+            block.seen.add(node)
+            block = block.outer
 
     def copy(self) -> Scopes:
         """A copy that a new thread starts from."""

@@ -8,9 +8,11 @@ piece whatever the size of the graph.
     ["b", outer or -1, spec, description, file, line] a device block, numbered likewise; told, never applied
     ["c", bytes]                                      a piece of a large constant, which the next node takes
     ["n", name, op, inputs, control inputs, attrs, device, colocation, container, file, line, shapes, block]
+    ["l", node, node]                                 a loop's Merge, and the NextIteration that leads back
     ["end", number of nodes]                          last, so that a stream that was cut is noticed
 
-`inputs` is flat: node number and output number in turn. A node's device is what it asked for when it was
+`inputs` is flat: node number and output number in turn. A loop's Merge, which comes before its
+NextIteration, has its first input twice there. A node's device is what it asked for when it was
 made; loading does not apply device blocks again. Element types and arrays travel as msgpack extension types,
 arrays as raw elements.
 
@@ -37,7 +39,7 @@ from .node import Node, Tensor
 from .opdef import OpDef
 from .opdef import opdef as find_opdef
 from .scopes import DeviceBlock
-from .shape import Dims, as_dims, merge
+from .shape import Dims, as_dims, compatible, merge
 from .source import locate
 from .verify import find_cycle
 
@@ -111,6 +113,11 @@ def load(path: str | os.PathLike[str]) -> Graph:
 
 def _records(graph: Graph, start: int) -> Iterator[bytes]:
     nodes = graph.nodes
+    if graph.has_open_loops:
+        raise InvalidArgumentError(
+            None, None, "The graph cannot be saved or run now: it is in the middle of building a while_loop"
+        )
+    loops: list[tuple[int, int]] = []
     if not 0 <= start <= len(nodes):
         raise InvalidArgumentError(None, None, f"from_version must be in [0, {len(nodes)}], not {start}")
     out: list[bytes] = []  # records that must come before the next node
@@ -146,7 +153,12 @@ def _records(graph: Graph, start: int) -> Iterator[bytes]:
     for index in range(start, stop):
         node = nodes[index]
         inputs: list[int] = []
+        back = node.back_edge
+        if back is not None:
+            loops.append((index, back.index))
         for t in node.inputs:
+            if t.op is back:
+                t = node.inputs[0]
             inputs += (t.op.index, t.value_index)
         code, at = node._origin
         place = lines.get((id(code), at))
@@ -179,6 +191,8 @@ def _records(graph: Graph, start: int) -> Iterator[bytes]:
             yield from out
             out.clear()
         yield record
+    for loop in loops:
+        yield pack(("l", *loop))
     yield pack(("end", stop - start))
 
 
@@ -369,6 +383,8 @@ class _Builder:
             self._texts.append(record[1])
         elif record[0] == "b" and len(record) == 6:
             self._block(*record[1:])
+        elif record[0] == "l" and len(record) == 3:
+            self._loop(*record[1:])
         elif record[0] == "end" and len(record) == 2:
             self._ended = True
             if record[1] != len(self.nodes):
@@ -403,6 +419,16 @@ class _Builder:
             raise _BadError("the seed is no number")
         self._seed = seed
         self._started = True
+
+    def _loop(self, merge: Any, following: Any) -> None:
+        target, source = self._at(merge, len(self.nodes)), self._at(following, len(self.nodes))
+        is_new = target.index >= self.base
+        if not is_new or (target.type, source.type) != ("Merge", "NextIteration") or len(target.inputs) != 2:
+            raise _BadError(f"nodes number {merge} and {following} are no loop's Merge and NextIteration")
+        (mine, _), (theirs,) = target.inputs, source.outputs
+        if mine.dtype.base is not theirs.dtype.base or not compatible(target.outputs[0].dims, theirs.dims):
+            raise _BadError(f"what '{source.name}' leads back does not fit '{target.name}'")
+        target.inputs = (mine, theirs)
 
     def _text(self, number: Any) -> str:
         if type(number) is not int or not 0 <= number < len(self._texts):

@@ -26,6 +26,19 @@ Array = np.ndarray[Any, Any]
 R = TypeVar("R")
 
 
+class _Dead:
+    """The type of `DEAD`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<dead>"
+
+
+DEAD: Any = _Dead()
+"""Stands where a tensor has no value, because the branch that it is in was not taken."""
+
+
 class VariableState:
     """Where a variable's value lives.
 

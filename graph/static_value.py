@@ -50,6 +50,9 @@ _MOVERS: dict[str, tuple[int, ...] | None] = {
 }
 
 
+_STEERING = frozenset({"Switch", "RefSwitch", "Merge", "Enter", "RefEnter"})
+
+
 class _Partial(NamedTuple):
     value: Array
     known: Array
@@ -116,6 +119,9 @@ class _Evaluation:
             return _complete(node.attrs["value"])
         if Trait.METADATA in op.traits:
             return _metadata(node, tensor)
+        if op.name in _STEERING:
+            # What a branch or a loop lets in unchanged is known inside as outside; what changes is not.
+            return self.of(node.inputs[0]) if op.name == "Switch" or node.attrs.get("is_constant") else None
         if (
             op.reference is None
             or op.traits & _UNKNOWABLE

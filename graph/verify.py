@@ -43,7 +43,7 @@ def find_faults(graph: Graph) -> Iterator[str]:
         for i, t in enumerate(node.inputs):
             if t.op.graph is not graph:
                 yield f"input {i} of {who} is {t.name} of another graph"
-            elif t.op.index >= index:
+            elif t.op.index >= index and t.op is not node.back_edge:
                 yield f"input {i} of {who} is {t.name}, which is made later"
             elif t.value_index >= len(t.op.outputs) or t.op.outputs[t.value_index] is not t:
                 yield f"input {i} of {who} is {t.name}, which its node does not put out"
@@ -74,7 +74,7 @@ def _output_faults(node: Node, who: str) -> Iterator[str]:
 
 def find_cycle(nodes: Sequence[Node]) -> list[Node]:
     """A cycle of data and control edges among these nodes, first node repeated at the end; [] when there is
-    none.
+    none. The edges that lead from one iteration of a loop to the next are no part of any.
 
     Each node of the list is an input of the one after it. Time and memory are linear in nodes and edges.
     """
@@ -84,7 +84,7 @@ def find_cycle(nodes: Sequence[Node]) -> list[Node]:
     for start in nodes:
         if start in closed:
             continue
-        path: dict[Node, Iterator[Node]] = {start: _before(start)}  # the open nodes, in order
+        path: dict[Node, Iterator[Node]] = {start: iter(start.before)}  # the open nodes, in order
         while path:
             node, rest = next(reversed(path.items()))
             for before in rest:
@@ -92,15 +92,9 @@ def find_cycle(nodes: Sequence[Node]) -> list[Node]:
                     opened = list(path)
                     return [before, *reversed(opened[opened.index(before) :])]
                 if before not in closed:
-                    path[before] = _before(before)
+                    path[before] = iter(before.before)
                     break
             else:
                 path.popitem()
                 closed.add(node)
     return []
-
-
-def _before(node: Node) -> Iterator[Node]:
-    for t in node.inputs:
-        yield t.op
-    yield from node.control_inputs

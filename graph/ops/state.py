@@ -35,6 +35,9 @@ Array = np.ndarray[Any, Any]
 # --- rules that the ops share -------------------------------------------------------------------------------
 
 
+_HANDS_ON_HANDLES = frozenset({"Identity", "Switch", "Enter", "Merge", "Exit", "NextIteration"})
+
+
 def place_of(tensor: Tensor) -> tuple[DType, Dims]:
     """The value type and static shape of the variable whose place a reference or handle gives out.
 
@@ -44,9 +47,11 @@ def place_of(tensor: Tensor) -> tuple[DType, Dims]:
     if tensor.dtype.is_ref:
         return tensor.dtype.base, tensor.dims
     if tensor.dtype is resource:
-        attrs = tensor.op.attrs
-        if tensor.op.type == "VarHandleOp":
-            return attrs["dtype"], attrs["shape"]
+        node = tensor.op
+        while node.type in _HANDS_ON_HANDLES:
+            node = node.inputs[0].op
+        if node.type == "VarHandleOp":
+            return node.attrs["dtype"], node.attrs["shape"]
         raise TypeError(
             f"{tensor.name} is a handle of unknown kind; a variable's handle comes from a VarHandleOp"
         )

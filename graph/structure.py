@@ -1,0 +1,110 @@
+"""Nested structures of tensors: lists, tuples, namedtuples and dicts, flattened and packed again.
+
+Dicts are walked in the order of their sorted keys, as TensorFlow does. `IndexedSlices`, and everything else
+that has `_flow_parts`, are structures as well: of the tensors that they consist of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from .indexed_slices import IndexedSlices
+
+
+def flatten(structure: Any) -> list[Any]:
+    """The leaves, in order.
+
+    >>> flatten([1, (2, {"b": 4, "a": 3})])
+    [1, 2, 3, 4]
+    """
+    parts = children(structure)
+    return [structure] if parts is None else [leaf for part in parts for leaf in flatten(part)]
+
+
+def pack(structure: Any, leaves: Iterable[Any]) -> Any:
+    """A structure of the same form with other leaves, which are given in order.
+
+    >>> pack([1, (2, 3)], "abc")
+    ['a', ('b', 'c')]
+    """
+    rest = iter(leaves)
+    packed = _pack(structure, rest)
+    if next(rest, None) is not None:
+        raise ValueError(f"more leaves than the structure {describe(structure)} has")
+    return packed
+
+
+def map_structure(function: Callable[..., Any], *structures: Any) -> Any:
+    """A structure with `function(leaf, ...)` in place of each leaf; all structures must have one form."""
+    for other in structures[1:]:
+        same_structure(structures[0], other)
+    return pack(structures[0], [function(*x) for x in zip(*map(flatten, structures), strict=True)])
+
+
+def same_structure(a: Any, b: Any, what: tuple[str, str] = ("the first", "the second")) -> None:
+    """Check that two structures have one form. A list and a tuple, or two kinds of tuple, differ.
+
+    Raises:
+        TypeError: of other kinds. ValueError: of other lengths, or with other keys.
+    """
+    mine, theirs = children(a), children(b)
+    if mine is None and theirs is None:
+        return
+    where = f"{what[0]} is {describe(a)}, {what[1]} is {describe(b)}"
+    if mine is None or theirs is None or _kind(a) is not _kind(b):
+        raise TypeError(f"The structures differ: {where}")
+    if len(mine) != len(theirs) or (isinstance(a, Mapping) and sorted(a) != sorted(b)):
+        raise ValueError(f"The structures differ: {where}")
+    for x, y in zip(mine, theirs, strict=True):
+        same_structure(x, y, what)
+
+
+def describe(structure: Any) -> str:
+    """The form in a few words: `[., (., .)]`."""
+    if isinstance(structure, Mapping):
+        return "{" + ", ".join(f"{k!r}: {describe(structure[k])}" for k in sorted(structure)) + "}"
+    parts = children(structure)
+    if parts is None:
+        return "."
+    inside = ", ".join(map(describe, parts))
+    if isinstance(structure, list):
+        return f"[{inside}]"
+    return f"({inside})" if type(structure) is tuple else f"{type(structure).__name__}({inside})"
+
+
+def _kind(structure: Any) -> Any:
+    return dict if isinstance(structure, Mapping) else type(structure)
+
+
+def children(structure: Any) -> list[Any] | None:
+    """What a structure consists of; None for a leaf."""
+    if isinstance(structure, (list, tuple)):
+        return list(structure)
+    if isinstance(structure, Mapping):
+        return [structure[k] for k in sorted(structure)]
+    if isinstance(structure, IndexedSlices):
+        parts = [structure.values, structure.indices]
+        return parts if structure.dense_shape is None else [*parts, structure.dense_shape]
+    parts_of = getattr(structure, "_flow_parts", None)
+    return None if parts_of is None else list(parts_of())
+
+
+def _pack(structure: Any, leaves: Iterator[Any]) -> Any:
+    parts = children(structure)
+    if parts is None:
+        try:
+            return next(leaves)
+        except StopIteration:
+            raise ValueError("fewer leaves than the structure has") from None
+    made = [_pack(part, leaves) for part in parts]
+    kind: Any = type(structure)
+    if isinstance(structure, Mapping):
+        by_key = dict(zip(sorted(structure), made, strict=True))
+        return kind((k, by_key[k]) for k in structure)
+    if isinstance(structure, IndexedSlices):
+        return IndexedSlices(*made)
+    if not isinstance(structure, (list, tuple)):
+        from_parts: Any = structure
+        return from_parts._from_flow_parts(made)
+    return kind(*made) if hasattr(structure, "_fields") else kind(made)

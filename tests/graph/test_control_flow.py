@@ -1,0 +1,450 @@
+"""Branches and loops: what they are made of, what they compute, and what is refused."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail as tf
+from dovetail.graph.errors import InvalidArgumentError
+from dovetail.graph.frames import Frames, Guards, Loop
+from dovetail.graph.interpret import Interpreter
+from dovetail.graph.serialize import extend_from_bytes, graph_to_bytes
+from dovetail.graph.static_value import static_value
+from dovetail.graph.text import format_node
+from dovetail.graph.verify import verify
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Iterator[tf.Graph]:
+    with tf.Graph().as_default() as g:
+        yield g
+    verify(g)
+
+
+def run(fetches: Any, feeds: Any = None) -> Any:
+    return Interpreter(tf.get_default_graph(), check=True).run(fetches, feeds)
+
+
+def lines(graph: tf.Graph) -> list[str]:
+    """Name, op and inputs of each node."""
+    return [format_node(n).partition(" {")[0].partition(" :")[0] for n in graph.nodes]
+
+
+# --- what they are made of ----------------------------------------------------------------------------------
+
+
+def test_a_cond_is_made_of_tensorflow_s_nodes(graph: tf.Graph) -> None:
+    x, p = tf.placeholder(tf.float32, [], name="x"), tf.placeholder(tf.bool, [], name="p")
+    tf.cond(p, lambda: tf.add(x, x), lambda: tf.multiply(x, 2.0), name="k")
+    assert sorted(lines(graph)[2:]) == sorted(
+        [
+            "k/Switch = Switch(p, p)",
+            "k/switch_t = Identity(k/Switch:1)",
+            "k/switch_f = Identity(k/Switch)",
+            "k/pred_id = Identity(p)",
+            "k/Add = AddV2(k/Add/Switch:1, k/Add/Switch:1)",
+            "k/Add/Switch = Switch(x, k/pred_id)",
+            "k/Mul/y = Const(^k/switch_f)",
+            "k/Mul = Mul(k/Mul/Switch, k/Mul/y)",
+            "k/Mul/Switch = Switch(x, k/pred_id)",
+            "k/Merge = Merge(k/Mul, k/Add)",
+        ]
+    )
+
+
+def test_a_loop_is_made_of_tensorflow_s_nodes(graph: tf.Graph) -> None:
+    a = tf.placeholder(tf.float32, [2], name="a")
+    c = tf.constant([1.0, 2.0], name="c")
+    with tf.control_dependencies([c]):
+        tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * c), [0, a], name="w")
+    assert sorted(lines(graph)[2:]) == sorted(
+        [
+            "w/Const = Const(^c)",
+            "w/Enter = Enter(w/Const)",
+            "w/Enter_1 = Enter(a, ^c)",
+            "w/Merge = Merge(w/Enter, w/NextIteration)",
+            "w/Merge_1 = Merge(w/Enter_1, w/NextIteration_1)",
+            "w/Less/y = Const(^w/Merge, ^w/Less/Identity)",
+            "w/Less/Identity = Identity(w/Less/Identity/Enter, ^w/Merge)",
+            "w/Less/Identity/Enter = Enter(c)",
+            "w/Less = Less(w/Merge, w/Less/y)",
+            "w/LoopCond = LoopCond(w/Less)",
+            "w/Switch = Switch(w/Merge, w/LoopCond)",
+            "w/Switch_1 = Switch(w/Merge_1, w/LoopCond)",
+            "w/Identity = Identity(w/Switch:1)",
+            "w/Identity_1 = Identity(w/Switch_1:1)",
+            "w/add/y = Const(^w/Identity, ^w/add/Identity)",
+            "w/add/Identity = Identity(w/Less/Identity/Enter, ^w/Identity)",
+            "w/add = AddV2(w/Identity, w/add/y)",
+            "w/mul = Mul(w/Identity_1, w/Less/Identity/Enter)",
+            "w/NextIteration = NextIteration(w/add)",
+            "w/NextIteration_1 = NextIteration(w/mul)",
+            "w/Exit = Exit(w/Switch)",
+            "w/Exit_1 = Exit(w/Switch_1)",
+        ]
+    )
+
+
+def test_a_switch_is_colocated_with_its_data(graph: tf.Graph) -> None:
+    with tf.device("/job:ps/task:1"):
+        x = tf.placeholder(tf.float32, [], name="x")
+    with tf.device("/job:worker"):
+        tf.cond(tf.constant(True), lambda: tf.negative(x), lambda: tf.exp(x), name="k")
+    switch = graph.get_operation_by_name("k/Neg/Switch")
+    assert switch.device == "/job:ps/task:1"
+    assert switch.colocation == ("x",)
+    assert graph.get_operation_by_name("k/Neg").device == "/job:worker"
+
+
+def test_a_body_s_device_blocks_apply_to_the_body_only(graph: tf.Graph) -> None:
+    def body(i: Any) -> Any:
+        with tf.device("/job:ps"):
+            return tf.add(i, 1, name="next")
+
+    tf.while_loop(lambda i: i < 3, body, [0], name="w")
+    devices = {n.name: n.device for n in graph.nodes}
+    assert devices["w/next"] == "/job:ps"
+    assert devices["w/NextIteration"] == devices["w/Merge"] == devices["w/Less"] == ""
+
+
+def test_what_is_inside_can_be_neither_fetched_nor_fed(graph: tf.Graph) -> None:
+    x = tf.placeholder(tf.float32, [])
+    inside: list[Any] = []
+
+    def branch() -> Any:
+        inside.append(tf.exp(x))
+        return inside[0]
+
+    y = tf.cond(x > 0.0, branch, lambda: x)
+    assert not graph.is_fetchable(inside[0])
+    assert not graph.is_feedable(inside[0])
+    assert graph.is_fetchable(y)
+    assert graph.is_feedable(y)
+
+
+def test_the_variables_of_a_body_live_outside_it(graph: tf.Graph) -> None:
+    def body(i: Any, s: Any) -> Any:
+        v = tf.get_variable("v", initializer=2.0, use_resource=True)
+        return i + 1, s * v
+
+    _, s = tf.while_loop(lambda i, s: i < 3, body, [0, 1.0])
+    interpreter = Interpreter(graph)
+    interpreter.run(tf.global_variables_initializer())
+    assert interpreter.run(s) == 8.0
+
+
+# --- what they compute --------------------------------------------------------------------------------------
+
+
+def test_only_the_chosen_branch_runs() -> None:
+    p = tf.placeholder(tf.bool, [])
+    ran: list[str] = []
+
+    def note(which: str) -> Callable[[], Any]:
+        def branch() -> Any:
+            return tf.py_func(lambda: ran.append(which) or np.float32(len(which)), [], tf.float32)
+
+        return branch
+
+    y = tf.cond(p, note("yes"), note("no"))
+    assert run(y, {p: True}) == 3
+    assert run(y, {p: False}) == 2
+    assert ran == ["yes", "no"]
+
+
+@pytest.mark.parametrize("x", [-2.0, 3.0, 7.0])
+def test_branches_in_loops_in_branches(x: float) -> None:
+    t = tf.placeholder(tf.float32, [])
+
+    def loop() -> Any:
+        def body(i: Any, a: Any) -> Any:
+            return i + 1, tf.cond(a < -3.0, lambda: a + t, lambda: a - 1.0)
+
+        return tf.while_loop(lambda i, a: i < 4, body, [0, t])[1]
+
+    y = tf.cond(t < 0.0, loop, lambda: tf.cond(t > 5.0, lambda: 1.0, lambda: t * t))
+    expected = x
+    if x < 0:
+        for _ in range(4):
+            expected = expected + x if expected < -3 else expected - 1
+    else:
+        expected = 1.0 if x > 5 else x * x
+    assert run(y, {t: x}) == expected
+
+
+def test_loops_in_loops() -> None:
+    def outer(i: Any, total: Any) -> Any:
+        def inner(j: Any, t: Any) -> Any:
+            return j + 1, t + i * j
+
+        return i + 1, tf.while_loop(lambda j, t: j <= i, inner, [0, total])[1]
+
+    _, total = tf.while_loop(lambda i, t: i < 5, outer, [0, 0])
+    assert run(total) == sum(i * j for i in range(5) for j in range(i + 1))
+
+
+def test_loop_variables_change_places_at_once() -> None:
+    _, a, b = tf.while_loop(lambda i, a, b: i < 3, lambda i, a, b: (i + 1, b, a), [0, 10, 20])
+    assert run([a, b]) == [20, 10]
+
+
+def test_a_loop_that_never_runs_gives_its_first_values() -> None:
+    x = tf.placeholder(tf.float32, [])
+    assert run(tf.while_loop(lambda v: v < 0.0, lambda v: v * 2.0, [x]), {x: 1.0}) == 1.0
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(0, 1.0), (3, 8.0), (100, 64.0)])
+def test_maximum_iterations_stops_a_loop(limit: int, expected: float) -> None:
+    y = tf.while_loop(lambda v: v < 50.0, lambda v: v * 2.0, [1.0], maximum_iterations=limit)
+    assert run(y) == expected
+
+
+def test_assignments_happen_once_per_iteration(graph: tf.Graph) -> None:
+    v = tf.Variable(0.0, name="v")
+
+    def body(i: Any) -> Any:
+        with tf.control_dependencies([tf.assign_add(v, 1.5)]):
+            return i + 1
+
+    loop = tf.while_loop(lambda i: i < 4, body, [0])
+    interpreter = Interpreter(graph)
+    interpreter.run(v.initializer)
+    interpreter.run(loop)
+    assert interpreter.run(v) == 6.0
+
+
+def test_a_branch_may_be_an_operation(graph: tf.Graph) -> None:
+    v = tf.Variable(0.0, name="v")
+    p = tf.placeholder(tf.bool, [])
+    done = tf.cond(p, lambda: tf.assign_add(v, 1.0).op, tf.no_op)
+    interpreter = Interpreter(graph)
+    interpreter.run(v.initializer)
+    assert not interpreter.run(done, {p: False})
+    assert interpreter.run(v) == 0.0
+    assert interpreter.run(done, {p: True})
+    assert interpreter.run(v) == 1.0
+
+
+Pair = namedtuple("Pair", ["a", "b"])
+
+
+def test_structures_come_back_as_they_were() -> None:
+    first = {"p": Pair(tf.constant(1), (tf.constant(2.0),)), "l": [tf.constant(3)]}
+
+    def body(i: Any, s: Any) -> Any:
+        return i + 1, {"p": Pair(s["p"].a + 1, (s["p"].b[0] * 2.0,)), "l": [s["l"][0] - 1]}
+
+    _, last = tf.while_loop(lambda i, s: i < 3, body, (0, first))
+    assert isinstance(last["p"], Pair)
+    assert run([last["p"].a, last["p"].b[0], last["l"][0]]) == [4, 16.0, 0]
+    chosen = tf.cond(tf.constant(False), lambda: first, lambda: last)
+    assert run([chosen["p"].a, chosen["l"][0]]) == [4, 0]
+
+
+def test_a_cond_gives_rows_as_rows() -> None:
+    rows = tf.IndexedSlices(tf.constant([[1.0]]), tf.constant([2]), tf.constant([4, 1]))
+    more = tf.IndexedSlices(tf.constant([[5.0]]), tf.constant([0]), tf.constant([4, 1]))
+    chosen = tf.cond(tf.constant(True), lambda: rows, lambda: more)
+    assert isinstance(chosen, tf.IndexedSlices)
+    assert run(tf.convert_to_tensor(chosen)).tolist() == [[0.0], [0.0], [1.0], [0.0]]
+
+
+@pytest.mark.parametrize(("x", "expected"), [(-3.0, -1.0), (2.0, 1.0), (0.0, 0.0)])
+def test_case_takes_the_first_that_is_true(x: float, expected: float) -> None:
+    t = tf.placeholder(tf.float32, [])
+    pairs = [(t < 0.0, lambda: -1.0), (t > 0.0, lambda: 1.0)]
+    assert run(tf.case(pairs, default=lambda: 0.0, exclusive=True), {t: x}) == expected
+
+
+def test_case_asserts_what_it_was_promised() -> None:
+    t = tf.placeholder(tf.float32, [])
+    one = tf.case([(t < 0.0, lambda: -1.0), (t > 0.0, lambda: 1.0)])
+    with pytest.raises(InvalidArgumentError, match="None of the conditions"):
+        run(one, {t: 0.0})
+    both = tf.case([(t < 5.0, lambda: -1.0), (t > 0.0, lambda: 1.0)], default=lambda: 0.0, exclusive=True)
+    with pytest.raises(InvalidArgumentError, match="More than one condition"):
+        run(both, {t: 1.0})
+
+
+# --- shapes and values that are known before ----------------------------------------------------------------
+
+
+def test_a_shape_may_vary_where_an_invariant_lets_it() -> None:
+    start = tf.constant([1.0])
+
+    def body(i: Any, x: Any) -> Any:
+        return i + 1, tf.concat([x, x], 0)
+
+    _, x = tf.while_loop(lambda i, x: i < 3, body, [0, start], shape_invariants=[tf.TensorShape([]), [None]])
+    assert x.shape.as_list() == [None]
+    assert run(x).tolist() == [1.0] * 8
+
+
+def test_what_branches_have_in_common_is_known() -> None:
+    a, b = tf.zeros([2, 3]), tf.zeros([2, 4])
+    assert tf.cond(tf.constant(True), lambda: a, lambda: b).shape.as_list() == [2, None]
+
+
+def test_constants_from_outside_are_known_inside() -> None:
+    sizes = tf.constant([3, 2])
+    seen: list[Any] = []
+
+    def branch() -> Any:
+        seen.append(tf.reshape(tf.range(6), sizes))
+        return seen[0]
+
+    tf.cond(tf.constant(True), branch, lambda: tf.zeros([3, 2], tf.int32))
+    assert seen[0].shape.as_list() == [3, 2]
+    i = tf.while_loop(lambda i: i < 3, lambda i: i + 1, [0])
+    assert static_value(i) is None
+
+
+# --- what is refused ----------------------------------------------------------------------------------------
+
+
+def _leak(build: Callable[[list[Any]], Any]) -> Any:
+    kept: list[Any] = []
+    build(kept)
+    return kept[0]
+
+
+def test_refusals_name_what_is_wrong() -> None:
+    t, p = tf.constant(1.0), tf.constant(True)
+    with pytest.raises(TypeError, match="must not be a Python bool"):
+        tf.cond(True, lambda: t, lambda: t)
+    with pytest.raises(TypeError, match="must be functions"):
+        tf.cond(p, t, t)
+    with pytest.raises(ValueError, match="true_fn must have a return value"):
+        tf.cond(p, lambda: None, lambda: t)
+    with pytest.raises(ValueError, match="float32 .* and int32"):
+        tf.cond(p, lambda: t, lambda: 1)
+    with pytest.raises(
+        (TypeError, ValueError), match=r"true_fn returns is \[\., \.\], what false_fn returns is \."
+    ):
+        tf.cond(p, lambda: [t, t], lambda: t)
+    with pytest.raises(TypeError, match="must be a bool, not float32"):
+        tf.cond(t, lambda: t, lambda: t)
+    with pytest.raises(ValueError, match="at least one variable"):
+        tf.while_loop(lambda: True, lambda: (), [])
+    with pytest.raises(ValueError, match="as many values as there are loop variables: 2, not 1"):
+        tf.while_loop(lambda i, x: i < 1, lambda i, x: i + 1, [0, t])
+    with pytest.raises(
+        TypeError, match=r"Loop variable 0 .* has type int32, but body returns .* of type float32"
+    ):
+        tf.while_loop(lambda i: i < 1, lambda i: t, [0])
+    with pytest.raises(
+        ValueError, match=r"enters the loop with shape \(1,\), but has shape \(2,\) after one"
+    ):
+        tf.while_loop(lambda x: p, lambda x: tf.concat([x, x], 0), [tf.zeros([1])])
+    with pytest.raises(TypeError, match="positive integer"):
+        tf.while_loop(lambda i: i < 1, lambda i: i, [0], parallel_iterations=0)
+
+
+def test_what_one_iteration_makes_stays_inside() -> None:
+    def loop(kept: list[Any]) -> Any:
+        def body(i: Any) -> Any:
+            kept.append(tf.add(i, 1, name="inner"))
+            return kept[0]
+
+        return tf.while_loop(lambda i: i < 3, body, [0], name="w")
+
+    inner = _leak(loop)
+    with pytest.raises(ValueError, match=r"outside the loop 'w/while_context' but takes 'w/inner'"):
+        tf.negative(inner)
+    with pytest.raises(ValueError, match="only its results come"):
+        tf.while_loop(lambda j: j < inner, lambda j: j + 1, [0])
+
+
+def test_a_graph_cannot_be_sent_in_the_middle_of_a_loop(graph: tf.Graph) -> None:
+    def body(i: Any) -> Any:
+        with pytest.raises(InvalidArgumentError, match="in the middle of building a while_loop"):
+            graph_to_bytes(graph)
+        return i + 1
+
+    tf.while_loop(lambda i: i < 3, body, [0])
+    assert graph_to_bytes(graph)
+
+
+# --- as bytes, and as a schedule ----------------------------------------------------------------------------
+
+
+def test_loops_survive_the_wire(graph: tf.Graph) -> None:
+    x = tf.placeholder(tf.float32, [], name="x")
+    y = tf.while_loop(lambda v: v < 50.0, lambda v: tf.cond(v > x, lambda: v + x, lambda: v * 2.0), [x])
+    copy = tf.Graph()
+    extend_from_bytes(copy, graph_to_bytes(graph))
+    verify(copy)
+    assert str(copy) == str(graph)
+    assert Interpreter(copy).run(y.name, {"x:0": 3.0}) == run(y, {x: 3.0})
+
+
+def test_a_schedule_has_loops_in_one_piece(graph: tf.Graph) -> None:
+    with tf.name_scope("o"):
+        tf.while_loop(
+            lambda i: i < 3,
+            lambda i: tf.while_loop(lambda j: j < i, lambda j: j + 1, [i], name="in") + 1,
+            [0],
+            name="out",
+        )
+    late = tf.constant(5)
+    graph.add_control_input(graph.get_operation_by_name("o/out/Enter"), late.op)
+    frames = Frames(graph.nodes)
+    schedule = frames.schedule()
+    loops = [i for i in schedule if isinstance(i, Loop)]
+    assert [loop.name for loop in frames.loops] == ["o/out/while_context", "o/out/in/while_context"]
+    assert loops == [frames.loops[0]]
+    assert schedule.index(late.op) < schedule.index(loops[0])
+    assert frames.loops[1] in loops[0].body
+    assert loops[0].head[-1] is loops[0].condition
+    assert sorted(n.index for n in loops[0].nodes()) == sorted(
+        n.index for n in graph.nodes if frames.runs_in[n] is not None
+    )
+
+
+def test_only_what_lies_under_a_switch_may_be_dead(graph: tf.Graph) -> None:
+    p = tf.placeholder(tf.bool, [], name="p")
+    x = tf.placeholder(tf.float32, [], name="x")
+    inner = tf.cond(p, lambda: tf.cond(x > 0.0, lambda: x, lambda: -x, name="in"), lambda: x * 2.0, name="k")
+    tf.add(inner, 1.0, name="after")
+    tf.while_loop(lambda v: v < 3.0, lambda v: v + 1.0, [x], name="free")
+    guards = Guards(Frames(graph.nodes).schedule())
+    names = {n.name for n in guards.of}
+    assert {"k/in/Neg", "k/in/Merge", "k/mul", "k/in/Neg/Switch", "k/switch_t"} <= names
+    assert not names & {"k/Merge", "after", "k/Switch", "k/pred_id"}
+    assert not any(name.startswith("free/") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda g: None, None),
+        (lambda g: _retype(g, "w/LoopCond", "Identity"), "one LoopCond and has 0"),
+        (lambda g: _rename(g, "w/Enter_1", "other"), "takes|one LoopCond"),
+    ],
+)
+def test_malformed_loops_are_refused(spoil: Callable[[tf.Graph], None], message: str | None) -> None:
+    with tf.Graph().as_default() as g:
+        x = tf.constant(1.0)
+        tf.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, v + x), [0, x], name="w")
+    spoil(g)
+    if message is None:
+        assert Frames(g.nodes).schedule()
+        return
+    with pytest.raises(InvalidArgumentError, match=message):
+        Frames(g.nodes).schedule()
+
+
+def _retype(graph: tf.Graph, name: str, op: str) -> None:
+    from dovetail.graph.opdef import opdef
+
+    graph.get_operation_by_name(name).opdef = opdef(op)
+
+
+def _rename(graph: tf.Graph, name: str, frame: str) -> None:
+    node = graph.get_operation_by_name(name)
+    node.attrs = {**node.attrs, "frame_name": frame}
