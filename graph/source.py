@@ -6,6 +6,7 @@ all), so only the code object and the instruction offset are kept; the line numb
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import sys
@@ -15,6 +16,15 @@ from typing import TypeAlias
 
 # What is recorded: the code and instruction offset, or file and line once it has travelled between processes.
 Origin: TypeAlias = tuple[CodeType | str, int]
+
+
+class RecordedFile(str):
+    """The name of a file of another process, with those of its lines that came along (`texts`, by number)."""
+
+    __slots__ = ("texts",)
+
+    def __init__(self, name: str) -> None:
+        self.texts: dict[int, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +41,8 @@ class SourceLine:
     @property
     def text(self) -> str:
         """The source text of the line, stripped; empty when the file is not at hand."""
+        if isinstance(self.file, RecordedFile):
+            return self.file.texts.get(self.line, "")
         return linecache.getline(self.file, self.line).strip() if self.is_local else ""
 
     def __str__(self) -> str:
@@ -50,7 +62,9 @@ def _own_folders() -> tuple[str, ...]:
 
 
 _OWN = _own_folders()
-_is_own: dict[str, bool] = {}  # file name -> whether it is part of Dovetail; a dict look-up beats a prefix test
+# File name -> whether it is part of Dovetail; a dict look-up beats a prefix test. A block that Dovetail opens
+# through `contextlib` is the user's, whose line is further out.
+_is_own: dict[str, bool] = {contextlib.__file__: True}
 
 
 def caller() -> Origin:

@@ -111,6 +111,7 @@ def replica_device_setter(
             wanted = wanted.replace(task=strategy(node))
         return wanted.make_merged_spec(inner).to_string()
 
+    choose.__name__ = "replica_device_setter"  # what `explain` calls the block
     return choose
 
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from ..graph.device import DeviceName, DeviceSpec
@@ -17,13 +18,17 @@ from ..graph.errors import InvalidArgumentError
 from ..graph.graph import Graph, get_default_graph
 from ..graph.node import Node, Tensor
 from ..graph.opdef import Cost
+from .check import PlanWarning, check
 from .cluster import Cluster
 from .cluster_input import Devices, Jobs, as_cluster
-from .cost import work
+from .cost import DeviceLoad, device_loads, work
+from .diff import PlanDiff, diff
+from .draw import to_dot, to_svg
 from .partition import Channel, Partition, Partitioned, needed, partition
 from .place import Placement, Relaxation
 from .place import place as place_nodes
-from .report import render, short, size_text
+from .plan_text import read_plan, write_plan
+from .report import render, render_html, short, size_text
 
 STRATEGIES = ("rules",)
 
@@ -80,6 +85,12 @@ class Plan:
         """Device -> arithmetic operations and memory traffic of one step; unknown sizes count as 1."""
         return {device: work(p.nodes) for device, p in self.partitions.items()}
 
+    @cached_property
+    def loads(self) -> list[DeviceLoad]:
+        """What each device holds and does: one row for each that runs or holds something, by name."""
+        held = ((self.decisions.device_of(n), n) for n in self.decisions)
+        return device_loads(self.partitions, held)
+
     def explain(self, name: str | Node | Tensor) -> str:
         """Why a node is where it is, and where its values go. KeyError when there is no such node.
 
@@ -112,6 +123,47 @@ class Plan:
                 return f"'{node.name}' cannot be on {wanted}: {r.reason}"
         return f"'{node.name}' could be on {wanted}, but got {decision.chosen}: {decision.rule.text}"
 
+    def diff(self, other: Plan) -> PlanDiff:
+        """What changes from this plan to another: nodes that moved, traffic, state. Nodes match by name."""
+        return diff(self, other)
+
+    def check(self) -> list[PlanWarning]:
+        """Warnings worth money, the dearest first: what a better plan would not do."""
+        return check(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan as text (plan_text.py has the form). The file appears whole or not at all."""
+        write_plan(self, Path(path))
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Plan:
+        """Read a plan that `save` wrote. It prints, explains and compares as before.
+
+        Its graph can be looked at and placed again, but not run: constants' values are not kept.
+
+        Raises:
+            InvalidArgumentError: the file is damaged, or no plan. OSError: it cannot be read.
+        """
+        return Plan(*read_plan(Path(path)))
+
+    def to_dot(self) -> str:
+        """The plan in Graphviz's language."""
+        return to_dot(self)
+
+    def to_svg(self, graphviz: bool | None = None) -> str:
+        """The plan as one `<svg>` element, drawn by Graphviz where it is installed, unless `graphviz` says.
+
+        Raises:
+            FileNotFoundError: Graphviz was asked for and is not installed.
+        """
+        return to_svg(self, graphviz)
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write one self-contained page that shows the plan and opens without a network."""
+        from .html import write_html  # large, and most programs never write a page
+
+        write_html(self, Path(path))
+
     def to_networkx(self) -> Any:
         """A `networkx.MultiDiGraph` of the nodes that the step runs.
 
@@ -142,6 +194,9 @@ class Plan:
 
     def __str__(self) -> str:
         return render(self)
+
+    def _repr_html_(self) -> str:
+        return render_html(self)
 
     def __repr__(self) -> str:
         return (

@@ -92,10 +92,10 @@ def reasons_of(groups: Groups) -> Reasons:
         number[i] = groups.number[root]
     used = np.unique(number[number >= 0])
     renumbered = np.full(int(used.max(initial=-1)) + 2, -1, np.int32)  # the last entry stands for -1
-    renumbered[used] = np.arange(len(used))
-    return Reasons(
-        tuple(_demand(groups, c) for c in used.tolist()), renumbered[number], roots, tuple(groups.notes)
-    )
+    demands: dict[Demand, int] = {}  # constraints that differ may demand the same
+    for c in used.tolist():
+        renumbered[c] = demands.setdefault(_demand(groups, c), len(demands))
+    return Reasons(tuple(demands), renumbered[number], roots, tuple(groups.notes))
 
 
 def _demand(groups: Groups, number: int) -> Demand:

@@ -1,28 +1,55 @@
-"""Plans as text: tables that fit a terminal, however large the graph.
-
-Nodes are folded by name scope: the table shows as many scopes as fit, the largest first, and counts the rest.
-"""
+"""Plans as text: tables that fit a terminal of 100 columns and one screen, however large the graph."""
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from html import escape
 from typing import TYPE_CHECKING
 
-from .cost import device_loads, traffic
+from .cost import Traffic, traffic
+from .fold import fold
 from .partition import task_of
 
 if TYPE_CHECKING:
+    from .cluster import Cluster
     from .plan import Plan
 
 ROWS = 24
-"""Rows of a table: three tables then fit on one screen of a large terminal."""
+"""Rows of a table, besides its head: three tables then fit on one screen of a large terminal."""
+WIDTH = 100
+NARROW = 16  # columns that a text column keeps at least
 
 
 def render(plan: Plan) -> str:
     """The tables of `print(plan)`: devices, links, scopes, and requests that were not met."""
-    parts = [_heading(plan), _devices(plan), _links(plan), _scopes(plan), _relaxations(plan)]
-    return "\n\n".join(p for p in parts if p)
+    parts = [
+        heading(plan),
+        table(*devices_table(plan)),
+        table(*links_table(plan)),
+        table(*scopes_table(plan)),
+    ]
+    return "\n\n".join(p for p in [*parts, _relaxations(plan)] if p)
+
+
+def render_html(plan: Plan) -> str:
+    """The same tables and a picture, for notebooks."""
+    from .draw import to_svg
+
+    tables = [devices_table(plan), links_table(plan), scopes_table(plan)[:2]]
+    parts = [f"<p>{escape(heading(plan))}</p>", to_svg(plan, graphviz=False), *(_html_table(*t) for t in tables)]
+    told = _relaxations(plan)
+    return "<div>" + "\n".join([*parts, f"<pre>{escape(told)}</pre>" if told else ""]) + "</div>"
+
+
+def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    if not rows:
+        return ""
+    head = "".join(f"<th>{escape(c)}</th>" for c in header)
+    body = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in rows[:ROWS])
+    more = f"<p>... and {len(rows) - ROWS} more</p>" if len(rows) > ROWS else ""
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
 def short(device: str) -> str:
@@ -34,7 +61,7 @@ def short(device: str) -> str:
     return device.replace("/replica:0", "").replace("/device:", "/")
 
 
-def size_text(count: int, exact: bool = True) -> str:
+def size_text(count: float, exact: bool = True) -> str:
     """Bytes for people: `3.2 MiB`; with `+` when some sizes are unknown."""
     value, more = float(count), "" if exact else "+"
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -44,108 +71,151 @@ def size_text(count: int, exact: bool = True) -> str:
     return f"{value:.1f} TiB{more}"
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns of text: words to the left, numbers to the right; a long list is cut, and the rest counted."""
-    shown = list(rows[:ROWS])
-    widths = [max(len(r[i]) for r in [header, *shown]) for i in range(len(header))]
-    numeric = [all(r[i][:1].isdigit() or not r[i] for r in shown) for i in range(len(header))]
-    lines = []
-    for row in [header, *shown]:
-        cells = [c.rjust(w) if n else c.ljust(w) for c, w, n in zip(row, widths, numeric, strict=True)]
-        lines.append("  ".join(cells).rstrip())
-    if len(rows) > len(shown):
-        lines.append(f"... and {len(rows) - len(shown)} more")
-    return "\n".join(lines)
+def number_text(count: float) -> str:
+    """A number for people: `950`, `1.2 M`, `3.4 G`."""
+    value = float(count)
+    for unit in ("", " k", " M", " G", " T"):
+        if value < 1000 or unit == " T":
+            return f"{value:.0f}" if not unit else f"{value:.1f}{unit}"
+        value /= 1000
+    raise AssertionError
 
 
-def _heading(plan: Plan) -> str:
-    nodes = sum(len(p.nodes) for p in plan.partitions.values())
-    between = [c for c in plan.channels if c.crosses_tasks]
-    exact = all(t.exact for t in traffic(between))
-    size = size_text(sum(c.bytes for c in between), exact)
-    tasks = len({task_of(d) for d in plan.partitions})
-    return (
-        f"Plan: {_count(nodes, 'node')} on {_count(len(plan.partitions), 'device')} of "
-        f"{_count(tasks, 'task')}; {_count(len(plan.channels), 'channel')}, "
-        f"{len(between)} of them between tasks ({size} per step)"
-    )
+def seconds_text(seconds: float) -> str:
+    """A duration for people: `12.3 us`, `4.5 ms`, `1.2 s`."""
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.1f} {unit}"
+    return f"{seconds * 1e6:.1f} us"
 
 
-def _count(number: int, word: str) -> str:
+def count_text(number: int, word: str) -> str:
+    """`1 node`, `3 nodes`."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
-def _devices(plan: Plan) -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], rest: str = "") -> str:
+    """Columns of text: words to the left, numbers to the right; '' when there are no rows.
+
+    A long list is cut, and the rest counted (or told by `rest`). Texts that are too long lose their middle,
+    the widest first, until the table fits.
+    """
+    if not rows:
+        return ""
+    shown = [list(r) for r in rows[:ROWS]]
+    numeric = [all(r[i][:1].isdigit() or not r[i] for r in shown) for i in range(len(header))]
+    widths = [max(len(r[i]) for r in [header, *shown]) for i in range(len(header))]
+    while sum(widths) + 2 * (len(widths) - 1) > WIDTH:
+        widest = max(range(len(widths)), key=lambda i: -1 if numeric[i] else widths[i])
+        if widths[widest] <= NARROW:
+            break
+        widths[widest] -= 1
+    lines = []
+    for row in [header, *shown]:
+        cells = [_fitted(c, w) for c, w in zip(row, widths, strict=True)]
+        cells = [c.rjust(w) if n else c.ljust(w) for c, w, n in zip(cells, widths, numeric, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    if len(rows) > len(shown):
+        lines.append(rest or f"... and {len(rows) - len(shown)} more")
+    return "\n".join(lines)
+
+
+def _fitted(text: str, width: int) -> str:
+    """A text that may lose its middle: names differ at their ends."""
+    if len(text) <= width:
+        return text
+    tail = (width - 3) * 2 // 3
+    return f"{text[: width - 3 - tail]}...{text[len(text) - tail :]}"
+
+
+def heading(plan: Plan) -> str:
+    """In a line or two: how much runs on how many devices, and what crosses."""
+    nodes = sum(len(p.nodes) for p in plan.partitions.values())
+    between = [c for c in plan.channels if c.crosses_tasks]
+    size = size_text(sum(c.bytes for c in between), all(t.exact for t in traffic(between)))
+    tasks = len({task_of(d) for d in plan.partitions})
+    text = (
+        f"Plan: {count_text(nodes, 'node')} on {count_text(len(plan.partitions), 'device')} of "
+        f"{count_text(tasks, 'task')}; {count_text(len(plan.channels), 'channel')}, "
+        f"{len(between)} of them between tasks ({size} per step)"
+    )
+    return textwrap.fill(text, WIDTH)
+
+
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+
+
+def devices_table(plan: Plan) -> Table:
+    """A row for each device that runs or holds something: its nodes, variables, their bytes, its work."""
     emulated = {str(d.name) for d in plan.cluster.devices if d.emulated}
-    held = ((plan.decisions.device_of(n), n) for n in plan.decisions)
-    rows = [
-        (short(r.device) + (" (emulated)" if r.device in emulated else ""), str(r.nodes), str(r.variables),
-         size_text(r.variable_bytes, r.exact))
-        for r in device_loads(plan.partitions, held)
-    ]  # fmt: skip
-    return table(("device", "nodes", "variables", "held"), rows)
+    rows: list[tuple[str, ...]] = [
+        (
+            short(r.device) + (" (emulated)" if r.device in emulated else ""),
+            str(r.nodes),
+            str(r.variables),
+            size_text(r.variable_bytes, r.exact),
+            number_text(plan.cost[r.device].flops if r.device in plan.cost else 0),
+        )
+        for r in plan.loads
+    ]
+    return ("device", "nodes", "variables", "held", "flop"), rows
 
 
-def _links(plan: Plan) -> str:
-    rows = [
+def links_table(plan: Plan) -> Table:
+    """A row for each pair of devices between which something crosses; times where links are known."""
+    found = traffic(plan.channels)
+    times = [link_seconds(t, plan.cluster) for t in found]
+    header: tuple[str, ...] = ("link", "tensors", "control", "per step")
+    rows: list[tuple[str, ...]] = [
         (
             f"{short(t.source)} -> {short(t.destination)}",
             str(t.tensors),
             str(t.control),
             size_text(t.bytes, t.exact),
         )
-        for t in traffic(plan.channels)
+        for t in found
     ]
-    return table(("link", "tensors", "control", "per step"), rows) if rows else ""
+    if any(s is not None for s in times):
+        header = (*header, "time")
+        rows = [(*r, "" if s is None else seconds_text(s)) for r, s in zip(rows, times, strict=True)]
+    return header, rows
 
 
-def _scopes(plan: Plan) -> str:
-    placed = [(n.name, device) for device, p in plan.partitions.items() for n in p.nodes]
-    if not placed:
-        return ""
-    rows = []
-    for scope, devices in fold(placed, ROWS):
-        shown = [f"{short(d)} ({n})" if len(devices) > 1 else short(d) for d, n in devices.most_common(3)]
-        more = f" and {len(devices) - 3} more" if len(devices) > 3 else ""
-        rows.append((scope, str(sum(devices.values())), ", ".join(shown) + more))
-    return table(("scope", "nodes", "where"), rows)
+def link_seconds(crossing: Traffic, cluster: Cluster) -> float | None:
+    """Time that a step's traffic takes on a link, message after message; None when the link is not known."""
+    source, destination = task_of(crossing.source), task_of(crossing.destination)
+    link = cluster.link(source, destination) if source != destination else None
+    return None if link is None else link.seconds(crossing.bytes, crossing.tensors + crossing.control)
+
+
+def scopes_table(plan: Plan) -> tuple[tuple[str, ...], list[tuple[str, ...]], str]:
+    """The nodes folded by name (fold.py), and a line that counts what is left out."""
+    rows = fold(((n.name, device) for device, p in plan.partitions.items() for n in p.nodes), ROWS)
+    left = rows[ROWS:]
+    rest = f"... and {len(left)} more with {count_text(sum(len(r.nodes) for r in left), 'node')}"
+    return ("scope", "nodes", "where"), [(r.label, str(len(r.nodes)), where(r.devices)) for r in rows], rest
+
+
+def where(devices: Counter[str], word: str = "device") -> str:
+    """Devices (or whatever `word` names) with their numbers of nodes, the most first."""
+    ordered = sorted(devices.items(), key=lambda item: (-item[1], item[0]))
+    if len(ordered) == 1:
+        return short(ordered[0][0])
+    shown = ", ".join(f"{short(d)} ({n})" for d, n in ordered[:2])
+    return shown if len(ordered) <= 2 else f"{shown} and {count_text(len(ordered) - 2, word)} more"
 
 
 def _relaxations(plan: Plan) -> str:
-    rows = [(r.node, f"'{r.requested}'", short(r.chosen), r.reason) for r in plan.relaxations]
-    return table(("not as requested", "asked for", "got", "because"), rows) if rows else ""
-
-
-def fold(placed: Iterable[tuple[str, str]], rows: int) -> list[tuple[str, Counter[str]]]:
-    """Nodes summed up by name scope: (scope or node name, device -> nodes), the largest first.
-
-    Scopes are opened, the largest first, while the result has at most `rows` rows.
-
-    Args:
-        placed: (node name, device) pairs.
-    """
-    shown = _opened("", list(placed))
-    tried: set[str] = set()
-    while True:
-        closed = [name for name in shown if name.endswith("/") and name not in tried]
-        if not closed:
-            break
-        largest = max(closed, key=lambda name: (len(shown[name]), name))
-        parts = _opened(largest, shown[largest])
-        tried.add(largest)
-        if len(shown) - 1 + len(parts) <= rows:
-            del shown[largest]
-            shown |= parts
-    ordered = sorted(shown.items(), key=lambda item: (-len(item[1]), item[0]))
-    return [(name, Counter(device for _, device in nodes)) for name, nodes in ordered]
-
-
-def _opened(scope: str, nodes: list[tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
-    """What a scope (`''`, or ending in `/`) consists of: inner scopes, which end in `/` too, and nodes."""
-    parts: dict[str, list[tuple[str, str]]] = {}
-    start = len(scope)
-    for node in nodes:
-        name = node[0]
-        end = name.find("/", start) + 1
-        parts.setdefault(name[:end] if end else name, []).append(node)
-    return parts
+    found = plan.relaxations
+    if not found:
+        return ""
+    lines = [f"Not as requested: {count_text(len(found), 'node')}"]
+    for r in found[:ROWS]:
+        text = f"{r.node} asked for '{r.requested}', got {short(r.chosen)}: {r.reason}"
+        lines += textwrap.wrap(
+            text, WIDTH, initial_indent="  ", subsequent_indent="    ",
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+    if len(found) > ROWS:
+        lines.append(f"  ... and {len(found) - ROWS} more (plan.relaxations)")
+    return "\n".join(lines)

@@ -2,13 +2,16 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import dovetail as dt
 from dovetail.graph.errors import InvalidArgumentError
 from dovetail.placer.cluster_input import make_cluster
 from dovetail.placer.cost import device_loads, state_bytes, traffic
+from dovetail.placer.fold import fold
 from dovetail.placer.plan import place
-from dovetail.placer.report import ROWS, fold, size_text
+from dovetail.placer.report import ROWS, WIDTH, size_text
 
 PS0, PS1, W0 = (f"/job:{j}/replica:0/task:{t}/device:CPU:0" for j, t in (("ps", 0), ("ps", 1), ("worker", 0)))
 GPU1 = "/job:worker/replica:0/task:0/device:GPU:1"
@@ -57,17 +60,18 @@ def test_the_table(graph):
     assert lines[0].startswith(
         "Plan: 8 nodes on 3 devices of 3 tasks; 2 channels, 2 of them between tasks (64 B per step)"
     )
-    assert "/job:ps/task:0/CPU:0 2 1 48 B" in lines
-    assert "/job:worker/task:0/GPU:1 4 0 0 B" in lines
+    assert "/job:ps/task:0/CPU:0 2 1 48 B 0" in lines
+    assert "/job:worker/task:0/GPU:1 4 0 0 B 22" in lines
     assert "/job:ps/task:0/CPU:0 -> /job:worker/task:0/GPU:1 1 0 48 B" in lines
-    assert any(line.startswith("layer/w/read 1 /job:ps/task:0/CPU:0") for line in lines)
-    assert max(map(len, text.splitlines())) <= 120
+    assert "layer/w/read 1 /job:ps/task:0/CPU:0" in lines
+    assert max(map(len, text.splitlines())) <= WIDTH
 
 
 def test_the_table_lists_what_was_given_up(graph):
     plan = place(graph, CLUSTER, allow_soft_placement=True)
     assert {r.node for r in plan.relaxations} >= {"layer/y", "layer/scaled"}
-    assert "not as requested" in str(plan) and "'/job:worker/device:GPU:1'" in str(plan)
+    assert "Not as requested: " in str(plan) and "'/job:worker/device:GPU:1'" in str(plan)
+    assert max(map(len, str(plan).splitlines())) <= WIDTH
 
 
 def test_explain(graph):
@@ -172,33 +176,60 @@ def test_sizes(count, text):
     assert size_text(count) == text and size_text(count, exact=False) == text + "+"
 
 
-def test_scopes_are_opened_while_they_fit():
-    placed = [(f"big/part{i}/n{j}", "d") for i in range(3) for j in range(50)] + [
-        ("small/n", "d"),
-        ("lone", "e"),
-    ]
-    rows = fold(placed, 5)
-    assert [(name, sum(d.values())) for name, d in rows] == [
-        ("big/part0/", 50), ("big/part1/", 50), ("big/part2/", 50), ("lone", 1), ("small/n", 1),
+def test_a_variable_is_one_row_and_parts_are_opened_while_they_fit():
+    placed = [(f"big/part{i}/n{j}", "de"[j % 2]) for i in "abc" for j in range(50)]
+    placed += [("small/n", "d"), ("v", "d"), ("v/read", "d"), ("v/Assign", "e")]
+    rows = fold(placed, 6)
+    assert [(r.label, len(r.nodes)) for r in rows] == [
+        ("big/parta/n*", 50), ("big/partb/n*", 50), ("big/partc/n*", 50), ("v", 3), ("small/n", 1),
     ]  # fmt: skip
-    assert [name for name, _ in fold(placed, 3)] == ["big/", "lone", "small/n"]
+    assert [r.label for r in fold(placed, 4)] == ["big/", "v", "small/n"]
 
 
-def test_a_node_and_a_scope_of_one_name_are_both_counted():
-    rows = fold([("v", "d"), ("v/read", "e"), ("v/Assign", "d")], 9)
-    assert [(name, dict(d)) for name, d in rows] == [
-        ("v", {"d": 1}),
-        ("v/Assign", {"d": 1}),
-        ("v/read", {"e": 1}),
-    ]
+def test_what_is_in_one_place_is_opened_only_in_a_short_table():
+    placed = [(f"s{k}/a/n{i}", "d") for k in "uvwxyz" for i in range(2)]
+    assert [r.label for r in fold(placed, 24)][:2] == ["su/a/n0", "su/a/n1"]
+    many = [(f"{k}{m}/a{k}/n{i}", "d") for k in "uvwxyz" for m in "pqrst" for i in range(2)]
+    assert len(fold(many, 24)) == 30 and {len(r.nodes) for r in fold(many, 24)} == {2}
+
+
+def test_families_and_leftovers_fold():
+    placed = [(f"net/layer_{i}/x", "d") for i in range(40)] + [(f"net/{n}", "e") for n in ("a", "b")]
+    placed += [(f"add_{i}", "d") for i in range(30)]
+    rows = {r.label: len(r.nodes) for r in fold(placed, 24)}
+    assert rows == {"net/layer*": 40, "add*": 30, "net/a": 1, "net/b": 1}
+    rows = {r.label: len(r.nodes) for r in fold(placed, 2)}
+    assert rows == {"net/": 42, "add*": 30}
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.from_regex(r"[ab](_?[0-9])?(/[ab](_?[0-9])?){0,4}", fullmatch=True), st.sampled_from("de")
+        ),
+        unique_by=lambda pair: pair[0],
+    ),
+    st.integers(1, 30),
+)
+def test_folding_loses_and_doubles_nothing(placed, rows):
+    found = fold(placed, rows)
+    assert sorted(n for r in found for n in r.nodes) == sorted(placed)
+    assert len({r.label for r in found}) == len(found)
+    assert len(found) <= max(rows, len(fold(placed, 0)))
 
 
 def test_a_large_plan_prints_short():
     with dt.Graph().as_default() as g:
-        for i in range(40):
-            with dt.name_scope(f"tower{i}"), dt.device(f"/job:worker/task:{i % 8}"):
+        for i in range(400):
+            word = "".join("abcdefghij"[int(d)] for d in f"{i:03d}")
+            name = f"a_scope_with_{'quite_' * 9}a_long_name_{word}"
+            with dt.name_scope(name), dt.device(f"/job:worker/task:{i % 32}"):
                 x = dt.constant(1.0)
                 for _ in range(5):
                     x = dt.negative(x)
-    text = str(place(g, {"worker": 8}))
-    assert len(text.splitlines()) < 3 * (ROWS + 4) and "... and" in text
+                with dt.device(f"/job:worker/task:{(i + 1) % 32}"):
+                    dt.negative(x)
+    text = str(place(g, {"worker": 32}))
+    assert len(text.splitlines()) < 3 * (ROWS + 4)
+    assert "... and 376 more with 2632 nodes" in text and "... and 8 more" in text
+    assert max(map(len, text.splitlines())) <= WIDTH

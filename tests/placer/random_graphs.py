@@ -1,0 +1,62 @@
+"""Random graphs on random devices, and what one step of them asks for."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+import dovetail as dt
+from dovetail.graph.opdef import define
+
+define(
+    "PartitionTwo",
+    infer=lambda i, a: [(i[0].dtype.base, i[0].dims)] * 2,
+    reference=lambda x: (x, x),
+)
+
+A0, A1 = (f"/job:a/replica:0/task:0/device:CPU:{i}" for i in (0, 1))
+B0, B1 = (f"/job:b/replica:0/task:0/device:CPU:{i}" for i in (0, 1))
+C0 = "/job:c/replica:0/task:0/device:CPU:0"
+KINDS = ["const", "placeholder", "add", "add", "add", "two", "no_op", "var", "change", "raw"]
+
+
+@st.composite
+def placed_graphs(draw, devices=(A0, A1, B0, B1, C0)):
+    """A random graph on random devices, with variables and late control edges, and what one step asks for."""
+    with dt.Graph().as_default() as g:
+        tensors, nodes, variables = [], [], []
+        for i in range(draw(st.integers(1, 24))):
+            with g.device(draw(st.sampled_from(devices))):
+                kind = draw(st.sampled_from(KINDS))
+                before = draw(st.lists(st.sampled_from(nodes), max_size=2)) if nodes else []
+                with g.control_dependencies(before):
+                    if kind == "placeholder":
+                        made = dt.placeholder("float32", [2], name=f"p{i}").op
+                    elif kind == "no_op":
+                        made = dt.no_op(f"n{i}")
+                    elif kind == "var":
+                        variables.append(dt.Variable(np.zeros(2, "float32"), name=f"v{i}"))
+                        made = variables[-1].value().op
+                    elif kind == "change" and variables and tensors:
+                        v = draw(st.sampled_from(variables))
+                        made = dt.assign_add(v, draw(st.sampled_from(tensors)), name=f"u{i}").op
+                    elif kind == "raw" and variables:
+                        made = g.create("Identity", [draw(st.sampled_from(variables)).handle], {}, f"r{i}")
+                    elif kind == "two" and tensors:
+                        made = g.create("PartitionTwo", [draw(st.sampled_from(tensors))], {}, f"t{i}")
+                    elif kind == "add" and tensors:
+                        made = dt.add(
+                            draw(st.sampled_from(tensors)), draw(st.sampled_from(tensors)), name=f"a{i}"
+                        ).op
+                    else:
+                        made = dt.constant(np.ones(2, "float32"), name=f"c{i}").op
+            nodes.append(made)
+            tensors += [t for t in made.outputs if not t.dtype.is_ref]
+        for _ in range(draw(st.integers(0, 2))):
+            late, early = draw(st.sampled_from(nodes)), draw(st.sampled_from(nodes))
+            try:
+                early._add_control_input(late)
+            except ValueError:  # it would close a cycle
+                continue
+        fetches = draw(st.lists(st.sampled_from(tensors), max_size=3)) if tensors else []
+        targets = draw(st.lists(st.sampled_from(nodes), max_size=3))
+        feeds = draw(st.lists(st.sampled_from(tensors), max_size=3, unique_by=id)) if tensors else []
+    return g, fetches, targets, feeds
