@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from ..build import make
+from ..build import TensorLike, apply, make
 from ..dtypes import int32, int64
 from ..node import Tensor
 from ..opdef import Attrs, Output, define
-from ..shape import Dims
+from ..shape import Dims, broadcast, text
+from ..static_value import static_dims
 from .common import allowed, same_type
+from .operands import index_operand, invalid, op_scope
 
 
 def _args_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -38,6 +40,41 @@ def _args_reference(s0: Any, s1: Any) -> tuple[Any, Any]:
 
 
 define("BroadcastGradientArgs", infer=_args_rule, reference=_args_reference)
+
+
+def _shape_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    dtype = allowed(same_type(inputs), (int32, int64))
+    lengths = []
+    for t in inputs:
+        if t.dims is not None and len(t.dims) != 1:
+            raise ValueError("both inputs must be vectors of sizes")
+        lengths.append(None if t.dims is None else t.dims[0])
+    broadcast(static_dims(inputs[0]), static_dims(inputs[1]))
+    known = [n for n in lengths if n is not None]
+    return [(dtype, (max(known) if len(known) == 2 else None,))]
+
+
+def _shape_reference(s0: Any, s1: Any) -> Any:
+    try:
+        return np.array(broadcast(tuple(s0.tolist()), tuple(s1.tolist())), s0.dtype)
+    except ValueError:
+        raise invalid(
+            f"Shapes {text(tuple(s0.tolist()))} and {text(tuple(s1.tolist()))} do not broadcast"
+        ) from None
+
+
+define("BroadcastArgs", infer=_shape_rule, reference=_shape_reference)
+
+
+def broadcast_dynamic_shape(shape_x: TensorLike, shape_y: TensorLike) -> Tensor:
+    """The shape, as a vector, that two shapes broadcast to, which only the running graph may know.
+
+    Raises:
+        ValueError: they do not fit, as far as is known. InvalidArgumentError: the same, when the graph runs.
+    """
+    with op_scope(None, "BroadcastArgs", shape_x, shape_y) as scope:
+        operands = (index_operand(shape_x, "s0"), index_operand(shape_y, "s1"))
+        return apply("BroadcastArgs", operands, None, scope)
 
 
 def repeated_axes(x: Dims, y: Dims) -> tuple[list[int], list[int]] | None:

@@ -55,6 +55,28 @@ def identity(input: TensorLike, name: str | None = None) -> Any:
         return apply("Identity", (convert(input, name="input"),), None, scope)
 
 
+def _each_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    if not inputs:
+        raise ValueError("at least one input is needed")
+    return [(t.dtype.base, t.dims) for t in inputs]
+
+
+define(
+    "IdentityN",
+    infer=_each_rule,
+    reference=lambda *values: values[0] if len(values) == 1 else values,
+    gradient=lambda node, *grads: grads,
+    cost=no_cost,
+)
+
+
+def identity_n(input: Sequence[TensorLike], name: str | None = None) -> list[Tensor]:
+    """The same values as new tensors of one node: each is there when all are."""
+    with op_scope(name, "IdentityN", *input) as scope:
+        values = [convert(v, name=f"input_{i}") for i, v in enumerate(input)]
+        return list(make("IdentityN", values, None, scope).outputs)
+
+
 def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
     """The same value, a constant to `gradients`."""
     with op_scope(name, "StopGradient", input) as scope:

@@ -29,7 +29,7 @@ from .operands import (
 )
 
 
-def _updates_fit(dims: Dims, indices: Tensor, updates: Tensor) -> None:
+def updates_fit(dims: Dims, indices: Tensor, updates: Tensor) -> None:
     """ValueError unless `updates` has one slice of the target for each coordinate."""
     _, outer, inner = coordinates_of(dims, indices)
     if outer is None or updates.dims is None:
@@ -51,11 +51,12 @@ def _scatter_nd_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]
     same_type((indices, wanted))
     need_rank(wanted.dims, 1, "shape")
     dims = static_dims(wanted)
-    _updates_fit(dims, indices, updates)
+    updates_fit(dims, indices, updates)
     return [(updates.dtype.base, dims)]
 
 
-def _check_updates(dims: tuple[int, ...], indices: Array, updates: Array) -> tuple[Array, ...]:
+def check_updates(dims: tuple[int, ...], indices: Array, updates: Array) -> tuple[Array, ...]:
+    """The NumPy index for checked coordinates; InvalidArgumentError unless the updates fit them."""
     wanted = (*indices.shape[:-1], *dims[indices.shape[-1] :])
     if indices.shape[-1] > len(dims) or updates.shape != wanted:
         raise invalid(
@@ -65,7 +66,7 @@ def _check_updates(dims: tuple[int, ...], indices: Array, updates: Array) -> tup
     return coordinate_index(dims, indices) if indices.shape[-1] else ()
 
 
-def _combine(
+def combine_at(
     out: Array, at: tuple[Array, ...], updates: Array, ufunc: np.ufunc | None, coordinates: int
 ) -> Array:
     """Apply updates at coordinates, repeated ones one after another; None assigns."""
@@ -87,9 +88,9 @@ def _combine(
 
 def _scatter_nd(indices: Array, updates: Array, wanted: Array) -> Array:
     dims = tuple(dims_of(wanted))
-    at = _check_updates(dims, indices, updates)
+    at = check_updates(dims, indices, updates)
     ufunc = np.logical_or if updates.dtype == np.bool_ else np.add
-    return _combine(np.zeros(dims, updates.dtype), at, updates, ufunc, int(np.prod(indices.shape[:-1])))
+    return combine_at(np.zeros(dims, updates.dtype), at, updates, ufunc, int(np.prod(indices.shape[:-1])))
 
 
 define(
@@ -134,14 +135,14 @@ def _holds_tensors(value: Any) -> bool:
 def _tensor_scatter_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     tensor, indices, updates = inputs
     dtype = same_type((tensor, updates))
-    _updates_fit(tensor.dims, indices, updates)
+    updates_fit(tensor.dims, indices, updates)
     return [(dtype, tensor.dims)]
 
 
 def _tensor_scatter(ufunc: np.ufunc | None) -> Callable[..., Array]:
     def reference(tensor: Array, indices: Array, updates: Array) -> Array:
-        at = _check_updates(tensor.shape, indices, updates)
-        return _combine(tensor.copy(), at, updates, ufunc, int(np.prod(indices.shape[:-1])))
+        at = check_updates(tensor.shape, indices, updates)
+        return combine_at(tensor.copy(), at, updates, ufunc, int(np.prod(indices.shape[:-1])))
 
     return reference
 
