@@ -122,7 +122,8 @@ _STYLE = """
   .plan { --ink: #ddd; --box: #262b33; --task: #1a1e24; --line: #55606e; --arrow: #ff9d7a; }
 }
 .plan text { fill: var(--ink); } .plan .name { font-weight: bold; }
-.plan .task { fill: var(--task); stroke: var(--line); } .plan .device { fill: var(--box); stroke: var(--line); }
+.plan .task { fill: var(--task); stroke: var(--line); }
+.plan .device { fill: var(--box); stroke: var(--line); }
 .plan .link { fill: none; stroke: var(--arrow); opacity: .75; }
 .plan marker path { fill: var(--arrow); }
 .plan .bytes { font-size: 10px; paint-order: stroke; stroke: var(--box); stroke-width: 3px; }

@@ -2,9 +2,9 @@
 
     {"dovetail-plan": 1, "nodes": 3, "master": "/job:...", "soft": false, "fetches": [...], "feeds": [...],
      "targets": [node, ...] or null for all nodes}
-    {"device": "/job:...", "memory_bytes": 8589934592, ...} of the cluster, in this order from 0
+    {"device": "/job:...", "memory_bytes": 8589934592, ...} of the cluster, numbered from 0
     {"link": ["/job:ps", "/job:worker"], "latency": 5e-05, "bandwidth": 1e9}
-    {"line": ["train.py", 12, "w = tf.Variable(...)"]}     source lines, device blocks, demands: numbered likewise
+    {"line": ["train.py", 12, "w = tf.Variable(...)"]} source lines, blocks and demands are numbered likewise
     {"block": [outer or -1, spec, description, line]}
     {"demand": [required, candidates, reason per device, what was given up]}
     {"note": [node, by, kind, text]}

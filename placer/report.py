@@ -38,7 +38,8 @@ def render_html(plan: Plan) -> str:
     from .draw import to_svg
 
     tables = [devices_table(plan), links_table(plan), scopes_table(plan)[:2]]
-    parts = [f"<p>{escape(heading(plan))}</p>", to_svg(plan, graphviz=False), *(_html_table(*t) for t in tables)]
+    parts = [f"<p>{escape(heading(plan))}</p>", to_svg(plan, graphviz=False)]
+    parts += [_html_table(*t) for t in tables]
     told = _relaxations(plan)
     return "<div>" + "\n".join([*parts, f"<pre>{escape(told)}</pre>" if told else ""]) + "</div>"
 

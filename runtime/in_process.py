@@ -11,6 +11,7 @@ from ..graph.errors import InternalError, OpError
 from ..graph.graph import Graph
 from ..graph.settings import setting
 from ..placer.cluster import Cluster, local_devices
+from ..placer.plan import Plan
 from .config import ConfigProto
 from .master import Master, Part
 from .worker import Worker
@@ -65,6 +66,10 @@ class InProcess:
     def prepare(self, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str]) -> list[Part]:
         """As `Target.prepare`."""
         return self._master.prepare(self._session.handle, fetches, targets, feeds)
+
+    def plan(self, graph: Graph, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str) -> Plan:
+        """As `Target.plan`."""
+        return self._master.plan(self._session.handle, fetches, targets, feeds, program)
 
     def run(self, parts: Sequence[Part], feeds: Mapping[str, Any], timeout_s: float | None) -> dict[str, Any]:
         """As `Target.run`. The worker has no pool, so the step has ended when `start` returns."""

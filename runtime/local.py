@@ -21,9 +21,13 @@ from types import TracebackType
 from typing import Any
 
 from ..graph.errors import UnavailableError
-from ..placer.cluster import ClusterSpec
-from .waiting import ConnectionPool
+from ..placer.cluster import ClusterSpec, DeviceInfo
+from .master import device_from_fields
+from .waiting import ConnectionPool, call
 from .wire import Message
+
+
+ANSWER_S = 5.0  # a task that runs answers at once
 
 
 class LocalCluster:
@@ -153,6 +157,24 @@ class LocalCluster:
                 if waiting and time.monotonic() > deadline:
                     names = ", ".join(f"/job:{job}/task:{i} at {a}" for a, (job, i) in waiting.items())
                     raise UnavailableError(None, None, f"No answer within {timeout_s:.0f} s from {names}")
+
+    def list_devices(self) -> list[DeviceInfo]:
+        """The devices of all tasks, those of the first task of `chief`, `master` or `worker` first, else by task.
+
+        Raises:
+            UnavailableError: a task does not answer.
+        """
+        found: list[DeviceInfo] = []
+        pool = ConnectionPool()
+        with contextlib.closing(pool), pool.borrow() as connections:
+            for number, (job, i) in enumerate(self._processes):
+                address = self.cluster_spec.task_address(job, i)
+                asked = Message("status", {"request": number})
+                reply = call(connections, address, f"/job:{job}/task:{i}", asked, "devices", ANSWER_S, ANSWER_S)
+                found += [device_from_fields(d) for d in reply.fields["devices"]]
+        jobs = self.cluster_spec.jobs
+        first = next((job for job in ("chief", "master", "worker") if job in jobs), jobs[0])
+        return sorted(found, key=lambda d: (d.name.job != first, d.name))
 
     def kill(self, job: str, task_index: int, number: int = signal.SIGKILL) -> None:
         """Send a task's process a signal (default: kill it at once)."""

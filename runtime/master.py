@@ -24,8 +24,9 @@ from ..graph.errors import AbortedError, InvalidArgumentError, OpError
 from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
 from ..placer.cluster import Cluster, DeviceInfo
-from ..placer.partition import Partitioned, needed, partition
+from ..placer.partition import needed, partition
 from ..placer.place import Placement, place
+from ..placer.plan import Plan
 from .config import ConfigProto
 from .units import units_of
 
@@ -86,8 +87,8 @@ class MasterSession:
     seed: int
     lock: threading.Lock = field(default_factory=threading.Lock)
     placement: Placement | None = None
-    placed_version: int = 0
     programs: dict[str, set[str]] = field(default_factory=dict)  # task -> handles registered there
+    plans: dict[str, Plan] = field(default_factory=dict)  # handle -> what it does
 
 
 class Master:
@@ -133,15 +134,20 @@ class Master:
         """
         session = self.session(handle)
         with session.lock, _collector_paused():
-            cut = self._cut(session, fetches, targets, feeds)
+            placement = self._place(session)
+            if session.config.log_device_placement:
+                self._log_placement(session, placement)
+            session.placement = placement
+            plan = self._plan(session, placement, fetches, targets, feeds)
             by_task: dict[str, list[Unit]] = {}
-            for unit in units_of(cut, session.graph):
+            for unit in units_of(plan.partitioned, session.graph):
                 by_task.setdefault(_task_of(unit.device), []).append(unit)
             program = secrets.token_hex(8)
             incarnations = {}
             for task, units in by_task.items():
                 incarnations[task] = self._peers.register(task, program, handle, units, session.seed, session.config.isolate_session_state)
                 session.programs.setdefault(task, set()).add(program)
+            session.plans[program] = plan
             return [
                 Part(
                     task,
@@ -153,7 +159,26 @@ class Master:
                 for task, units in by_task.items()
             ]
 
-    def _cut(self, session: MasterSession, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str]) -> Partitioned:
+    def plan(self, handle: str, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str = "") -> Plan:
+        """What a signature would do, were it prepared now; or, when `program` names a prepared one, what that does.
+
+        It changes nothing: preparing afterwards gives the same plan, as if nobody had asked.
+
+        Raises:
+            InvalidArgumentError: as `prepare`; or no such program is prepared (any more).
+        """
+        session = self.session(handle)
+        with session.lock:
+            if not program:
+                return self._plan(session, self._place(session), fetches, targets, feeds)
+            found = session.plans.get(program)
+            if found is None:
+                raise InvalidArgumentError(None, None, f"No program {program} is prepared in session {handle}")
+            return found
+
+    def _plan(
+        self, session: MasterSession, placement: Placement, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str]
+    ) -> Plan:
         graph = session.graph
         try:
             fetched: list[Tensor] = [graph.get_tensor_by_name(n) for n in fetches]
@@ -161,24 +186,23 @@ class Master:
             fed: list[Tensor] = [graph.get_tensor_by_name(n) for n in feeds]
         except (KeyError, ValueError) as e:
             raise InvalidArgumentError(None, None, str(e)) from None
-        placement = self._place(session)
         nodes = needed(graph, fetches=fetched, targets=run, feeds=fed)
-        return partition(nodes, placement.device_of, fetches=fetched, feeds=fed)
+        cut = partition(nodes, placement.device_of, fetches=fetched, feeds=fed)
+        return Plan(graph, session.cluster, placement, cut, tuple(fetches), tuple(targets), tuple(feeds))
 
     def _place(self, session: MasterSession) -> Placement:
         """Place the whole graph, as far as it has grown; stateful nodes stay where they are."""
         graph = session.graph
-        if session.placement is None or session.placed_version != graph.version:
-            before = session.placement
-            kept = {} if before is None else {n.name: before.device_of(n) for n in before if n.opdef.is_stateful}
-            session.placement = place(
-                graph, session.cluster, assigned=kept, allow_soft_placement=session.config.allow_soft_placement
-            )
-            session.placed_version = graph.version
-            if session.config.log_device_placement:
-                for node in graph.nodes[0 if before is None else len(before):]:
-                    logger.warning("%s: (%s): %s", node.name, node.type, session.placement.device_of(node))
-        return session.placement
+        before = session.placement
+        if before is not None and len(before) == graph.version:
+            return before
+        kept = {} if before is None else {n.name: before.device_of(n) for n in before if n.opdef.is_stateful}
+        return place(graph, session.cluster, assigned=kept, allow_soft_placement=session.config.allow_soft_placement)
+
+    def _log_placement(self, session: MasterSession, placement: Placement) -> None:
+        """Tell the devices of the nodes that are placed for the first time (`log_device_placement`)."""
+        for node in session.graph.nodes[0 if session.placement is None else len(session.placement) : len(placement)]:
+            logger.warning("%s: (%s): %s", node.name, node.type, placement.device_of(node))
 
     def close_session(self, handle: str) -> None:
         """Forget a session here and on all its tasks. Closing one that is not there does nothing."""
@@ -191,7 +215,10 @@ class Master:
     def release(self, handle: str, program: str) -> None:
         """Let one signature's programs go on all tasks."""
         session = self._sessions.get(handle)
-        for task, known in session.programs.items() if session is not None else ():
+        if session is None:
+            return
+        session.plans.pop(program, None)
+        for task, known in session.programs.items():
             if program in known:
                 known.discard(program)
                 self._peers.release(task, [program])

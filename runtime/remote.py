@@ -19,6 +19,8 @@ from typing import Any
 from ..graph.errors import OpError
 from ..graph.graph import Graph
 from ..graph.serialize import graph_to_bytes
+from ..placer.plan import Plan
+from ..placer.plan_text import parts_of
 from .config import ConfigProto
 from .master import Part, device_from_fields
 from .transport import Connections
@@ -75,6 +77,15 @@ class Remote:
             self._addresses[p["task"]] = p["address"]
             parts.append(Part(p["task"], p["incarnation"], p["program"], tuple(p["feeds"]), tuple(p["fetches"])))
         return parts
+
+    def plan(self, graph: Graph, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str) -> Plan:
+        """As `Target.plan`. The master's answer refers to nodes by number, and this process has the same ones."""
+        fields = {
+            "request": 0, "session": self._handle, "fetches": list(fetches), "targets": list(targets), "feeds": list(feeds),
+            "program": program,
+        }  # fmt: skip
+        text = bytes(self._call(Message("plan", fields), "planned").fields["plan"]).decode("utf-8", "replace")
+        return Plan(*parts_of(text.splitlines(), graph))
 
     def _call(self, message: Message, answer: str, timeout_s: float | None = None) -> Message:
         """Send a request to the master and wait for its answer.

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
+
+import threadpoolctl
 
 from ..codegen.unit import Unit
 from ..graph.device import is_compatible, parse_strict
@@ -32,9 +35,12 @@ from ..graph.errors import (
 from ..graph.ops import all as _all_ops  # noqa: F401  (graphs that arrive may hold any op)
 from ..graph.serialize import extend_from_bytes
 from ..graph.settings import setting
+from ..graph.state import DEAD
 from ..placer.cluster import Cluster, ClusterDef, ClusterSpec, DeviceInfo, local_devices
+from ..placer.plan_text import plan_lines
 from .config import ConfigProto, check_config
 from .master import Master, device_fields, device_from_fields
+from .step import ChannelKey
 from .transport import AddressInUse, Endpoint
 from .units import pack_units, unpack_units
 from .waiting import ConnectionPool, call
@@ -113,6 +119,7 @@ class Server:
             raise RuntimeError(f"The server of {self.task} was stopped; make a new one")
         if self._endpoint is not None:
             return
+        _share_cores(self.cluster_spec, self._address, self.config.intra_op_parallelism_threads)
         threads = self.config.inter_op_parallelism_threads or 8
         self._worker = Worker(self.task, self.devices, push=self._push, threads=threads, default_container=self.job_name)
         self._peers = _ServerPeers(self)
@@ -249,9 +256,8 @@ class Server:
         self._worker.start(step, program, dict(zip(names, message.tensors, strict=True)), finish)
 
     def _on_tensor(self, peer: bytes, message: Message) -> None:
-        channel = message.fields["channel"]
-        if isinstance(channel, int):
-            self._worker.deliver(message.fields["step"], channel, message.tensors[0] if message.tensors else None)
+        value = DEAD if message.fields.get("dead") else message.tensors[0] if message.tensors else None
+        self._worker.deliver(message.fields["step"], message.fields["channel"], value)
 
     def _on_abort(self, peer: bytes, message: Message) -> None:
         self._worker.abort(message.fields["step"], message.fields["reason"])
@@ -326,6 +332,16 @@ class Server:
             },
         )  # fmt: skip
 
+    def _plan(self, message: Message) -> Message:
+        fields = message.fields
+        lists = [fields["fetches"], fields["targets"], fields["feeds"]]
+        if not all(isinstance(name, str) for names in lists for name in names):
+            raise InvalidArgumentError(None, None, "Fetches, targets and feeds are names")
+        fetches, targets, feeds = lists
+        plan = self._master.plan(fields["session"], fetches, targets, feeds, fields["program"])
+        text = "\n".join(plan_lines(plan, with_graph=False))
+        return Message("planned", {"request": fields["request"], "plan": text.encode()})
+
     def _close_session(self, message: Message) -> Message:
         self._master.close_session(message.fields["session"])
         return Message("closed", {"request": message.fields["request"]})
@@ -338,13 +354,16 @@ class Server:
         self._master.reset([c for c in message.fields["containers"] if isinstance(c, str)], config)
         return Message("closed", {"request": message.fields["request"]})
 
-    def _push(self, step: int, destination: str, channel: int, value: Any) -> None:
+    def _push(self, step: int, destination: str, channel: ChannelKey, value: Any) -> None:
         """Send a tensor to the task of `destination`."""
         endpoint = self._endpoint
         if endpoint is None or self._stopped.is_set():
             raise AbortedError(None, None, f"The server of {self.task} is stopping")
         address = self._peers.address(destination[: destination.index("/device:")])
-        endpoint.send(address, Message("tensor", {"step": step, "channel": channel}, () if value is None else (value,)))
+        fields: dict[str, Any] = {"step": step, "channel": channel}
+        if value is DEAD:
+            fields["dead"], value = True, None
+        endpoint.send(address, Message("tensor", fields, () if value is None else (value,)))
 
 
 _HANDLERS: dict[str, Callable[[Server, bytes, Message], None]] = {
@@ -360,6 +379,7 @@ _HANDLERS: dict[str, Callable[[Server, bytes, Message], None]] = {
     "create_session": Server._on_master,
     "extend": Server._on_master,
     "prepare": Server._on_master,
+    "plan": Server._on_master,
     "close_session": Server._on_master,
     "reset": Server._on_master,
 }
@@ -368,9 +388,26 @@ _MASTER_CALLS: dict[str, Callable[[Server, Message], Message]] = {
     "create_session": Server._create_session,
     "extend": Server._extend,
     "prepare": Server._prepare,
+    "plan": Server._plan,
     "close_session": Server._close_session,
     "reset": Server._reset,
 }
+
+
+def _share_cores(cluster: ClusterSpec, address: str, wanted: int) -> None:
+    """Give this process's matrix products their share of the cores.
+
+    BLAS takes all cores unless told otherwise, and its threads wait by spinning. Several tasks on one machine would
+    then slow each other down many times over. So each gets the cores divided by the tasks of the cluster that have the same host
+    in their address, unless the user decides: by `intra_op_parallelism_threads` or the libraries' own variables.
+    """
+    if not wanted:
+        if any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")):
+            return
+        host = address.rpartition(":")[0]
+        tasks = [cluster.task_address(job, i) for job in cluster.jobs for i in cluster.task_indices(job)]
+        wanted = max(1, (os.cpu_count() or 1) // sum(a.rpartition(":")[0] == host for a in tasks))
+    threadpoolctl.threadpool_limits(wanted, user_api="blas")
 
 
 def _which_task(cluster: ClusterSpec, job_name: str | None, task_index: int | None) -> tuple[str, int]:

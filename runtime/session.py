@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,11 +20,16 @@ from ..graph.errors import AbortedError, CancelledError, NotFoundError, OpError
 from ..graph.graph import Graph, default_session, get_default_graph
 from ..graph.node import Tensor
 from ..placer.cluster import DeviceInfo
+from ..placer.partition import needed
+from ..placer.plan import Plan
 from .config import ConfigProto, RunMetadata, RunOptions, check_config
 from .fetches import Fetches, feed_value, parse_feeds, parse_fetches
 from .in_process import in_process
 from .master import Part
 from .target import Target
+
+# What tells steps apart: names of what is fetched, what is run, what is fed.
+Signature: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 
 SCHEMES = ("zmq://", "grpc://")  # the second is what TensorFlow's programs write; the wire is the same
 
@@ -73,6 +78,7 @@ class Session:
         self._graph = get_default_graph() if graph is None else graph
         self._prepared: dict[tuple[Any, ...], list[Part]] = {}
         self._parsed: dict[Any, Fetches] = {}
+        self._last: tuple[Signature, list[Part]] | None = None
         self._lock = threading.Lock()
         self._closed = False
         self._contexts: list[AbstractContextManager[Any]] = []
@@ -139,6 +145,54 @@ class Session:
         values = self._run(wanted, feeds, options)
         return wanted.rebuild(values)
 
+    # --- plans -----------------------------------------------------------------------------------------------------
+
+    def plan(self, fetches: Any, feed_dict: Mapping[Any, Any] | Iterable[Any] | None = None) -> Plan:
+        """What `run(fetches, feed_dict)` will do: where each node runs and why, and what crosses between devices.
+
+        Nothing runs, and nothing is prepared. The plan is made by the session's master, the same that prepares the step.
+
+        Args:
+            fetches: as `run` takes them.
+            feed_dict: what will be fed: a dictionary as `run` takes it, whose values do not matter, or only its keys.
+                None: all placeholders that the fetches need.
+
+        Raises:
+            RuntimeError: the session is closed. TypeError, ValueError: fetches or feeds that cannot be understood.
+            InvalidArgumentError: the graph cannot be placed.
+
+        >>> print(session.plan(train_op))
+        """
+        self._check_open()
+        wanted = self._parse(fetches)
+        if feed_dict is None:
+            graph = self._graph
+            run = [graph.get_tensor_by_name(n) for n in wanted.tensors], [graph.get_operation_by_name(n) for n in wanted.targets]
+            fed = [n.outputs[0].name for n in needed(graph, *run) if n.type == "Placeholder"]
+        else:
+            fed = [self._fed_tensor(key).name for key in feed_dict]
+        key = tuple(n for n in wanted.tensors if n not in fed), wanted.targets, tuple(fed)
+        return self._plan(key, self._prepared.get(key))
+
+    @property
+    def last_plan(self) -> Plan | None:
+        """What the last step did; None before the first one.
+
+        Raises:
+            RuntimeError: the session is closed. AbortedError: its master was restarted, and the plan went with it.
+        """
+        self._check_open()
+        return None if self._last is None else self._plan(*self._last)
+
+    def _plan(self, key: Signature, parts: list[Part] | None) -> Plan:
+        fetched, targets, fed = key
+        try:
+            if not parts:
+                self._target.extend(self._graph)
+            return self._target.plan(self._graph, fetched, targets, fed, parts[0].program if parts else "")
+        except OpError as e:
+            raise self._with_node(e) from None
+
     def make_callable(self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False) -> Callable[..., Any]:
         """A function that runs these fetches, with the values of `feed_list` as positional arguments.
 
@@ -187,6 +241,7 @@ class Session:
                 parts = self._prepared.get(key)
                 if parts is None:
                     parts = self._prepare(key)
+                self._last = key, parts
                 values.update(self._target.run(parts, feeds, timeout))
             except OpError as e:
                 if self._closed and not isinstance(e, CancelledError):
@@ -197,7 +252,7 @@ class Session:
                 raise self._with_node(e) from None
         return {n: _given_back(v) for n, v in values.items()}
 
-    def _prepare(self, key: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]) -> list[Part]:
+    def _prepare(self, key: Signature) -> list[Part]:
         fetched, targets, fed = key
         with self._lock:
             self._target.extend(self._graph)

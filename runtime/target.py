@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from ..graph.graph import Graph
 from ..placer.cluster import DeviceInfo
+from ..placer.plan import Plan
 from .master import Part
 
 
@@ -21,6 +22,10 @@ class Target(Protocol):
 
     def prepare(self, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str]) -> list[Part]:
         """Make a signature ready to run."""
+        ...
+
+    def plan(self, graph: Graph, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str) -> Plan:
+        """What a signature will do, or with the handle of a prepared one, what that does; about `graph`, the session's own."""
         ...
 
     def run(self, parts: Sequence[Part], feeds: Mapping[str, Any], timeout_s: float | None) -> dict[str, Any]:

@@ -1,0 +1,122 @@
+"""`session.plan` says what will run, `session.last_plan` what ran, in this process and on a cluster alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import dovetail as tf
+from dovetail.placer.plan_text import plan_lines
+
+
+@pytest.fixture(params=["in process", "cluster"])
+def session(request: pytest.FixtureRequest) -> Iterator[tf.Session]:
+    target = ""
+    if request.param == "cluster":
+        running: tf.LocalCluster = request.getfixturevalue("cluster")
+        target = running.target("worker", 0)
+    with tf.Session(target, config=tf.ConfigProto(isolate_session_state=True)) as s:
+        yield s
+
+
+def job(session: tf.Session) -> str:
+    """A job of the session that is not its master's, where it has one."""
+    return session.list_devices()[-1].name.job
+
+
+def model(job: str) -> tuple[tf.Tensor, tf.Variable, tf.Tensor]:
+    x = tf.placeholder(tf.float32, [2, 2], name="x")
+    with tf.device(f"/job:{job}"):
+        v = tf.Variable(np.ones((2, 2), np.float32), name="v")
+    return x, v, tf.matmul(x, v, name="y")
+
+
+def text(plan: tf.Plan | None) -> list[str]:
+    assert plan is not None
+    return list(plan_lines(plan))
+
+
+def test_the_plan_is_what_place_gives_for_the_sessions_devices(session: tf.Session) -> None:
+    x, v, y = model(job(session))
+    plan = session.plan(y)
+    assert plan.feeds == ("x:0",) and plan.fetches == ("y:0",) and plan.graph is session.graph
+    assert text(plan) == text(tf.place(session.graph, session, fetches=y, feeds=[x]))
+    assert text(session.plan(y, {x: 0})) == text(session.plan(y, ["x:0"])) == text(plan)
+    assert session.plan(y, {v.value(): 0, x: 0}).feeds == (v.value().name, "x:0")
+    assert session.plan([y, v.initializer]).targets == (v.initializer.name,)
+    assert "test_session_plan.py" in plan.explain("v")
+
+
+def test_what_ran_is_what_was_planned(session: tf.Session) -> None:
+    x, v, y = model(job(session))
+    assert session.last_plan is None
+    session.run(v.initializer)
+    planned = session.plan(y, {x: 0})
+    assert text(session.last_plan) == text(session.plan(v.initializer))
+    assert session.run(y, {x: np.eye(2)}).tolist() == [[1, 1], [1, 1]]
+    assert text(session.last_plan) == text(planned) == text(session.plan(y, {x: 0}))
+
+
+def test_a_plan_stays_what_ran_when_the_graph_grows(session: tf.Session) -> None:
+    with tf.device(f"/job:{job(session)}"):
+        far = tf.negative(tf.constant(1.0, name="c"))
+    session.run(far)
+    before = text(session.last_plan)
+    tf.negative(session.graph.get_tensor_by_name("c:0"))  # now the constant's consumers are in two places
+    session.run(far)
+    assert text(session.last_plan) == text(session.plan(far)) == before
+
+
+def test_asking_changes_nothing(session: tf.Session) -> None:
+    _, v, y = model(job(session))
+    session.plan(y)
+    session.run(v.initializer)
+    with tf.colocate_with(v.op):
+        late = tf.constant(2.0, name="late")
+    assert session.plan(late).placement["late"] == session.plan(late).placement["v"]
+    assert float(session.run(late)) == 2.0
+    assert session.plan(late).placement == session.last_plan.placement  # type: ignore[union-attr]
+
+
+def test_what_is_fed_altogether_runs_nothing(session: tf.Session) -> None:
+    x, _, _ = model(job(session))
+    plan = session.plan(x, {x: 0})
+    assert plan.partitions == {} and plan.channels == []
+
+
+def test_errors_are_those_of_running(session: tf.Session) -> None:
+    _, _, y = model(job(session))
+    with pytest.raises(ValueError, match="nothing"):
+        session.plan("nothing:0")
+    with pytest.raises(TypeError):
+        session.plan(y, [3])
+    with tf.device("/job:moon"):
+        tf.constant(1.0, name="lost")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="lost") as e:
+        session.plan(y)
+    assert e.value.op is session.graph.get_operation_by_name("lost")
+    session.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        session.plan(y)
+    with pytest.raises(RuntimeError, match="closed"):
+        session.last_plan  # noqa: B018
+
+
+def test_soft_placement_is_the_sessions() -> None:
+    with tf.device("/gpu:7"):
+        y = tf.constant(1.0, name="y")
+    with tf.Session() as session, pytest.raises(tf.errors.InvalidArgumentError):
+        session.plan(y)
+    with tf.Session(config=tf.ConfigProto(allow_soft_placement=True)) as session:
+        (told,) = session.plan(y).relaxations
+    assert told.node == "y" and told.requested == "/device:GPU:7" and "no device matches" in told.reason
+
+
+def test_a_cluster_that_runs_is_a_cluster_to_plan_for(cluster: tf.LocalCluster) -> None:
+    y = tf.constant(1.0, name="y")
+    plan = tf.place(y.graph, cluster)
+    assert plan.cluster.master == "/job:worker/replica:0/task:0" and len(plan.cluster.devices) == 3
+    with tf.Session(cluster.target("worker", 0)) as session:
+        assert text(session.plan(y)) == text(tf.place(y.graph, cluster, fetches=y))
