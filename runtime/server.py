@@ -20,8 +20,6 @@ from typing import Any
 
 import threadpoolctl
 
-import threadpoolctl
-
 from ..codegen.unit import Unit
 from ..graph.device import is_compatible, parse_strict
 from ..graph.errors import (
@@ -121,7 +119,6 @@ class Server:
             raise RuntimeError(f"The server of {self.task} was stopped; make a new one")
         if self._endpoint is not None:
             return
-        _share_cores(self.cluster_spec, self._address, self.config.intra_op_parallelism_threads)
         _share_cores(self.cluster_spec, self._address, self.config.intra_op_parallelism_threads)
         threads = self.config.inter_op_parallelism_threads or 8
         self._worker = Worker(self.task, self.devices, push=self._push, threads=threads, default_container=self.job_name)
@@ -395,22 +392,6 @@ _MASTER_CALLS: dict[str, Callable[[Server, Message], Message]] = {
     "close_session": Server._close_session,
     "reset": Server._reset,
 }
-
-
-def _share_cores(cluster: ClusterSpec, address: str, wanted: int) -> None:
-    """Give this process's matrix products their share of the cores.
-
-    BLAS takes all cores unless told otherwise, and its threads wait by spinning. Several tasks on one machine would
-    then slow each other down many times over. So each gets the cores divided by the tasks of the cluster that have the same host
-    in their address, unless the user decides: by `intra_op_parallelism_threads` or the libraries' own variables.
-    """
-    if not wanted:
-        if any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")):
-            return
-        host = address.rpartition(":")[0]
-        tasks = [cluster.task_address(job, i) for job in cluster.jobs for i in cluster.task_indices(job)]
-        wanted = max(1, (os.cpu_count() or 1) // sum(a.rpartition(":")[0] == host for a in tasks))
-    threadpoolctl.threadpool_limits(wanted, user_api="blas")
 
 
 def _share_cores(cluster: ClusterSpec, address: str, wanted: int) -> None:
