@@ -3,11 +3,15 @@
 Every tensor gets a slot. Constants are put into their slots once, when the program is made. Where a node takes the value of a
 variable rather than its place, a read is inserted, so that the snapshot is taken exactly there. Slots are let go after
 their last use, so that memory returns as early as it can.
+
+Of control flow little is left: Enter, Exit, NextIteration, LoopCond and the Switches of a loop only give other names to slots. A
+loop becomes one `Loop` instruction, and a node that may be dead a `Guarded` one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..graph.errors import InvalidArgumentError
@@ -15,8 +19,10 @@ from ..graph.node import Node, Tensor
 from ..graph.shape import text
 from ..graph.state import Context, VariableState
 from .backends.base import Backend
-from .program import Call, Instruction, Program, Recv, Send
-from .unit import RecvTensor, SendTensor, Unit
+from .program import Call, Guarded, Instruction, Loop, Program, Recv, Send
+from .unit import BeginLoop, EndLoop, LeaveUnless, RecvTensor, RunGuarded, SendTensor, Unit
+
+_RENAMES = frozenset({"Enter", "RefEnter", "Exit", "NextIteration", "LoopCond"})
 
 
 def lower(unit: Unit, backend: Backend, context_of: Callable[[Node], Context]) -> Program:
@@ -31,31 +37,67 @@ def lower(unit: Unit, backend: Backend, context_of: Callable[[Node], Context]) -
         InvalidArgumentError: a placeholder is needed and not fed.
         UnimplementedError: a node has no kernel on this backend.
     """
-    lowering = _Lowering(backend, context_of)
+    lowering = _Lowering(backend, context_of, _asked_for(unit))
     feeds = tuple((name, lowering.arriving_slot(tensor)) for name, tensor in unit.feeds)
     for step in unit.steps:
         if isinstance(step, Node):
             lowering.run(step)
         elif isinstance(step, SendTensor):
             lowering.send(step)
-        else:
+        elif isinstance(step, RecvTensor):
             lowering.recv(step)
+        elif isinstance(step, RunGuarded):
+            lowering.run_guarded(step)
+        elif isinstance(step, BeginLoop):
+            lowering.begin_loop(step)
+        elif isinstance(step, LeaveUnless):
+            lowering.leave_unless(step)
+        else:
+            lowering.end_loop(step)
     fetches = tuple((name, lowering.value_slot(tensor, "fetch")) for name, tensor in unit.fetches)
     kept = {slot for _, slot in fetches} | {i for i, v in enumerate(lowering.slots) if v is not None}
     _let_go(lowering.instructions, kept)
     return Program(unit.device, tuple(lowering.instructions), tuple(lowering.slots), feeds, fetches)
 
 
+def _asked_for(unit: Unit) -> frozenset[Node | int]:
+    """The nodes and channels of which others want to know whether they are dead."""
+    asked: set[Node | int] = set()
+    for step in unit.steps:
+        if isinstance(step, RunGuarded):
+            asked.update(step.after)
+        elif isinstance(step, SendTensor) and step.token is not None:
+            asked.add(step.token)
+    return frozenset(asked)
+
+
+@dataclass(slots=True)
+class _OpenLoop:
+    """A loop that is being lowered; `around` is where its instruction will go."""
+
+    begin: BeginLoop
+    around: list[Instruction]
+    starts: list[tuple[int, int]]
+    counts: list[int]
+    head: list[Instruction] = field(default_factory=list)
+    test: int = -1
+    condition: Tensor | None = None
+
+
 class _Lowering:
     """Slots and instructions so far."""
 
-    def __init__(self, backend: Backend, context_of: Callable[[Node], Context]) -> None:
+    def __init__(self, backend: Backend, context_of: Callable[[Node], Context], asked: frozenset[Node | int]) -> None:
         self.backend = backend
         self.context_of = context_of
+        self.asked = asked
         self.instructions: list[Instruction] = []
         self.slots: list[Any] = []
         self.slot_of: dict[Tensor, int] = {}
         self.values: set[int] = set()  # slots of reference tensors that hold a value which came from elsewhere
+        self.tokens: dict[Node | int, int] = {}  # slots that tell whether a node, or what came on a channel, is dead
+        self.guarded: set[Node] = set()
+        self.loops: list[_OpenLoop] = []
 
     def new_slot(self, tensor: Tensor | None, value: Any = None) -> int:
         self.slots.append(value)
@@ -76,12 +118,14 @@ class _Lowering:
                 self.new_slot(node.outputs[0], node.attrs["value"])
             return
         if op.name == "Placeholder":
-            (tensor,) = node.outputs
-            raise InvalidArgumentError(
-                node, node,
-                f"You must feed a value for placeholder tensor '{node.name}' with dtype {tensor.dtype.name} and shape {text(tensor.dims)} "
-                f"(made at {node.source}): session.run(..., feed_dict={{tensor: value}})",
-            )  # fmt: skip
+            raise _not_fed(node)
+        if op.name in _RENAMES or self._is_switch_of_loop(node):
+            self._rename(node)
+            return
+        self.instructions.append(self._call(node))
+
+    def _call(self, node: Node) -> Call:
+        op = node.opdef
         slot_of = self.slot_of
         inputs = tuple(
             [
@@ -92,7 +136,7 @@ class _Lowering:
         kernel = self.backend.kernel(node, self.context_of(node) if op.is_stateful else None)
         # A fed output keeps the fed value: the node may still run for its other outputs, whose result goes to a spare slot.
         outputs = tuple([self.new_slot(None if t in slot_of else t) for t in node.outputs])
-        self.instructions.append(Call(kernel, inputs, outputs, (), node.name, op.name, node._origin))
+        return Call(kernel, inputs, outputs, (), node.name, op.name, node._origin)
 
     def value_slot(self, tensor: Tensor, reader: str) -> int:
         """The slot with a tensor's value; for a variable's place, a read is inserted here."""
@@ -100,26 +144,184 @@ class _Lowering:
         if not tensor.dtype.is_ref or slot in self.values:
             return slot
         value = self.new_slot(None)
-        self.instructions.append(Call(VariableState.read, (slot,), (value,), (), tensor.op.name, "Read", tensor.op._origin))
+        read = Call(VariableState.read, (slot,), (value,), (), tensor.op.name, "Read", tensor.op._origin)
+        may_be_dead = tensor.op in self.guarded or tensor.op.opdef.name == "RefSwitch"
+        self.instructions.append(Guarded(read, (slot,), -1) if may_be_dead else read)
         return value
 
     def send(self, step: SendTensor) -> None:
         slot = -1 if step.tensor is None else self.value_slot(step.tensor, step.destination)
+        if step.token is not None:
+            slot = self.tokens[step.token]
         self.instructions.append(Send(step.channel, slot, step.destination, ()))
 
     def recv(self, step: RecvTensor) -> None:
         slot = -1 if step.tensor is None else self.arriving_slot(step.tensor)
+        if slot < 0 and step.channel in self.asked:
+            slot = self.tokens[step.channel] = self.new_slot(None)
         self.instructions.append(Recv(step.channel, slot, step.source))
 
+    # --- what may be dead ------------------------------------------------------------------------------------------
 
-def _let_go(instructions: list[Instruction], kept: set[int]) -> None:
-    """Let each slot go at the instruction that uses it last (or makes it, when nobody uses it)."""
+    def run_guarded(self, step: RunGuarded) -> None:
+        node = step.node
+        self.guarded.add(node)
+        waits = [self.tokens[a] for a in step.after]
+        name = node.opdef.name
+        if name == "Placeholder":
+            raise _not_fed(node)
+        if name == "Const":
+            value = node.attrs["value"]
+            call = Call(lambda: value, (), (self.new_slot(node.outputs[0]),), (), node.name, name, node._origin)
+        elif (name in _RENAMES and not waits) or self._is_switch_of_loop(node):
+            self._rename(node)
+            self._tell(node)
+            return
+        elif name == "Merge":  # takes what is alive; it is dead itself when nothing is
+            call = self._call(node)
+            self.instructions.append(Guarded(call, tuple(waits), -1) if waits else call)
+            self._tell(node)
+            return
+        else:
+            call = self._call(node)
+        token = self._new_token(node)
+        self.instructions.append(Guarded(call, tuple(dict.fromkeys([*call.inputs, *waits])), token))
+
+    def _new_token(self, node: Node) -> int:
+        """A slot that will tell whether a node is dead; -1 when nobody asks."""
+        if node not in self.asked:
+            return -1
+        token = self.tokens[node] = self.new_slot(None)
+        return token
+
+    def _tell(self, node: Node) -> None:
+        """Let those who ask know whether a node is dead, by its first output."""
+        token = self._new_token(node)
+        if token >= 0:
+            call = Call(_nothing, (), (), (), node.name, node.opdef.name, node._origin)
+            self.instructions.append(Guarded(call, (self.slot_of[node.outputs[0]],), token))
+
+    # --- loops -----------------------------------------------------------------------------------------------------
+
+    def _is_switch_of_loop(self, node: Node) -> bool:
+        return bool(self.loops) and node.opdef.name == "Switch" and node.inputs[1] is self.loops[-1].condition
+
+    def _rename(self, node: Node) -> None:
+        """Give the node's outputs the slot of its (first) input."""
+        source = node.inputs[0]
+        slot = self.slot_of[source] if node.outputs[0].dtype.is_ref else self.value_slot(source, node.name)
+        for t in node.outputs:
+            self.slot_of.setdefault(t, slot)
+
+    def begin_loop(self, step: BeginLoop) -> None:
+        loop = _OpenLoop(step, self.instructions, [], [])
+        for merge in step.merges:
+            start = self.value_slot(merge.inputs[0], merge.name)
+            loop.starts.append((start, self.new_slot(merge.outputs[0])))
+            loop.counts.append(self.new_slot(merge.outputs[1]))
+        self.loops.append(loop)
+        self.instructions = loop.head
+        for merge in step.merges:
+            self._tell(merge)
+
+    def leave_unless(self, step: LeaveUnless) -> None:
+        loop = self.loops[-1]
+        loop.condition, loop.test = step.condition, self.slot_of[step.condition]
+        self.instructions = []
+
+    def end_loop(self, step: EndLoop) -> None:
+        nexts = [self.value_slot(t, "loop") for t in step.nexts]
+        loop = self.loops.pop()
+        to = [slot for _, slot in loop.starts]
+        made = Loop(
+            loop.begin.name, tuple(loop.starts), tuple(loop.counts), tuple(loop.head), loop.test,
+            tuple(self.instructions), tuple(zip(nexts, to, strict=True)), (), (),
+        )  # fmt: skip
+        self.instructions = loop.around
+        self.instructions.append(made)
+
+
+def _nothing() -> tuple[()]:
+    return ()
+
+
+def _not_fed(node: Node) -> InvalidArgumentError:
+    (tensor,) = node.outputs
+    return InvalidArgumentError(
+        node, node,
+        f"You must feed a value for placeholder tensor '{node.name}' with dtype {tensor.dtype.name} and shape {text(tensor.dims)} "
+        f"(made at {node.source}): session.run(..., feed_dict={{tensor: value}})",
+    )  # fmt: skip
+
+
+# --- letting slots go ------------------------------------------------------------------------------------------------
+
+
+def _let_go(instructions: Iterable[Instruction], kept: set[int], only: set[int] | None = None) -> None:
+    """Let each slot go at the instruction that uses it last (or makes it, when nobody uses it).
+
+    `kept` are slots that are used afterwards; `only`: the slots that may go at all (None: all others).
+    """
     seen = kept
-    for step in reversed(instructions):
+    for step in reversed(list(instructions)):
         if isinstance(step, Recv):
             continue
-        used = step.inputs + step.outputs if isinstance(step, Call) else (step.slot,)
-        frees = [s for s in used if s not in seen and s >= 0]
+        if isinstance(step, Loop):
+            _let_go_inside(step, seen)
+        used = _used(step)
+        frees = [s for s in used if s not in seen and s >= 0 and (only is None or s in only)]
         if frees:
             seen.update(frees)
-            step.frees = tuple(dict.fromkeys(frees))
+            target = step.call if isinstance(step, Guarded) else step
+            target.frees = tuple(dict.fromkeys(frees))
+
+
+def _used(step: Instruction) -> tuple[int, ...]:
+    if isinstance(step, Call):
+        return step.inputs + step.outputs
+    if isinstance(step, Guarded):
+        return (*step.checks, *step.call.inputs, *step.call.outputs, step.token)
+    if isinstance(step, Loop):
+        return tuple(_slots_of(step))
+    return (step.slot,)
+
+
+def _slots_of(loop: Loop) -> Iterator[int]:
+    """All slots that a loop touches."""
+    yield loop.test
+    yield from loop.counts
+    for a, b in (*loop.starts, *loop.nexts):
+        yield a
+        yield b
+    for step in (*loop.head, *loop.body):
+        yield from _used(step)
+
+
+def _let_go_inside(loop: Loop, used_after: set[int]) -> None:
+    """Let slots go inside a loop: what one iteration makes, and what its body is the last to need.
+
+    A loop variable may go in the body, since the next iteration sets it anew; after the last, when Exits take it, the body
+    has not run. What the head makes may go in the head only if neither body nor Exits need it.
+    """
+    nexts = {s for s, _ in loop.nexts}
+    of_head, of_body = set(_written(loop.head)), set(_written(loop.body))
+    variables = {s for _, s in loop.starts}
+    _let_go(loop.body, nexts | {loop.test}, of_head | of_body | variables)
+    needed_later = used_after | nexts | {loop.test}
+    for step in loop.body:
+        needed_later.update(_used(step))
+    _let_go(loop.head, needed_later, of_head)
+    loop.lost = tuple(sorted(nexts & (of_head | of_body)))
+
+
+def _written(instructions: Iterable[Instruction]) -> Iterator[int]:
+    """The slots that are set."""
+    for step in instructions:
+        if isinstance(step, Call):
+            yield from step.outputs
+        elif isinstance(step, Guarded):
+            yield from (*step.call.outputs, step.token)
+        elif isinstance(step, Recv):
+            yield step.slot
+        elif isinstance(step, Loop):
+            yield from (*step.counts, *(s for _, s in step.starts), *_written(step.head), *_written(step.body))

@@ -3,9 +3,13 @@
 A `Program` is a straight list of instructions over numbered slots; a slot holds one tensor. Running it walks no graph, looks up
 no name and decides nothing: that was all done when it was lowered. Its instructions:
 
-    Call   run a kernel on some slots, put the results into others, let go of slots that nobody needs any more
-    Send   push a slot's tensor into a channel
-    Recv   take a channel's tensor into a slot, or pause the program until it is there
+    Call     run a kernel on some slots, put the results into others, let go of slots that nobody needs any more
+    Send     push a slot's tensor into a channel
+    Recv     take a channel's tensor into a slot, or pause the program until it is there
+    Guarded  a Call that may lie in a branch which is not taken: it does not run when a slot that it depends on is dead
+    Loop     a list of instructions that is run again and again
+
+Only nodes under a `cond` become Guarded; a program without control flow is Calls, Sends and Recvs.
 """
 
 from __future__ import annotations
@@ -62,7 +66,48 @@ class Recv:
     source: str
 
 
-Instruction: TypeAlias = Call | Send | Recv
+@dataclass(slots=True, eq=False)
+class Guarded:
+    """Run a Call unless one of some slots is dead; then its outputs are dead.
+
+    Attributes:
+        call: what to run; its `frees` hold in both cases.
+        checks: slots to look at.
+        token: a slot that tells others whether it ran: dead, or None; -1 when nobody asks.
+    """
+
+    call: Call
+    checks: tuple[int, ...]
+    token: int
+
+
+@dataclass(slots=True, eq=False)
+class Loop:
+    """A device's part of a loop: run `head`; while the slot `test` then holds true, run `body` and go on with the next iteration.
+
+    Attributes:
+        name: the loop's, for people.
+        starts: (slot of the first value, slot) of each loop variable.
+        counts: slots that hold 0 in the first iteration and 1 afterwards: where a loop variable came from.
+        head: what finds out whether there is another iteration.
+        test: where it says so: true, false, or dead when the whole loop is.
+        body: what an iteration does.
+        nexts: (slot of the next value, slot) of each loop variable.
+        lost: slots to let go of after each iteration. frees: after the last.
+    """
+
+    name: str
+    starts: tuple[tuple[int, int], ...]
+    counts: tuple[int, ...]
+    head: tuple[Instruction, ...]
+    test: int
+    body: tuple[Instruction, ...]
+    nexts: tuple[tuple[int, int], ...]
+    lost: tuple[int, ...]
+    frees: tuple[int, ...]
+
+
+Instruction: TypeAlias = Call | Send | Recv | Guarded | Loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +132,30 @@ class Program:
         lines = [f"program for {self.device}: {len(self.instructions)} instructions, {len(self.slots)} slots"]
         lines += [f"  s{slot} = feed {name}" for name, slot in self.feeds]
         lines += [f"  s{i} = constant {_brief(v)}" for i, v in enumerate(self.slots) if v is not None]
-        lines += [f"  {_line(step)}" for step in self.instructions]
+        lines += [f"  {line}" for step in self.instructions for line in _lines(step)]
         lines += [f"  fetch {name} = s{slot}" for name, slot in self.fetches]
         return "\n".join(lines)
 
 
-def _line(step: Instruction) -> str:
+def _lines(step: Instruction) -> list[str]:
+    if isinstance(step, Loop):
+        starts = ", ".join(f"s{to} = s{start}" for start, to in step.starts)
+        nexts = ", ".join(f"s{to} = s{following}" for following, to in step.nexts)
+        head = [f"    {line}" for inner in step.head for line in _lines(inner)]
+        body = [f"    {line}" for inner in step.body for line in _lines(inner)]
+        last = f"  again: {nexts or '-'}" + _freed(step.lost)
+        return [f"loop {step.name}: {starts or '-'}", *head, f"  while s{step.test}", *body, last, "end" + _freed(step.frees)]
+    if isinstance(step, Guarded):
+        token = f" (token s{step.token})" if step.token >= 0 else ""
+        return [f"unless dead {', '.join(f's{i}' for i in step.checks)}{token}: {_line(step.call)}"]
+    return [_line(step)]
+
+
+def _freed(slots: tuple[int, ...]) -> str:
+    return f"  free {', '.join(f's{i}' for i in slots)}" if slots else ""
+
+
+def _line(step: Call | Send | Recv) -> str:
     if isinstance(step, Call):
         outputs = ", ".join(f"s{i}" for i in step.outputs) or "-"
         inputs = ", ".join(f"s{i}" for i in step.inputs)
@@ -101,7 +164,7 @@ def _line(step: Instruction) -> str:
         text = f"send {f's{step.slot}' if step.slot >= 0 else 'control'} -> channel {step.channel} to {step.destination}"
     else:
         return f"{f's{step.slot}' if step.slot >= 0 else 'control'} = recv channel {step.channel} from {step.source}"
-    return text + (f"  free {', '.join(f's{i}' for i in step.frees)}" if step.frees else "")
+    return text + _freed(step.frees)
 
 
 def _brief(value: Any) -> str:

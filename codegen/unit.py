@@ -15,11 +15,15 @@ from ..graph.node import Node, Tensor
 
 @dataclass(slots=True, eq=False)  # not frozen: see codegen/program.py
 class SendTensor:
-    """Hand a tensor to a channel as soon as it exists; None: an empty message for a control edge."""
+    """Hand a tensor to a channel as soon as it exists; None: an empty message for a control edge.
+
+    `token`: the node, or the number of the channel, that says whether that message is dead; None: it never is.
+    """
 
     channel: int
     tensor: Tensor | None
     destination: str
+    token: Node | int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -31,8 +35,38 @@ class RecvTensor:
     source: str
 
 
-UnitStep: TypeAlias = Node | SendTensor | RecvTensor
-"""A node to run, or one end of a channel."""
+@dataclass(slots=True, eq=False)
+class RunGuarded:
+    """Run a node that may be dead. `after`: nodes, and numbers of channels, that it waits for and that may be dead too."""
+
+    node: Node
+    after: tuple[Node | int, ...]
+
+
+@dataclass(slots=True, eq=False)
+class BeginLoop:
+    """What follows, up to the matching `EndLoop`, runs again and again. `merges`: the loop variables that live on this device."""
+
+    name: str
+    merges: tuple[Node, ...]
+
+
+@dataclass(slots=True, eq=False)
+class LeaveUnless:
+    """Leave the innermost loop here, unless this tensor, its LoopCond, is true."""
+
+    condition: Tensor
+
+
+@dataclass(slots=True, eq=False)
+class EndLoop:
+    """The end of the innermost loop. `nexts`: the next value of each loop variable of this device, in order."""
+
+    nexts: tuple[Tensor, ...]
+
+
+UnitStep: TypeAlias = Node | SendTensor | RecvTensor | RunGuarded | BeginLoop | LeaveUnless | EndLoop
+"""A node to run, one end of a channel, or a mark of control flow."""
 
 
 @dataclass(frozen=True, slots=True)

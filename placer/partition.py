@@ -14,20 +14,28 @@ order at which the consumer uses it. So a graph gives the same numbers on one de
 reads are not shared between consumers.
 
 Fed values come straight from the client to every partition that needs them; they never cross between devices.
+
+A loop stands in one piece, in every partition that takes part in it: a mark at its begin, what this device
+does in each iteration, up to the point where the LoopCond is known, a mark there, the rest, a mark at its
+end. Every device that takes part is sent the LoopCond, so that it knows when to stop. A value that comes from
+outside the loop crosses before it, once; a value that is made inside crosses once per iteration. A dead value
+crosses too, as a message that says so.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from ..graph.dtypes import DType
+from ..graph.errors import InvalidArgumentError
+from ..graph.frames import Frames, Guards, Item, Loop, in_order, is_steered
 from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
 from ..graph.opdef import nbytes
 from ..graph.shape import Dims
+from .steering import devices_after_moves
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +70,20 @@ class Channel:
         return task_of(self.source) != task_of(self.destination)
 
 
-Step: TypeAlias = tuple[Literal["node"], Node] | tuple[Literal["send", "recv"], Channel]
+@dataclass(frozen=True, slots=True, eq=False)
+class LoopPart:
+    """A device's part of a loop: its name, the LoopCond, and the Merges of the loop variables that live here."""
+
+    name: str
+    condition: Node
+    merges: tuple[Node, ...]
+
+
+Step: TypeAlias = (
+    tuple[Literal["node"], Node]
+    | tuple[Literal["send", "recv"], Channel]
+    | tuple[Literal["loop", "test", "end"], LoopPart]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +92,8 @@ class Partition:
 
     Attributes:
         device: complete name.
-        steps: `("node", node)`, `("send", channel)`, `("recv", channel)`.
+        steps: `("node", node)`, `("send", channel)`, `("recv", channel)`; around and in a loop `("loop", part)`,
+            `("test", part)` where it is left unless its LoopCond is true, `("end", part)`.
         feeds: names of the fed tensors that its nodes take.
         fetches: names of the tensors that it returns.
     """
@@ -101,12 +123,15 @@ class Partition:
 class Partitioned:
     """A cut graph: device -> its partition, and all channels, in the global order of their receives.
 
-    `values` says what each channel carries, by its number: a tensor, or the node of a control edge.
+    `values` says what each channel carries, by its number: a tensor, or the node of a control edge. `guarded`
+    has the nodes that may be dead, each with those of its control inputs that may be: a node of the same
+    device, or the number of the channel that brings the news.
     """
 
     partitions: dict[str, Partition]
     channels: list[Channel] = field(default_factory=list)
     values: list[Tensor | Node] = field(default_factory=list)
+    guarded: Mapping[Node, tuple[Node | int, ...]] = field(default_factory=dict)
 
 
 def task_of(device: str) -> str:
@@ -142,36 +167,13 @@ def needed(
                 todo.append(c)
     found.sort(key=lambda n: n.index)
     if any(c.index > n.index for n in found for c in n.control_inputs):
-        return _topological(found)
+        inside = set(found)
+        return in_order(found, lambda n: [b for b in n.before if b in inside])
     return found
 
 
 def _is_fed_placeholder(node: Node, fed: set[Tensor]) -> bool:
     return node.type == "Placeholder" and node.outputs[0] in fed
-
-
-def _topological(nodes: Sequence[Node]) -> list[Node]:
-    """Kahn's algorithm, always taking the ready node that was created first."""
-    inside = {n.index: n for n in nodes}
-    waits = dict.fromkeys(inside, 0)
-    after: dict[int, list[int]] = {}
-    for n in nodes:
-        for before in {t.op.index for t in n.inputs} | {c.index for c in n.control_inputs}:
-            if before in inside:
-                waits[n.index] += 1
-                after.setdefault(before, []).append(n.index)
-    ready = [i for i, count in waits.items() if not count]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        i = heapq.heappop(ready)
-        order.append(inside[i])
-        for j in after.get(i, ()):
-            waits[j] -= 1
-            if not waits[j]:
-                heapq.heappush(ready, j)
-    assert len(order) == len(nodes), "Graph.add_control_input refuses edges that would close a cycle"
-    return order
 
 
 def partition(
@@ -193,10 +195,24 @@ def partition(
         the partitions of the devices that have something to run, in the order in which they first do, and the
         channels.
     """
-    cut = _Cut(set(feeds), {n.index: device_of(n) for n in nodes})
-    for node in nodes:
-        cut.add(node)
-    return cut.result([t for t in dict.fromkeys(fetches) if t not in cut.fed])
+    fed = set(feeds)
+    fetched = [t for t in dict.fromkeys(fetches) if t not in fed]
+    if not is_steered(nodes):
+        cut = _Cut(fed, {n.index: device_of(n) for n in nodes})
+        for node in nodes:
+            cut.add(node)
+        return cut.result(fetched)
+    frames = Frames(nodes, fed)
+    for t in fetched:
+        if frames.gives_in(t.op) is not None:
+            raise InvalidArgumentError(
+                t.op, t.op, f"{t.name} is made inside {frames.gives_in(t.op)} and cannot be fetched: it has one value "
+                "per iteration. Fetch what the loop returns.",
+            )  # fmt: skip
+    items = frames.schedule()
+    steered = _SteeredCut(fed, devices_after_moves(nodes, device_of), guards=Guards(items))
+    steered.add_all(items)
+    return steered.result(fetched)
 
 
 @dataclass(slots=True)
@@ -220,6 +236,7 @@ class _Cut:
     behind_recv: dict[int, list[Step]] = field(
         default_factory=dict
     )  # channel id -> the sends that pass its value on
+    guarded: dict[Node, tuple[Node | int, ...]] = field(default_factory=dict)
 
     def add(self, node: Node) -> None:
         """Append a node, before it the receives of what it takes from elsewhere."""
@@ -251,12 +268,19 @@ class _Cut:
         first = arrived.get((value, task)) if task_of(source) != task else None
         if first is None:
             channel = self._open(value, source, here)
-            self.behind_node.setdefault(producer.index, []).append(("send", channel))
+            self._send(channel, producer, None)
             arrived[value, task] = channel
         else:
             channel = self._open(value, first.destination, here, relays=first.id)
-            self.behind_recv.setdefault(first.id, []).append(("send", channel))
+            self._send(channel, producer, first)
         arrived[value, here] = channel
+
+    def _send(self, channel: Channel, producer: Node, first: Channel | None) -> None:
+        """Send a value as soon as it is made, or has come on the channel `first`."""
+        if first is None:
+            self.behind_node.setdefault(producer.index, []).append(("send", channel))
+        else:
+            self.behind_recv.setdefault(first.id, []).append(("send", channel))
 
     def _read(self, place: Tensor, here: str) -> None:
         """Send the value that a variable has at this point of the global order, for one consumer."""
@@ -280,8 +304,12 @@ class _Cut:
             channel = Channel(len(self.channels), f"^{value.name}", source, here, 0, True, None, (), relays)
         self.channels.append(channel)
         self.values.append(value)
-        self.steps[here].append(("recv", channel))
+        self._steps_of(value, here).append(("recv", channel))
         return channel
+
+    def _steps_of(self, value: Tensor | Node, here: str) -> list[Step]:
+        """Where a value that has just been asked for is received."""
+        return self.steps[here]
 
     def result(self, fetches: Sequence[Tensor]) -> Partitioned:
         """The partitions, every send behind its step."""
@@ -300,6 +328,7 @@ class _Cut:
             },
             self.channels,
             self.values,
+            self.guarded,
         )
 
     def _with_sends(self, steps: list[Step]) -> tuple[Step, ...]:
@@ -309,6 +338,118 @@ class _Cut:
             kind, what = step
             if isinstance(what, Node):
                 out += self.behind_node.get(what.index, ())
-            elif kind == "recv":
+            elif kind == "recv" and isinstance(what, Channel):
                 out += self.behind_recv.get(what.id, ())
         return tuple(out)
+
+
+@dataclass(slots=True)
+class _SteeredCut(_Cut):
+    """The same where there are branches and loops. `steps` are those of the innermost loop that is being cut.
+
+    A value is received at the level at which it is made: what comes from outside a loop before the loop's
+    steps, which are put in place when the loop has been cut.
+    """
+
+    guards: Guards = field(kw_only=True)
+    levels: list[dict[str, list[Step]]] = field(default_factory=list)  # outermost first
+    level: dict[int, int] = field(default_factory=dict)  # node index -> how many loops it is in, if any
+    in_body: list[bool] = field(default_factory=lambda: [True])  # per level: whether its head is behind us
+    of_head: set[int] = field(default_factory=set)  # nodes that run in a loop's head
+    to_head: set[int] = field(default_factory=set)  # channels that are received there
+
+    def add_all(self, items: Iterable[Item]) -> None:
+        """Append nodes and loops, in order."""
+        if not self.levels:
+            self.levels.append(self.steps)
+        depth = len(self.levels) - 1
+        for item in items:
+            if isinstance(item, Loop):
+                self._loop(item)
+                continue
+            if depth:
+                self.level[item.index] = depth
+                if not self.in_body[-1]:
+                    self.of_head.add(item.index)
+            self.add(item)
+            if item in self.guards:
+                self._guard(item)
+
+    def _guard(self, node: Node) -> None:
+        here = self.device[node.index]
+        waits: list[Node | int] = []
+        for c in node.control_inputs:
+            if c in self.guards:
+                waits.append(c if self.device[c.index] == here else self.arrived[c, here].id)
+        self.guarded[node] = tuple(waits)
+
+    def _loop(self, loop: Loop) -> None:
+        around = self.steps
+        parts = self._parts(loop)
+        inner: dict[str, list[Step]] = {device: [] for device in parts}
+        for device in parts:
+            around.setdefault(device, [])
+        self.steps = inner
+        self.levels.append(inner)
+        self.in_body.append(False)
+        for merge in loop.merges:
+            self._check_merge(merge)
+            self.level[merge.index] = len(self.levels) - 1
+            self.of_head.add(merge.index)
+            inner[self.device[merge.index]].append(("node", merge))
+            if merge in self.guards:
+                self.guarded[merge] = ()
+        self.add_all(loop.head)
+        again = loop.condition.outputs[0]
+        for device, part in parts.items():
+            if device != self.device[loop.condition.index]:
+                self._bring(again, loop.condition, device)
+            inner[device].append(("test", part))
+        self.in_body[-1] = True
+        self.add_all(loop.body)
+        self.in_body.pop()
+        self.levels.pop()
+        self.steps = around
+        for device, part in parts.items():
+            around[device].append(("loop", part))
+            around[device] += inner[device]
+            around[device].append(("end", part))
+
+    def _parts(self, loop: Loop) -> dict[str, LoopPart]:
+        """The devices that take part in a loop, in the order in which they first do."""
+        devices: dict[str, None] = {}
+        for node in loop.nodes():
+            here = self.device[node.index]
+            devices[here] = None
+            for t in node.inputs:  # a variable that is read from elsewhere is read in each iteration
+                if t.dtype.is_ref and self.device[t.op.index] != here:
+                    devices[self.device[t.op.index]] = None
+        merges: dict[str, list[Node]] = {}
+        for merge in loop.merges:
+            merges.setdefault(self.device[merge.index], []).append(merge)
+        return {d: LoopPart(loop.name, loop.condition, tuple(merges.get(d, ()))) for d in devices}
+
+    def _check_merge(self, merge: Node) -> None:
+        """A loop variable goes from Enter to Merge and back without crossing, unless a graph was tampered with."""
+        here = self.device[merge.index]
+        if any(self.device[t.op.index] != here for t in merge.inputs):
+            raise InvalidArgumentError(
+                merge, merge, f"Malformed loop: the Enter or NextIteration of '{merge.name}' feeds something else first"
+            )
+
+    def _send(self, channel: Channel, producer: Node, first: Channel | None) -> None:
+        level = self.level.get(producer.index, 0)
+        if not self.in_body[level]:
+            self.to_head.add(channel.id)
+        elif producer.index in self.of_head and (first is None or first.id in self.to_head):
+            # The head makes it, and only the body needs it: after the last iteration nobody would receive it.
+            self.levels[level][channel.source].append(("send", channel))
+            return
+        _Cut._send(self, channel, producer, first)
+
+    def _steps_of(self, value: Tensor | Node, here: str) -> list[Step]:
+        producer = value.op if isinstance(value, Tensor) else value
+        # A place is read for its consumer, at the consumer's turn; any other value crosses where it is made.
+        if isinstance(value, Tensor) and value.dtype.is_ref:
+            return self.steps[here]
+        return self.levels[self.level.get(producer.index, 0)][here]

@@ -5,6 +5,10 @@ comes to a Recv whose tensor is not there; then it just returns, leaving itself 
 the tensor is delivered, the rendezvous gives the execution back to be run on by whichever thread has time. So a step needs no
 thread of its own, a small program runs in the thread that brought its message, and stopping a step means forgetting it.
 
+In a loop, an execution also remembers where it is to go on afterwards, and which iteration it is in. Tensors sent inside a
+loop belong to an iteration, so their channel's number is followed by those of the iterations, outermost first: `7@2@0`. Devices
+that share a loop may so be in different iterations, as far as data let them.
+
 All programs of a step follow one global order of nodes, so some execution can always go on: a step never waits for itself.
 
 Nothing here knows of sockets, threads or clocks: the step is told events and calls `push`, `schedule` and `finish`.
@@ -14,11 +18,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..codegen.program import Call, Program, Recv, Send
+from ..codegen.program import Call, Guarded, Instruction, Loop, Program, Recv, Send
 from ..graph.errors import (
     CancelledError,
     InternalError,
@@ -29,6 +34,7 @@ from ..graph.errors import (
     UnimplementedError,
     UnknownError,
 )
+from ..graph.state import DEAD
 
 _ABSENT = object()
 _EMPTY = None  # what a control message carries
@@ -44,31 +50,66 @@ _MEANING: tuple[tuple[type[BaseException], type[OpError]], ...] = (
     (ZeroDivisionError, InvalidArgumentError),
 )
 
-Push = Callable[[str, int, Any], None]
-"""push(destination device, channel, value): send a tensor to another task."""
+ChannelKey: TypeAlias = int | str
+"""A channel's number; inside a loop, followed by those of the iterations."""
+
+Push = Callable[[str, ChannelKey, Any], None]
+"""push(destination device, channel, value): send a tensor to another task. The value may be `DEAD`."""
+
+_FIRST, _LATER = np.int32(0), np.int32(1)
+
+
+@dataclass(slots=True)
+class _Round:
+    """A loop that is being run: where to go on after it, and how far it is."""
+
+    loop: Loop
+    around: tuple[Instruction, ...]
+    at: int
+    suffix: str
+    iteration: int = 0
+    in_body: bool = False
 
 
 class Execution:
-    """One program of one step: where it stands, and its slots."""
+    """One program of one step: where it stands, and its slots.
 
-    __slots__ = ("counter", "program", "slots", "step")
+    Attributes:
+        instructions: those that it is running: the program's, or a part of a loop.
+        counter: where among them it goes on.
+        suffix: what follows a channel's number: the iterations of the loops that it is in.
+    """
+
+    __slots__ = ("counter", "instructions", "program", "rounds", "slots", "step", "suffix")
 
     def __init__(self, step: TaskStep, program: Program) -> None:
         self.step = step
         self.program = program
         self.slots = list(program.slots)
+        self.instructions = program.instructions
         self.counter = 0
+        self.suffix = ""
+        self.rounds: list[_Round] = []
 
     def run(self) -> None:
         """Run until the program ends, waits, or fails; tells the step which."""
         step = self.step
         slots = self.slots
-        instructions = self.program.instructions
+        instructions = self.instructions
         at = self.counter
         end = len(instructions)
         try:
             with np.errstate(all="ignore"):
-                while at < end:
+                while True:
+                    if at == end:
+                        if not self.rounds:
+                            break
+                        at = self._end_of_part()
+                        instructions = self.instructions
+                        end = len(instructions)
+                        if step.is_over:
+                            return
+                        continue
                     if step.is_over:
                         return
                     now = instructions[at]
@@ -84,16 +125,24 @@ class Execution:
                             slots[i] = None
                     elif type(now) is Recv:
                         self.counter = at
-                        value = step.take(now.channel, self)
+                        value = step.take(f"{now.channel}{self.suffix}" if self.suffix else now.channel, self)
                         if value is _ABSENT:
                             return
                         if now.slot >= 0:
                             slots[now.slot] = value
-                    else:
-                        assert type(now) is Send
-                        step.give(now.destination, now.channel, slots[now.slot] if now.slot >= 0 else _EMPTY)
+                    elif type(now) is Send:
+                        channel = f"{now.channel}{self.suffix}" if self.suffix else now.channel
+                        step.give(now.destination, channel, slots[now.slot] if now.slot >= 0 else _EMPTY)
                         for i in now.frees:
                             slots[i] = None
+                    elif type(now) is Guarded:
+                        _run_guarded(now, slots)
+                    else:
+                        assert type(now) is Loop
+                        self._begin_loop(now, at + 1)
+                        instructions = self.instructions
+                        at, end = 0, len(instructions)
+                        continue
                     at += 1
             fetched = {name: _value(slots[slot]) for name, slot in self.program.fetches}
         except Exception as e:
@@ -101,9 +150,71 @@ class Execution:
             return
         step.ended(fetched)
 
+    def _begin_loop(self, loop: Loop, after: int) -> None:
+        """Start the first iteration; the loop's end leads to instruction `after` of those that run now."""
+        slots = self.slots
+        self.rounds.append(_Round(loop, self.instructions, after, self.suffix))
+        for start, to in loop.starts:
+            slots[to] = slots[start]
+        for i in loop.counts:
+            slots[i] = _FIRST
+        self.suffix += "@0"
+        self.instructions = loop.head
+
+    def _end_of_part(self) -> int:
+        """From the end of a loop's head to its body or out of it, from the end of its body to its head; gives the counter."""
+        slots = self.slots
+        now = self.rounds[-1]
+        loop = now.loop
+        if now.in_body:
+            values = [slots[i] for i, _ in loop.nexts]
+            for i in loop.lost:
+                slots[i] = None
+            for (_, to), value in zip(loop.nexts, values, strict=True):
+                slots[to] = value
+            for i in loop.counts:
+                slots[i] = _LATER
+            now.iteration += 1
+            now.in_body = False
+            self.suffix = f"{now.suffix}@{now.iteration}"
+            self.instructions = loop.head
+            return 0
+        again = slots[loop.test]
+        if again is not DEAD and again:
+            now.in_body = True
+            self.instructions = loop.body
+            return 0
+        if again is DEAD:
+            for _, to in loop.starts:
+                slots[to] = DEAD
+        for i in loop.frees:
+            slots[i] = None
+        self.rounds.pop()
+        self.suffix = now.suffix
+        self.instructions = now.around
+        return now.at
+
+
+def _run_guarded(now: Guarded, slots: list[Any]) -> None:
+    call = now.call
+    dead = any(slots[i] is DEAD for i in now.checks)
+    if dead:
+        for i in call.outputs:
+            slots[i] = DEAD
+    else:
+        result = call.kernel(*[slots[i] for i in call.inputs])
+        for i, value in zip(call.outputs, (result,) if len(call.outputs) == 1 else result, strict=True):
+            slots[i] = value
+    if now.token >= 0:
+        slots[now.token] = DEAD if dead else None
+    for i in call.frees:
+        slots[i] = None
+
 
 def _value(value: Any) -> Any:
     """A fetched value. A variable's place (an Assign that was fetched) gives the value at the end of the step."""
+    if value is DEAD:
+        raise InvalidArgumentError(None, None, "What is fetched has no value: it is made in a branch that was not taken")
     read = getattr(value, "read", None)
     return read() if read is not None else value
 
@@ -115,6 +226,8 @@ def _explained(e: Exception, instruction: Any, device: str) -> OpError:
     else:
         kind = next((mine for theirs, mine in _MEANING if isinstance(e, theirs)), UnknownError)
         text = f"{type(e).__name__}: {e}"
+    if isinstance(instruction, Guarded):
+        instruction = instruction.call
     if not isinstance(instruction, Call):
         return kind(None, None, f"{text}\n  on {device}")
     return kind(instruction.node, instruction.node, f"{text}\n  node '{instruction.node}' ({instruction.op}), made at {instruction.source}, on {device}")
@@ -151,8 +264,8 @@ class TaskStep:
         self._schedule = schedule
         self._finish = finish
         self._lock = threading.Lock()
-        self._arrived: dict[int, Any] = {}
-        self._waiting: dict[int, Execution] = {}
+        self._arrived: dict[ChannelKey, Any] = {}
+        self._waiting: dict[ChannelKey, Execution] = {}
         self._fetched: dict[str, Any] = {}
         self._executions = [Execution(self, p) for p in programs]
         self._here = {x.program.device for x in self._executions}
@@ -172,7 +285,7 @@ class TaskStep:
 
     # --- the rendezvous --------------------------------------------------------------------------------------------
 
-    def take(self, channel: int, execution: Execution) -> Any:
+    def take(self, channel: ChannelKey, execution: Execution) -> Any:
         """The channel's tensor if it is there; else remember who waits for it."""
         with self._lock:
             value = self._arrived.pop(channel, _ABSENT)
@@ -180,14 +293,14 @@ class TaskStep:
                 self._waiting[channel] = execution
             return value
 
-    def give(self, destination: str, channel: int, value: Any) -> None:
+    def give(self, destination: str, channel: ChannelKey, value: Any) -> None:
         """Pass a tensor on: to another device of this task, or out."""
         if destination in self._here:
             self.deliver(channel, value)
         else:
             self._push(destination, channel, value)
 
-    def deliver(self, channel: int, value: Any) -> None:
+    def deliver(self, channel: ChannelKey, value: Any) -> None:
         """A tensor has come for this step."""
         with self._lock:
             if self.is_over:
@@ -200,7 +313,7 @@ class TaskStep:
     def waits_for(self) -> list[str]:
         """What keeps the step from going on, in words: for the error when it takes too long."""
         with self._lock:
-            return [f"{x.program.device} waits for channel {c} from {_source(x, c)}" for c, x in self._waiting.items()]
+            return [f"{x.program.device} waits for channel {c} from {_source(x)}" for c, x in self._waiting.items()]
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
@@ -231,5 +344,7 @@ class TaskStep:
         self._finish(self, outcome)
 
 
-def _source(execution: Execution, channel: int) -> str:
-    return next(i.source for i in execution.program.instructions if isinstance(i, Recv) and i.channel == channel)
+def _source(execution: Execution) -> str:
+    now = execution.instructions[execution.counter]
+    assert isinstance(now, Recv)
+    return now.source

@@ -7,36 +7,40 @@ points into it. The graph travels in the same checked form as every other, so a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgpack
 
-from ..codegen.unit import RecvTensor, SendTensor, Unit, UnitStep
+from ..codegen.unit import BeginLoop, EndLoop, LeaveUnless, RecvTensor, RunGuarded, SendTensor, Unit, UnitStep
 from ..graph.errors import InvalidArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
 from ..graph.opdef import opdef
 from ..graph.serialize import extend_from_bytes, graph_to_bytes
-from ..placer.partition import Channel, Partitioned
+from ..placer.partition import Channel, LoopPart, Partitioned
 
 
 def units_of(cut: Partitioned, graph: Graph) -> list[Unit]:
     """The units of all partitions."""
     units = []
+    guarded = cut.guarded
     for part in cut.partitions.values():
         steps: list[UnitStep] = []
         for kind, what in part.steps:
             if isinstance(what, Node):
-                steps.append(what)
+                steps.append(RunGuarded(what, guarded[what]) if what in guarded else what)
                 continue
-            assert isinstance(what, Channel)
+            if isinstance(what, LoopPart):
+                steps.append(_mark(kind, what))
+                continue
             value = cut.values[what.id]
             tensor = value if isinstance(value, Tensor) else None
             if kind == "send":
-                steps.append(SendTensor(what.id, tensor, what.destination))
+                steps.append(SendTensor(what.id, tensor, what.destination, _token(what, value, guarded)))
             else:
                 steps.append(RecvTensor(what.id, tensor, what.source))
+        steps = _without_merges(steps)
         units.append(
             Unit(
                 part.device,
@@ -46,6 +50,29 @@ def units_of(cut: Partitioned, graph: Graph) -> list[Unit]:
             )
         )
     return units
+
+
+def _mark(kind: str, part: LoopPart) -> UnitStep:
+    if kind == "loop":
+        return BeginLoop(part.name, part.merges)
+    if kind == "test":
+        return LeaveUnless(part.condition.outputs[0])
+    return EndLoop(tuple(m.inputs[1] for m in part.merges))
+
+
+def _token(channel: Channel, value: Tensor | Node, guarded: Mapping[Node, Any]) -> Node | int | None:
+    """What says whether the empty message of a control edge is dead."""
+    if isinstance(value, Tensor) or value not in guarded:
+        return None
+    return value if channel.relays is None else channel.relays
+
+
+def _without_merges(steps: list[UnitStep]) -> list[UnitStep]:
+    """Loop variables stand in `BeginLoop`, and not again as nodes."""
+    merges = {m for s in steps if isinstance(s, BeginLoop) for m in s.merges}
+    if not merges:
+        return steps
+    return [s for s in steps if (s.node if isinstance(s, RunGuarded) else s) not in merges]
 
 
 # --- in a message ----------------------------------------------------------------------------------------------------
@@ -58,6 +85,7 @@ class _Copy:
         self.graph = Graph()
         self.nodes: list[Node] = []
         self.stands_for: dict[Tensor, Tensor] = {}  # a tensor of the user's graph -> the one that stands for it in the copy
+        self.copied: dict[Node, Node] = {}
 
     def placeholder(self, tensor: Tensor) -> Tensor:
         """A stand-in for a tensor that comes from outside: its value, even where it is a variable's place."""
@@ -67,15 +95,24 @@ class _Copy:
         self.stands_for[tensor] = node.outputs[0]
         return node.outputs[0]
 
-    def node(self, original: Node) -> Node:
-        """A copy of a node, taking the copies of its inputs."""
-        inputs = tuple(self.stands_for[t] for t in original.inputs)
+    def node(self, original: Node, inputs: Sequence[Tensor] | None = None) -> Node:
+        """A copy of a node, taking the copies of its inputs (or of those given)."""
+        inputs = tuple(self.stands_for[t] for t in (original.inputs if inputs is None else inputs))
         node = self._add(original.type, original.name, inputs, original.attrs, original)
         node.container = original.container
         node.outputs = tuple(Tensor(node, i, t.dtype, t.dims) for i, t in enumerate(original.outputs))
         for mine, copied in zip(original.outputs, node.outputs, strict=True):
             self.stands_for.setdefault(mine, copied)  # a fed output stays what was fed
+        self.copied[original] = node
         return node
+
+    def loop_variable(self, merge: Node) -> Node:
+        """A copy of a loop's Merge. It has its first input twice, because the second is made later; `EndLoop` tells it."""
+        return self.node(merge, (merge.inputs[0], merge.inputs[0]))
+
+    def token(self, what: Node | int) -> tuple[int, int]:
+        """A node of the unit, or a channel, in the form that `_unpack` reads."""
+        return (0, self.copied[what].index) if isinstance(what, Node) else (1, what)
 
     def _add(self, op: str, name: str, inputs: tuple[Tensor, ...], attrs: dict[str, Any], original: Node) -> Node:
         node = Node()
@@ -102,10 +139,20 @@ def _pack(unit: Unit) -> dict[str, Any]:
             steps.append(("n", copy.node(step).index))
         elif isinstance(step, SendTensor):
             sent = None if step.tensor is None else _address(copy.stands_for[step.tensor])
-            steps.append(("s", step.channel, sent, step.destination))
-        else:
+            token = () if step.token is None else (copy.token(step.token),)
+            steps.append(("s", step.channel, sent, step.destination, *token))
+        elif isinstance(step, RecvTensor):
             received = None if step.tensor is None else _address(copy.placeholder(step.tensor))
             steps.append(("r", step.channel, received, step.source))
+        elif isinstance(step, RunGuarded):
+            after = [copy.token(a) for a in step.after]
+            steps.append(("g", copy.node(step.node).index, after))
+        elif isinstance(step, BeginLoop):
+            steps.append(("l", step.name, [copy.loop_variable(m).index for m in step.merges]))
+        elif isinstance(step, LeaveUnless):
+            steps.append(("t", _address(copy.stands_for[step.condition])))
+        else:
+            steps.append(("e", [_address(copy.stands_for[t]) for t in step.nexts]))
     fetches = [(name, _address(copy.stands_for[tensor])) for name, tensor in unit.fetches]
     copy.graph.adopt(copy.nodes)
     return {"device": unit.device, "graph": graph_to_bytes(copy.graph), "feeds": feeds, "fetches": fetches, "steps": steps}
@@ -130,49 +177,104 @@ def unpack_units(data: bytes) -> list[Unit]:
 
 
 def _unpack(described: Any) -> Unit:
-    graph = Graph()
-    nodes = extend_from_bytes(graph, described["graph"])
-    available: set[Tensor] = set()
+    return _Unpacking(extend_from_bytes(Graph(), described["graph"])).unit(described)
 
-    def text(value: Any) -> str:
-        if not isinstance(value, str):
-            raise TypeError(f"text is expected, not {value!r}")
-        return value
 
-    def number(value: Any) -> int:
-        if type(value) is not int or value < 0:
-            raise TypeError(f"a number is expected, not {value!r}")
-        return value
+class _Unpacking:
+    """A unit that came in a message: its nodes, and what exists so far of its tensors. Nothing is believed."""
 
-    def tensor(address: Any, *, new: bool = False) -> Tensor:
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.nodes = nodes
+        self.available: set[Tensor] = set()
+        self.tokens: set[Node | int] = set()  # guarded nodes and received channels so far
+        self.loops: list[BeginLoop] = []  # those that are open
+        self.left: list[bool] = []  # whether each has its `LeaveUnless` behind it
+
+    def unit(self, described: Any) -> Unit:
+        """The unit, its steps checked one by one."""
+        feeds = tuple((_text(name), self.tensor(address, new=True)) for name, address in described["feeds"])
+        steps = tuple([self.step(*step) for step in described["steps"]])
+        if self.loops:
+            raise ValueError("a loop has no end")
+        fetches = tuple((_text(name), self.tensor(address)) for name, address in described["fetches"])
+        return Unit(_text(described["device"]), steps, feeds, fetches)
+
+    def step(self, kind: Any, what: Any, *rest: Any) -> UnitStep:
+        """One step, in the form that `_pack` gives it."""
+        if kind == "n":
+            return self.node(what)
+        if kind == "s":
+            sent, destination, *token = rest
+            tokens = [self.token(t) for t in token]
+            tensor = None if sent is None else self.tensor(sent)
+            return SendTensor(_number(what), tensor, _text(destination), tokens[0] if tokens else None)
+        if kind == "r":
+            received, source = rest
+            self.tokens.add(_number(what))
+            return RecvTensor(what, None if received is None else self.tensor(received, new=True), _text(source))
+        if kind == "g":
+            (after,) = rest
+            step = RunGuarded(self.node(what), tuple([self.token(a) for a in after]))
+            self.tokens.add(step.node)
+            return step
+        if kind == "l":
+            (merges,) = rest
+            loop = BeginLoop(_text(what), tuple([self.node(m) for m in merges]))
+            if any(m.type != "Merge" or len(m.inputs) != 2 for m in loop.merges):
+                raise ValueError("a loop variable is no Merge of two")
+            self.tokens.update(loop.merges)
+            self.loops.append(loop)
+            self.left.append(False)
+            return loop
+        if kind == "t":
+            if not self.loops or self.left[-1]:
+                raise ValueError("a loop is left that is not open")
+            self.left[-1] = True
+            return LeaveUnless(self.tensor(what))
+        if kind == "e":
+            if not self.loops or not self.left.pop() or len(what) != len(self.loops.pop().merges):
+                raise ValueError("a loop ends that does not fit its begin")
+            return EndLoop(tuple([self.tensor(address) for address in what]))
+        raise ValueError(f"unknown step {kind!r}")
+
+    def node(self, index: Any) -> Node:
+        """A node whose inputs exist; its outputs do from now on."""
+        node = self.nodes[_number(index)]
+        for t in node.inputs:
+            if t not in self.available:
+                raise ValueError(f"{node.name} takes {t.name} before it exists")
+        self.available.update(node.outputs)
+        return node
+
+    def tensor(self, address: Any, *, new: bool = False) -> Tensor:
+        """A tensor that exists, or a placeholder that is given its value here."""
         node, output = address
-        found = nodes[number(node)].outputs[number(output)]
-        if new and nodes[node].type == "Placeholder":
-            available.add(found)
-        elif found not in available:
+        found = self.nodes[_number(node)].outputs[_number(output)]
+        if new and found.op.type == "Placeholder":
+            self.available.add(found)
+        elif found not in self.available:
             raise ValueError(f"{found.name} is used before it exists")
         return found
 
-    feeds = tuple((text(name), tensor(address, new=True)) for name, address in described["feeds"])
-    steps: list[UnitStep] = []
-    for kind, what, *rest in described["steps"]:
-        if kind == "n":
-            node = nodes[number(what)]
-            for t in node.inputs:
-                if t not in available:
-                    raise ValueError(f"{node.name} takes {t.name} before it exists")
-            available.update(node.outputs)
-            steps.append(node)
-        elif kind == "s":
-            sent, destination = rest
-            steps.append(SendTensor(number(what), None if sent is None else tensor(sent), text(destination)))
-        elif kind == "r":
-            received, source = rest
-            steps.append(RecvTensor(number(what), None if received is None else tensor(received, new=True), text(source)))
-        else:
-            raise ValueError(f"unknown step {kind!r}")
-    fetches = tuple((text(name), tensor(address)) for name, address in described["fetches"])
-    return Unit(text(described["device"]), tuple(steps), feeds, fetches)
+    def token(self, described: Any) -> Node | int:
+        """A guarded node or a channel that has come before."""
+        kind, index = described
+        found = self.nodes[_number(index)] if kind == 0 else _number(index)
+        if found not in self.tokens:
+            raise ValueError(f"{found!r} is waited for before it exists")
+        return found
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"text is expected, not {value!r}")
+    return value
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise TypeError(f"a number is expected, not {value!r}")
+    return value
 
 
 __all__: Sequence[str] = ("pack_units", "units_of", "unpack_units")

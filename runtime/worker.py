@@ -24,11 +24,12 @@ from ..graph.errors import AbortedError, CancelledError, OpError
 from ..graph.node import Node
 from ..graph.state import Context, Resources, SessionState
 from ..placer.cluster import DeviceInfo
-from .step import Execution, TaskStep
+from .step import ChannelKey, Execution, TaskStep
 
 SMALL_S = 300e-6  # a program that runs no longer than this is run where its message came in: a hand-over costs about as much
 MAX_EARLY_STEPS = 1_000  # steps that tensors may wait for without the step having been announced
-MAX_EARLY_TENSORS = 4_000  # in each
+MAX_EARLY_MESSAGES = 4_000  # for each
+LARGE_BYTES = 64 << 10  # a tensor from this size on is sent as soon as it exists
 REMEMBER_STEPS = 4_000  # ended steps whose late tensors are recognised
 
 
@@ -63,7 +64,7 @@ class Worker:
     Args:
         task: `/job:ps/replica:0/task:0`.
         devices: the devices of the task.
-        push: (step, destination device, channel, value): send a tensor to another task.
+        push: (task, step, values by channel): send tensors to another task.
         threads: size of the pool that runs programs which are not small; 0: everything runs in the caller's thread.
     """
 
@@ -72,7 +73,7 @@ class Worker:
         task: str,
         devices: Sequence[DeviceInfo],
         *,
-        push: Callable[[int, str, int, Any], None] | None = None,
+        push: Callable[[str, int, Mapping[ChannelKey, Any]], None] | None = None,
         threads: int = 0,
         default_container: str = "",
     ) -> None:
@@ -87,7 +88,7 @@ class Worker:
         self._sessions: dict[str, WorkerSession] = {}
         self._loaded: dict[str, Loaded] = {}
         self._steps: dict[int, TaskStep] = {}
-        self._early: OrderedDict[int, list[tuple[int, Any]]] = OrderedDict()
+        self._early: OrderedDict[int, list[Mapping[ChannelKey, Any]]] = OrderedDict()
         self._ended: deque[int] = deque(maxlen=REMEMBER_STEPS)
         self._ended_set: set[int] = set()
         self._turn = threading.local()
@@ -158,7 +159,7 @@ class Worker:
         try:
             step = TaskStep(
                 number, loaded.session, loaded.programs, feeds,
-                push=lambda destination, channel, value: self._push(number, destination, channel, value),
+                push=lambda destination, channel, value: self._put_out(number, destination, channel, value),
                 schedule=lambda execution: self._schedule(execution, loaded),
                 finish=ended,
             )  # fmt: skip
@@ -168,24 +169,50 @@ class Worker:
         with self._lock:
             self._steps[number] = step
             early = self._early.pop(number, ())
-        for channel, value in early:
-            step.deliver(channel, value)
+        for values in early:
+            _deliver(step, values)
         self._take_turn(step.start)
 
-    def deliver(self, number: int, channel: int, value: Any) -> None:
-        """A tensor has come from another task."""
+    def deliver(self, number: int, values: Mapping[ChannelKey, Any]) -> None:
+        """Tensors have come from another task."""
         with self._lock:
             step = self._steps.get(number)
             if step is None:
                 if number in self._ended_set:
                     return
                 waiting = self._early.setdefault(number, [])
-                if len(waiting) < MAX_EARLY_TENSORS:
-                    waiting.append((channel, value))
+                if len(waiting) < MAX_EARLY_MESSAGES:
+                    waiting.append(values)
                 if len(self._early) > MAX_EARLY_STEPS:
                     self._early.popitem(last=False)
                 return
-        self._take_turn(lambda: step.deliver(channel, value))
+        self._take_turn(lambda: _deliver(step, values))
+
+    # --- sending -----------------------------------------------------------------------------------------------------
+
+    def _put_out(self, number: int, destination: str, channel: ChannelKey, value: Any) -> None:
+        """Send a tensor to another task: a large one at once, small ones together when the program pauses.
+
+        A message costs as much as some tens of KiB, mostly for waking the other side, so what a stretch of a program makes for one task
+        travels in one.
+        """
+        outbox: dict[tuple[str, int], dict[ChannelKey, Any]] = self._turn.outbox
+        key = destination[: destination.index("/device:")], number
+        outbox.setdefault(key, {})[channel] = value
+        if getattr(value, "nbytes", 0) >= LARGE_BYTES:
+            self._push(*key, outbox.pop(key))
+
+    def _run(self, execution: Execution, loaded: Loaded) -> None:
+        """Run an execution until it pauses or ends, then send what it has put out."""
+        outbox = self._turn.outbox = {}
+        began = time.perf_counter()
+        execution.run()
+        loaded.measured(execution.program.device, time.perf_counter() - began)
+        try:
+            for (task, number), values in outbox.items():
+                self._push(task, number, values)
+        except OpError as e:
+            execution.step.fail(e)
 
     def abort(self, number: int, reason: str) -> None:
         """End a step, if it runs here; refuse its late tensors in any case."""
@@ -219,9 +246,9 @@ class Worker:
         if ready is not None and (self._pool is None or loaded.is_small(execution.program.device)):
             ready.append((execution, loaded))
         elif self._pool is not None:
-            self._pool.submit(self._take_turn, lambda: _run(execution, loaded))
+            self._pool.submit(self._take_turn, lambda: self._run(execution, loaded))
         else:
-            self._take_turn(lambda: _run(execution, loaded))
+            self._take_turn(lambda: self._run(execution, loaded))
 
     def _take_turn(self, first: Callable[[], None]) -> None:
         """Do `first`, then run whatever small executions it made ready, in order, until none is left.
@@ -236,7 +263,7 @@ class Worker:
         try:
             first()
             while ready:
-                _run(*ready.popleft())
+                self._run(*ready.popleft())
         finally:
             self._turn.ready = None
 
@@ -250,11 +277,10 @@ class Worker:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _run(execution: Execution, loaded: Loaded) -> None:
-    began = time.perf_counter()
-    execution.run()
-    loaded.measured(execution.program.device, time.perf_counter() - began)
+def _deliver(step: TaskStep, values: Mapping[ChannelKey, Any]) -> None:
+    for channel, value in values.items():
+        step.deliver(channel, value)
 
 
-def _nowhere(step: int, destination: str, channel: int, value: Any) -> None:
-    raise AbortedError(None, None, f"{destination} is not a device of this process, and it has no connection to other tasks")
+def _nowhere(task: str, step: int, values: Mapping[ChannelKey, Any]) -> None:
+    raise AbortedError(None, None, f"{task} is not this process, and it has no connection to other tasks")
