@@ -255,9 +255,10 @@ class Server:
 
         self._worker.start(step, program, dict(zip(names, message.tensors, strict=True)), finish)
 
-    def _on_tensor(self, peer: bytes, message: Message) -> None:
-        value = DEAD if message.fields.get("dead") else message.tensors[0] if message.tensors else None
-        self._worker.deliver(message.fields["step"], message.fields["channel"], value)
+    def _on_tensors(self, peer: bytes, message: Message) -> None:
+        without = {channel: DEAD if dead else None for channel, dead in message.fields["without"]}
+        arrived = dict(zip(message.fields["channels"], message.tensors, strict=True))
+        self._worker.deliver(message.fields["step"], {**without, **arrived})
 
     def _on_abort(self, peer: bytes, message: Message) -> None:
         self._worker.abort(message.fields["step"], message.fields["reason"])
@@ -354,23 +355,22 @@ class Server:
         self._master.reset([c for c in message.fields["containers"] if isinstance(c, str)], config)
         return Message("closed", {"request": message.fields["request"]})
 
-    def _push(self, step: int, destination: str, channel: ChannelKey, value: Any) -> None:
-        """Send a tensor to the task of `destination`."""
+    def _push(self, task: str, step: int, values: Mapping[ChannelKey, Any]) -> None:
+        """Send tensors of one step to a task, in one message. Control edges and dead values travel without a tensor."""
         endpoint = self._endpoint
         if endpoint is None or self._stopped.is_set():
             raise AbortedError(None, None, f"The server of {self.task} is stopping")
-        address = self._peers.address(destination[: destination.index("/device:")])
-        fields: dict[str, Any] = {"step": step, "channel": channel}
-        if value is DEAD:
-            fields["dead"], value = True, None
-        endpoint.send(address, Message("tensor", fields, () if value is None else (value,)))
+        present = {channel: value for channel, value in values.items() if value is not None and value is not DEAD}
+        without = [(channel, value is DEAD) for channel, value in values.items() if channel not in present]
+        fields = {"step": step, "channels": list(present), "without": without}
+        endpoint.send(self._peers.address(task), Message("tensors", fields, tuple(present.values())))
 
 
 _HANDLERS: dict[str, Callable[[Server, bytes, Message], None]] = {
     "ping": Server._on_ping,
     "status": Server._on_status,
     "run": Server._on_run,
-    "tensor": Server._on_tensor,
+    "tensors": Server._on_tensors,
     "abort": Server._on_abort,
     "release": Server._on_release,
     "register": Server._on_register,

@@ -159,7 +159,7 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("release", "programs list"),
     _row("run", "request int, step int, program str, feeds list", tensors=True),
     _row("done", "request int, fetches list", tensors=True),
-    _row("tensor", "step int, channel int|str, dead? bool", tensors=True),
+    _row("tensors", "step int, channels list, without list", tensors=True),
     _row("abort", "step int, code str, reason str"),
     _row("close_session", "request int, session str"),
     _row("forget_session", "request int, session str"),

@@ -85,7 +85,7 @@ def test_nothing_to_receive_is_none(client: Connection) -> None:
 def test_a_tensor_of_64_mib(client: Connection) -> None:
     sent = np.random.default_rng(0).integers(0, 2**63, 8 << 20)
     client.send(
-        Message("tensor", {"step": 1, "channel": "big"}, (sent, np.float32(3), np.array([b"s"], object)))
+        Message("tensors", {"step": 1, "channels": ["big"], "without": []}, (sent, np.float32(3), np.array([b"s"], object)))
     )
     answer = client.recv(WAIT_S)
     assert answer is not None
@@ -97,7 +97,7 @@ def test_a_tensor_of_64_mib(client: Connection) -> None:
 def test_received_tensors_outlive_everything(echo: Endpoint) -> None:
     sent = np.arange(1 << 20)
     with Connection(echo.address) as connection:
-        connection.send(Message("tensor", {"step": 1, "channel": 1}, (sent,)))
+        connection.send(Message("tensors", {"step": 1, "channels": [1], "without": []}, (sent,)))
         answer = connection.recv(WAIT_S)
     echo.close()
     assert answer is not None
@@ -110,9 +110,9 @@ def test_many_clients_at_once(echo: Endpoint) -> None:
     def work(n: int) -> None:
         with Connection(echo.address) as connection:
             for seq in range(50):
-                connection.send(Message("tensor", {"step": seq, "channel": n}, (np.full(100, n * seq),)))
+                connection.send(Message("tensors", {"step": seq, "channels": [n], "without": []}, (np.full(100, n * seq),)))
                 answer = connection.recv(WAIT_S)
-                if answer is None or answer.fields["channel"] != n or (answer.tensors[0] != n * seq).any():
+                if answer is None or answer.fields["channels"] != [n] or (answer.tensors[0] != n * seq).any():
                     failures.append(f"client {n}, message {seq}: {answer}")
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(32)]
@@ -168,7 +168,7 @@ def test_a_slow_client_loses_nothing() -> None:
 
     def answer(peer: bytes, message: Message) -> None:
         for seq in range(message.fields["seq"]):
-            server.reply(peer, Message("tensor", {"step": seq, "channel": 0}, (np.zeros(1_000),)))
+            server.reply(peer, Message("tensors", {"step": seq, "channels": [0], "without": []}, (np.zeros(1_000),)))
 
     with Endpoint("localhost:0", answer) as server, Connection(server.address) as slow:
         slow.send(ping(count))
@@ -191,7 +191,7 @@ def test_a_client_that_never_reads_costs_bounded_memory(monkeypatch: pytest.Monk
 
     def answer(peer: bytes, message: Message) -> None:
         for seq in range(1_000):
-            server.reply(peer, Message("tensor", {"step": seq, "channel": 0}, (np.zeros(4_000),)))
+            server.reply(peer, Message("tensors", {"step": seq, "channels": [0], "without": []}, (np.zeros(4_000),)))
 
     with Endpoint("localhost:0", answer) as server, Connection(server.address) as deaf:
         for _ in range(20):
@@ -488,7 +488,7 @@ def test_closing_sends_what_is_pending(client: Connection, echo: Endpoint) -> No
     def handle(peer: bytes, message: Message) -> None:
         for seq in range(1_500):
             server.reply(peer, ping(seq))
-        server.reply(peer, Message("tensor", {"step": 0, "channel": 0}, (large,)))
+        server.reply(peer, Message("tensors", {"step": 0, "channels": [0], "without": []}, (large,)))
         server.close()  # from the I/O thread itself
 
     server = Endpoint("localhost:0", handle)

@@ -23,6 +23,8 @@ from dovetail.runtime.worker import Worker
 TASK = "/job:a/replica:0/task:0"
 HERE, THERE = f"{TASK}/device:CPU:0", "/job:b/replica:0/task:0/device:CPU:0"
 
+THERE_TASK = "/job:b/replica:0/task:0"
+
 
 def unit() -> Unit:
     """Takes x from the client and y from elsewhere; sends x * y away; gives x * y + v."""
@@ -38,10 +40,10 @@ def unit() -> Unit:
 
 def run(u: Unit) -> tuple[Any, list[tuple[str, int, Any]]]:
     pushed: list[tuple[str, int, Any]] = []
-    worker = Worker(TASK, local_devices(TASK), push=lambda step, *what: pushed.append(what))
+    worker = Worker(TASK, local_devices(TASK), push=lambda task, step, values: pushed.extend((task, *v) for v in values.items()))
     worker.register("p", "s", [u], seed=1, isolated=False)
     outcomes: list[Any] = []
-    worker.deliver(7, 0, np.array([3, 4], np.float32))  # before the step is announced
+    worker.deliver(7, {0: np.array([3, 4], np.float32)})  # before the step is announced
     worker.start(7, "p", {"x:0": np.array([1, 2], np.float32)}, outcomes.append)
     (outcome,) = outcomes
     if isinstance(outcome, Exception):
@@ -58,8 +60,8 @@ def test_a_unit_runs_the_same_here_and_after_a_journey(travelled: bool) -> None:
     np.testing.assert_array_equal(outcome["add:0"], [13, 18])
     assert outcome["v:0"] == 10
     (first, second) = pushed
-    assert first[:2] == (THERE, 1) and first[2].tolist() == [3, 8]
-    assert second == (THERE, 2, None)
+    assert first[:2] == (THERE_TASK, 1) and first[2].tolist() == [3, 8]
+    assert second == (THERE_TASK, 2, None)
 
 
 def described() -> Any:

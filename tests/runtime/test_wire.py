@@ -72,7 +72,7 @@ def same(a: object, b: object) -> bool:
 
 
 def carry(*attached: object) -> tuple[np.ndarray, ...]:
-    return decode(encode(Message("tensor", {"step": 1, "channel": 2}, attached))).tensors
+    return decode(encode(Message("tensors", {"step": 1, "channels": [2], "without": []}, attached))).tensors
 
 
 # What goes in comes out.
@@ -137,7 +137,7 @@ def test_foreign_byte_order_is_turned() -> None:
 
 def test_large_tensors_are_not_copied_either_way() -> None:
     array = np.zeros(wire.BORROW_BYTES // 4, np.float32)
-    frames = encode(Message("tensor", {"step": 1, "channel": "c"}, (array,)))
+    frames = encode(Message("tensors", {"step": 1, "channels": ["c"], "without": []}, (array,)))
     got = decode(frames).tensors[0]
     assert np.shares_memory(got, array)
     array[5] = 7
@@ -146,13 +146,13 @@ def test_large_tensors_are_not_copied_either_way() -> None:
 
 def test_small_tensors_are_snapshots() -> None:
     array = np.zeros(10)
-    frames = encode(Message("tensor", {"step": 1, "channel": "c"}, (array,)))
+    frames = encode(Message("tensors", {"step": 1, "channels": ["c"], "without": []}, (array,)))
     array[:] = 1
     assert decode(frames).tensors[0].sum() == 0
 
 
 def test_arrays_are_aligned_wherever_the_frame_starts() -> None:
-    frames = encode(Message("tensor", {"step": 1, "channel": 1}, (np.arange(4.0),)))
+    frames = encode(Message("tensors", {"step": 1, "channels": [1], "without": []}, (np.arange(4.0),)))
     shifted = memoryview(b"x" + bytes(frames[1]))[1:]
     got = decode([frames[0], shifted]).tensors[0]
     assert got.flags.aligned and not got.flags.writeable and got.tolist() == [0, 1, 2, 3]
@@ -209,13 +209,13 @@ def test_a_message_prints_short() -> None:
         (Message("abort", {"step": 1, "code": "\ud800", "reason": ""}), "cannot be packed"),
         (Message("create_session", {"request": 1, "config": {1: 2}}), "key 1"),
         (Message("create_session", {"request": 1, "config": {"a": object()}}), "holds a object"),
-        (Message("tensor", {"step": 1, "channel": 1.5}), "must be int or str, not float"),
-        (Message("tensor", {"step": 1, "channel": 1}, ([1, 2],)), "is a list, not a NumPy array"),
-        (Message("tensor", {"step": 1, "channel": 1}, (np.zeros(1, "M8[s]"),)), "cannot travel"),
-        (Message("tensor", {"step": 1, "channel": 1}, (np.zeros(1, "i4,i4"),)), "cannot travel"),
-        (Message("tensor", {"step": 1, "channel": 1}, (np.array([1, None], object),)), "holds a int"),
-        (Message("tensor", {"step": 1, "channel": 1}, (np.array(["\ud800"], object),)), "surrogates"),
-        (Message("tensor", {"step": 1, "channel": 1}, (np.zeros(1),) * (wire.MAX_TENSORS + 1)), "at most"),
+        (Message("tensors", {"step": 1, "channels": 1.5, "without": []}), "must be list, not float"),
+        (Message("tensors", {"step": 1, "channels": [1], "without": []}, ([1, 2],)), "is a list, not a NumPy array"),
+        (Message("tensors", {"step": 1, "channels": [1], "without": []}, (np.zeros(1, "M8[s]"),)), "cannot travel"),
+        (Message("tensors", {"step": 1, "channels": [1], "without": []}, (np.zeros(1, "i4,i4"),)), "cannot travel"),
+        (Message("tensors", {"step": 1, "channels": [1], "without": []}, (np.array([1, None], object),)), "holds a int"),
+        (Message("tensors", {"step": 1, "channels": [1], "without": []}, (np.array(["\ud800"], object),)), "surrogates"),
+        (Message("tensors", {"step": 1, "channels": [1], "without": []}, (np.zeros(1),) * (wire.MAX_TENSORS + 1)), "at most"),
         (Message("error", {"request": 1, "code": "c", "message": "m" * (2 << 20)}), "more than the"),
         (Message("ping", [1]), "fields must be a dict"),
     ],
@@ -241,7 +241,7 @@ def header(*parts: object) -> bytes:
 
 
 def tensor_message(spec: object, frame: bytes) -> list[bytes]:
-    return [header(V, "tensor", {"step": 1, "channel": 1}, [spec]), frame]
+    return [header(V, "tensors", {"step": 1, "channels": [1], "without": []}, [spec]), frame]
 
 
 def extend(graph: object, *frames: bytes) -> list[bytes]:
@@ -290,7 +290,7 @@ MALFORMED: list[tuple[str, list[bytes], str]] = [
     ("tensor for ping", [header(V, "ping", {"seq": 1}, [["int8", [1]]]), b"1"], "carries no tensors"),
     ("a frame too many", [header(V, "ping", {"seq": 1}, []), b""], "0 tensors announced, 1 frames"),
     ("a frame too few", tensor_message(["int8", [1]], b"1")[:1], "1 tensors announced, 0 frames"),
-    ("too many tensors", [header(V, "tensor", {}, [0] * (wire.MAX_TENSORS + 1))], "at most"),
+    ("too many tensors", [header(V, "tensors", {}, [0] * (wire.MAX_TENSORS + 1))], "at most"),
     ("spec is no list", tensor_message(1, b""), "not .dtype, shape"),
     ("spec is too long", tensor_message(["int8", [1], 0], b"1"), "not .dtype, shape"),
     ("dtype is no str", tensor_message([[], [1]], b"1"), "not .dtype, shape"),
