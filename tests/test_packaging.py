@@ -49,9 +49,10 @@ def test_wheel_holds_every_module_and_nothing_else(wheel: Path) -> None:
         for folder, package in FOLDERS.items()
         for path in (ROOT / folder).rglob("*.py")
     } | {"dovetail/py.typed"}
+    expected |= {f"dovetail/placer/page/{path.name}" for path in (ROOT / "placer/page").iterdir()}
     info = f"dovetail-{dovetail.__version__}.dist-info"
     assert {name for name in names if not name.startswith(f"{info}/")} == expected
-    assert f"{info}/licenses/LICENSE" in names
+    assert {f"{info}/licenses/LICENSE", f"{info}/licenses/placer/page/dagre.LICENSE.txt"} <= names
 
 
 def test_wheel_imports_where_there_is_no_checkout(wheel: Path, tmp_path: Path) -> None:

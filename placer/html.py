@@ -1,0 +1,98 @@
+"""A plan as one HTML file that opens without a server, a network or an installed Dovetail.
+
+The page is written in `placer/page/`: a skeleton, a style sheet, and scripts that are joined in the order of
+`SCRIPTS`. Nodes and boxes are laid out by dagre (MIT licence, page/dagre.LICENSE.txt); everything is drawn as
+SVG. The plan travels inside the file as compressed columns (page_data.py), and the page draws only what is
+opened, so a graph of 100,000 nodes is ordinary input.
+
+Names of nodes, files and jobs come from users, or from a graph that somebody sent. They are part of the
+compressed data, which is base64 and so can't end a tag, and the scripts put them into the page as text only.
+A content security policy holds the browser to that: it runs and styles by nothing but what is hashed here,
+and connects to nowhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import os
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .page_data import payload
+
+if TYPE_CHECKING:
+    from .plan import Plan
+
+LIBRARY = "dagre.min.js"
+SCRIPTS = (
+    "data",
+    "words",
+    "tree",
+    "edges",
+    "layout",
+    "routes",
+    "draw",
+    "map",
+    "detail",
+    "table",
+    "search",
+    "app",
+)
+
+
+def render_html(plan: Plan, title: str = "") -> str:
+    """The page of a plan, as text.
+
+    Args:
+        plan: the plan.
+        title: what the browser's tab shows; '' says how large the plan is.
+    """
+    own = "\n".join(_read(f"{name}.js") for name in SCRIPTS)
+    # The library puts itself into the window; the page's own names stay inside a function.
+    style, script = _read("page.css"), f'"use strict";\n{_read(LIBRARY)}\n(() => {{\n{own}\n}})();\n'
+    nodes = sum(len(p.nodes) for p in plan.partitions.values())
+    parts = {
+        "title": html.escape(title or f"Plan: {nodes:,} nodes on {len(plan.partitions)} devices"),
+        "style_hash": _hash(style),
+        "script_hash": _hash(script),
+        "licence": html.escape(_read("dagre.LICENSE.txt").strip().replace("--", "- -")),
+        "style": style,
+        "script": script,
+        "data": base64.b64encode(payload(plan)).decode("ascii"),
+    }
+    page, *rest = _read("page.html").split("{{")
+    for piece in rest:  # one pass: what was put in is never searched for marks
+        name, _, after = piece.partition("}}")
+        page += parts[name] + after
+    return page
+
+
+def write_html(plan: Plan, path: str | os.PathLike[str], title: str = "") -> None:
+    """Write the page of a plan.
+
+    It shows tasks and devices with their loads, the step's nodes folded by name scope, the channels by bytes,
+    and why each node is where it is. A file of 100,000 nodes has some megabytes.
+
+    Args:
+        plan: the plan.
+        path: the file; an existing one is replaced.
+        title: what the browser's tab shows; '' says how large the plan is.
+
+    Raises:
+        OSError: the file cannot be written.
+
+    >>> write_html(dt.place(graph, {"ps": 2, "worker": 2}), "plan.html")
+    """
+    Path(path).write_text(render_html(plan, title), encoding="utf-8", newline="\n")
+
+
+def _read(name: str) -> str:
+    return (files(__package__) / "page" / name).read_text(encoding="utf-8").replace("\r\n", "\n")
+
+
+def _hash(text: str) -> str:
+    """What a content security policy calls a source: the browser runs no other text."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")

@@ -1,0 +1,115 @@
+/* Puts the page together: views, theme, the keys that work everywhere. */
+
+const views = {
+  map: document.getElementById("view-map"),
+  table: document.getElementById("view-table"),
+
+  show(name) {
+    const isMap = name === "map";
+    this.map.hidden = !isMap;
+    this.table.hidden = isMap;
+    for (const tab of document.querySelectorAll("#views [role=tab]")) {
+      const isThis = tab.dataset.view === name;
+      tab.setAttribute("aria-selected", String(isThis));
+      tab.tabIndex = isThis ? 0 : -1;
+    }
+    finder.close();
+    tip.hide();
+    if (isMap) map.draw();
+    else tableView.show(name);
+    this.table.setAttribute("aria-labelledby", "tab-" + name);
+    finder.field.placeholder = isMap ? "Search nodes" : "Filter " + name;
+  },
+};
+
+const theme = {
+  button: document.getElementById("theme"),
+
+  get isDark() {
+    const said = document.documentElement.dataset.theme;
+    return said ? said === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  },
+
+  start() {
+    try { const kept = localStorage.getItem("dovetail-theme"); if (kept) document.documentElement.dataset.theme = kept; } catch { /* no storage: the system's theme */ }
+    this.button.addEventListener("click", () => {
+      const next = this.isDark ? "light" : "dark";
+      document.documentElement.dataset.theme = next;
+      try { localStorage.setItem("dovetail-theme", next); } catch { /* not kept */ }
+      this.label();
+    });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.label());
+    this.label();
+  },
+
+  label() { this.button.textContent = this.isDark ? "Light" : "Dark"; this.button.setAttribute("aria-label", "Use the " + (this.isDark ? "light" : "dark") + " theme"); },
+};
+
+function say(text) { document.getElementById("said").textContent = text; }
+
+/* To a node, on the map; one that the step does not run has no box and is only told about. */
+function goTo(node) {
+  if (views.map.hidden && plan.runs[node]) views.show("map");
+  map.reveal(node);
+  say(plan.names[node] + " on " + deviceText(plan.device[node]));
+}
+
+/* To a box or a line. */
+function pick(selection) {
+  if (views.map.hidden) views.show("map");
+  map.select(selection);
+  const box = selection.box || (selection.sum.to && map.isVisible(selection.sum.to) ? selection.sum.to : map.roots[selection.sum.target]);
+  if (box) map.show(box);
+}
+
+function legend() {
+  const mark = (className, text) => h("span", {}, h("i", { class: className }), text);
+  document.getElementById("legend").append(mark("fill-state", "state"), mark("fill-source", "source"), mark("fill-compute", "computes"), mark("fill-effect", "effect"),
+    mark("stroke-remote", "between tasks"), mark("stroke-local", "in a task"), mark("stroke-data", "in a device"), mark("stroke-control", "control"));
+}
+
+function keys(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA)$/.test(event.target.tagName)) return;
+  const acts = { "+": "in", "=": "in", "-": "out", 0: "fit", f: "fold", b: "bundle" };
+  if (event.key === "/") { finder.field.focus(); finder.field.select(); event.preventDefault(); }
+  else if (event.key === "Escape") { tip.hide(); map.select(null); }
+  else if (acts[event.key] && !views.map.hidden) map.act(acts[event.key]);
+}
+
+/* 'plan.html#layer/MatMul' opens at that node. */
+function goToAsked() {
+  let node;
+  try { node = plan.byName.get(decodeURIComponent(location.hash.slice(1))); } catch { /* no name */ }
+  if (node !== undefined) goTo(node);
+  return node !== undefined;
+}
+
+async function openPage() {
+  theme.start();
+  const data = document.getElementById("data");
+  plan = await unpack(data.textContent);
+  data.remove(); // megabytes that nobody needs any more
+  map.start();
+  const remote = deviceLinksOnce().filter((l) => l.isRemote);
+  document.getElementById("summary").textContent = [countText(ran(), "node"), countText(plan.devices.filter((d) => d.nodes).length, "device"), countText(plan.tasks.length, "task"),
+    bytesText(remote.reduce((n, l) => n + l.bytes, 0), remote.every((l) => l.exact)) + " between tasks per step"].join(" · ");
+  finder.start();
+  legend();
+  for (const tab of document.querySelectorAll("#views [role=tab]")) {
+    tab.addEventListener("click", () => views.show(tab.dataset.view));
+    tab.addEventListener("keydown", (event) => {
+      const next = { ArrowRight: tab.nextElementSibling, ArrowLeft: tab.previousElementSibling }[event.key];
+      if (next) { next.focus(); next.click(); }
+    });
+  }
+  addEventListener("keydown", keys);
+  if (!goToAsked()) detail.show(null);
+  addEventListener("hashchange", goToAsked);
+  document.getElementById("opening").remove();
+  document.documentElement.dataset.ready = "yes";
+}
+
+openPage().catch((error) => {
+  document.getElementById("opening").textContent = "The plan could not be opened: " + error.message + ". A browser of 2023 or newer is needed.";
+  throw error;
+});

@@ -1,0 +1,316 @@
+/* The panel beside the map, and the small one that follows the pointer: why a node is where it is, what a box
+   holds, what a line carries. The words are those of `plan.explain`, put together from the plan's tables. */
+
+const MANY = 12; // entries of a list before the rest is only counted, or opened by a click
+
+const detail = {
+  element: document.getElementById("detail"),
+
+  show(selection) {
+    let parts;
+    if (!selection) parts = aboutPlan();
+    else if (selection.sum) parts = selection.sum.channels ? aboutChannels(selection.sum) : aboutEdge(selection.sum);
+    else if (selection.node !== undefined) parts = aboutNode(selection.node);
+    else if (selection.box.kind === "device") parts = aboutDevice(selection.box);
+    else if (selection.box.kind === "node") parts = aboutNode(selection.box.nodes[0]);
+    else parts = aboutScope(selection.box);
+    this.element.replaceChildren(...parts.filter(Boolean));
+    this.element.scrollTop = 0;
+  },
+};
+
+// -- pieces
+
+const head = (kind, name, ...more) => h("div", { class: "head" }, h("p", { class: "kind" }, kind), h("h2", {}, breakable(name)), ...more);
+const section = (title, ...parts) => (parts.flat().filter(Boolean).length ? h("section", {}, h("h3", {}, title), ...parts.flat().filter(Boolean)) : null);
+const facts = (rows) => h("dl", {}, rows.filter(Boolean).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+
+/* Long names may break after a slash or an underscore. */
+const breakable = (name) => name.split(/(?<=[/_])/).flatMap((part, i) => (i ? [h("wbr"), part] : [part]));
+
+function nodeLink(node, label = plan.names[node]) {
+  return h("button", { class: "link", type: "button", title: plan.names[node], onclick: () => goTo(node) }, breakable(label));
+}
+
+function deviceTag(at) {
+  return h("span", { class: "tag kind-" + plan.devices[at].type.toLowerCase() }, deviceText(at));
+}
+
+/* The first entries of a list; the rest come with a click. */
+function listOf(items, entry, many = MANY) {
+  const list = h("ul", {}, items.slice(0, many).map((item) => h("li", {}, entry(item))));
+  if (items.length > many) {
+    const rest = Math.min(items.length, many + 500);
+    const more = h("button", { class: "link more", type: "button", onclick: () => more.parentNode.replaceWith(...items.slice(many, rest).map((item) => h("li", {}, entry(item))),
+      rest < items.length ? h("li", { class: "faint" }, "… and " + numberText(items.length - rest) + " more") : "") },
+    "… and " + numberText(items.length - many) + " more");
+    list.append(h("li", {}, more));
+  }
+  return list;
+}
+
+function sourceLine(at) {
+  const [file, line, code] = plan.lines[at];
+  const name = plan.files[file];
+  if (!line) return h("p", { class: "faint" }, "line not known");
+  return h("div", { class: "code" }, h("p", { class: "where", title: name + ":" + line }, name.split(/[\\/]/).slice(-2).join("/") + ":" + line), code ? h("pre", {}, code) : "");
+}
+
+function bar(share, className) {
+  const inside = h("i", { class: className });
+  inside.style.width = Math.max(share ? 1 : 0, share * 100) + "%";
+  return h("span", { class: "bar" }, inside);
+}
+
+// -- what there is to say
+
+function aboutPlan() {
+  const remote = deviceLinksOnce().filter((l) => l.isRemote);
+  const idle = plan.devices.filter((d) => !d.nodes && !d.variables);
+  const used = plan.devices.filter((d) => d.nodes || d.variables);
+  return [
+    head("Plan", countText(ran(), "node") + " on " + countText(used.length, "device")),
+    facts([
+      ["graph", countText(plan.count, "node") + (ran() < plan.count ? ", of which the step runs " + numberText(ran()) : "")],
+      ["channels", numberText(plan.channelNode.length) + ", between tasks " + numberText(remote.reduce((n, l) => n + l.channels.length, 0))],
+      ["between tasks", bytesText(remote.reduce((n, l) => n + l.bytes, 0), remote.every((l) => l.exact)) + " per step"],
+      ["master", shortDevice(plan.master)],
+      plan.fetches.length ? ["fetches", listOf(plan.fetches, tensorLink, 4)] : null,
+      plan.targets.length ? ["targets", listOf(plan.targets, tensorLink, 4)] : null,
+      plan.feeds.length ? ["feeds", listOf(plan.feeds, tensorLink, 4)] : null,
+    ]),
+    section("Worth a look", plan.warnings.length ? listOf(plan.warnings, ([text, nodes]) => h("div", { class: "note-box" }, text, nodes.map((i) => h("p", {}, nodeLink(i)))), 4) : null),
+    section("Devices", loadTable(used), idle.length ? h("p", { class: "faint" }, countText(idle.length, "device") + " with nothing to do: " + idle.slice(0, 4).map((d) => deviceText(d.at)).join(", ") + (idle.length > 4 ? " …" : "")) : null),
+    section("Traffic per step", linkList(deviceLinksOnce())),
+    section("Not as requested", plan.relaxations.length ? listOf(plan.relaxations, ([node, requested, reason]) => [nodeLink(node), h("p", { class: "faint" }, "asked for '" + requested + "', got " + deviceText(plan.device[node]) + ": " + reason)]) : null),
+    h("p", { class: "help" }, "Click a box to open it, a line to see its tensors. ", h("kbd", {}, "/"), " search  ", h("kbd", {}, "←↑↓→"), " move  ",
+      h("kbd", {}, "Enter"), " open  ", h("kbd", {}, "+ − 0"), " zoom, fit  ", h("kbd", {}, "Esc"), " back"),
+  ];
+}
+
+function tensorLink(name) {
+  const node = plan.byName.get(plan.byName.has(name) ? name : name.slice(0, name.lastIndexOf(":")));
+  return node === undefined ? name : nodeLink(node, name);
+}
+
+let ranCount = null;
+const ran = () => (ranCount ??= plan.devices.reduce((sum, d) => sum + d.nodes, 0));
+
+function loadTable(devices) {
+  const most = map.most;
+  const row = (d) => h("button", { class: "load-row", type: "button", onclick: () => pick({ box: map.roots[d.at] }) }, h("b", {}, deviceText(d.at)),
+    ...loads.map((load, i) => h("span", { class: "cell" }, load.text(d), bar(most[i] ? load.of(d) / most[i] : 0, load.title))));
+  return listOf(devices, row, 16);
+}
+
+function linkList(sums, many = 10) {
+  if (!sums.length) return null;
+  const most = Math.max(1, ...sums.map((l) => l.bytes));
+  return listOf(sums, (sum) => h("button", { class: "link-row", type: "button", onclick: () => pick({ sum }) },
+    h("span", {}, briefDevice(sum.source) + " → " + briefDevice(sum.target)), h("b", {}, sum.text), bar(sum.bytes / most, sum.isRemote ? "remote" : "local")), many);
+}
+
+function aboutDevice(box) {
+  const device = plan.devices[box.device];
+  const mine = deviceLinksOnce().filter((l) => l.source === box.device || l.target === box.device);
+  const variables = device.variables ? heldBy(box.device) : [];
+  const feeds = plan.feeds.map((name) => plan.byName.get(name.slice(0, name.lastIndexOf(":")))).filter((i) => i !== undefined && consumers(i).some((c) => plan.runs[c] && plan.device[c] === box.device));
+  return [
+    head("Device", deviceText(box.device), openButton(box)),
+    facts([
+      ["full name", h("code", {}, device.name)],
+      device.emulated ? ["emulated", "it stands in for a device that its machine does not have"] : null,
+      device.memory ? ["memory", bytesText(device.memory)] : null,
+      ["runs", countText(device.nodes, "node") + ", " + flopsText(device.flops)],
+      ["holds", countText(device.variables, "variable") + ", " + bytesText(device.held, device.heldExact)],
+      ["sends", bytesText(device.sent)], ["receives", bytesText(device.received)],
+    ]),
+    section("Traffic per step", linkList(mine)),
+    section("Holds", variables.length ? listOf(variables, (i) => [nodeLink(i), h("span", { class: "size" }, bytesText(plan.state[i], plan.isState[i] === 2))], 8) : null),
+    section("Is fed", feeds.length ? listOf(feeds, (i) => nodeLink(i), 6) : null),
+    section("Ops", opList(box.nodes)),
+  ];
+}
+
+/* The variables of a device, the largest first. */
+function heldBy(device) {
+  const found = [];
+  for (let i = 0; i < plan.count; i++) if (plan.isState[i] && plan.device[i] === device) found.push(i);
+  return found.sort((a, b) => plan.state[b] - plan.state[a]);
+}
+
+function aboutScope(box) {
+  const { nodes, variables, held, exact, flops } = box.stats;
+  const edges = map.outer.filter((e) => (within(e.from, box)) !== (within(e.to, box)));
+  return [
+    head(box.kind === "series" ? "Range of names" : "Name scope", box.path, openButton(box)),
+    facts([
+      ["device", deviceTag(box.device)], ["runs", countText(nodes, "node") + ", " + flopsText(flops)],
+      variables ? ["holds", countText(variables, "variable") + ", " + bytesText(held, exact)] : null,
+    ]),
+    section("Channels", edges.length ? linkList(edges.sort((a, b) => b.bytes - a.bytes)) : null),
+    section("Ops", opList(box.nodes)),
+  ];
+}
+
+function openButton(box) {
+  return box.isLeaf ? null : h("button", { class: "action", type: "button", onclick: () => map.toggle(box) }, box.isOpen ? "Close" : "Open");
+}
+
+function opList(nodes) {
+  const counts = new Map();
+  for (const i of nodes) counts.set(plan.op[i], (counts.get(plan.op[i]) || 0) + 1);
+  const rows = [...counts].sort((a, b) => b[1] - a[1]);
+  return rows.length ? listOf(rows, ([op, n]) => h("span", { class: "pair" }, plan.ops[op][0], h("b", {}, numberText(n)), bar(n / rows[0][1], "nodes")), 8) : null;
+}
+
+function aboutChannels(sum) {
+  const sorted = [...sum.channels].sort((a, b) => plan.channelBytes[b] - plan.channelBytes[a]);
+  const row = (c) => [nodeLink(plan.channelNode[c], channelName(c)),
+    h("p", { class: "faint" }, channelValue(c)[0] + (isControl(c) ? "" : " · " + bytesText(plan.channelBytes[c], plan.channelExact[c] > 0)) +
+      (plan.channelLoop[c] ? " in each iteration of " + plan.loops[plan.channelLoop[c] - 1] : "") + " · to " + countText(takersOf(c).length, "node") + (plan.channelRelays[c] ? " · passed on inside the task" : ""))];
+  return [
+    head(sum.isRemote ? "Channels between tasks" : "Channels inside a task", deviceText(sum.source) + " → " + deviceText(sum.target)),
+    facts([["per step", sum.text], ["tensors", numberText(sum.tensors)], ["control", numberText(sum.controls)],
+      sum.from && sum.from.kind !== "device" ? ["from", sum.from.path] : null, sum.to ? ["to", sum.to.path] : null]),
+    section("Values", listOf(sorted, row, 40)),
+  ];
+}
+
+function aboutEdge(edge) {
+  const row = ([from, value]) => [nodeLink(from, value ? plan.names[from] : "^" + plan.names[from]), h("p", { class: "faint" }, value ? value[0] + " · " + bytesText(value[1], value[2]) : "control edge")];
+  return [
+    head("Edges inside a device", edge.from.label + " → " + edge.to.label),
+    facts([["values", numberText(edge.values) + ", " + bytesText(edge.bytes, edge.exact)], edge.controls ? ["control", numberText(edge.controls)] : null,
+      ["from", edge.from.path], ["to", edge.to.path]]),
+    section("Among them", listOf(edge.samples, row)),
+  ];
+}
+
+// -- the decision behind a node
+
+/* What `plan.explain` says, as parts: one definition for the panel and for tests. */
+function decisionOf(node) {
+  const demand = plan.demands[plan.demand[node]];
+  const group = plan.groupOf.has(node) ? plan.groups[plan.groupOf.get(node)] : null;
+  const notes = plan.notesOf.get(group ? "g" + plan.groupOf.get(node) : node) || [];
+  const against = new Map(); // reason -> devices
+  demand.against.forEach((reason, d) => { if (reason) against.set(reason, [...(against.get(reason) || []), d]); });
+  const blocks = [];
+  for (let b = plan.block[node]; b; b = plan.blocks[b - 1][2]) blocks.push(plan.blocks[b - 1]);
+  return {
+    requested: plan.requests[plan.request[node]], required: demand.required, candidates: demand.candidates, against, blocks,
+    group: group ? Array.from(group).filter((i) => i !== node) : [],
+    colocation: plan.colocation[node] ? plan.colocations[plan.colocation[node] - 1] : [],
+    overruled: demand.givenUp ? [...notes, demand.givenUp] : notes, rule: plan.rules[plan.rule[node]],
+  };
+}
+
+function aboutNode(node) {
+  const d = decisionOf(node);
+  const { sent, taken } = channelsAt(node);
+  const colocated = (name) => (plan.byName.has(name) ? nodeLink(plan.byName.get(name)) : name);
+  return [
+    head(plan.ops[plan.op[node]][0], plan.names[node], document.getElementById("view-map").hidden && plan.runs[node] ? h("button", { class: "action", type: "button", onclick: () => goTo(node) }, "Show on the map") : null),
+    h("div", { class: "answer" }, deviceTag(plan.device[node]), h("p", {}, d.rule)),
+    plan.runs[node] ? null : h("p", { class: "note-box" }, isFed(node) ? "Fed: its value comes from the client." : "Not run in this step."),
+    section("Asked for", h("p", {}, d.requested ? h("code", {}, d.requested) : h("span", { class: "faint" }, "no device")),
+      d.required !== d.requested ? h("p", {}, "its group requires ", d.required ? h("code", {}, d.required) : "nothing") : null,
+      d.overruled.map((text) => h("p", { class: "note-box" }, "Overruled: " + text))),
+    section("Made at", sourceLine(plan.line[node])),
+    section("Device blocks around it, innermost first", d.blocks.map(([what, line]) => h("div", { class: "block" }, h("code", {}, what), sourceLine(line)))),
+    section("Colocated with", d.colocation.length ? listOf(d.colocation, colocated, 6) : null),
+    section("Shares its device with", d.group.length ? listOf(d.group, (i) => nodeLink(i), 6) : null),
+    section("Candidates, best first", listOf([...d.candidates], (c) => deviceTag(c), 8)),
+    section("Dropped", [...d.against].map(([reason, devices]) => h("div", { class: "dropped" }, h("p", {}, reason), listOf(devices, (c) => deviceTag(c), 6)))),
+    section("Takes", inputsList(node)),
+    section("Makes", outputsList(node)),
+    section("Sent", sent.length ? listOf(sent, (c) => channelRow(c, "to", plan.channelTarget[c])) : null),
+    section("Received", taken.length ? listOf(taken, (c) => channelRow(c, "from", plan.channelSource[c])) : null),
+    section("Taken by", consumers(node).length ? listOf(consumers(node), (i) => nodeLink(i), 8) : null),
+  ];
+}
+
+const isFed = (node) => plan.hasFed[node] > 0;
+
+function channelRow(c, direction, device) {
+  return [h("span", {}, channelName(c)), h("p", { class: "faint" }, (isControl(c) ? "control edge" : bytesText(plan.channelBytes[c], plan.channelExact[c] > 0)) + " " + direction + " " + deviceText(device) + (crossesTasks(c) ? "" : ", inside the task"))];
+}
+
+function inputsList(node) {
+  const rows = [];
+  for (let e = plan.inputStart[node]; e < plan.inputStart[node + 1]; e++) rows.push([plan.inputFrom[e], plan.inputIndex[e]]);
+  for (let e = plan.controlStart[node]; e < plan.controlStart[node + 1]; e++) rows.push([plan.controlFrom[e], -1]);
+  if (!rows.length) return null;
+  return listOf(rows, ([from, output]) => {
+    const name = output < 0 ? "^" + plan.names[from] : plan.names[from] + ":" + output;
+    const value = output < 0 ? "control edge" : plan.values[plan.outputValue[plan.outputStart[from] + output]][0];
+    const fed = output >= 0 && plan.fed.has(from + ":" + output) ? " · fed" : "";
+    return [nodeLink(from, name), h("p", { class: "faint" }, value + fed)];
+  });
+}
+
+function outputsList(node) {
+  const rows = [];
+  for (let e = plan.outputStart[node]; e < plan.outputStart[node + 1]; e++) rows.push(plan.values[plan.outputValue[e]]);
+  if (plan.isState[node]) rows.push(["state", plan.state[node], plan.isState[node] === 2]);
+  return rows.length ? listOf(rows, ([what, bytes, exact]) => h("span", { class: "pair" }, what, h("b", {}, bytesText(bytes, exact)))) : null;
+}
+
+// -- beside the pointer
+
+const tip = {
+  element: document.getElementById("tip"),
+
+  follow(thing, event) {
+    if (thing === this.thing && thing) { this.move(event.clientX, event.clientY); return; }
+    this.thing = thing;
+    if (!thing) { this.hide(); return; }
+    this.element.replaceChildren(...this.about(thing));
+    this.element.hidden = false;
+    this.move(event.clientX, event.clientY);
+  },
+
+  at(box) {
+    const { left, bottom } = box.element.getBoundingClientRect();
+    this.follow(box, { clientX: left, clientY: bottom });
+  },
+
+  move(x, y) {
+    const { width, height } = this.element.getBoundingClientRect();
+    this.element.style.left = Math.max(8, Math.min(innerWidth - width - 12, x + 14)) + "px";
+    this.element.style.top = (y + 18 + height > innerHeight - 8 ? Math.max(8, y - height - 12) : y + 18) + "px";
+  },
+
+  hide() { this.thing = null; this.element.hidden = true; },
+
+  about(thing) {
+    if (!(thing instanceof Box)) return thing.channels ? tipOfChannels(thing) : tipOfEdge(thing);
+    if (thing.kind === "node") return tipOfNode(thing.nodes[0]);
+    const device = plan.devices[thing.device];
+    const lines = thing.kind === "device" ? loads.map((l) => l.text(device)).join(" · ") : subtitle(thing) + " · " + flopsText(thing.stats.flops);
+    return [h("b", {}, thing.kind === "device" ? deviceText(thing.device) : thing.path), h("p", {}, lines),
+      thing.isLeaf || thing.isOpen ? "" : h("p", { class: "faint" }, "click to open")];
+  },
+};
+
+function tipOfNode(node) {
+  const d = decisionOf(node);
+  const [file, line, code] = plan.lines[plan.line[node]];
+  return [h("b", {}, plan.names[node]), h("p", {}, plan.ops[plan.op[node]][0] + " on " + deviceText(plan.device[node])),
+    h("p", {}, "because: " + d.rule), h("p", {}, d.requested ? "asked for '" + d.requested + "'" : "asked for no device"),
+    ...d.blocks.slice(0, 3).map(([what, at]) => h("p", { class: "faint" }, "in device block " + what + (plan.lines[at][1] ? " at line " + plan.lines[at][1] : ""))),
+    line ? h("p", { class: "faint" }, plan.files[file].split(/[\\/]/).pop() + ":" + line) : "", code ? h("pre", {}, code) : ""];
+}
+
+function tipOfChannels(sum) {
+  const sorted = [...sum.channels].sort((a, b) => plan.channelBytes[b] - plan.channelBytes[a]);
+  return [h("b", {}, sum.text + (sum.isRemote ? " between tasks" : " inside a task")), h("p", {}, deviceText(sum.source) + " → " + deviceText(sum.target)),
+    ...sorted.slice(0, 8).map((c) => h("p", { class: "pair" }, h("span", {}, channelName(c)), h("i", {}, isControl(c) ? "control" : bytesText(plan.channelBytes[c], plan.channelExact[c] > 0)))),
+    sorted.length > 8 ? h("p", { class: "faint" }, "… and " + numberText(sorted.length - 8) + " more") : ""];
+}
+
+function tipOfEdge(edge) {
+  return [h("b", {}, edge.from.label + " → " + edge.to.label), h("p", {}, edge.values ? countText(edge.values, "value") + ", " + bytesText(edge.bytes, edge.exact) : countText(edge.controls, "control edge")),
+    ...edge.samples.slice(0, 5).map(([from, value]) => h("p", { class: "faint" }, plan.names[from] + (value ? " · " + value[0] : "")))];
+}

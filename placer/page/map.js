@@ -1,0 +1,309 @@
+/* The map: draws the scene, and what mouse and keyboard do to it. */
+
+const map = {
+  svg: document.getElementById("map"),
+  roots: [],
+  tasks: [],
+  bundle: true,
+  view: { x: 0, y: 0, k: 1 },
+  focus: null,      // the box that the keyboard is at
+  selection: null,  // {node} | {box} | {sum}, or nothing
+
+  start() {
+    this.roots = plantTree();
+    this.most = loads.map((load) => Math.max(...plan.devices.map(load.of)));
+    this.svg.append(arrowHeads(), (this.stage = s("g", {})));
+    this.reset();
+    // Few channels say more when each is drawn between the nodes that it joins.
+    this.bundle = this.outer.length > 14 || this.roots.some((r) => r.nodes.length && !r.isOpen);
+    this.draw();
+    this.fit(false);
+    this.listen();
+  },
+
+  /* The first view: as much opened as can still be read. */
+  reset() {
+    const { width, height } = this.svg.getBoundingClientRect();
+    for (let budget = 48; budget > 0; budget = Math.floor(budget / 2)) {
+      openSome(this.roots, budget);
+      this.arrange(true);
+      if (this.fitting(width, height) > 0.78) return;
+    }
+    openSome(this.roots, 0);
+    this.arrange(true);
+  },
+
+  arrange(anew = false) {
+    const leaves = [];
+    const collect = (box) => (box.isOpen ? box.children.forEach(collect) : leaves.push(box));
+    this.roots.forEach(collect);
+    const { inner, outer } = joinBoxes(leaves);
+    Object.assign(this, { leaves, inner, outer, tasks: layOut(this.roots, inner, anew) });
+    const right = Math.max(...this.tasks.map((t) => t.x + t.width));
+    const bottom = Math.max(...this.tasks.map((t) => t.y + t.height));
+    this.size = { width: right, height: bottom };
+  },
+
+  /* Draws anew, and keeps the focus where it was. */
+  draw() {
+    const had = this.svg.contains(document.activeElement) && document.activeElement !== this.svg;
+    const picked = this.pickedBox();
+    const lit = new Set();
+    const sum = this.selection?.sum;
+    const isLit = (edge) => {
+      if (sum) return edge === sum || (edge.source === sum.source && edge.target === sum.target && edge.channels && (!sum.from || (edge.from === sum.from && edge.to === sum.to)));
+      if (!picked) return false;
+      if (picked.kind === "device" && edge.channels && !this.isShown(edge)) return edge.source === picked.device || edge.target === picked.device;
+      return within(edge.from, picked) !== within(edge.to, picked) && edge.from !== undefined;
+    };
+    if (picked) {
+      lit.add(picked);
+      for (const edge of [...this.inner, ...this.outer]) if (edge.from && isLit(edge)) lit.add(edge.from).add(edge.to);
+      if (picked.isOpen) this.roots.forEach(function visit(b) { if (within(b, picked)) lit.add(b); if (b.isOpen) b.children.forEach(visit); });
+    }
+    this.stage.replaceChildren(...drawMap({ tasks: this.tasks, roots: this.roots, inner: this.inner, outer: this.outer, most: this.most,
+      bundle: this.bundle, lit, isLit, picked, chosen: picked, solid: this.solid() }));
+    this.stage.setAttribute("class", picked || sum ? "has-choice" : "");
+    this.place();
+    const focus = this.focus && this.isVisible(this.focus) ? this.focus : picked || this.roots.find((r) => r.nodes.length) || this.roots[0];
+    this.setFocus(focus, had);
+    document.querySelector('[data-do="bundle"]').setAttribute("aria-pressed", String(this.bundle));
+  },
+
+  /* Where no label may stand: heads of frames, and closed boxes; whole devices when lines run between devices. */
+  solid() {
+    const out = [];
+    const add = (b, height = b.height) => out.push({ x: b.x, y: b.y, right: b.x + b.width, bottom: b.y + height });
+    for (const t of this.tasks) add(t, 30);
+    const visit = (box) => { add(box, box.isOpen ? (box.kind === "device" ? deviceHead(box.width) : HEAD) : box.height); if (box.isOpen) box.children.forEach(visit); };
+    for (const root of this.roots) if (this.bundle) add(root); else visit(root);
+    return out;
+  },
+
+  isShown(sum) { return this.outer.includes(sum); },
+  isVisible(box) { for (let b = box.parent; b; b = b.parent) if (!b.isOpen) return false; return true; },
+
+  /* The visible box that is, or holds, what is selected. */
+  pickedBox() {
+    if (!this.selection) return null;
+    if (this.selection.box) {
+      let box = this.selection.box;
+      for (let b = box.parent; b; b = b.parent) if (!b.isOpen) box = b;
+      return box;
+    }
+    const node = this.selection.node;
+    if (node === undefined || !plan.runs[node]) return null;
+    let box = this.roots[plan.device[node]];
+    while (box.isOpen) box = box.children.find((c) => c.holds(node));
+    return box;
+  },
+
+  // -- looking at it
+
+  place() {
+    const { x, y, k } = this.view;
+    this.stage.setAttribute("transform", `translate(${x.toFixed(2)},${y.toFixed(2)}) scale(${k.toFixed(4)})`);
+    this.svg.classList.toggle("far", k < 0.45);
+  },
+
+  fitting(width, height) { return Math.min(1.15, (width - 48) / this.size.width, (height - 104) / this.size.height); },
+
+  fit(smoothly = true) {
+    const { width, height } = this.svg.getBoundingClientRect();
+    const k = Math.max(0.05, this.fitting(width, height));
+    this.go({ k, x: (width - this.size.width * k) / 2, y: Math.max(24, (height - 56 - this.size.height * k) / 2) }, smoothly);
+  },
+
+  go(view, smoothly = true) {
+    cancelAnimationFrame(this.moving);
+    if (!smoothly || matchMedia("(prefers-reduced-motion: reduce)").matches) {
+      this.view = view;
+      this.place();
+      return;
+    }
+    const from = this.view;
+    const begin = performance.now();
+    const step = (now) => {
+      const t = Math.min(1, (now - begin) / 200);
+      const e = 1 - (1 - t) ** 3;
+      this.view = { x: from.x + (view.x - from.x) * e, y: from.y + (view.y - from.y) * e, k: from.k + (view.k - from.k) * e };
+      this.place();
+      if (t < 1) this.moving = requestAnimationFrame(step);
+    };
+    this.moving = requestAnimationFrame(step);
+  },
+
+  zoom(factor, cx, cy) {
+    const { width, height } = this.svg.getBoundingClientRect();
+    cx ??= width / 2;
+    cy ??= height / 2;
+    const k = Math.min(3, Math.max(0.03, this.view.k * factor));
+    const r = k / this.view.k;
+    this.go({ k, x: cx - (cx - this.view.x) * r, y: cy - (cy - this.view.y) * r }, false);
+  },
+
+  /* Moves as little as needed for a box to be in the window; zooms out when it is larger, not further than can be read. */
+  show(box, center = false) {
+    const { width, height } = this.svg.getBoundingClientRect();
+    let { x, y, k } = this.view;
+    if (center && k < 0.8) k = 1;
+    const least = Math.min((width - 80) / box.width, (height - 120) / box.height);
+    if (k > least) k = Math.max(Math.min(k, least), Math.min(k, 0.6));
+    if (k !== this.view.k) {
+      const r = k / this.view.k;
+      const cx = box.x * this.view.k + this.view.x;
+      const cy = box.y * this.view.k + this.view.y;
+      x = cx - (cx - x) * r;
+      y = cy - (cy - y) * r;
+    }
+    const left = box.x * k + x;
+    const top = box.y * k + y;
+    if (center) {
+      x += width / 2 - (left + (box.width * k) / 2);
+      y += (height - 40) / 2 - (top + (box.height * k) / 2);
+    } else {
+      if (left + box.width * k > width - 30) x += width - 30 - left - box.width * k;
+      if (box.x * k + x < 30) x = 30 - box.x * k;
+      if (top + box.height * k > height - 70) y += height - 70 - top - box.height * k;
+      if (box.y * k + y < 30) y = 30 - box.y * k;
+    }
+    this.go({ x, y, k });
+  },
+
+  // -- doing something
+
+  select(selection) {
+    this.selection = selection;
+    this.draw();
+    detail.show(selection);
+  },
+
+  toggle(box) {
+    if (box.isLeaf) return;
+    const { x, y, k } = this.view;
+    const left = box.x * k + x;
+    const top = box.y * k + y;
+    box.isOpen = !box.isOpen;
+    // A scope with a single part says nothing by itself.
+    for (let b = box; b.isOpen && b.children.length === 1 && !b.children[0].isLeaf; b = b.children[0]) b.children[0].isOpen = true;
+    this.arrange();
+    this.view = { k, x: left - box.x * k, y: top - box.y * k }; // it stays under the pointer
+    this.focus = box;
+    this.selection = { box };
+    this.draw();
+    detail.show(this.selection);
+    this.show(box);
+    say((box.isOpen ? "Opened " : "Closed ") + box.path);
+  },
+
+  /* Opens what hides a node, and goes there. */
+  reveal(node) {
+    if (plan.runs[node]) {
+      const box = uncover(this.roots, node);
+      this.arrange();
+      this.focus = box;
+    }
+    this.select({ node });
+    if (plan.runs[node]) this.show(this.focus, true);
+  },
+
+  act(name) {
+    if (name === "in") this.zoom(1.3);
+    else if (name === "out") this.zoom(1 / 1.3);
+    else if (name === "fit") this.fit();
+    else if (name === "fold") { this.selection = null; this.reset(); this.draw(); this.fit(); detail.show(null); }
+    else if (name === "bundle") { this.bundle = !this.bundle; this.draw(); }
+  },
+
+  setFocus(box, move = true) {
+    this.focus?.element?.setAttribute("tabindex", "-1");
+    this.focus = box;
+    box.element.setAttribute("tabindex", "0");
+    if (move) box.element.focus({ preventScroll: true });
+  },
+
+  /* The nearest box in the direction of an arrow key. */
+  step(dx, dy) {
+    const center = (b) => ({ x: b.x + b.width / 2, y: b.y + (b.isOpen ? 14 : b.height / 2) });
+    const here = center(this.focus);
+    let best = null;
+    let least = Infinity;
+    const look = (box) => {
+      if (box !== this.focus) {
+        const c = center(box);
+        const along = (c.x - here.x) * dx + (c.y - here.y) * dy;
+        const aside = Math.abs((c.x - here.x) * dy) + Math.abs((c.y - here.y) * dx);
+        const far = along + 2 * aside;
+        if (along > 4 && far < least) { least = far; best = box; }
+      }
+      if (box.isOpen) box.children.forEach(look);
+    };
+    this.roots.forEach(look);
+    if (!best) return;
+    this.setFocus(best);
+    this.show(best.isOpen ? { x: best.x, y: best.y, width: Math.min(best.width, 300), height: 60 } : best);
+    tip.at(best);
+  },
+
+  listen() {
+    const { svg } = this;
+    let drag = null;
+    const thingAt = (event) => { let e = event.target; while (e && e !== svg && !e.thing) e = e.parentNode; return e && e !== svg ? e.thing : null; };
+    svg.addEventListener("pointerdown", (event) => {
+      if (event.button) return;
+      drag = { x: event.clientX, y: event.clientY, from: this.view, moved: false, id: event.pointerId };
+    });
+    svg.addEventListener("pointermove", (event) => {
+      if (!drag) { tip.follow(thingAt(event), event); return; }
+      const dx = event.clientX - drag.x;
+      const dy = event.clientY - drag.y;
+      if (!drag.moved && Math.hypot(dx, dy) < 5) return;
+      if (!drag.moved) { drag.moved = true; svg.setPointerCapture(drag.id); svg.classList.add("dragging"); tip.hide(); }
+      this.go({ ...drag.from, x: drag.from.x + dx, y: drag.from.y + dy }, false);
+    });
+    const drop = () => { svg.classList.remove("dragging"); setTimeout(() => (drag = null)); };
+    svg.addEventListener("pointerup", drop);
+    svg.addEventListener("pointercancel", drop);
+    svg.addEventListener("pointerleave", () => tip.hide());
+    svg.addEventListener("click", (event) => {
+      if (drag?.moved) return;
+      tip.hide();
+      const thing = thingAt(event);
+      if (!thing) this.select(null);
+      else if (thing instanceof Box) this.press(thing, event.target.classList.contains("handle") || event.target.classList.contains("chevron"));
+      else this.select({ sum: thing });
+    });
+    svg.addEventListener("wheel", (event) => {
+      event.preventDefault();
+      const { left, top } = svg.getBoundingClientRect();
+      if (event.shiftKey) this.go({ ...this.view, x: this.view.x - event.deltaY - event.deltaX }, false);
+      else this.zoom(Math.exp(-Math.max(-80, Math.min(80, event.deltaY)) * (event.ctrlKey ? 0.01 : 0.003)), event.clientX - left, event.clientY - top);
+    }, { passive: false });
+    svg.addEventListener("keydown", (event) => this.key(event));
+    svg.addEventListener("focusin", (event) => { const thing = thingAt(event); if (thing instanceof Box && thing !== this.focus) this.setFocus(thing, false); });
+    document.getElementById("tools").addEventListener("click", (event) => this.act(event.target.dataset.do));
+    addEventListener("resize", () => tip.hide());
+  },
+
+  /* A click on a box, or Enter: opens what is closed; an open one is closed by its head. */
+  press(box, onHead) {
+    this.focus = box;
+    if (box.kind === "node") this.select({ node: box.nodes[0] });
+    else if (box.isLeaf || (box.isOpen && !onHead)) this.select({ box });
+    else this.toggle(box);
+  },
+
+  key(event) {
+    const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (steps[event.key]) this.step(...steps[event.key]);
+    else if (event.key === "Enter" || event.key === " ") this.press(this.focus, true);
+    else return;
+    event.preventDefault();
+  },
+};
+
+function within(box, outer) {
+  for (let b = box; b; b = b.parent) if (b === outer) return true;
+  return false;
+}

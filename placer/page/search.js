@@ -1,0 +1,93 @@
+/* Finding nodes by name or op. On the map, matches are listed and Enter goes to one; in a table, rows are filtered. */
+
+const FOUND = 40;
+
+const finder = {
+  field: document.getElementById("search"),
+  list: document.getElementById("results"),
+  found: [],
+  at: -1,
+
+  start() {
+    this.field.addEventListener("input", () => this.look());
+    this.field.addEventListener("focus", () => this.look());
+    this.field.addEventListener("blur", () => setTimeout(() => this.close(), 150));
+    this.field.addEventListener("keydown", (event) => this.key(event));
+    this.list.addEventListener("pointerdown", (event) => {
+      const row = event.target.closest("[role=option]");
+      event.preventDefault(); // the field keeps the focus until the choice is made
+      if (row) this.choose(Number(row.dataset.at));
+    });
+  },
+
+  look() {
+    const wanted = this.field.value.trim().toLowerCase();
+    if (!document.getElementById("view-map").hidden) this.fill(wanted);
+    else tableView.filter(this.field.value);
+  },
+
+  fill(wanted) {
+    if (!wanted) { this.close(); return; }
+    const { best, count } = search(wanted);
+    this.found = best;
+    this.at = best.length ? 0 : -1;
+    const rows = best.map((i, at) => h("div", { role: "option", id: "found-" + at, "data-at": at, "aria-selected": String(at === this.at) },
+      h("span", { class: "name" }, marked(plan.names[i], wanted)), h("span", { class: "faint" }, plan.ops[plan.op[i]][0] + " · " + deviceText(plan.device[i]))));
+    this.list.replaceChildren(...rows, h("p", { class: "faint" }, count ? (count > best.length ? "best " + best.length + " of " : "") + countText(count, "node") : "No node has “" + wanted + "” in its name or op"));
+    this.list.hidden = false;
+    this.field.setAttribute("aria-expanded", "true");
+    this.mark();
+  },
+
+  mark() {
+    [...this.list.querySelectorAll("[role=option]")].forEach((row, at) => {
+      row.setAttribute("aria-selected", String(at === this.at));
+      if (at === this.at) row.scrollIntoView({ block: "nearest" });
+    });
+    this.field.setAttribute("aria-activedescendant", this.at < 0 ? "" : "found-" + this.at);
+  },
+
+  key(event) {
+    if (event.key === "Escape") { this.close(); if (this.field.value) { this.field.value = ""; this.look(); } else this.field.blur(); event.stopPropagation(); }
+    else if (this.list.hidden) return;
+    else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+      this.at = Math.max(0, Math.min(this.found.length - 1, this.at + (event.key === "ArrowDown" ? 1 : -1)));
+      this.mark();
+      event.preventDefault();
+    } else if (event.key === "Enter" && this.at >= 0) this.choose(this.at);
+  },
+
+  choose(at) {
+    const node = this.found[at];
+    this.close();
+    this.field.blur();
+    goTo(node);
+    map.focus?.element?.focus({ preventScroll: true });
+  },
+
+  close() {
+    this.list.hidden = true;
+    this.field.setAttribute("aria-expanded", "false");
+  },
+};
+
+/* The best matches and how many there are: whole names first, then beginnings, then the shortest names; ops last. */
+function search(wanted) {
+  const lower = (plan.lowerNames ||= plan.names.map((name) => name.toLowerCase()));
+  const ops = plan.ops.map(([op]) => op.toLowerCase().includes(wanted));
+  const ranks = [];
+  for (let i = 0; i < plan.count; i++) {
+    const at = lower[i].indexOf(wanted);
+    if (at < 0 && !ops[plan.op[i]]) continue;
+    const own = lower[i].lastIndexOf("/") + 1;
+    const rank = at < 0 ? 5 : lower[i] === wanted ? 0 : lower[i].slice(own) === wanted ? 1 : at === own || at === 0 ? 2 : lower[i].indexOf(wanted, own) >= 0 ? 3 : 4;
+    ranks.push([rank, plan.runs[i] ? 0 : 1, lower[i].length, i]);
+  }
+  ranks.sort((a, b) => a[0] - b[0] || a[1] - b[1] || a[2] - b[2] || a[3] - b[3]);
+  return { best: ranks.slice(0, FOUND).map((r) => r[3]), count: ranks.length };
+}
+
+function marked(name, wanted) {
+  const at = name.toLowerCase().lastIndexOf(wanted);
+  return at < 0 ? [name] : [name.slice(0, at), h("mark", {}, name.slice(at, at + wanted.length)), name.slice(at + wanted.length)];
+}
