@@ -23,10 +23,8 @@ from typing import TYPE_CHECKING, Any
 from . import bitwise, errors, initializers, linalg, math, nn, random, train
 from .graph.build import (
     constant,
-    placeholder,
-)
-from .graph.build import (
     convert as convert_to_tensor,
+    placeholder,
 )
 from .graph.control_flow import (
     case,
@@ -40,27 +38,25 @@ from .graph.dtypes import (
     DType,
     as_dtype,
     bfloat16,
-    complex64,
+    bool_ as bool,
     complex128,
+    complex64,
     double,
     float16,
     float32,
     float64,
     half,
-    int8,
     int16,
     int32,
     int64,
+    int8,
     resource,
     string,
-    uint8,
     uint16,
     uint32,
     uint64,
+    uint8,
     variant,
-)
-from .graph.dtypes import (
-    bool_ as bool,
 )
 from .graph.gradients import (
     gradients,
@@ -100,8 +96,6 @@ from .graph.initializers import (
 )
 from .graph.node import (
     Node as Operation,
-)
-from .graph.node import (
     Tensor,
 )
 from .graph.ops.activations import (
@@ -109,19 +103,21 @@ from .graph.ops.activations import (
 )
 from .graph.ops.arithmetic import (
     absolute as abs,
-)
-from .graph.ops.arithmetic import (
     add,
+    add_n as accumulate_n,
     add_n,
     div,
     div_no_nan,
     divide,
     floordiv,
     floormod,
+    floormod as mod,
     maximum,
     minimum,
     multiply,
     negative,
+    power as pow,
+    real_divide as realdiv,
     reciprocal,
     rsqrt,
     scalar_mul,
@@ -134,14 +130,14 @@ from .graph.ops.arithmetic import (
     truncatediv,
     truncatemod,
 )
-from .graph.ops.arithmetic import (
-    floormod as mod,
+from .graph.ops.arranging import (
+    meshgrid,
+    repeat,
+    roll,
+    sequence_mask,
 )
-from .graph.ops.arithmetic import (
-    power as pow,
-)
-from .graph.ops.arithmetic import (
-    real_divide as realdiv,
+from .graph.ops.broadcasting import (
+    broadcast_dynamic_shape,
 )
 from .graph.ops.cast import (
     cast,
@@ -171,6 +167,7 @@ from .graph.ops.compare import (
 from .graph.ops.creation import (
     eye,
     fill,
+    linspace as lin_space,
     linspace,
     ones,
     ones_like,
@@ -178,13 +175,16 @@ from .graph.ops.creation import (
     zeros,
     zeros_like,
 )
-from .graph.ops.creation import (
-    linspace as lin_space,
+from .graph.ops.decompositions import (
+    qr,
 )
 from .graph.ops.diagonal import (
     diag,
     diag_part,
     matrix_band_part,
+    matrix_diag,
+    matrix_diag_part,
+    matrix_set_diag,
     trace,
 )
 from .graph.ops.einsum import (
@@ -253,6 +253,7 @@ from .graph.ops.partitions import (
     boolean_mask,
     dynamic_partition,
     dynamic_stitch,
+    parallel_dynamic_stitch,
     unique,
     unique_with_counts,
 )
@@ -261,6 +262,7 @@ from .graph.ops.passing import (
     Print,
     group,
     identity,
+    identity_n,
     no_op,
     placeholder_with_default,
     stop_gradient,
@@ -272,7 +274,9 @@ from .graph.ops.python_function import (
     py_function,
 )
 from .graph.ops.random import (
+    get_seed,
     multinomial,
+    random_crop,
     random_normal,
     random_shuffle,
     random_uniform,
@@ -288,10 +292,17 @@ from .graph.ops.reduce import (
     reduce_sum,
 )
 from .graph.ops.scan import (
+    argmax as arg_max,
     argmax,
+    argmin as arg_min,
     argmin,
     cumprod,
     cumsum,
+)
+from .graph.ops.scatter_nd_state import (
+    scatter_nd_add,
+    scatter_nd_sub,
+    scatter_nd_update,
 )
 from .graph.ops.scatter_state import (
     scatter_add,
@@ -304,11 +315,14 @@ from .graph.ops.scatter_state import (
 )
 from .graph.ops.scattering import (
     scatter_nd,
+    tensor_scatter_nd_add as tensor_scatter_add,
     tensor_scatter_nd_add,
     tensor_scatter_nd_max,
     tensor_scatter_nd_min,
     tensor_scatter_nd_sub,
+    tensor_scatter_nd_sub as tensor_scatter_sub,
     tensor_scatter_nd_update,
+    tensor_scatter_nd_update as tensor_scatter_update,
 )
 from .graph.ops.segments import (
     segment_max,
@@ -340,6 +354,14 @@ from .graph.ops.slicing import (
     slice,
     strided_slice,
 )
+from .graph.ops.solving import (
+    cholesky,
+    cholesky_solve,
+    matrix_determinant,
+    matrix_inverse,
+    matrix_solve,
+    matrix_triangular_solve,
+)
 from .graph.ops.sorting import (
     argsort,
     searchsorted,
@@ -361,10 +383,13 @@ from .graph.ops.statistics import (
     reduce_std,
     reduce_variance,
 )
-from .graph.serialize import (
-    load as load_graph,
+from .graph.partitioners import (
+    fixed_size_partitioner,
+    min_max_variable_partitioner,
+    variable_axis_size_partitioner,
 )
 from .graph.serialize import (
+    load as load_graph,
     save as save_graph,
 )
 from .graph.shape import (
@@ -374,6 +399,7 @@ from .graph.shape import (
 from .graph.variable_scope import (
     AUTO_REUSE,
     VariableScope,
+    create_partitioned_variables,
     get_local_variable,
     get_variable,
     get_variable_scope,
@@ -458,12 +484,15 @@ __all__ = [
     "Variable",
     "VariableScope",
     "abs",
+    "accumulate_n",
     "acos",
     "acosh",
     "add",
     "add_n",
     "add_to_collection",
     "all_variables",
+    "arg_max",
+    "arg_min",
     "argmax",
     "argmin",
     "argsort",
@@ -481,11 +510,14 @@ __all__ = [
     "bitwise",
     "bool",
     "boolean_mask",
+    "broadcast_dynamic_shape",
     "broadcast_static_shape",
     "broadcast_to",
     "case",
     "cast",
     "ceil",
+    "cholesky",
+    "cholesky_solve",
     "clip_by_global_norm",
     "clip_by_norm",
     "clip_by_value",
@@ -503,6 +535,7 @@ __all__ = [
     "cosh",
     "count_nonzero",
     "count_up_to",
+    "create_partitioned_variables",
     "cumprod",
     "cumsum",
     "device",
@@ -528,6 +561,7 @@ __all__ = [
     "expm1",
     "eye",
     "fill",
+    "fixed_size_partitioner",
     "float16",
     "float32",
     "float64",
@@ -541,6 +575,7 @@ __all__ = [
     "get_default_graph",
     "get_default_session",
     "get_local_variable",
+    "get_seed",
     "get_variable",
     "get_variable_scope",
     "global_norm",
@@ -554,6 +589,7 @@ __all__ = [
     "group",
     "half",
     "identity",
+    "identity_n",
     "initialize_all_variables",
     "initialize_local_variables",
     "initialize_variables",
@@ -586,9 +622,18 @@ __all__ = [
     "math",
     "matmul",
     "matrix_band_part",
+    "matrix_determinant",
+    "matrix_diag",
+    "matrix_diag_part",
+    "matrix_inverse",
+    "matrix_set_diag",
+    "matrix_solve",
     "matrix_transpose",
+    "matrix_triangular_solve",
     "maximum",
     "merge_device",
+    "meshgrid",
+    "min_max_variable_partitioner",
     "minimum",
     "mod",
     "model_variables",
@@ -610,6 +655,7 @@ __all__ = [
     "ones_like",
     "orthogonal_initializer",
     "pad",
+    "parallel_dynamic_stitch",
     "place",
     "placeholder",
     "placeholder_with_default",
@@ -617,7 +663,9 @@ __all__ = [
     "pow",
     "py_func",
     "py_function",
+    "qr",
     "random",
+    "random_crop",
     "random_normal",
     "random_normal_initializer",
     "random_shuffle",
@@ -638,12 +686,14 @@ __all__ = [
     "reduce_std",
     "reduce_sum",
     "reduce_variance",
+    "repeat",
     "report_uninitialized_variables",
     "reset_default_graph",
     "reshape",
     "resource",
     "reverse",
     "rint",
+    "roll",
     "round",
     "rsqrt",
     "saturate_cast",
@@ -655,6 +705,9 @@ __all__ = [
     "scatter_min",
     "scatter_mul",
     "scatter_nd",
+    "scatter_nd_add",
+    "scatter_nd_sub",
+    "scatter_nd_update",
     "scatter_sub",
     "scatter_update",
     "searchsorted",
@@ -663,6 +716,7 @@ __all__ = [
     "segment_min",
     "segment_prod",
     "segment_sum",
+    "sequence_mask",
     "set_random_seed",
     "shape",
     "shape_n",
@@ -685,11 +739,14 @@ __all__ = [
     "subtract",
     "tan",
     "tanh",
+    "tensor_scatter_add",
     "tensor_scatter_nd_add",
     "tensor_scatter_nd_max",
     "tensor_scatter_nd_min",
     "tensor_scatter_nd_sub",
     "tensor_scatter_nd_update",
+    "tensor_scatter_sub",
+    "tensor_scatter_update",
     "tensordot",
     "tile",
     "to_bfloat16",
@@ -720,6 +777,7 @@ __all__ = [
     "unsorted_segment_prod",
     "unsorted_segment_sum",
     "unstack",
+    "variable_axis_size_partitioner",
     "variable_op_scope",
     "variable_scope",
     "variables_initializer",

@@ -6,12 +6,16 @@ from .graph.ops.clip import (
 from .graph.ops.creation import (
     eye,
 )
+from .graph.ops.decompositions import (
+    qr,
+)
 from .graph.ops.diagonal import (
     diag as tensor_diag,
     diag_part as tensor_diag_part,
     matrix_band_part as band_part,
     matrix_diag as diag,
     matrix_diag_part as diag_part,
+    matrix_set_diag as set_diag,
     trace,
 )
 from .graph.ops.einsum import (
@@ -21,9 +25,18 @@ from .graph.ops.einsum import (
 from .graph.ops.linalg import (
     matmul,
     matrix_transpose,
+    matvec,
 )
 from .graph.ops.normalization import (
     l2_normalize,
+)
+from .graph.ops.solving import (
+    cholesky,
+    cholesky_solve,
+    matrix_determinant as det,
+    matrix_inverse as inv,
+    matrix_solve as solve,
+    matrix_triangular_solve as triangular_solve,
 )
 from .graph.ops.statistics import (
     norm,
@@ -31,17 +44,26 @@ from .graph.ops.statistics import (
 
 __all__ = [
     "band_part",
+    "cholesky",
+    "cholesky_solve",
+    "det",
     "diag",
     "diag_part",
     "einsum",
     "eye",
     "global_norm",
+    "inv",
     "l2_normalize",
     "matmul",
     "matrix_transpose",
+    "matvec",
     "norm",
+    "qr",
+    "set_diag",
+    "solve",
     "tensor_diag",
     "tensor_diag_part",
     "tensordot",
     "trace",
+    "triangular_solve",
 ]
