@@ -117,7 +117,7 @@ class RunOptions:
 
     Attributes:
         timeout_in_ms: limit for the step; 0: the session's.
-        trace_level: how much to record (NO_TRACE or FULL_TRACE).
+        trace_level: how much to record. Only NO_TRACE is there yet; another level is refused when the step is run.
         output_partition_graphs: put the step's partitions into the `RunMetadata`.
     """
 
@@ -136,7 +136,7 @@ class RunMetadata:
     """What one step tells about itself.
 
     Attributes:
-        partition_graphs: device -> text of its program, when `output_partition_graphs` was set.
+        partition_graphs: device -> its partition (`Plan.partitions`), when `output_partition_graphs` was set.
     """
 
-    partition_graphs: dict[str, str] = field(default_factory=dict)
+    partition_graphs: dict[str, Any] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..graph.errors import AbortedError, CancelledError, NotFoundError, OpError
+from ..graph.errors import AbortedError, CancelledError, NotFoundError, OpError, UnimplementedError
 from ..graph.graph import Graph, default_session, get_default_graph
 from ..graph.node import Tensor
 from ..placer.cluster import DeviceInfo
@@ -143,6 +143,8 @@ class Session:
         wanted = self._parse(fetches)
         feeds = parse_feeds(self._graph, feed_dict)
         values = self._run(wanted, feeds, options)
+        if run_metadata is not None and options is not None and options.output_partition_graphs and self.last_plan is not None:
+            run_metadata.partition_graphs = dict(self.last_plan.partitions)
         return wanted.rebuild(values)
 
     # --- plans -----------------------------------------------------------------------------------------------------
@@ -204,7 +206,7 @@ class Session:
         wanted = self._parse(fetches)
         fed = [self._fed_tensor(key) for key in feed_list or ()]
 
-        def call(*values: Any, options: RunOptions | None = None, run_metadata: RunMetadata | None = None) -> Any:
+        def call(*values: Any, options: RunOptions | None = None) -> Any:
             if len(values) != len(fed):
                 raise ValueError(f"Expected {len(fed)} values ({', '.join(t.name for t in fed)}), got {len(values)}")
             self._check_open()
@@ -234,6 +236,8 @@ class Session:
         # A fetched tensor that is fed never leaves this process.
         fetched = tuple(n for n in wanted.tensors if n not in feeds) if feeds else wanted.tensors
         values: dict[str, Any] = {n: feeds[n] for n in wanted.tensors if n in feeds}
+        if options is not None and options.trace_level != RunOptions.NO_TRACE:
+            raise UnimplementedError(None, None, "Steps cannot be traced yet: run with trace_level=RunOptions.NO_TRACE")
         if fetched or wanted.targets:
             timeout = options.timeout_in_ms / 1e3 if options is not None and options.timeout_in_ms else None
             key = (fetched, wanted.targets, tuple(feeds))

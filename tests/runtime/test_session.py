@@ -286,3 +286,17 @@ def test_large_tensors_travel_between_tasks(cluster: tf.LocalCluster) -> None:
 def test_the_session_s_graph_can_be_taken_as_bytes(session: tf.Session) -> None:
     tf.constant(1.0)
     assert isinstance(session.graph_def, bytes) and session.graph is tf.get_default_graph()
+
+
+def test_run_metadata_gets_the_partitions_that_ran(session: tf.Session) -> None:
+    x = tf.constant(1.0) + 1.0
+    metadata = tf.RunMetadata()
+    session.run(x, options=tf.RunOptions(output_partition_graphs=True), run_metadata=metadata)
+    ((device, part),) = metadata.partition_graphs.items()
+    assert device.endswith("/device:CPU:0") and x.op.name in str(part)
+
+
+def test_a_trace_that_cannot_be_had_is_refused(session: tf.Session) -> None:
+    x = tf.constant(1.0)
+    with pytest.raises(tf.errors.UnimplementedError, match="trace"):
+        session.run(x, options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE))
