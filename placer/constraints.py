@@ -207,6 +207,14 @@ class Constraints:
                 )
         return Candidates((), "")
 
+    def if_soft(self, a: Constraint, b: Constraint | None = None) -> Candidates | None:
+        """What soft placement would admit for one constraint, or two together; None when they stay apart."""
+        soft = Constraints(self.cluster, True)
+        try:
+            return soft._find_candidates(a if b is None else soft._merge(a, b))
+        except ConflictError:
+            return None
+
     def _admitted(self, spec: DeviceFields, c: Constraint) -> tuple[int, ...]:
         found = [
             i for i, d in enumerate(self.cluster.devices)
