@@ -43,7 +43,9 @@ class Box {
     if (this.kind === "node") return plan.names[this.nodes[0]];
     if (this.kind === "scope") return longer(this.nodes, this.start).slice(0, this.start);
     if (this.kind === "device") return plan.devices[this.device].name;
-    return (this.parent.kind === "device" ? "" : this.parent.path) + this.label;
+    let scope = this.parent;
+    while (scope.kind === "series") scope = scope.parent;
+    return (scope.kind === "device" ? "" : scope.path) + this.label;
   }
 
   holds(node) {
