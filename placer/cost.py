@@ -6,7 +6,7 @@ Sizes come from static shapes; an unknown size counts as 1, so a sum over unknow
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from ..graph.node import Node
@@ -79,8 +79,24 @@ def state_bytes(node: Node) -> tuple[int, bool]:
     return count * dtype.size, is_static(dims)
 
 
-def traffic(channels: Iterable[Channel]) -> list[Traffic]:
-    """One row for each pair of devices between which something crosses, most bytes first."""
+def repeated(partitions: Iterable[Partition]) -> frozenset[int]:
+    """Numbers of the channels inside loops: what they carry crosses once per iteration."""
+    found: set[int] = set()
+    for p in partitions:
+        depth = 0
+        for kind, what in p.steps:
+            depth += (kind == "loop") - (kind == "end")
+            if depth and isinstance(what, Channel):
+                found.add(what.id)
+    return frozenset(found)
+
+
+def traffic(channels: Iterable[Channel], repeated: Collection[int] = ()) -> list[Traffic]:
+    """One row for each pair of devices between which something crosses, most bytes first.
+
+    Args:
+        repeated: numbers of channels inside loops; they count as one iteration, so a lower bound.
+    """
     links: dict[tuple[str, str], list[Channel]] = {}
     for c in channels:
         links.setdefault((c.source, c.destination), []).append(c)
@@ -90,7 +106,9 @@ def traffic(channels: Iterable[Channel]) -> list[Traffic]:
             tensors=sum(not c.control for c in crossing),
             control=sum(c.control for c in crossing),
             bytes=sum(c.bytes for c in crossing),
-            exact=all(c.control or element_count(c.dims) is not None for c in crossing),
+            exact=all(
+                (c.control or element_count(c.dims) is not None) and c.id not in repeated for c in crossing
+            ),
         )
         for (source, destination), crossing in links.items()
     ]  # fmt: skip

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .cost import traffic
 from .fold import fold
 from .report import ROWS, count_text, short, size_text, table, where
 
@@ -107,11 +106,11 @@ def _run(plan: Plan) -> dict[str, None]:
 
 
 def _link_bytes(plan: Plan) -> dict[str, int]:
-    return {f"{t.source} -> {t.destination}": t.bytes for t in traffic(plan.channels)}
+    return {f"{t.source} -> {t.destination}": t.bytes for t in plan.traffic}
 
 
 def _link_messages(plan: Plan) -> dict[str, int]:
-    return {f"{t.source} -> {t.destination}": t.tensors + t.control for t in traffic(plan.channels)}
+    return {f"{t.source} -> {t.destination}": t.tensors + t.control for t in plan.traffic}
 
 
 def _held(plan: Plan) -> dict[str, int]:

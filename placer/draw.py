@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ..graph.errors import InternalError
 from ..graph.node import Node
-from .cost import Traffic, traffic
+from .cost import Traffic
 from .fold import fold
 from .partition import task_of
 from .report import count_text, short, size_text
@@ -82,7 +82,7 @@ def _dot_edges(plan: Plan) -> Iterator[str]:
 
 
 def _dot_links(plan: Plan) -> Iterator[str]:
-    links = traffic(plan.channels)
+    links = plan.traffic
     for t in links:
         yield (
             f"  {_quoted(t.source)} -> {_quoted(t.destination)} "
@@ -158,7 +158,7 @@ def _own_svg(plan: Plan) -> str:
             y += _GAP
         height = max(height, y)
         x += width + 2 * _PAD + _BETWEEN
-    links = traffic(plan.channels)
+    links = plan.traffic
     for i, t in enumerate(links):
         body += _arrow(at[t.source], at[t.destination], t, _thickness(t, links), i)
     width = max(x - _BETWEEN + (_BETWEEN / 2 if links else 0) + _GAP, 1.0)

@@ -21,12 +21,11 @@ from ..graph.opdef import Cost
 from .check import PlanWarning, check
 from .cluster import Cluster
 from .cluster_input import Devices, Jobs, as_cluster
-from .cost import DeviceLoad, device_loads, work
+from .cost import DeviceLoad, Traffic, device_loads, repeated, traffic, work
 from .diff import PlanDiff, diff
 from .draw import to_dot, to_svg
 from .partition import Channel, Partition, Partitioned, needed, partition
-from .place import Placement, Relaxation
-from .place import place as place_nodes
+from .place import Placement, Relaxation, place as place_nodes
 from .plan_text import read_plan, write_plan
 from .report import render, render_html, short, size_text
 
@@ -90,6 +89,11 @@ class Plan:
         """What each device holds and does: one row for each that runs or holds something, by name."""
         held = ((self.decisions.device_of(n), n) for n in self.decisions)
         return device_loads(self.partitions, held)
+
+    @cached_property
+    def traffic(self) -> list[Traffic]:
+        """What crosses from device to device in one step, most bytes first; loops count as one iteration."""
+        return traffic(self.channels, repeated(self.partitions.values()))
 
     def explain(self, name: str | Node | Tensor) -> str:
         """Why a node is where it is, and where its values go. KeyError when there is no such node.

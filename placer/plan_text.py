@@ -11,7 +11,10 @@
     [name, op, inputs, control inputs, attrs, request, colocation, container, line, outputs, block]
     {"placed": [device, rule, demand, group] per node}     -1: not placed; group -1: on its own
     {"channel": {"name": "w/read:0", "source": 0, "destination": 2, ...}}
-    {"partition": 0, "feeds": [...], "fetches": [...], "steps": [node, ..., "s0", "r1"]}
+    {"partition": 0, "feeds": [...], "fetches": [...], "loops": [[name, LoopCond, [Merge, ...]], ...],
+     "steps": [node, ..., "s0", "r1", ...]}                s: send on a channel, r: receive; l, t, e: begin,
+                                                           test and end of a loop of this partition
+    {"guarded": [node, node or "r1", ...]}                 may be dead, with control inputs that may be
     {"end": number of lines before}
 
 Nodes are numbered in order of creation; inputs are node and output in turn. Constants' values are left out: a
@@ -24,11 +27,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -43,7 +46,7 @@ from ..graph.serialize import RecordedBlock
 from ..graph.source import RecordedFile
 from .cluster import Cluster, DeviceInfo, Link
 from .constraints import Note
-from .partition import Channel, Partition, Partitioned, Step
+from .partition import Channel, LoopPart, Partition, Partitioned, Step
 from .place import Placement, Rule
 from .reasons import Demand, Reasons
 
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "dovetail-plan", 1
 _BY_NAME = {t.name: t for base in dtypes.ALL for t in (base, base.ref)}
 _CHANNEL_FIELDS = tuple(f.name for f in fields(Channel) if f.name != "id")
+_MARKS: dict[str, Literal["loop", "test", "end"]] = {"l": "loop", "t": "test", "e": "end"}
 _DEVICE_FIELDS = ("memory_bytes", "emulated", "bandwidth", "flops")
 
 
@@ -144,8 +148,21 @@ def _records(plan: Plan, with_graph: bool) -> Iterator[Any]:
         found["dtype"] = None if channel.dtype is None else channel.dtype.name
         yield {"channel": found}
     for device_name, p in plan.partitions.items():
-        steps = [what.index if isinstance(what, Node) else f"{kind[0]}{what.id}" for kind, what in p.steps]
-        yield {"partition": devices[device_name], "feeds": p.feeds, "fetches": p.fetches, "steps": steps}
+        loops = {what: None for _, what in p.steps if isinstance(what, LoopPart)}
+        at = {part: i for i, part in enumerate(loops)}
+        yield {
+            "partition": devices[device_name], "feeds": p.feeds, "fetches": p.fetches,
+            "loops": [[part.name, part.condition.index, [m.index for m in part.merges]] for part in loops],
+            "steps": [_step(kind, what, at) for kind, what in p.steps],
+        }  # fmt: skip
+    for node, controls in plan.partitioned.guarded.items():
+        yield {"guarded": [node.index, *(c.index if isinstance(c, Node) else f"r{c}" for c in controls)]}
+
+
+def _step(kind: str, what: Node | Channel | LoopPart, loops: Mapping[LoopPart, int]) -> int | str:
+    if isinstance(what, Node):
+        return what.index
+    return f"{kind[0]}{what.id if isinstance(what, Channel) else loops[what]}"
 
 
 def _nodes(nodes: Iterable[Node]) -> Iterator[Any]:
@@ -266,6 +283,7 @@ class _Reader:
         self._placed: list[list[int]] = []
         self._channels: list[Channel] = []
         self._partitions: list[dict[str, Any]] = []
+        self._guarded: list[tuple[int, list[Any]]] = []
 
     def take(self, record: Any) -> None:
         """Check and keep one record."""
@@ -366,6 +384,10 @@ class _Reader:
     def _take_partition(self, record: dict[str, Any]) -> None:
         self._partitions.append(record)
 
+    def _take_guarded(self, record: dict[str, Any]) -> None:
+        node, *controls = record["guarded"]
+        self._guarded.append((self._node_number(node), controls))
+
     def _take_end(self, record: dict[str, Any]) -> None:
         if record["end"] != self._count:
             raise _BadError(f"{self._count} lines came before the end, {record['end']!r} were written")
@@ -374,7 +396,7 @@ class _Reader:
     _TAKE = {
         "device": _take_device, "link": _take_link, "line": _take_line, "block": _take_block,
         "demand": _take_demand, "note": _take_note, "placed": _take_placed, "channel": _take_channel,
-        "partition": _take_partition, "end": _take_end,
+        "partition": _take_partition, "guarded": _take_guarded, "end": _take_end,
     }  # fmt: skip
 
     def _device(self, number: Any) -> str:
@@ -462,20 +484,37 @@ class _Reader:
         partitions = {}
         for record in self._partitions:
             device = self._device(record["partition"])
-            steps = tuple(self._step(s, nodes) for s in record["steps"])
+            loops = [self._loop(part, nodes) for part in record["loops"]]
+            steps = tuple(self._step(s, nodes, loops) for s in record["steps"])
             feeds, fetches = (tuple(map(_str, record[k])) for k in ("feeds", "fetches"))
             partitions[device] = Partition(device, steps, feeds, fetches)
-        return Partitioned(partitions, channels, values)
+        guarded = {
+            nodes[node]: tuple(
+                nodes[_int(c, len(nodes))] if isinstance(c, int) else self._channel(c).id for c in controls
+            )
+            for node, controls in self._guarded
+        }
+        return Partitioned(partitions, channels, values, guarded)
 
-    def _step(self, step: Any, nodes: Sequence[Node]) -> Step:
+    def _loop(self, part: Any, nodes: Sequence[Node]) -> LoopPart:
+        name, condition, merges = part
+        found = [nodes[_int(i, len(nodes))] for i in (condition, *merges)]
+        return LoopPart(_str(name), found[0], tuple(found[1:]))
+
+    def _step(self, step: Any, nodes: Sequence[Node], loops: Sequence[LoopPart]) -> Step:
         if isinstance(step, int):
             return "node", nodes[_int(step, len(nodes))]
-        channel = self._channels[_int(int(_str(step)[1:]), len(self._channels))]
-        if step[0] == "s":
-            return "send", channel
-        if step[0] == "r":
-            return "recv", channel
+        match _str(step)[:1]:
+            case "s":
+                return "send", self._channel(step)
+            case "r":
+                return "recv", self._channel(step)
+            case "l" | "t" | "e" as mark:
+                return _MARKS[mark], loops[_int(int(step[1:]), len(loops))]
         raise _BadError(f"unknown step {step!r}")
+
+    def _channel(self, text: Any) -> Channel:
+        return self._channels[_int(int(_str(text)[1:]), len(self._channels))]
 
 
 def _int(value: Any, limit: int) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from .cost import Traffic, traffic
+from .cost import Traffic
 from .fold import fold
 from .partition import task_of
 
@@ -133,7 +133,8 @@ def heading(plan: Plan) -> str:
     """In a line or two: how much runs on how many devices, and what crosses."""
     nodes = sum(len(p.nodes) for p in plan.partitions.values())
     between = [c for c in plan.channels if c.crosses_tasks]
-    size = size_text(sum(c.bytes for c in between), all(t.exact for t in traffic(between)))
+    links = [t for t in plan.traffic if task_of(t.source) != task_of(t.destination)]
+    size = size_text(sum(c.bytes for c in between), all(t.exact for t in links))
     tasks = len({task_of(d) for d in plan.partitions})
     text = (
         f"Plan: {count_text(nodes, 'node')} on {count_text(len(plan.partitions), 'device')} of "
@@ -164,7 +165,7 @@ def devices_table(plan: Plan) -> Table:
 
 def links_table(plan: Plan) -> Table:
     """A row for each pair of devices between which something crosses; times where links are known."""
-    found = traffic(plan.channels)
+    found = plan.traffic
     times = [link_seconds(t, plan.cluster) for t in found]
     header: tuple[str, ...] = ("link", "tensors", "control", "per step")
     rows: list[tuple[str, ...]] = [

@@ -19,13 +19,17 @@ KINDS = ["const", "placeholder", "add", "add", "add", "two", "no_op", "var", "ch
 
 
 @st.composite
-def placed_graphs(draw, devices=(A0, A1, B0, B1, C0)):
-    """A random graph on random devices, with variables and late control edges, and what one step asks for."""
+def placed_graphs(draw, devices=(A0, A1, B0, B1, C0), flow=False):
+    """A random graph on random devices, with variables and late control edges, and what one step asks for.
+
+    With `flow`, it has loops and branches whose bodies are on devices of their own.
+    """
+    kinds = [*KINDS, "loop", "branch"] if flow else KINDS
     with dt.Graph().as_default() as g:
         tensors, nodes, variables = [], [], []
         for i in range(draw(st.integers(1, 24))):
             with g.device(draw(st.sampled_from(devices))):
-                kind = draw(st.sampled_from(KINDS))
+                kind = draw(st.sampled_from(kinds))
                 before = draw(st.lists(st.sampled_from(nodes), max_size=2)) if nodes else []
                 with g.control_dependencies(before):
                     if kind == "placeholder":
@@ -40,16 +44,16 @@ def placed_graphs(draw, devices=(A0, A1, B0, B1, C0)):
                         made = dt.assign_add(v, draw(st.sampled_from(tensors)), name=f"u{i}").op
                     elif kind == "raw" and variables:
                         made = g.create("Identity", [draw(st.sampled_from(variables)).handle], {}, f"r{i}")
+                    elif kind in ("loop", "branch") and tensors:
+                        made = _steered(kind, draw(st.sampled_from(tensors)), draw(st.sampled_from(devices))).op
                     elif kind == "two" and tensors:
                         made = g.create("PartitionTwo", [draw(st.sampled_from(tensors))], {}, f"t{i}")
                     elif kind == "add" and tensors:
-                        made = dt.add(
-                            draw(st.sampled_from(tensors)), draw(st.sampled_from(tensors)), name=f"a{i}"
-                        ).op
+                        made = dt.add(draw(st.sampled_from(tensors)), draw(st.sampled_from(tensors)), name=f"a{i}").op
                     else:
                         made = dt.constant(np.ones(2, "float32"), name=f"c{i}").op
             nodes.append(made)
-            tensors += [t for t in made.outputs if not t.dtype.is_ref]
+            tensors += [t for t in made.outputs if t.dtype is dt.float32]
         for _ in range(draw(st.integers(0, 2))):
             late, early = draw(st.sampled_from(nodes)), draw(st.sampled_from(nodes))
             try:
@@ -60,3 +64,15 @@ def placed_graphs(draw, devices=(A0, A1, B0, B1, C0)):
         targets = draw(st.lists(st.sampled_from(nodes), max_size=3))
         feeds = draw(st.lists(st.sampled_from(tensors), max_size=3, unique_by=id)) if tensors else []
     return g, fetches, targets, feeds
+
+
+def _steered(kind, x, device):
+    """A loop that doubles `x` on another device until it is large, or a branch that does so once."""
+
+    def double(t):
+        with dt.device(device):
+            return t * 2.0
+
+    if kind == "loop":
+        return dt.while_loop(lambda t: dt.reduce_sum(t) < 9.0, double, [x])
+    return dt.cond(dt.reduce_sum(x) < 9.0, lambda: double(x), lambda: x)

@@ -3,8 +3,7 @@
 import pickle
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from dovetail.graph.device import DeviceName, parse_strict
 from dovetail.graph.errors import InvalidArgumentError
