@@ -91,7 +91,7 @@ class DType:
         if self.is_integer:
             return np.iinfo(self.np)
         if self.is_floating:
-            return ml_dtypes.finfo(self.np)
+            return ml_dtypes.finfo(self.np)  # type: ignore[no-untyped-call]
         raise TypeError(f"{self.name} has no smallest or largest value")
 
     def is_compatible_with(self, other: Any) -> bool:

@@ -11,6 +11,7 @@ import linecache
 import os
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import CodeType
 from typing import TypeAlias
 
@@ -53,12 +54,11 @@ UNKNOWN: Origin = ("", 0)
 
 
 def _own_folders() -> tuple[str, ...]:
-    here = os.path.dirname(os.path.abspath(__file__))
-    parent = os.path.dirname(here)
-    if os.path.basename(parent) == "dovetail":  # installed: everything lies under dovetail/
-        return (parent + os.sep,)
+    parent = Path(__file__).absolute().parent.parent  # not resolved: code objects name files as they were found
+    if parent.name == "dovetail":  # installed: everything lies under dovetail/
+        return (f"{parent}{os.sep}",)
     names = ("graph", "placer", "codegen", "runtime", "dovetail")  # a checkout: the five folders lie side by side
-    return tuple(os.path.join(parent, name) + os.sep for name in names)
+    return tuple(f"{parent / name}{os.sep}" for name in names)
 
 
 _OWN = _own_folders()
