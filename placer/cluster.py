@@ -205,9 +205,9 @@ class Link:
     latency: float | None = None
     bandwidth: float | None = None
 
-    def seconds(self, count: int, messages: int = 1) -> float:
-        """Time for so many bytes in so many messages one after the other; what is unknown counts as none."""
-        return (self.latency or 0.0) * messages + (count / self.bandwidth if self.bandwidth else 0.0)
+    def seconds(self, count: int) -> float:
+        """Time until so many bytes have arrived that are sent without a pause; what is unknown counts as none."""
+        return (self.latency or 0.0) + (count / self.bandwidth if self.bandwidth else 0.0)
 
 
 @dataclass(frozen=True)  # no slots: the cached look-up tables live in the instance

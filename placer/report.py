@@ -95,15 +95,17 @@ def count_text(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], rest: str = "") -> str:
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], rest: str = "", limit: int | None = ROWS
+) -> str:
     """Columns of text: words to the left, numbers to the right; '' when there are no rows.
 
-    A long list is cut, and the rest counted (or told by `rest`). Texts that are too long lose their middle,
+    A list of more than `limit` rows is cut, and the rest counted (or told by `rest`). Texts that are too long lose their middle,
     the widest first, until the table fits.
     """
     if not rows:
         return ""
-    shown = [list(r) for r in rows[:ROWS]]
+    shown = [list(r) for r in rows[:limit]]
     numeric = [all(r[i][:1].isdigit() or not r[i] for r in shown) for i in range(len(header))]
     widths = [max(len(r[i]) for r in [header, *shown]) for i in range(len(header))]
     while sum(widths) + 2 * (len(widths) - 1) > WIDTH:
@@ -184,10 +186,10 @@ def links_table(plan: Plan) -> Table:
 
 
 def link_seconds(crossing: Traffic, cluster: Cluster) -> float | None:
-    """Time that a step's traffic takes on a link, message after message; None when the link is not known."""
+    """Time that a step's traffic takes on a link when nothing waits; None when the link is not known."""
     source, destination = task_of(crossing.source), task_of(crossing.destination)
     link = cluster.link(source, destination) if source != destination else None
-    return None if link is None else link.seconds(crossing.bytes, crossing.tensors + crossing.control)
+    return None if link is None else link.seconds(crossing.bytes)
 
 
 def scopes_table(plan: Plan) -> tuple[tuple[str, ...], list[tuple[str, ...]], str]:

@@ -43,7 +43,7 @@ def test_a_file(file):
     assert found.link(ps, w0) == found.link(w0, ps) == found.links[0]
     assert found.link(ps, w1) == Link("/job:worker", "/job:ps", None, 1e9)
     assert found.link(w0, w1) is None
-    assert found.links[0].seconds(125 * 10**8, 2) == pytest.approx(1.0 + 40e-6)
+    assert found.links[0].seconds(125 * 10**8) == pytest.approx(1.0 + 20e-6)
 
 
 def test_a_file_is_a_cluster(file):

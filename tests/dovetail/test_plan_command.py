@@ -1,0 +1,193 @@
+"""`dovetail plan` and `dovetail devices --cluster`: what they print, write and exit with."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import dovetail as tf
+from dovetail.cli import app
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = """
+import dovetail as tf
+
+def graph_and_fetches():
+    with tf.Graph().as_default() as g:
+        with tf.device("/job:ps/task:1"):
+            v = tf.Variable([1.0, 2.0], name="v")
+        y = tf.negative(v, name="y")
+    return g, [y]
+
+def default_graph():
+    with tf.device("/job:ps/task:0"):
+        return {"y": tf.negative(1.0, name="y"), "more": [tf.no_op("n")]}
+
+def only_graph():
+    return graph_and_fetches()[0]
+
+def nothing():
+    default_graph()
+
+def lost():
+    tf.negative(1.0)
+    with tf.device("/job:moon"):
+        tf.negative(1.0, name="lost")
+
+def broken():
+    raise ZeroDivisionError("in the program")
+
+number = 3
+"""
+CLUSTER = "jobs: {ps: 2, worker: 1}\ndevices: {worker: [cpu:0, {name: gpu:0, memory: 8 GiB, flops: 1e12}]}\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "train_it.py").write_text(PROGRAM)
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "train_it", raising=False)
+    return tmp_path
+
+
+def plan(program: str, *arguments: str, cluster: str = "cluster.yaml") -> Result:
+    given = ["--cluster", cluster] if cluster else []
+    return CliRunner().invoke(app, ["plan", program, *given, *arguments], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("program", ["train_it.py:graph_and_fetches", "train_it:graph_and_fetches"])
+def test_a_file_and_a_module(folder: Path, program: str) -> None:
+    result = plan(program)
+    assert result.exit_code == 0 and result.stderr == ""
+    assert result.output.startswith(
+        "Plan: 3 nodes on 2 devices of 2 tasks; 1 channel, 1 of them between tasks (8 B per step)"
+    )
+    assert "/job:ps/task:1/CPU:0 -> /job:worker/task:0/GPU:0" in result.output
+    assert "warning: idle: /job:ps/task:0 does nothing" in result.output
+    assert max(map(len, result.output.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("function", "nodes"), [("default_graph", 3), ("only_graph", 5), ("nothing", 3), ("graph_and_fetches", 3)]
+)
+def test_what_a_function_may_return(folder: Path, function: str, nodes: int) -> None:
+    assert plan(f"train_it.py:{function}").output.startswith(f"Plan: {nodes} nodes")
+
+
+def test_a_saved_graph(folder: Path) -> None:
+    with tf.Graph().as_default() as g, tf.device("/job:ps/task:0"):
+        tf.constant(1.0, name="c")
+    tf.save_graph(g, folder / "graph.dtg")
+    assert plan("graph.dtg").output.startswith("Plan: 1 node on 1 device")
+
+
+def test_other_fetches_and_another_master(folder: Path) -> None:
+    result = plan("train_it.py:graph_and_fetches", "--fetch", "v/Assign", "--master", "/job:ps/task:0")
+    assert result.exit_code == 0 and "v/Assign" in result.output and "GPU" not in result.output.split("warning")[0]
+
+
+def test_explain(folder: Path) -> None:
+    result = plan("train_it.py:graph_and_fetches", "--explain", "v", "--explain", "y:0")
+    assert result.exit_code == 0 and result.output.startswith("v -> /job:ps/replica:0/task:1/device:CPU:0")
+    assert "inside device block '/job:ps/task:1' at" in result.output and "train_it.py:7" in result.output
+    assert "\n\ny -> /job:worker" in result.output and "Plan:" not in result.output
+
+
+def test_saving_and_comparing(folder: Path) -> None:
+    program = "train_it.py:graph_and_fetches"
+    assert plan(program, "--save", "a.plan").exit_code == 0
+    same = plan(program, "--diff", "a.plan")
+    assert (same.exit_code, same.output) == (0, "no differences\n")
+    moved = plan(program, "--diff", "a.plan", "--master", "/job:ps/task:0")
+    assert moved.exit_code == 3 and "Moved: 1 node" in moved.output
+    assert "/job:worker/task:0/GPU:0 -> /job:ps/task:0/CPU:0" in moved.output
+
+
+def test_pages_and_pictures(folder: Path) -> None:
+    assert plan("train_it.py:graph_and_fetches", "--html", "a.html", "--svg", "a.svg").exit_code == 0
+    assert (folder / "a.html").read_text().lstrip().lower().startswith("<!doctype html")
+    assert (folder / "a.svg").read_text().startswith("<svg")
+    result = plan("train_it.py:graph_and_fetches", "--save", "no/such/folder/a.plan")
+    assert result.exit_code == 2 and "No such file or directory" in result.stderr
+
+
+def test_what_cannot_be_placed_exits_with_1(folder: Path) -> None:
+    result = plan("train_it.py:lost")
+    assert result.exit_code == 1 and result.output.count("Plan:") == 0
+    assert "error: Cannot assign a device for operation lost" in result.stderr
+    assert "What would work:" in result.stderr and "train_it.py:" in result.stderr
+
+
+def test_soft_placement(folder: Path) -> None:
+    code = "import dovetail as tf\ndef f():\n    with tf.device('/job:ps/gpu:0'):\n        tf.negative(1.0, name='y')\n"
+    (folder / "soft_program.py").write_text(code)
+    assert plan("soft_program.py:f").exit_code == 1
+    result = plan("soft_program.py:f", "--soft")
+    assert result.exit_code == 0 and "Not as requested: 2 nodes" in result.output
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "said"),
+    [
+        ("train_it.py", [], "'train_it.py' names no program"),
+        ("nowhere.py:f", [], "There is no file nowhere.py"),
+        ("nowhere:f", [], "There is no module 'nowhere'"),
+        ("train_it.py:f", [], "train_it.py has no function 'f'"),
+        ("train_it.py:number", [], "train_it.py has no function 'number'"),
+        ("nowhere.dtg", [], "names no program"),
+        ("cluster.yaml", [], "Malformed graph data"),
+        (
+            "train_it.py:nothing",
+            ["--fetch", "what"],
+            "The name 'what' refers to an Operation which is not in the graph",
+        ),
+        ("train_it.py:nothing", ["--explain", "what:9"], "what:9"),
+        ("train_it.py:nothing", ["--diff", "nowhere.plan"], "nowhere.plan"),
+        ("train_it.py:nothing", ["--diff", "cluster.yaml"], "Malformed plan"),
+        ("train_it.py:nothing", ["--master", "/job:moon"], "The master '/job:moon' is no task"),
+    ],
+)
+def test_mistakes_exit_with_2(folder: Path, program: str, arguments: list[str], said: str) -> None:
+    result = plan(program, *arguments)
+    assert result.exit_code == 2 and said in result.stderr and "Traceback" not in result.stderr
+    assert result.stderr.startswith("error: ")
+
+
+def test_a_cluster_that_is_not_there(folder: Path) -> None:
+    result = plan("train_it.py:nothing", cluster="nowhere.yaml")
+    assert result.exit_code == 2 and "nowhere.yaml" in result.stderr
+
+
+def test_a_program_that_fails_shows_where(folder: Path) -> None:
+    result = plan("train_it.py:broken")
+    assert result.exit_code == 2 and "ZeroDivisionError: in the program" in result.stderr
+    assert "train_it.py" in result.stderr
+
+
+def test_this_machine_and_a_server(folder: Path) -> None:
+    assert plan("train_it.py:lost", cluster="").exit_code == 1
+    with tf.train.Server({"ps": ["localhost:0"]}) as server:
+        result = plan("train_it.py:default_graph", cluster=server.target)
+    assert result.exit_code == 0 and "/job:ps/task:0/CPU:0" in result.output
+
+
+def test_as_a_process(folder: Path) -> None:
+    command = [sys.executable, "-m", "dovetail", "plan", "train_it.py:lost", "--cluster", "cluster.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env={"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 1 and done.stdout == ""
+
+
+def test_devices_of_a_file(folder: Path) -> None:
+    lines = CliRunner().invoke(app, ["devices", "--cluster", "cluster.yaml"]).output.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [
+        "/job:worker/replica:0/task:0/device:CPU:0", "/job:worker/replica:0/task:0/device:GPU:0",
+        "/job:ps/replica:0/task:0/device:CPU:0", "/job:ps/replica:0/task:1/device:CPU:0",
+    ]  # fmt: skip
+    assert "8.0 GiB" in lines[2] and "1.0 Tflop/s" in lines[2]
+    (folder / "bad.yaml").write_text("jobs: 3")
+    result = CliRunner().invoke(app, ["devices", "--cluster", "bad.yaml"])
+    assert result.exit_code == 1 and "bad.yaml" in result.stderr
