@@ -1,16 +1,21 @@
 """The interface that every backend has.
 
-A backend turns nodes into kernels for one type of device. Lowering asks it for one kernel per node; it may be handed more at
-a time once kernels are fused.
+A backend turns nodes into kernels for one type of device. Lowering asks it what to fuse, for one kernel per fused group, and for
+one per node that is left.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from ...graph.node import Node
 from ...graph.state import Context
 from ..program import Kernel
+
+if TYPE_CHECKING:
+    from ..fuse import FusedNodes
+    from ..unit import Unit, UnitStep
 
 
 class Backend(Protocol):
@@ -27,3 +32,19 @@ class Backend(Protocol):
         arrays, which the kernel must not change. It must be safe to call from several threads at once.
         """
         ...
+
+    def fuse(self, unit: Unit) -> Sequence[UnitStep | FusedNodes]:
+        """The unit's steps, with those nodes put together that this backend has one kernel for."""
+        ...
+
+    def fused(self, group: FusedNodes) -> Kernel:
+        """A function of `group.inputs` and then `group.shapes` that gives `group.outputs`: one array, or a tuple."""
+        ...
+
+
+class NodeError(Exception):
+    """A node inside a fused kernel failed; its cause says how. Whoever runs the kernel names the node in the error."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.name)
+        self.node = node

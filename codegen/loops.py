@@ -1,0 +1,257 @@
+"""The loop IR: what one fused kernel computes, as values over a space of axes.
+
+A kernel runs over a *space*: a few axes, some of which may be *reduced*. Each value varies over some of the axes and is made
+once for each combination of those; where it varies over fewer axes than its user, it is broadcast. A value is *full* when it
+varies over a reduced axis, else *kept*; reductions lead from full values to kept ones, always over all reduced axes. So a
+softmax over rows is one kernel, and broadcasting, several outputs and several reductions need no concepts of their own:
+
+    loops over d0, reducing d1
+      v0: float32[d0, d1] = load in0
+      v1: float32[d0] = reduce max v0
+      v2: float32[d0, d1] = sub v0 v1
+      v3: float32[d0, d1] = exp v2
+      v4: float32[d0] = reduce sum v3
+      v5: float32[d0, d1] = div v3 v4
+      store out0[d0, d1] = v5
+
+How loops are nested, what is kept between two of them and what is computed again is decided by those who make source text
+from this (`numba_source`). Sizes are not part of it, so one kernel serves every batch size; nor are names, so equal kernels
+of different graphs are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..graph.dtypes import DType, bool_
+
+# Operations on one number, by how many they take. Their meaning is NumPy's.
+UNARY = frozenset(
+    (
+        "neg",
+        "abs",
+        "sign",
+        "floor",
+        "ceil",
+        "round",
+        "trunc",
+        "sqrt",
+        "exp",
+        "expm1",
+        "log",
+        "log1p",
+        "tanh",
+        "erf",
+        "isnan",
+        "isinf",
+        "isfinite",
+        "not",
+        "invert",
+        "cast",
+    )  # fmt: skip
+)
+BINARY = frozenset(
+    (
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "minimum",
+        "maximum",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "eq",
+        "ne",
+        "and",
+        "or",
+        "xor",
+        "bitand",
+        "bitor",
+        "bitxor",
+        "shl",
+        "shr",
+    )  # fmt: skip
+)
+TO_BOOL = frozenset(["lt", "le", "gt", "ge", "eq", "ne", "isnan", "isinf", "isfinite", "not", "and", "or", "xor"])
+REDUCTIONS = frozenset(["sum", "prod", "max", "min", "any", "all"])
+COSTLY = frozenset(["exp", "expm1", "log", "log1p", "tanh", "erf"])
+"""What is kept rather than computed again: each costs about as much as ten additions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One value of a kernel.
+
+    Attributes:
+        op: `load`, `constant`, `count` (how many elements are reduced), `reduce`, `select`, or one of UNARY and BINARY.
+        args: numbers of the values that it is made from.
+        dtype: element type.
+        axes: the axes that it varies over, ascending.
+        data: the input's number for `load`; the number for `constant`; the kind for `reduce`.
+    """
+
+    op: str
+    args: tuple[int, ...]
+    dtype: DType
+    axes: tuple[int, ...]
+    data: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """An output: which value, and the axes that the output has (the value is broadcast over those that it lacks)."""
+
+    value: int
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """One fused kernel.
+
+    Attributes:
+        reduced: for each axis of the space, whether it is reduced.
+        values: in order; each is made from earlier ones.
+        stores: the outputs, in order. Each has all axes, or all kept ones.
+    """
+
+    reduced: tuple[bool, ...]
+    values: tuple[Value, ...]
+    stores: tuple[Store, ...]
+
+    @property
+    def loads(self) -> list[Value]:
+        """The inputs, in order."""
+        return sorted((v for v in self.values if v.op == "load"), key=lambda v: int(v.data))
+
+    @property
+    def kept_axes(self) -> tuple[int, ...]:
+        """The axes that are not reduced."""
+        return tuple(i for i, r in enumerate(self.reduced) if not r)
+
+    @property
+    def reduced_axes(self) -> tuple[int, ...]:
+        """The axes that are reduced."""
+        return tuple(i for i, r in enumerate(self.reduced) if r)
+
+    def is_full(self, number: int) -> bool:
+        """Whether a value varies over a reduced axis, or there is none and it varies with the space."""
+        return any(self.reduced[a] for a in self.values[number].axes)
+
+    def stages(self) -> list[int]:
+        """For each value, how many reductions one after the other must have ended before it can be computed."""
+        out: list[int] = []
+        for v in self.values:
+            stage = max((out[a] for a in v.args), default=0)
+            out.append(stage + 1 if v.op == "reduce" else stage)
+        return out
+
+    def __str__(self) -> str:
+        kept, reduced = (", ".join(f"d{i}" for i in axes) for axes in (self.kept_axes, self.reduced_axes))
+        lines = ["loops over " + (kept or "nothing") + (f", reducing {reduced}" if reduced else "")]
+        for i, v in enumerate(self.values):
+            what = {"load": f"load in{v.data}", "constant": f"constant {v.data!r}", "reduce": f"reduce {v.data}"}.get(
+                v.op, v.op
+            )
+            args = "".join(f" v{a}" for a in v.args)
+            lines.append(f"  v{i}: {v.dtype.name}{_axes(v.axes)} = {what}{args}")
+        lines += [f"  store out{i}{_axes(s.axes)} = v{s.value}" for i, s in enumerate(self.stores)]
+        return "\n".join(lines)
+
+
+def _axes(axes: Iterable[int]) -> str:
+    inner = ", ".join(f"d{a}" for a in axes)
+    return f"[{inner}]" if inner else ""
+
+
+class LoopsBuilder:
+    """Makes `Loops`: equal values are made once, dead ones and needless axes go at the end."""
+
+    def __init__(self, reduced: Sequence[bool]) -> None:
+        self._reduced = tuple(reduced)
+        self._values: list[Value] = []
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._stores: list[Store] = []
+
+    def dtype(self, number: int) -> DType:
+        """A value's element type."""
+        return self._values[number].dtype
+
+    def constant_of(self, number: int) -> Any:
+        """The number that a value always is; None when it is no constant."""
+        v = self._values[number]
+        return v.data if v.op == "constant" else None
+
+    def load(self, position: int, dtype: DType, axes: Iterable[int]) -> int:
+        """An element of an input."""
+        return self._add(Value("load", (), dtype, tuple(sorted(axes)), position))
+
+    def constant(self, value: bool | int | float, dtype: DType) -> int:
+        """A number."""
+        return self._add(Value("constant", (), dtype, (), value))
+
+    def count(self, dtype: DType) -> int:
+        """How many elements each reduction takes."""
+        return self._add(Value("count", (), dtype, ()))
+
+    def apply(self, op: str, *args: int, dtype: DType | None = None) -> int:
+        """An operation on numbers; `dtype` is given for casts only."""
+        result = dtype or (bool_ if op in TO_BOOL else self._values[args[-1]].dtype)
+        axes = sorted({a for x in args for a in self._values[x].axes})
+        return self._add(Value(op, args, result, tuple(axes)))
+
+    def reduce(self, kind: str, arg: int) -> int:
+        """A reduction over all reduced axes."""
+        kept = tuple(a for a in self._values[arg].axes if not self._reduced[a])
+        return self._add(Value("reduce", (arg,), self._values[arg].dtype, kept, kind))
+
+    def store(self, value: int, axes: Iterable[int]) -> None:
+        """An output."""
+        self._stores.append(Store(value, tuple(axes)))
+
+    def _add(self, value: Value) -> int:
+        # repr tells 0.0 from -0.0, which are equal
+        key = (value.op, value.args, value.dtype, value.axes, repr(value.data))
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._values)
+            self._values.append(value)
+        return number
+
+    def finish(self) -> tuple[Loops, tuple[tuple[int, ...], ...]]:
+        """The kernel, and for each of its axes the axes of the builder's space that it is made of.
+
+        Neighbouring axes that everything has both of, or neither, become one.
+        """
+        live = self._live()
+        new_number = {old: new for new, old in enumerate(live)}
+        everything = {self._values[i].axes for i in live} | {s.axes for s in self._stores}
+        groups: list[list[int]] = []
+        for axis in range(len(self._reduced)):
+            before = groups[-1][-1] if groups else -1
+            alike = all((axis in a) == (before in a) for a in everything)
+            joins = groups and alike and self._reduced[axis] == self._reduced[before]
+            groups[-1].append(axis) if joins else groups.append([axis])
+        first = {g[0]: new for new, g in enumerate(groups)}
+
+        def renamed(axes: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(first[a] for a in axes if a in first)
+
+        values = []
+        for i in live:
+            v = self._values[i]
+            values.append(Value(v.op, tuple(new_number[a] for a in v.args), v.dtype, renamed(v.axes), v.data))
+        stores = tuple(Store(new_number[s.value], renamed(s.axes)) for s in self._stores)
+        return Loops(tuple(self._reduced[g[0]] for g in groups), tuple(values), stores), tuple(tuple(g) for g in groups)
+
+    def _live(self) -> list[int]:
+        """Values that outputs need, and all loads: a kernel's arguments are what its maker says they are."""
+        live = {s.value for s in self._stores} | {i for i, v in enumerate(self._values) if v.op == "load"}
+        for i in range(len(self._values) - 1, -1, -1):
+            if i in live:
+                live.update(self._values[i].args)
+        return sorted(live)

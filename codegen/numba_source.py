@@ -1,0 +1,445 @@
+"""Source text of CPU kernels: loop IR in, a readable Numba module out.
+
+A kernel is a function of flat arrays (the inputs, then the outputs), the sizes of the axes, and the range `[lo, hi)` of the axis
+that is split between threads. Three nests of loops serve all kernels:
+
+    pointwise   nothing is reduced: the axes in order
+    rows        the last axis is reduced: for each kept element, one pass over the reduced axes per stage of reductions. What
+                is costly and needed in a later pass is put aside, the rest is computed again
+    columns     the last axis is kept: each pass goes over the reduced axes outside and the last axis inside, as memory lies,
+                and reductions accumulate in vectors
+
+What a user wrote is compiled as written: no fast-math flags, integers wrap around, NaN and infinities as in NumPy. Two things
+differ from NumPy, and both stay within stated bounds: the functions of `vecmath`, and the order of sums in a row, which are
+added in blocks whose totals are added in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ..graph.dtypes import DType, float32
+from .loops import COSTLY, Loops, Value
+
+BLOCK = 4096  # elements of a row that are added in the row's own type: long enough for speed, short enough for accuracy
+
+_SHORT = {"float32": "f32", "float64": "f64", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8",
+          "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "boolean"}  # fmt: skip
+
+_OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
+              "ne": "!=", "and": "&", "or": "|", "xor": "^", "bitand": "&", "bitor": "|", "bitxor": "^", "shl": "<<",
+              "shr": ">>"}  # fmt: skip
+_SAME_NAME = {"floor": "floor", "ceil": "ceil", "round": "rint", "trunc": "trunc", "sqrt": "sqrt"}
+
+
+@dataclass(frozen=True, slots=True)
+class NumbaSource:
+    """A generated module.
+
+    Attributes:
+        text: the module; its function is called `kernel`.
+        split: the axis that `lo` and `hi` are a range of; None when the kernel cannot be split.
+    """
+
+    text: str
+    split: int | None
+
+
+def numba_source(loops: Loops, versions: str = "") -> NumbaSource:
+    """Write a kernel; `versions` is put into the text, because what it names decides what the text means."""
+    writer = _Writer(loops)
+    split = writer.write()
+    used = sorted({_SHORT[v.dtype.name] for v in loops.values} - {"boolean"})
+    widths = [f"{short} = np.{name}" for name, short in _SHORT.items() if short in used or short == "f64"]
+    arrays = [f"types.Array(types.{_type(v.dtype)}, 1, 'C', readonly=True)" for v in loops.loads]
+    arrays += [f"types.Array(types.{_type(loops.values[s.value].dtype)}, 1, 'C')" for s in loops.stores]
+    ints = len(loops.reduced) + 2
+    names = [f"in{i}" for i in range(len(loops.loads))] + [f"out{i}" for i in range(len(loops.stores))]
+    names += [f"n{i}" for i in range(len(loops.reduced))] + ["lo", "hi"]
+    described = "\n".join(f"#   {line}" for line in str(loops).splitlines())
+    text = "\n".join(
+        [
+            "# Made by Dovetail from:",
+            described,
+            *([f"# for {versions}"] if versions else []),
+            "import numpy as np",
+            "from numba import njit, types",
+            "",
+            "from dovetail.codegen import vecmath as m",
+            "",
+            *widths,
+            "",
+            "SIGNATURE = types.void(",
+            *[f"    {a}," for a in arrays],
+            f"    *[types.intp] * {ints},",
+            ")",
+            "",
+            "",
+            '@njit(SIGNATURE, nogil=True, error_model="numpy", cache=True)',
+            f"def kernel({', '.join(names)}):",
+            *writer.lines,
+            "",
+        ]
+    )
+    return NumbaSource(text, split)
+
+
+def _type(dtype: DType) -> str:
+    return "boolean" if dtype.is_bool else dtype.name
+
+
+def _literal(value: object, dtype: DType) -> str:
+    if dtype.is_bool:
+        return repr(bool(value))
+    if dtype.is_floating:
+        number = float(value)  # type: ignore[arg-type]
+        if not math.isfinite(number):
+            return f"{_SHORT[dtype.name]}({'np.nan' if math.isnan(number) else 'np.inf' if number > 0 else '-np.inf'})"
+        return f"{_SHORT[dtype.name]}({number!r})"
+    return f"{_SHORT[dtype.name]}({value!r})"
+
+
+def _start(kind: str, dtype: DType) -> str:
+    """What a reduction of nothing is."""
+    if kind in ("any", "all"):
+        return repr(kind == "all")
+    if kind in ("sum", "prod"):
+        return _literal(0 if kind == "sum" else 1, dtype)
+    low = kind == "max"
+    if dtype.is_floating:
+        return _literal(-math.inf if low else math.inf, dtype)
+    return _literal(int(dtype.min if low else dtype.max), dtype)
+
+
+def _combine(kind: str, total: str, x: str, dtype: DType, *, any_order: bool = False) -> str:
+    """One step of a reduction."""
+    if kind in ("any", "all"):
+        return f"{total} {'|' if kind == 'any' else '&'} {x}"
+    if kind in ("max", "min"):
+        if dtype.is_floating:
+            return f"m.f{kind}imum({total}, {x})"
+        return f"m.select({x} {'>' if kind == 'max' else '<'} {total}, {x}, {total})"
+    sign = "+" if kind == "sum" else "*"
+    if not dtype.is_floating:
+        return f"{_SHORT[dtype.name]}({total} {sign} {x})"
+    if any_order:
+        return f"m.accumulate{'' if kind == 'sum' else '_product'}({total}, {x})"
+    return f"{total} {sign} {x}"
+
+
+class _Writer:
+    """The lines of one kernel's body."""
+
+    def __init__(self, loops: Loops) -> None:
+        self.loops = loops
+        self.lines: list[str] = []
+        self.depth = 1
+        self.stages = loops.stages()
+        self.arrays = len(loops.loads) + len(loops.stores)  # and then the scratch arrays
+        self.scratch: list[str] = []
+        self.known: dict[int, str] = {}  # value -> how it is called where we are
+
+    # --- text ------------------------------------------------------------------------------------------------------
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.depth + text)
+
+    def nest(self, headers: Iterable[str], body: Callable[[], None]) -> None:
+        """Loops inside one another. What `body` computes is not known after them."""
+        before, depth = dict(self.known), self.depth
+        for header in headers:
+            self.line(header)
+            self.depth += 1
+        body()
+        self.known, self.depth = before, depth
+
+    def new_scratch(self, name: str, size: str, dtype: DType) -> int:
+        """A vector of the kernel's own; its number among the arrays."""
+        self.scratch.append(f"    {name} = np.empty({size}, np.{'bool_' if dtype.is_bool else dtype.name})")
+        self.arrays += 1
+        return self.arrays - 1
+
+    def index(self, axes: Iterable[int]) -> str:
+        """Where the current element is in a flat array that has these axes."""
+        out = ""
+        for a in axes:
+            out = f"({out}) * n{a} + i{a}" if "+" in out else f"{out} * n{a} + i{a}" if out else f"i{a}"
+        return out or "0"
+
+    # --- values ----------------------------------------------------------------------------------------------------
+
+    def value(self, number: int) -> str:
+        """Name of a value; it, and what it needs, is computed here unless it is known."""
+        known = self.known.get(number)
+        if known is not None:
+            return known
+        v = self.loops.values[number]
+        if v.op == "constant":
+            return _literal(v.data, v.dtype)
+        assert v.op != "reduce", "a reduction is known before it is used"
+        text = self.expression(v)
+        name = self.known[number] = f"v{number}"
+        self.line(f"{name} = {text}")
+        return name
+
+    def expression(self, v: Value) -> str:
+        """What a value is, in Python."""
+        if v.op == "load":
+            return f"m.load(in{v.data}, {v.data}, {self.index(v.axes)})"
+        short = _SHORT[v.dtype.name]
+        if v.op == "count":
+            return f"{short}({' * '.join(f'n{a}' for a in self.loops.reduced_axes) or '1'})"
+        args = [self.value(a) for a in v.args]
+        source = self.loops.values[v.args[-1]].dtype
+        floating = source.is_floating
+        if v.op in _OPERATORS:
+            text = f"{args[0]} {_OPERATORS[v.op]} {args[1]}"
+            return text if v.dtype.is_bool or v.dtype.is_floating else f"{short}({text})"
+        if v.op in COSTLY:
+            return f"m.{v.op}{8 * v.dtype.size}({args[0]})"
+        if v.op in _SAME_NAME:
+            return f"m.{_SAME_NAME[v.op]}({args[0]})"
+        (a, *rest) = args
+        if v.op == "select":
+            return f"m.select({a}, {', '.join(rest)})"
+        if v.op in ("minimum", "maximum"):
+            if floating:
+                return f"m.f{v.op}({a}, {rest[0]})"
+            return f"m.select({a} {'<' if v.op == 'minimum' else '>'} {rest[0]}, {a}, {rest[0]})"
+        if v.op == "neg":
+            return f"-{a}" if floating else f"{short}({short}(0) - {a})"
+        if v.op == "abs":
+            if floating or source.is_unsigned:
+                return f"m.fabs({a})" if floating else a
+            return f"m.select({a} < {short}(0), {short}({short}(0) - {a}), {a})"
+        if v.op == "sign":
+            below = f"m.select({a} < {short}(0), {short}(-1), {a})" if not source.is_unsigned else a
+            return f"m.select({a} > {short}(0), {short}(1), {below})"
+        if v.op == "cast":
+            if v.dtype.is_bool:
+                return f"{a} != {_literal(0, source)}"
+            return f"{short}({a})"
+        return {
+            "not": f"not {a}",
+            "invert": f"{short}(~{a})" if v.op == "invert" else "",
+            "isnan": f"{a} != {a}",
+            "isinf": f"m.fabs({a}) == {_SHORT[source.name]}(np.inf)",
+            "isfinite": f"m.fabs({a}) < {_SHORT[source.name]}(np.inf)",
+        }[v.op]
+
+    def put(self, output: int) -> None:
+        """Store an output's current element."""
+        store = self.loops.stores[output]
+        self.line(
+            f"m.store(out{output}, {len(self.loops.loads) + output}, {self.index(store.axes)}, {self.value(store.value)})"
+        )
+
+    # --- nests -----------------------------------------------------------------------------------------------------
+
+    def write(self) -> int | None:
+        """Write the body; the axis that can be split."""
+        kept, reduced = self.loops.kept_axes, self.loops.reduced_axes
+        columns = bool(reduced and kept) and kept[-1] > reduced[-1]
+        outer = kept[:-1] if columns else kept
+        split = kept[0] if kept else None
+
+        def header(axis: int) -> str:
+            return f"for i{axis} in range({'lo, hi' if axis == split else f'n{axis}'}):"
+
+        body = (lambda: self.columns(header)) if columns else self.rows if reduced else self.pointwise
+        self.nest([header(a) for a in outer], body)
+        self.lines[:0] = self.scratch
+        return split
+
+    def pointwise(self) -> None:
+        """The innermost body when nothing is reduced."""
+        for output in range(len(self.loops.stores)):
+            self.put(output)
+
+    def outputs(self, stage: int, full: bool) -> list[int]:
+        """Outputs that can be stored after so many reductions: those with the reduced axes, or those without."""
+        axes = len(self.loops.reduced)
+        found = [i for i, s in enumerate(self.loops.stores) if self.stages[s.value] == stage]
+        return [i for i in found if (len(self.loops.stores[i].axes) == axes) == full]
+
+    def reductions(self, stage: int) -> list[int]:
+        """Reductions whose operands are there after so many reductions."""
+        return [i for i, v in enumerate(self.loops.values) if v.op == "reduce" and self.stages[i] == stage + 1]
+
+    def kept_values(self, numbers: Iterable[int]) -> list[int]:
+        """The values without reduced axes that these need directly, loads and constants left out."""
+        out: dict[int, None] = {}
+        todo = list(numbers)
+        seen: set[int] = set()
+        while todo:
+            i = todo.pop()
+            if i in seen:
+                continue
+            seen.add(i)
+            v = self.loops.values[i]
+            if not self.loops.is_full(i) and v.op not in ("load", "constant", "count"):
+                out[i] = None
+            elif v.op != "reduce":
+                todo.extend(v.args)
+        return sorted(out)
+
+    def later_uses(self, stage: int) -> set[int]:
+        """Costly full values of up to this stage that a later pass needs."""
+        needed: set[int] = set()
+        for later in range(stage + 1, max(self.stages) + 1):
+            roots = [self.loops.values[r].args[0] for r in self.reductions(later)]
+            roots += [self.loops.stores[o].value for o in self.outputs(later, full=True)]
+            todo = list(roots)
+            while todo:
+                i = todo.pop()
+                v = self.loops.values[i]
+                if self.loops.is_full(i) and v.op in COSTLY and self.stages[i] <= stage:
+                    needed.add(i)
+                elif v.op != "reduce":
+                    todo.extend(v.args)
+        return needed
+
+    def rows(self) -> None:
+        """For one kept element: a pass over the reduced axes per stage."""
+        axes = self.loops.reduced_axes
+        length = " * ".join(f"n{a}" for a in axes)
+        aside: dict[int, int] = {}  # value that was put aside -> number of its array
+        loops = self.loops
+
+        def fetch_aside() -> None:
+            for number, array in aside.items():
+                self.known[number] = f"m.load(row{number}, {array}, {self.index(axes)})"
+
+        for stage in range(max(self.stages) + 1):
+            reductions, outputs = self.reductions(stage), self.outputs(stage, full=True)
+            if reductions or outputs:
+                in_blocks = any(
+                    loops.values[r].data in ("sum", "prod") and loops.values[r].dtype.is_floating for r in reductions
+                )
+                to_put = sorted(self.later_uses(stage) - aside.keys())
+                for r in reductions:
+                    v = loops.values[r]
+                    wide = in_blocks and v.data == "sum" and v.dtype is float32
+                    self.line(
+                        f"{'t' if in_blocks else 'v'}{r} = {'f64(0.0)' if wide else _start(str(v.data), v.dtype)}"
+                    )
+                headers = [f"for i{a} in range(n{a}):" for a in axes]
+                # Kept values are computed before the loop that uses them, once.
+                roots = [loops.values[r].args[0] for r in reductions] + [loops.stores[o].value for o in outputs]
+                for k in self.kept_values(roots):
+                    self.value(k)
+
+                def one_pass(
+                    prefix: str,
+                    reductions: list[int] = reductions,
+                    outputs: list[int] = outputs,
+                    to_put: list[int] = to_put,
+                ) -> None:
+                    fetch_aside()
+                    for number in to_put:
+                        if self.needed_here(number, reductions, outputs):
+                            self.value(number)
+                            array = aside[number] = self.new_scratch(f"row{number}", length, loops.values[number].dtype)
+                            self.line(f"m.store(row{number}, {array}, {self.index(axes)}, v{number})")
+                    for r in reductions:
+                        v = loops.values[r]
+                        x = self.value(v.args[0])
+                        self.line(f"{prefix}{r} = {_combine(str(v.data), f'{prefix}{r}', x, v.dtype, any_order=True)}")
+                    for o in outputs:
+                        self.put(o)
+
+                if in_blocks:
+                    self.blocks(headers, axes[-1], reductions, one_pass)
+                else:
+                    self.nest(headers, lambda one_pass=one_pass: one_pass("v"))  # type: ignore[misc]
+                for r in reductions:
+                    v = loops.values[r]
+                    if in_blocks:
+                        self.line(f"v{r} = f32(t{r})" if v.data == "sum" and v.dtype is float32 else f"v{r} = t{r}")
+                    self.known[r] = f"v{r}"
+            for o in self.outputs(stage, full=False):
+                self.put(o)
+
+    def needed_here(self, number: int, reductions: list[int], outputs: list[int]) -> bool:
+        """Whether this pass computes a value anyway."""
+        todo = [self.loops.values[r].args[0] for r in reductions] + [self.loops.stores[o].value for o in outputs]
+        while todo:
+            i = todo.pop()
+            if i == number:
+                return True
+            if self.loops.values[i].op != "reduce":
+                todo.extend(self.loops.values[i].args)
+        return False
+
+    def blocks(self, headers: list[str], last: int, reductions: list[int], one_pass: Callable[[str], None]) -> None:
+        """A pass whose sums are added in blocks of the last axis; a block's own total is called `b<number>`."""
+
+        def block() -> None:
+            for r in reductions:
+                v = self.loops.values[r]
+                self.line(f"b{r} = {_start(str(v.data), v.dtype)}")
+            self.nest([f"for i{last} in range(at, min(at + {BLOCK}, n{last})):"], lambda: one_pass("b"))
+            for r in reductions:
+                v = self.loops.values[r]
+                x = f"f64(b{r})" if v.data == "sum" and v.dtype is float32 else f"b{r}"
+                self.line(f"t{r} = {_combine(str(v.data), f't{r}', x, v.dtype)}")
+
+        self.nest([*headers[:-1], f"for at in range(0, n{last}, {BLOCK}):"], block)
+
+    def columns(self, header: Callable[[int], str]) -> None:
+        """For one element of the outer kept axes: passes with the last axis inside; reductions are vectors along it."""
+        loops = self.loops
+        last = loops.kept_axes[-1]
+        vectors: dict[int, int] = {}  # value along the last axis -> number of its array
+
+        def fetch() -> None:
+            for number, array in vectors.items():
+                self.known[number] = f"m.load(col{number}, {array}, i{last})"
+
+        def vector(number: int) -> None:
+            if number not in vectors:
+                vectors[number] = self.new_scratch(f"col{number}", f"n{last}", loops.values[number].dtype)
+
+        for stage in range(max(self.stages) + 1):
+            reductions, outputs = self.reductions(stage), self.outputs(stage, full=True)
+            roots = [loops.values[r].args[0] for r in reductions] + [loops.stores[o].value for o in outputs]
+            kept = [k for k in self.kept_values(roots) if k not in vectors]
+            if reductions or kept:
+
+                def before(reductions: list[int] = reductions, kept: list[int] = kept) -> None:
+                    fetch()
+                    for k in kept:
+                        name = self.value(k)
+                        vector(k)
+                        self.line(f"m.store(col{k}, {vectors[k]}, i{last}, {name})")
+                    for r in reductions:
+                        v = loops.values[r]
+                        vector(r)
+                        self.line(f"m.store(col{r}, {vectors[r]}, i{last}, {_start(str(v.data), v.dtype)})")
+
+                self.nest([header(last)], before)
+            if reductions or outputs:
+
+                def one_pass(reductions: list[int] = reductions, outputs: list[int] = outputs) -> None:
+                    fetch()
+                    for r in reductions:
+                        v = loops.values[r]
+                        total = _combine(
+                            str(v.data), f"m.load(col{r}, {vectors[r]}, i{last})", self.value(v.args[0]), v.dtype
+                        )
+                        self.line(f"m.store(col{r}, {vectors[r]}, i{last}, {total})")
+                    for o in outputs:
+                        self.put(o)
+
+                self.nest([*[f"for i{a} in range(n{a}):" for a in loops.reduced_axes], header(last)], one_pass)
+            done = self.outputs(stage, full=False)
+            if done:
+
+                def after(done: list[int] = done) -> None:
+                    fetch()
+                    for o in done:
+                        self.put(o)
+
+                self.nest([header(last)], after)

@@ -1,0 +1,338 @@
+"""From nodes to loops: every op that can be part of a fused kernel, in terms of the loop IR.
+
+Elementwise ops need nothing of their own here: their scalar body is called once, with symbols in the place of numbers, and what
+it does to them is written down. Reductions and the softmax family have a rule each, which says the same as their reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..graph.dtypes import DType, bool_, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64
+from ..graph.node import Node
+from .loops import LoopsBuilder
+
+SUPPORTED = (float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool_)
+"""Element types of fused kernels. Narrow floats stay with NumPy, whose references round them once at the end of each op."""
+
+_MOST_POWERS = 4  # x ** n is written as a product up to here: within 2 units in the last place of the power
+
+
+class NotFusibleError(Exception):
+    """The node cannot be part of a fused kernel; says why."""
+
+
+# --- scalar bodies ---------------------------------------------------------------------------------------------------
+
+
+class Symbol:
+    """A number that is not known yet, in a scalar body. Arithmetic on it makes loop IR."""
+
+    __slots__ = ("builder", "number")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, builder: LoopsBuilder, number: int) -> None:
+        self.builder = builder
+        self.number = number
+
+    @property
+    def dtype(self) -> DType:
+        """Its element type."""
+        return self.builder.dtype(self.number)
+
+    def _with(self, op: str, other: Any, swapped: bool = False) -> Symbol:
+        a, b = (other, self) if swapped else (self, other)
+        return _binary(op, a, b)
+
+    def __add__(self, other: Any) -> Symbol:
+        return self._with("add", other)
+
+    def __radd__(self, other: Any) -> Symbol:
+        return self._with("add", other, True)
+
+    def __sub__(self, other: Any) -> Symbol:
+        return self._with("sub", other)
+
+    def __rsub__(self, other: Any) -> Symbol:
+        return self._with("sub", other, True)
+
+    def __mul__(self, other: Any) -> Symbol:
+        return self._with("mul", other)
+
+    def __rmul__(self, other: Any) -> Symbol:
+        return self._with("mul", other, True)
+
+    def __truediv__(self, other: Any) -> Symbol:
+        return self._with("div", other)
+
+    def __rtruediv__(self, other: Any) -> Symbol:
+        return self._with("div", other, True)
+
+    def __floordiv__(self, other: Any) -> Symbol:
+        raise NotFusibleError("division with a remainder stays with NumPy, which checks for zero")
+
+    __rfloordiv__ = __mod__ = __rmod__ = __floordiv__
+
+    def __lshift__(self, other: Any) -> Symbol:
+        return self._with("shl", other)
+
+    def __rshift__(self, other: Any) -> Symbol:
+        return self._with("shr", other)
+
+    def __and__(self, other: Any) -> Symbol:
+        return self._with("and" if self.dtype is bool_ else "bitand", other)
+
+    def __or__(self, other: Any) -> Symbol:
+        return self._with("or" if self.dtype is bool_ else "bitor", other)
+
+    def __xor__(self, other: Any) -> Symbol:
+        return self._with("xor" if self.dtype is bool_ else "bitxor", other)
+
+    def __lt__(self, other: Any) -> Symbol:
+        return self._with("lt", other)
+
+    def __le__(self, other: Any) -> Symbol:
+        return self._with("le", other)
+
+    def __gt__(self, other: Any) -> Symbol:
+        return self._with("gt", other)
+
+    def __ge__(self, other: Any) -> Symbol:
+        return self._with("ge", other)
+
+    def __eq__(self, other: object) -> Symbol:  # type: ignore[override]
+        return self._with("eq", other)
+
+    def __ne__(self, other: object) -> Symbol:  # type: ignore[override]
+        return self._with("ne", other)
+
+    def __neg__(self) -> Symbol:
+        return _unary("neg", self)
+
+    def __invert__(self) -> Symbol:
+        return _unary("not" if self.dtype is bool_ else "invert", self)
+
+    def __bool__(self) -> bool:
+        raise NotFusibleError("its scalar body has an `if`")
+
+
+def _same_type(builder: LoopsBuilder, a: Any, b: Any) -> tuple[Symbol, Symbol]:
+    """Both as symbols of one type; a Python number takes the other's."""
+    if not isinstance(a, Symbol):
+        a = _literal(builder, a, b.dtype)
+    if not isinstance(b, Symbol):
+        b = _literal(builder, b, a.dtype)
+    if a.dtype is not b.dtype:
+        raise NotFusibleError(f"its scalar body mixes {a.dtype.name} and {b.dtype.name}")
+    return a, b
+
+
+def _literal(builder: LoopsBuilder, value: Any, dtype: DType) -> Symbol:
+    if isinstance(value, float) and not dtype.is_floating:
+        raise NotFusibleError(f"its scalar body mixes {dtype.name} and fractions")
+    return Symbol(builder, builder.constant(_python_number(value, dtype), dtype))
+
+
+def _python_number(value: Any, dtype: DType) -> bool | int | float:
+    """The number that `value` is in a type: 0.1 is another one in float32."""
+    number: bool | int | float = np.asarray(value, dtype.np).item()
+    return number
+
+
+def _binary(op: str, a: Any, b: Any) -> Symbol:
+    builder = (a if isinstance(a, Symbol) else b).builder
+    x, y = _same_type(builder, a, b)
+    if op == "div" and not x.dtype.is_floating:
+        raise NotFusibleError("division of integers stays with NumPy, which checks for zero")
+    return Symbol(builder, builder.apply(op, x.number, y.number))
+
+
+def _unary(op: str, x: Symbol) -> Symbol:
+    return Symbol(x.builder, x.builder.apply(op, x.number))
+
+
+class SymbolicMath:
+    """The math namespace that scalar bodies get here: see `graph.scalar_math` for what each function means."""
+
+    def __getattr__(self, name: str) -> Any:
+        op = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor", "logical_not": "not"}.get(name, name)
+        if op in ("and", "or", "xor", "minimum", "maximum"):
+            return lambda a, b: _binary(op, a, b)
+        if op in ("exp", "expm1", "log", "log1p", "tanh", "erf", "sqrt", "floor", "ceil", "round", "trunc", "abs", "sign", "not",
+                  "isnan", "isinf", "isfinite"):  # fmt: skip
+            return lambda x: _unary(op, x)
+        raise NotFusibleError(f"{name} has no vectorised form")
+
+    @staticmethod
+    def where(condition: Symbol, a: Any, b: Any) -> Symbol:
+        """`a` where the condition holds, else `b`."""
+        x, y = _same_type(condition.builder, a, b)
+        return Symbol(x.builder, x.builder.apply("select", condition.number, x.number, y.number))
+
+    @staticmethod
+    def full_like(x: Symbol, value: Any) -> Symbol:
+        """A number of x's type."""
+        return _literal(x.builder, value, x.dtype)
+
+    @staticmethod
+    def rsqrt(x: Symbol) -> Symbol:
+        """1 / sqrt(x)."""
+        return 1 / _unary("sqrt", x)
+
+    @staticmethod
+    def cast(x: Symbol, dtype: DType) -> Symbol:
+        """x as another type."""
+        if x.dtype is dtype:
+            return x
+        if dtype not in SUPPORTED:
+            raise NotFusibleError(f"{dtype.name} stays with NumPy")
+        if x.dtype.is_floating and not (dtype.is_floating or dtype in (bool_, int32, int64)):
+            raise NotFusibleError(f"what does not fit {dtype.name} becomes what NumPy makes of it")
+        return Symbol(x.builder, x.builder.apply("cast", x.number, dtype=dtype))
+
+    @staticmethod
+    def pow(x: Symbol, y: Symbol) -> Symbol:
+        """x ** y, for small whole y that are known."""
+        n = y.builder.constant_of(y.number) if isinstance(y, Symbol) else y
+        if n is None or n != int(n) or not 1 <= n <= _MOST_POWERS:
+            raise NotFusibleError(f"a power is fused only when the exponent is a constant from 1 to {_MOST_POWERS}")
+        product = x
+        for _ in range(int(n) - 1):
+            product = product * x
+        return product
+
+
+_math = SymbolicMath()
+
+
+# --- ops -------------------------------------------------------------------------------------------------------------
+
+Rule = Callable[[LoopsBuilder, Node, Sequence[int]], Sequence[int]]
+"""(builder, node, values of the inputs) -> values of the outputs."""
+
+
+def _scalar_rule(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    op = node.opdef
+    assert op.scalar is not None
+    result = op.scalar(_math, *[Symbol(builder, i) for i in inputs], **op.kernel_attrs(node.attrs))
+    if not isinstance(result, Symbol):
+        result = _literal(builder, result, node.outputs[0].dtype.base)
+    return [result.number]
+
+
+def _same(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    return [inputs[0]]
+
+
+def _constant(value: int) -> Rule:
+    return lambda builder, node, inputs: [
+        builder.constant(_python_number(value, node.outputs[0].dtype), node.outputs[0].dtype)
+    ]
+
+
+def _add(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    return [builder.apply("add", inputs[0], inputs[1])]
+
+
+def _select(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    return [builder.apply("select", *inputs)]
+
+
+def _reduction(kind: str) -> Rule:
+    return lambda builder, node, inputs: [builder.reduce(kind, inputs[0])]
+
+
+def _mean(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    dtype = builder.dtype(inputs[0])
+    if not dtype.is_floating:
+        raise NotFusibleError("the mean of integers stays with NumPy, which checks for an empty one")
+    return [builder.apply("div", builder.reduce("sum", inputs[0]), builder.count(dtype))]
+
+
+def _l2_loss(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    total = builder.reduce("sum", builder.apply("mul", inputs[0], inputs[0]))
+    return [builder.apply("div", total, builder.constant(2.0, builder.dtype(total)))]
+
+
+def _softmax(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    (x,) = inputs
+    e = builder.apply("exp", builder.apply("sub", x, builder.reduce("max", x)))
+    return [builder.apply("div", e, builder.reduce("sum", e))]
+
+
+def _log_softmax_of(builder: LoopsBuilder, x: int) -> int:
+    shifted = builder.apply("sub", x, builder.reduce("max", x))
+    return builder.apply("sub", shifted, builder.apply("log", builder.reduce("sum", builder.apply("exp", shifted))))
+
+
+def _log_softmax(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    return [_log_softmax_of(builder, inputs[0])]
+
+
+def _cross_entropy(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    logits, y = inputs
+    apply = builder.apply
+    log_p = _log_softmax_of(builder, logits)
+    zero = builder.constant(0.0, builder.dtype(y))
+    cost = apply("select", apply("eq", y, zero), zero, apply("mul", y, log_p))
+    loss = apply("neg", builder.reduce("sum", cost))
+    return [loss, apply("sub", apply("mul", apply("exp", log_p), builder.reduce("sum", y)), y)]
+
+
+_rules: dict[str, Rule] = {
+    "Identity": _same,
+    "StopGradient": _same,
+    "PreventGradient": _same,
+    "ExpandDims": _same,
+    "Squeeze": _same,
+    "Reshape": _same,
+    "BroadcastTo": _same,
+    "ZerosLike": _constant(0),
+    "OnesLike": _constant(1),
+    "BiasAdd": _add,
+    "BiasAddGrad": _reduction("sum"),
+    "Select": _select,
+    "Sum": _reduction("sum"),
+    "Mean": _mean,
+    "Prod": _reduction("prod"),
+    "Max": _reduction("max"),
+    "Min": _reduction("min"),
+    "Any": _reduction("any"),
+    "All": _reduction("all"),
+    "L2Loss": _l2_loss,
+    "Softmax": _softmax,
+    "LogSoftmax": _log_softmax,
+    "SoftmaxCrossEntropyWithLogits": _cross_entropy,
+}
+
+
+def rule_of(node: Node) -> Rule:
+    """How to write a node in loop IR.
+
+    Raises:
+        NotFusibleError: it cannot be.
+    """
+    rule = _rules.get(node.type)
+    if rule is None and node.opdef.scalar is not None:
+        rule = _scalar_rule
+    if rule is None:
+        raise NotFusibleError(f"{node.type} has no loop form")
+    return rule
+
+
+def check_types(node: Node) -> None:
+    """Raise `NotFusibleError` when a kernel cannot have the node's element types."""
+    for t in (*node.inputs, *node.outputs):
+        if t.dtype not in SUPPORTED:
+            raise NotFusibleError(
+                f"{t.dtype.name} stays with NumPy" if not t.dtype.is_ref else "it takes a variable's place"
+            )
+
+
+def number_of(value: Any) -> bool | int | float | None:
+    """The Python number that a constant of one element is; None when it has more."""
+    array = np.asarray(value)
+    return array.reshape(()).item() if array.size == 1 and array.dtype.kind in "fiub" else None

@@ -1,0 +1,463 @@
+"""Functions of one number that LLVM can vectorise: what fused Numba kernels call instead of the C library.
+
+A loop that calls libm's `expf` runs one element at a time. The functions here are straight arithmetic without a branch, a
+table or a call: choices are selects, powers of two are made from bits. Inlined into a loop they run 4 to 16 elements at a
+time, whatever the machine. Names end in the width of the type: `exp32` takes and gives float32.
+
+Largest errors, in units in the last place of the result (tests/codegen/test_vecmath.py measures them against exact values,
+over all magnitudes; NaN gives NaN, and infinities, zeros and denormals give what NumPy gives):
+
+    ============  =======  =======
+    function      float32  float64
+    ============  =======  =======
+    exp             1        1
+    expm1           2        2
+    log             1        1
+    log1p           2        2
+    tanh            3        3
+    erf             2        2
+    ============  =======  =======
+
+Sources: argument reduction after Cody and Waite, "Software Manual for the Elementary Functions" (1980); log and log1p follow
+Ng's fdlibm (Sun, 1993); float32 erf is N. Juffa's pair of polynomials (public domain); the coefficients of exp, and of erf
+in float64, are Chebyshev fits made with mpmath (their errors stand beside them).
+
+Products and sums may be contracted to fused multiply-adds here, and only here: a contraction changes the last bit, which is
+within the errors above, while the arithmetic that a user wrote is compiled as it was written.
+"""
+
+# mypy: ignore-errors
+# The functions below are compiled by Numba: their types are Numba's to infer, per call.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+f32, f64, i32, i64 = np.float32, np.float64, np.int32, np.int64
+
+
+# --- what the machine has, by LLVM's names ---------------------------------------------------------------------------
+
+
+def _llvm(name: str, operands: int) -> Any:
+    """A function of floating numbers that LLVM knows itself, and so vectorises."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
+        number = args[0].type
+        function_type = ir.FunctionType(number, [number] * operands)
+        return builder.call(builder.module.declare_intrinsic(name, [number], function_type), args)
+
+    if operands == 1:
+
+        def typing(typing_context: Any, x: Any) -> Any:
+            return (x(x), emit) if isinstance(x, types.Float) else None
+
+        return intrinsic(typing)
+
+    def typing2(typing_context: Any, x: Any, y: Any) -> Any:
+        return (x(x, x), emit) if isinstance(x, types.Float) and x == y else None
+
+    return intrinsic(typing2)
+
+
+floor, ceil, rint, trunc = (_llvm(f"llvm.{n}", 1) for n in ("floor", "ceil", "rint", "trunc"))
+fabs, sqrt = _llvm("llvm.fabs", 1), _llvm("llvm.sqrt", 1)
+copysign = _llvm("llvm.copysign", 2)
+fmaximum, fminimum = _llvm("llvm.maximum", 2), _llvm("llvm.minimum", 2)  # NaN when either is NaN
+
+
+@intrinsic
+def select(typing_context, condition, a, b):
+    """`a if condition else b`, without a branch: both are computed."""
+    if not (isinstance(condition, types.Boolean) and a == b):
+        return None
+
+    def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
+        return builder.select(*args)
+
+    return a(condition, a, a), emit
+
+
+def _bitcast(source: Any, target: Any) -> Any:
+    def typing(typing_context: Any, x: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
+            return builder.bitcast(args[0], context.get_value_type(target))
+
+        return (target(source), emit) if x == source else None
+
+    return intrinsic(typing)
+
+
+_bits32, _float32 = _bitcast(types.float32, types.int32), _bitcast(types.int32, types.float32)
+_bits64, _float64 = _bitcast(types.float64, types.int64), _bitcast(types.int64, types.float64)
+
+
+# --- elements of arrays ----------------------------------------------------------------------------------------------
+# Inputs and outputs of a kernel never overlap, but LLVM cannot know it, and beyond a few arrays it gives up checking and does
+# not vectorise. So each access says which array it belongs to (alias.scope) and which ones it cannot touch (noalias).
+# Nor is there Numba's wrap-around of negative indices. `number` is the array's place among the kernel's arrays.
+
+_MOST_ARRAYS = 64
+
+
+def _element(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
+    data = context.make_array(array_type)(context, builder, array).data
+    return cgutils.gep(builder, data, index)
+
+
+def _mark(builder: Any, instruction: Any, number: int) -> None:
+    module = builder.module
+    domain = module.add_metadata(["dovetail"])
+    scopes = [module.add_metadata([f"array {i}", domain]) for i in range(_MOST_ARRAYS)]
+    instruction.set_metadata("alias.scope", module.add_metadata([scopes[number]]))
+    instruction.set_metadata("noalias", module.add_metadata([s for i, s in enumerate(scopes) if i != number]))
+
+
+@intrinsic
+def load(typing_context, array, number, index):
+    """Element `index` of a contiguous vector that is the kernel's array `number` (a literal)."""
+    if not isinstance(number, types.IntegerLiteral):
+        raise _need_literal()
+
+    def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
+        value = builder.load(_element(context, builder, array, args[0], args[2]))
+        _mark(builder, value, number.literal_value)
+        return context.data_model_manager[array.dtype].from_data(builder, value)
+
+    return array.dtype(array, number, types.intp), emit
+
+
+@intrinsic
+def store(typing_context, array, number, index, value):
+    """Put a value into element `index` of a contiguous vector that is the kernel's array `number` (a literal)."""
+    if not isinstance(number, types.IntegerLiteral):
+        raise _need_literal()
+
+    def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
+        data = context.data_model_manager[array.dtype].as_data(builder, args[3])
+        _mark(builder, builder.store(data, _element(context, builder, array, args[0], args[2])), number.literal_value)
+        return context.get_dummy_value()
+
+    return types.void(array, number, types.intp, array.dtype), emit
+
+
+def _need_literal() -> Exception:
+    from numba.core.errors import RequireLiteralValue
+
+    return RequireLiteralValue("the array's number must be a literal")
+
+
+# --- sums ------------------------------------------------------------------------------------------------------------
+# A sum is vectorised by adding in another order. Only this one addition allows that; the rest of a kernel keeps its order.
+
+
+@njit(fastmath={"reassoc", "nsz"}, forceinline=True, no_cpython_wrapper=True)
+def accumulate(total, x):
+    """total + x, in any order."""
+    return total + x
+
+
+@njit(fastmath={"reassoc", "nsz"}, forceinline=True, no_cpython_wrapper=True)
+def accumulate_product(total, x):
+    """total * x, in any order."""
+    return total * x
+
+
+# --- exponentials ----------------------------------------------------------------------------------------------------
+
+
+def _vectorisable(function: Callable[..., Any]) -> Any:
+    return njit(fastmath={"contract"}, forceinline=True, no_cpython_wrapper=True, error_model="numpy")(function)
+
+
+# Adding 1.5 * 2**23 (2**52) leaves a number's nearest whole number in the low bits of the sum.
+_SHIFT32, _SHIFT64 = f32(12582912.0), f64(6755399441055744.0)
+_SHIFT32_BITS, _SHIFT64_BITS = i32(0x4B400000), i64(0x4338000000000000)
+_LOG2E32, _LOG2E64 = f32(1.4426950408889634), f64(1.4426950408889634)
+# ln 2 in two parts; the first has trailing zeros, so that its products with small whole numbers are exact.
+_LN2_HI32, _LN2_LO32 = f32(0.693145751953125), f32(1.42860682030941723212e-6)
+_LN2_HI64, _LN2_LO64 = f64(6.93147180369123816490e-01), f64(1.90821492927058770002e-10)
+
+
+@_vectorisable
+def _exp_tail32(r):
+    """(exp(r) - 1 - r) / r**2 for |r| <= ln(2) / 2; fitted to 1.4e-9."""
+    p = f32(0.00019891080463998842)
+    p = p * r + f32(0.0013933730715792082)
+    p = p * r + f32(0.0083333108446478626)
+    p = p * r + f32(0.041666464197405692)
+    p = p * r + f32(0.16666666681704215)
+    return p * r + f32(0.50000000135387299)
+
+
+@_vectorisable
+def _exp_tail64(r):
+    """(exp(r) - 1 - r) / r**2 for |r| <= ln(2) / 2; fitted to 1.5e-18."""
+    p = f64(2.0914755325893202191e-9)
+    p = p * r + f64(2.5105312729622101775e-8)
+    p = p * r + f64(2.7557273478718580474e-7)
+    p = p * r + f64(2.7557255170000887438e-6)
+    p = p * r + f64(0.0000248015873256774619)
+    p = p * r + f64(0.00019841269875002278793)
+    p = p * r + f64(0.0013888888888883711167)
+    p = p * r + f64(0.0083333333333260831202)
+    p = p * r + f64(0.041666666666666669783)
+    p = p * r + f64(0.1666666666666667103)
+    return p * r + f64(0.5)
+
+
+@_vectorisable
+def exp32(x):
+    """e ** x."""
+    # Beyond these all results are 0 or inf. Written so that a NaN stays: every comparison with it is false.
+    v = select(x < f32(-105.0), f32(-105.0), x)
+    v = select(v > f32(89.0), f32(89.0), v)
+    shifted = v * _LOG2E32 + _SHIFT32
+    n = shifted - _SHIFT32
+    r = (v - n * _LN2_HI32) - n * _LN2_LO32
+    p = r * r * _exp_tail32(r) + r + f32(1.0)
+    k = i32(_bits32(shifted) - _SHIFT32_BITS)
+    # 2**k in two factors: it may be below the smallest normal number, or above the largest.
+    half = i32(k >> i32(1))
+    rest = i32(k - half)
+    return p * _float32(i32((half + i32(127)) << i32(23))) * _float32(i32((rest + i32(127)) << i32(23)))
+
+
+@_vectorisable
+def exp64(x):
+    """e ** x."""
+    v = select(x < f64(-746.0), f64(-746.0), x)
+    v = select(v > f64(710.0), f64(710.0), v)
+    shifted = v * _LOG2E64 + _SHIFT64
+    n = shifted - _SHIFT64
+    r = (v - n * _LN2_HI64) - n * _LN2_LO64
+    p = r * r * _exp_tail64(r) + r + f64(1.0)
+    k = _bits64(shifted) - _SHIFT64_BITS
+    half = k >> i64(1)
+    rest = k - half
+    return p * _float64((half + i64(1023)) << i64(52)) * _float64((rest + i64(1023)) << i64(52))
+
+
+@_vectorisable
+def expm132(x):
+    """e ** x - 1, accurate near 0."""
+    v = select(x < f32(-18.0), f32(-18.0), x)  # -1 from there on
+    v = select(v > f32(89.0), f32(89.0), v)
+    shifted = v * _LOG2E32 + _SHIFT32
+    n = shifted - _SHIFT32
+    r = (v - n * _LN2_HI32) - n * _LN2_LO32
+    p = r * r * _exp_tail32(r) + r
+    # 2**k p + (2**k - 1), by way of half of it, because 2**128 is too large.
+    h = _float32(i32((_bits32(shifted) - _SHIFT32_BITS + i32(126)) << i32(23)))
+    y = f32(2.0) * (h * p + (h - f32(0.5)))
+    return select(fabs(x) < f32(5.9604645e-08), x, y)  # 2**-24: half of a denormal number would be lost, and -0.0
+
+
+@_vectorisable
+def expm164(x):
+    """e ** x - 1, accurate near 0."""
+    v = select(x < f64(-40.0), f64(-40.0), x)
+    v = select(v > f64(710.0), f64(710.0), v)
+    shifted = v * _LOG2E64 + _SHIFT64
+    n = shifted - _SHIFT64
+    r = (v - n * _LN2_HI64) - n * _LN2_LO64
+    p = r * r * _exp_tail64(r) + r
+    h = _float64((_bits64(shifted) - _SHIFT64_BITS + i64(1022)) << i64(52))
+    y = f64(2.0) * (h * p + (h - f64(0.5)))
+    return select(fabs(x) < f64(1.1102230246251565e-16), x, y)  # 2**-53
+
+
+@_vectorisable
+def tanh32(x):
+    """The hyperbolic tangent: t / (t + 2) with t = expm1(2 |x|)."""
+    a = fabs(x)
+    t = expm132(f32(2.0) * select(a > f32(10.0), f32(10.0), a))  # 1 from 9.01 on
+    return copysign(t / (t + f32(2.0)), x)
+
+
+@_vectorisable
+def tanh64(x):
+    """The hyperbolic tangent: t / (t + 2) with t = expm1(2 |x|)."""
+    a = fabs(x)
+    t = expm164(f64(2.0) * select(a > f64(22.0), f64(22.0), a))
+    return copysign(t / (t + f64(2.0)), x)
+
+
+# --- logarithms ------------------------------------------------------------------------------------------------------
+
+_SQRT_HALF_BITS32, _ONE_BITS32, _MANTISSA32 = i32(0x3F3504F3), i32(0x3F800000), i32(0x007FFFFF)
+_SQRT_HALF_BITS64, _ONE_BITS64, _MANTISSA64 = i64(0x3FE6A09E667F3BCD), i64(0x3FF0000000000000), i64(0x000FFFFFFFFFFFFF)
+
+
+@_vectorisable
+def _log_tail32(s):
+    """(log(1+s) - log(1-s)) / s - 2 for |s| < 0.1716 (fdlibm, error 2**-34.24)."""
+    z = s * s
+    w = z * z
+    return z * (f32(0.66666662693) + w * f32(0.28498786688)) + w * (f32(0.40000972152) + w * f32(0.24279078841))
+
+
+@_vectorisable
+def _log_tail64(s):
+    """(log(1+s) - log(1-s)) / s - 2 for |s| < 0.1716 (fdlibm, error 2**-58.45)."""
+    z = s * s
+    w = z * z
+    odd = w * (f64(3.999999999940941908e-01) + w * (f64(2.222219843214978396e-01) + w * f64(1.531383769920937332e-01)))
+    even = z * (
+        f64(6.666666666666735130e-01)
+        + w * (f64(2.857142874366239149e-01) + w * (f64(1.818357216161805012e-01) + w * f64(1.479819860511658591e-01)))
+    )
+    return odd + even
+
+
+@_vectorisable
+def log32(x):
+    """The natural logarithm; -inf at 0, NaN below."""
+    tiny = x < f32(1.1754943508222875e-38)
+    u = select(tiny, x * f32(33554432.0), x)  # 2**25, so that denormals become normal
+    bits = i32(_bits32(u) + (_ONE_BITS32 - _SQRT_HALF_BITS32))
+    k = f32(i32((bits >> i32(23)) - i32(127))) - select(tiny, f32(25.0), f32(0.0))
+    f = _float32(i32((bits & _MANTISSA32) + _SQRT_HALF_BITS32)) - f32(1.0)  # sqrt(1/2) - 1 to sqrt(2) - 1
+    s = f / (f32(2.0) + f)
+    half = f32(0.5) * f * f
+    y = k * _LN2_HI32 - ((half - (s * (half + _log_tail32(s)) + k * _LN2_LO32)) - f)
+    y = select(x < f32(np.inf), y, x)  # inf and NaN
+    y = select(x == f32(0.0), f32(-np.inf), y)
+    return select(x < f32(0.0), f32(np.nan), y)
+
+
+@_vectorisable
+def log64(x):
+    """The natural logarithm; -inf at 0, NaN below."""
+    tiny = x < f64(2.2250738585072014e-308)
+    u = select(tiny, x * f64(18014398509481984.0), x)  # 2**54
+    bits = _bits64(u) + (_ONE_BITS64 - _SQRT_HALF_BITS64)
+    k = f64((bits >> i64(52)) - i64(1023)) - select(tiny, f64(54.0), f64(0.0))
+    f = _float64((bits & _MANTISSA64) + _SQRT_HALF_BITS64) - f64(1.0)
+    s = f / (f64(2.0) + f)
+    half = f64(0.5) * f * f
+    y = k * _LN2_HI64 - ((half - (s * (half + _log_tail64(s)) + k * _LN2_LO64)) - f)
+    y = select(x < f64(np.inf), y, x)
+    y = select(x == f64(0.0), f64(-np.inf), y)
+    return select(x < f64(0.0), f64(np.nan), y)
+
+
+@_vectorisable
+def log1p32(x):
+    """log(1 + x), accurate near 0; -inf at -1, NaN below."""
+    u = f32(1.0) + x
+    bits = i32(_bits32(u) + (_ONE_BITS32 - _SQRT_HALF_BITS32))
+    n = i32((bits >> i32(23)) - i32(127))
+    m = _float32(i32((bits & _MANTISSA32) + _SQRT_HALF_BITS32)) - f32(1.0)
+    # What 1 + x lost in rounding, as a part of u.
+    lost = select(n >= i32(2), f32(1.0) - (u - x), x - (u - f32(1.0))) / u
+    small = n == i32(0)
+    f = select(small, x, m)
+    c = select(small | (n >= i32(25)), f32(0.0), lost)
+    k = f32(n)
+    s = f / (f32(2.0) + f)
+    half = f32(0.5) * f * f
+    y = k * _LN2_HI32 - ((half - (s * (half + _log_tail32(s)) + (k * _LN2_LO32 + c))) - f)
+    y = select(x < f32(np.inf), y, x)
+    y = select(x == f32(-1.0), f32(-np.inf), y)
+    y = select(fabs(x) < f32(5.9604645e-08), x, y)  # 2**-24: log1p(x) is x there, and -0.0 stays
+    return select(x < f32(-1.0), f32(np.nan), y)
+
+
+@_vectorisable
+def log1p64(x):
+    """log(1 + x), accurate near 0; -inf at -1, NaN below."""
+    u = f64(1.0) + x
+    bits = _bits64(u) + (_ONE_BITS64 - _SQRT_HALF_BITS64)
+    n = (bits >> i64(52)) - i64(1023)
+    m = _float64((bits & _MANTISSA64) + _SQRT_HALF_BITS64) - f64(1.0)
+    lost = select(n >= i64(2), f64(1.0) - (u - x), x - (u - f64(1.0))) / u
+    small = n == i64(0)
+    f = select(small, x, m)
+    c = select(small | (n >= i64(54)), f64(0.0), lost)
+    k = f64(n)
+    s = f / (f64(2.0) + f)
+    half = f64(0.5) * f * f
+    y = k * _LN2_HI64 - ((half - (s * (half + _log_tail64(s)) + (k * _LN2_LO64 + c))) - f)
+    y = select(x < f64(np.inf), y, x)
+    y = select(x == f64(-1.0), f64(-np.inf), y)
+    y = select(fabs(x) < f64(1.1102230246251565e-16), x, y)  # 2**-53
+    return select(x < f64(-1.0), f64(np.nan), y)
+
+
+# --- the error function ----------------------------------------------------------------------------------------------
+
+
+@_vectorisable
+def erf32(x):
+    """The error function."""
+    t = fabs(x)
+    s = x * x
+    p = f32(-5.96761703e-4)
+    p = p * s + f32(4.99119423e-3)
+    p = p * s + f32(-2.67681349e-2)
+    p = p * s + f32(1.12819925e-1)
+    p = p * s + f32(-3.76125336e-1)
+    p = p * s + f32(1.28379166e-1)
+    near = p * x + x
+    b = select(t > f32(4.0), f32(4.0), t)  # 1 from 3.92 on
+    q = f32(-1.72853470e-5) * b + f32(3.83197126e-4)
+    q = q * (b * b) + (f32(-3.88396438e-3) * b + f32(2.42546219e-2))
+    q = q * b + f32(-1.06777877e-1)
+    q = q * b + f32(-6.34846687e-1)
+    q = q * b + f32(-1.28717512e-1)
+    far = copysign(f32(1.0) - exp32(q * b - b), x)
+    return select(t > f32(0.927734375), far, near)
+
+
+@_vectorisable
+def erf64(x):
+    """The error function."""
+    t = fabs(x)
+    s = x * x
+    p = f64(-7.7958988270021422416e-10)  # erf(x) / x - 1 in x**2 on [0, 1]; fitted to 7.4e-18
+    p = p * s + f64(1.3720064546777685604e-8)
+    p = p * s + f64(-1.6208483801871705902e-7)
+    p = p * s + f64(1.644742470331736241e-6)
+    p = p * s + f64(-0.000014924736907419660338)
+    p = p * s + f64(0.00012055294904839707917)
+    p = p * s + f64(-0.00085483259753896920806)
+    p = p * s + f64(0.0052239776071164227321)
+    p = p * s + f64(-0.02686617064323777036)
+    p = p * s + f64(0.11283791670945006266)
+    p = p * s + f64(-0.37612638903183540438)
+    p = p * s + f64(0.12837916709551256654)
+    near = p * x + x
+    b = select(t > f64(6.0), f64(6.0), t)  # 1 from 5.93 on
+    q = f64(6.0707194563659277223e-18)  # -log(erfc(x)) / x - 1 - x on [0.99, 6]; fitted to 2.1e-16
+    q = q * b + f64(-5.1938324193174272708e-16)
+    q = q * b + f64(2.1122079183675948427e-14)
+    q = q * b + f64(-5.4332879128214301304e-13)
+    q = q * b + f64(9.9232799275072464966e-12)
+    q = q * b + f64(-1.3691237118123422302e-10)
+    q = q * b + f64(1.4820414048361458622e-9)
+    q = q * b + f64(-1.2899259906677758838e-8)
+    q = q * b + f64(9.172673951204480011e-8)
+    q = q * b + f64(-5.3798882854447798922e-7)
+    q = q * b + f64(2.6113657009940175913e-6)
+    q = q * b + f64(-0.000010447328429503090896)
+    q = q * b + f64(0.000033893684821510686007)
+    q = q * b + f64(-0.000085421278905812032188)
+    q = q * b + f64(0.00014708725172721372737)
+    q = q * b + f64(-0.000073928569344569336382)
+    q = q * b + f64(-0.00049241166401493811132)
+    q = q * b + f64(0.0016197799433163777267)
+    q = q * b + f64(-0.0001625528175307756709)
+    q = q * b + f64(-0.019149840096447227219)
+    q = q * b + f64(0.1027795346019183973)
+    q = q * b + f64(-0.36338164060203961198)
+    q = q * b + f64(0.12837930324929543841)
+    far = copysign(f64(1.0) - exp64(-(b * (f64(1.0) + b) + q * b)), x)
+    return select(t > f64(1.0), far, near)

@@ -1,0 +1,369 @@
+"""Fused kernels, compiled, against the reference evaluator: chosen graphs, and random ones."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail as dt
+from dovetail.codegen.backends.numba import FusedKernel, NumbaBackend, agree, launch_of
+from dovetail.codegen.fuse import FusedNodes, fuse
+from dovetail.codegen.unit import Unit
+from dovetail.graph.errors import InternalError
+from dovetail.graph.interpret import Interpreter, execution_order
+from dovetail.graph.node import Node
+
+pytest.importorskip("numba")
+
+SIZES = (0, 1, 2, 7, 64, 1009)  # of the axis that is not known before: none, one, even, prime, large
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
+        yield
+
+
+def unit_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> Unit:
+    order = execution_order([t.op for t in fetches], dict.fromkeys(feeds))
+    nodes = [n for n in order if n.type != "Placeholder"]
+    return Unit("/device:CPU:0", tuple(nodes), tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches))
+
+
+class Fused:
+    """Graph outputs by way of fused kernels, like a program but without one."""
+
+    def __init__(self, fetches: Sequence[Any], feeds: Sequence[Any]) -> None:
+        self.fetches = fetches
+        backend = NumbaBackend(eager=True, threads=2)
+        self.steps: list[tuple[Any, Sequence[Any], Sequence[Any]]] = []
+        self.kernels: list[FusedKernel] = []
+        for step in backend.fuse(unit_of(fetches, feeds)):
+            if isinstance(step, FusedNodes):
+                kernel = backend.fused(step)
+                self.kernels.append(kernel)
+                self.steps.append((kernel, (*step.inputs, *step.shapes), step.outputs))
+            else:
+                assert isinstance(step, Node)
+                if step.type == "Const":
+                    self.steps.append((lambda value=step.attrs["value"]: value, (), step.outputs))
+                else:
+                    self.steps.append((backend.kernel(step, None), step.inputs, step.outputs))
+
+    def run(self, feeds: Mapping[Any, Any]) -> list[Any]:
+        values = dict(feeds)
+        with np.errstate(all="ignore"):
+            for function, taken, made in self.steps:
+                result = function(*[values[t] for t in taken])
+                for t, v in zip(made, result if len(made) != 1 else (result,), strict=True):
+                    values[t] = v
+        return [values[t] for t in self.fetches]
+
+
+def numbers(rng: np.random.Generator, shape: Sequence[int], dtype: Any) -> Any:
+    if dtype.np.kind == "f":
+        return rng.standard_normal(shape).astype(dtype.np)
+    if dtype.np.kind == "b":
+        return rng.random(shape) < 0.5
+    return rng.integers(0 if dtype.is_unsigned else -100, 100, shape).astype(dtype.np)
+
+
+def compare(fetches: Sequence[Any], feeds: Sequence[Any], seed: int = 0, sizes: Sequence[int] = SIZES) -> Fused:
+    """Check all sizes of the unknown axis; the feeds' shapes have None for it."""
+    fused = Fused(fetches, feeds)
+    rng = np.random.default_rng(seed)
+    for size in sizes:
+        values = {t: numbers(rng, [size if d is None else d for d in t.dims], t.dtype) for t in feeds}
+        expected = Interpreter(fetches[0].graph, check=True).run(list(fetches), values)
+        for t, mine, theirs in zip(fetches, fused.run(values), expected, strict=True):
+            assert np.asarray(mine).dtype == np.asarray(theirs).dtype
+            assert agree(mine, theirs), f"{t} at size {size}:\n{mine}\n{theirs}"
+    return fused
+
+
+# --- chosen graphs ---------------------------------------------------------------------------------------------------
+
+FLOAT_CASES: dict[str, Callable[[Any], Any]] = {
+    "softmax": dt.nn.softmax,
+    "log softmax": dt.nn.log_softmax,
+    "by hand": lambda x: dt.exp(x - dt.reduce_max(x, -1, keepdims=True)) / dt.reduce_sum(dt.exp(x), -1, keepdims=True),
+    "layer norm": lambda x: (
+        (x - dt.reduce_mean(x, -1, keepdims=True))
+        * dt.rsqrt(dt.reduce_mean(dt.square(x - dt.reduce_mean(x, -1, keepdims=True)), -1, keepdims=True) + 1e-5)
+    ),
+    "columns": lambda x: (
+        (x - dt.reduce_mean(x, 0)) / dt.sqrt(dt.reduce_mean(dt.square(x - dt.reduce_mean(x, 0)), 0) + 1e-3)
+    ),
+    "everything": lambda x: dt.reduce_sum(dt.tanh(x)) + 1.0,
+    "gelu": dt.nn.gelu,
+    "activations": lambda x: dt.nn.elu(x) + dt.nn.selu(x) * dt.nn.softplus(x) + dt.nn.softsign(x) - dt.nn.relu6(x),
+    "leaky": lambda x: dt.nn.leaky_relu(x) * 2.0,
+    "extremes": lambda x: dt.reduce_max(x, -1) * dt.reduce_min(x * 2.0, -1),
+    "product": lambda x: dt.reduce_prod(dt.tanh(x) + 1.5, -1),
+    "rounding": lambda x: dt.floor(x) + dt.ceil(x * 3.0) * dt.round(x * 2.5) - dt.sign(x),
+    "powers": lambda x: x**3 + x**2.0,
+    "not a number": lambda x: dt.where_v2(dt.is_nan(dt.log(x)), dt.zeros_like(x), dt.log(x)),
+    "clipped": lambda x: dt.clip_by_value(x, -0.5, 0.5) * 2.0,
+}
+
+
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float64], ids=lambda t: t.name)
+@pytest.mark.parametrize("name", FLOAT_CASES)
+def test_floats(name: str, dtype: Any) -> None:
+    with dt.Graph().as_default():
+        x = dt.placeholder(dtype, [None, 13])
+        fused = compare([FLOAT_CASES[name](x)], [x])
+    assert fused.kernels
+
+
+@pytest.mark.parametrize("dtype", [dt.int8, dt.int32, dt.int64, dt.uint8, dt.uint32, dt.uint64], ids=lambda t: t.name)
+def test_integers_wrap_around(dtype: Any) -> None:
+    with dt.Graph().as_default():
+        x, y = dt.placeholder(dtype, [None, 5]), dt.placeholder(dtype, [None, 5])
+        z = (x * x * y - x) * (y + 100) - abs(x) + dt.maximum(x, y) - dt.minimum(x, -y)
+        fused = compare([z, dt.reduce_sum(z, 1), dt.reduce_max(z, 1)], [x, y])
+    assert len(fused.kernels) == 1
+
+
+def test_conditions_and_casts() -> None:
+    with dt.Graph().as_default():
+        x, c = dt.placeholder(dt.float32, [None, 6]), dt.placeholder(dt.bool, [None, 6])
+        both = dt.logical_and(c, x > 0.1) | dt.logical_not(dt.equal(x, x))
+        chosen = dt.where_v2(both, dt.cast(dt.cast(x * 9.0, dt.int32), dt.float32), dt.cast(c, dt.float32))
+        fused = compare([both, chosen, dt.reduce_any(both, 1), dt.reduce_all(both, 1)], [x, c])
+    assert len(fused.kernels) == 1
+
+
+def test_a_loss_and_its_gradient() -> None:
+    with dt.Graph().as_default():
+        x, labels = dt.placeholder(dt.float32, [None, 11]), dt.placeholder(dt.float32, [None, 11])
+        h = dt.nn.gelu(x, approximate=True)
+        loss = dt.reduce_mean(dt.nn.softmax_cross_entropy_with_logits_v2(labels=dt.nn.softmax(labels), logits=h))
+        (gradient,) = dt.gradients(loss, [x])
+        compare([loss, gradient], [x, labels], sizes=(1, 7, 64))
+
+
+def test_bias_and_its_gradient() -> None:
+    with dt.Graph().as_default():
+        x, b = dt.placeholder(dt.float32, [None, 4, 6]), dt.placeholder(dt.float32, [6])
+        y = dt.nn.relu(dt.nn.bias_add(x, b))
+        (gradient,) = dt.gradients(dt.reduce_sum(dt.square(y)), [b])
+        compare([y, gradient], [x, b])
+
+
+def test_nan_and_infinities_come_through() -> None:
+    with dt.Graph().as_default() as graph:
+        x = dt.placeholder(dt.float32, [3, None])
+        y = [
+            dt.nn.softmax(x),
+            dt.reduce_max(x * 1.0, 1),
+            dt.reduce_sum(x + 0.0, 1),
+            dt.maximum(x, 0.0) * 2.0,
+            dt.tanh(x) + 1.0,
+        ]
+        fused = Fused(y, [x])
+        value = np.full((3, 40), 1, np.float32)
+        value[0, 7], value[1, 8], value[1, 9], value[2] = np.nan, np.inf, -np.inf, -np.inf
+        expected = Interpreter(graph).run(y, {x: value})
+        for mine, theirs in zip(fused.run({x: value}), expected, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+
+
+def test_a_long_sum_is_as_accurate_as_numpys() -> None:
+    value = np.random.default_rng(0).random(3_000_001).astype(np.float32)
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [None])
+        total = Fused([dt.reduce_sum(x * 1.0)], [x]).run({x: value})[0]
+    exact = value.astype(np.float64).sum()
+    assert abs(float(total) - exact) <= 2 * abs(float(value.sum()) - exact) + np.spacing(np.float32(exact))
+
+
+def test_strided_and_read_only_inputs() -> None:
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [None, None])
+        fused = Fused([x * 2.0 + 1.0], [x])
+        value = np.arange(60, dtype=np.float32).reshape(6, 10)
+        for view in (value.T, value[::2], value[:, 1::3], value[::-1]):
+            np.testing.assert_array_equal(fused.run({x: view})[0], view * 2 + 1)
+        value.flags.writeable = False
+        np.testing.assert_array_equal(fused.run({x: value})[0], value * 2 + 1)
+
+
+def test_the_result_does_not_depend_on_the_number_of_threads() -> None:
+    value = np.random.default_rng(1).standard_normal((301, 4001)).astype(np.float32)
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [None, None])
+        for y in (dt.nn.softmax(x), dt.reduce_sum(dt.tanh(x), 0), dt.reduce_sum(dt.tanh(x), 1)):
+            (group,) = [s for s in fuse(unit_of([y], [x]), eager=True).steps if isinstance(s, FusedNodes)]
+            results = [FusedKernel(group, threads=n, eager=True)(*[value] * len(group.inputs), *[
+                t.op.attrs["value"] for t in group.shapes
+            ]) for n in (1, 2, 3)]  # fmt: skip
+            launch = launch_of(group, [value.shape], 3, FusedKernel(group).source.split)
+            assert launch is not None
+            assert len(launch.ranges) == 3
+            for other in results[1:]:
+                np.testing.assert_array_equal(other, results[0])
+
+
+def test_a_shape_that_fusion_did_not_foresee_runs_on_numpy() -> None:
+    with dt.Graph().as_default():
+        x, y = dt.placeholder(dt.float32, [None, 3]), dt.placeholder(dt.float32, [None, 3])
+        fused = Fused([(x + y) * 2.0], [x, y])
+        a, b = np.ones((5, 3), np.float32), np.ones((1, 3), np.float32)
+        assert launch_of(fused.kernels[0].group, [a.shape, b.shape], 1, 0) is None
+        np.testing.assert_array_equal(fused.run({x: a, y: b})[0], (a + b) * 2)
+
+
+def test_a_kernel_starts_on_numpy_and_is_swapped_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.codegen.backends.numba.COMPILE_AFTER_S", 1e-9)
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [None])
+        y = dt.exp(x * 0.125) + 3.25
+        (group,) = [s for s in fuse(unit_of([y], [x])).steps if isinstance(s, FusedNodes)]
+    kernel = FusedKernel(group)
+    value = np.ones(10, np.float32)
+    first = kernel(value)
+    assert kernel.function is None or kernel._asked
+    for _ in range(600):
+        if kernel.function is not None:
+            break
+        __import__("time").sleep(0.1)
+    assert kernel.function is not None
+    np.testing.assert_allclose(kernel(value), first, rtol=1e-6)
+
+
+def test_checking_names_the_first_node_that_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [None, 4])
+        y = dt.tanh(dt.exp(x * 0.5, name="wrong") * 0.1, name="last")
+        (group,) = [s for s in fuse(unit_of([y], [x]), eager=True).steps if isinstance(s, FusedNodes)]
+    right = FusedKernel(group, eager=True, check=True)
+    right(np.ones((2, 4), np.float32))
+
+    def kernel(self: Any, node: Node, context: Any) -> Any:
+        return (lambda x: np.exp(x) + 1) if node.name == "wrong" else node.opdef.reference
+
+    monkeypatch.setattr("dovetail.codegen.backends.numpy.NumpyBackend.kernel", kernel)
+    with pytest.raises(InternalError, match="first in 'wrong'"):
+        FusedKernel(group, eager=True, check=True)(np.ones((2, 4), np.float32))
+
+
+# --- random graphs ---------------------------------------------------------------------------------------------------
+
+UNARY: list[Callable[[Any], Any]] = [
+    dt.tanh, lambda x: dt.exp(-abs(x)), dt.nn.relu, lambda x: dt.sqrt(abs(x) + 0.5), lambda x: dt.log1p(abs(x)),
+    dt.erf, dt.sigmoid, lambda x: x * 0.5, lambda x: dt.square(x) * 0.25, lambda x: dt.floor(x * 4.0),
+    lambda x: dt.expand_dims(x, -1)[..., 0], dt.identity, dt.sin, lambda x: -x,
+]  # fmt: skip
+BINARY: list[Callable[[Any, Any], Any]] = [
+    lambda x, y: x + y, lambda x, y: x - y, lambda x, y: x * y, lambda x, y: dt.maximum(x, y), lambda x, y: x / (abs(y) + 1.0),
+    lambda x, y: dt.where_v2(x > y, x, y * 0.5), lambda x, y: dt.squared_difference(x, y) * 0.1,
+]  # fmt: skip
+REDUCTIONS: list[Callable[..., Any]] = [dt.reduce_mean, dt.reduce_max, dt.reduce_min, dt.reduce_mean, dt.nn.softmax]
+
+
+def random_graph(seed: int, dtype: Any) -> tuple[list[Any], list[Any]]:
+    """Fetches and feeds. Values stay of moderate size, so that rounding stays small."""
+    rnd = random.Random(seed)
+    wide, deep = rnd.choice([1, 3, 8, 37]), rnd.choice([1, 2, 5])
+    shapes = [[None, deep, wide], [wide], [None, 1, wide], [deep, 1], [None, deep, 1], [None, deep, wide], []]
+    feeds = [dt.placeholder(dtype, s) for s in shapes]
+    values = list(feeds)
+    for _ in range(rnd.randint(3, 25)):
+        kind = rnd.random()
+        if kind < 0.45:
+            new = rnd.choice(UNARY)(rnd.choice(values))
+        elif kind < 0.85:
+            x, y = rnd.choice(values), rnd.choice(values)
+            try:
+                new = rnd.choice(BINARY)(x, y)
+            except ValueError:  # their shapes do not fit
+                continue
+        else:
+            x = rnd.choice(values)
+            rank = len(x.dims)
+            if rank == 0:
+                continue
+            reduce = rnd.choice(REDUCTIONS)
+            if reduce is dt.nn.softmax:
+                new = reduce(x)
+            else:
+                over = rnd.sample(range(rank), rnd.randint(1, rank))
+                new = reduce(x, over, keepdims=rnd.random() < 0.7)
+        values.append(new)
+    made = values[len(feeds) :] or [feeds[0] + 1.0]
+    fetches = [made[-1], *rnd.sample(made, min(len(made), 2))]
+    return list(dict.fromkeys(fetches)), feeds
+
+
+@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(i, marks=pytest.mark.slow) for i in range(6, 60))])
+def test_random_graphs(seed: int) -> None:
+    with dt.Graph().as_default():
+        fetches, feeds = random_graph(seed, dt.float32 if seed % 3 else dt.float64)
+        compare(fetches, feeds, seed, sizes=(1, 7, 64) if seed % 4 else (2, 1009))
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_random_graphs_keep_their_order(seed: int) -> None:
+    """Every tensor is there before it is taken, whatever was fused; checked without compiling."""
+    with dt.Graph().as_default():
+        fetches, feeds = random_graph(seed, dt.float32)
+        fusion = fuse(unit_of(fetches, feeds), eager=True)
+    there = set(feeds)
+    ran: list[Node] = []
+    for step in fusion.steps:
+        taken = step.inputs if isinstance(step, Node) else (*step.inputs, *step.shapes)  # type: ignore[union-attr]
+        for t in taken:
+            assert t in there or t.op.type == "Const", f"{t} is not there for {step}"
+        if isinstance(step, FusedNodes):
+            inside = set(step.inputs) | set(step.shapes)
+            for node in step.nodes:
+                assert all(t in inside or t.op.type == "Const" for t in node.inputs)
+                inside.update(node.outputs)
+            assert set(step.outputs) <= inside
+            ran += step.nodes
+        else:
+            assert isinstance(step, Node)
+            ran.append(step)
+        there.update(step.outputs)  # type: ignore[union-attr]
+    assert set(fetches) <= there
+
+
+def test_the_cache_is_used_by_the_next_process(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    program = """
+import numpy as np, time
+import dovetail as dt
+from dovetail.codegen import kernel_cache
+from dovetail.codegen.loops import LoopsBuilder
+from dovetail.graph.dtypes import float32
+b = LoopsBuilder([False])
+x = b.load(0, float32, [0])
+b.store(b.apply("exp", b.apply("mul", x, b.constant(0.75, float32))), [0])
+function = kernel_cache.compile_now(kernel_cache.source_of(b.finish()[0]).text)
+out = np.empty(3, np.float32)
+function(np.ones(3, np.float32), out, 3, 0, 3)
+assert np.allclose(out, np.exp(0.75))
+print(sum(function.stats.cache_hits.values()))
+"""
+    import os
+
+    environment = {
+        **os.environ,
+        "DOVETAIL_CACHE_DIR": str(tmp_path),
+        "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+    }
+    command = [sys.executable, "-c", program]
+    both = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in both:  # at the same time
+        process.communicate()
+        assert process.returncode == 0
+    third = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert third.stdout.strip() == "1"
+    assert (tmp_path / "numba").stat().st_mode & 0o077 == 0

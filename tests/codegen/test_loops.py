@@ -1,0 +1,108 @@
+"""The loop IR and its Numba source: as text, against golden files. DOVETAIL_UPDATE_GOLDEN=1 writes them anew."""
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dovetail as dt
+from dovetail.codegen.fuse import fuse
+from dovetail.codegen.loops import LoopsBuilder
+from dovetail.codegen.numba_source import numba_source
+from dovetail.codegen.unit import Unit
+from dovetail.graph.dtypes import float32, int8
+from dovetail.graph.interpret import execution_order
+
+GOLDEN = Path(__file__).with_name("golden")
+
+
+def gelu(x: Any) -> Any:
+    return 0.5 * x * (1 + dt.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+
+
+def layer_norm(x: Any) -> Any:
+    mean = dt.reduce_mean(x, -1, keepdims=True)
+    variance = dt.reduce_mean(dt.square(x - mean), -1, keepdims=True)
+    return (x - mean) * dt.rsqrt(variance + 1e-5)
+
+
+KERNELS: dict[str, tuple[tuple[int | None, ...], Callable[[Any], Any]]] = {
+    "gelu": ((None, 8), gelu),
+    "softmax_rows": ((None, 8), dt.nn.softmax),
+    "softmax_columns": (
+        (None, 8),
+        lambda x: dt.exp(x - dt.reduce_max(x, 0)) / dt.reduce_sum(dt.exp(x - dt.reduce_max(x, 0)), 0),
+    ),
+    "layer_norm": ((4, None), layer_norm),
+    "mean_of_squares": ((None, 3, None), lambda x: dt.reduce_mean(x * x)),
+    "images_over_space": ((2, 5, 6, 3), lambda x: dt.reduce_mean(dt.nn.relu(x), [1, 2])),
+    "channels_first": ((2, 3, 5, 6), lambda x: dt.reduce_sum(dt.exp(x), [0, 2, 3])),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_text_of_a_kernel(name: str) -> None:
+    shape, build = KERNELS[name]
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, shape)
+        y = build(x)
+        nodes = [n for n in execution_order([y.op], {x: 0}) if n.type != "Placeholder"]
+        fusion = fuse(Unit("/device:CPU:0", tuple(nodes), ((x.name, x),), ((y.name, y),)), eager=True)
+    (kernel,) = fusion.kernels
+    text = numba_source(kernel.loops).text
+    path = GOLDEN / f"{name}.py.txt"
+    if os.environ.get("DOVETAIL_UPDATE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def test_equal_values_are_made_once_and_dead_ones_not_at_all() -> None:
+    b = LoopsBuilder([False])
+    x = b.load(0, float32, [0])
+    first, second = b.apply("add", x, x), b.apply("add", x, x)
+    assert first == second
+    b.apply("exp", x)
+    b.store(first, [0])
+    loops, _ = b.finish()
+    assert [v.op for v in loops.values] == ["load", "add"]
+
+
+def test_a_negative_zero_is_another_constant() -> None:
+    b = LoopsBuilder([])
+    assert b.constant(0.0, float32) != b.constant(-0.0, float32)
+    assert b.constant(0, int8) == b.constant(0, int8)
+
+
+def test_neighbouring_axes_that_always_come_together_become_one() -> None:
+    b = LoopsBuilder([False, False, False])
+    x, row = b.load(0, float32, [0, 1, 2]), b.load(1, float32, [2])
+    b.store(b.apply("add", x, row), [0, 1, 2])
+    loops, parts = b.finish()
+    assert parts == ((0, 1), (2,))
+    assert [v.axes for v in loops.loads] == [(0, 1), (1,)]
+
+
+def test_a_reduced_axis_joins_no_kept_one() -> None:
+    b = LoopsBuilder([False, True, True])
+    x = b.load(0, float32, [0, 1, 2])
+    b.store(b.reduce("sum", x), [0])
+    loops, parts = b.finish()
+    assert parts == ((0,), (1, 2))
+    assert loops.reduced == (False, True)
+    assert loops.stages() == [0, 1]
+
+
+def test_equal_kernels_are_one_whatever_their_nodes_are_called() -> None:
+    found = []
+    for scope in ("a", "b"):
+        with dt.Graph().as_default(), dt.name_scope(scope):
+            x = dt.placeholder(dt.float32, [None, 4])
+            y = gelu(x)
+            nodes = [n for n in execution_order([y.op], {x: 0}) if n.type != "Placeholder"]
+            found.append(
+                fuse(Unit("/device:CPU:0", tuple(nodes), ((x.name, x),), ((y.name, y),)), eager=True).kernels[0].loops
+            )
+    assert found[0] == found[1]
