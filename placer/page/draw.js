@@ -2,6 +2,7 @@
    boxes, boxes, labels. Elements carry what they stand for in `thing`; map.js handles what is done to them. */
 
 const STUBS = 5;  // lines to parts inside a box that an edge leads to; more of them only where they are selected
+const LABELS = 20; // labels of a selection, or of lines between boxes
 const LINES = 60; // lines between devices that are drawn at once, those with most bytes; the others when selected
 
 function drawMap(scene) {
@@ -199,7 +200,7 @@ function drawChannels(scene, bundles, outer, labels) {
   put((scene.bundle ? scene.outer.filter(isOwn) : scene.outer).map(ends));
   marks.sort((a, b) => b.isLit - a.isLit || b.sum.bytes - a.sum.bytes);
   // Many labels say nothing: the largest ones, and those of the selection.
-  const labelled = marks.filter((mark, i) => mark.isLit || i < (scene.bundle ? LINES : 16));
+  const labelled = marks.filter((mark, i) => i < LABELS || (scene.bundle && !mark.isLit && i < LINES));
   placeLabels(labelled, scene.solid);
   for (const mark of labelled) if (mark.place) labels.append(drawLabel(mark));
 }

@@ -103,7 +103,7 @@ const map = {
   place() {
     const { x, y, k } = this.view;
     this.stage.setAttribute("transform", `translate(${x.toFixed(2)},${y.toFixed(2)}) scale(${k.toFixed(4)})`);
-    this.svg.classList.toggle("far", k < 0.45);
+    this.svg.classList.toggle("far", k < 0.6);
   },
 
   fitting(width, height) { return Math.min(1.15, (width - 48) / this.size.width, (height - 104) / this.size.height); },

@@ -17,8 +17,6 @@ from page_browser import complaints, open_page, requests, until
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(bool(page_browser.missing()), reason=page_browser.missing() or "all is there"),
-    # One browser serves all tests; with pytest-xdist they must meet in one process.
-    pytest.mark.xdist_group("browser"),
 ]
 
 HOSTILE = "</script><img src=x onerror=document.title='owned'>"
