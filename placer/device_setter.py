@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
+import threading
+import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, SupportsIndex
 
 from ..graph.device import DeviceSpec, canonical_name, merge_names
-from ..graph.dtypes import as_dtype
+from ..graph.dtypes import DType, as_dtype
 from ..graph.shape import Dims, as_dims, element_count
 from .cluster import ClusterDef, ClusterSpec
 
@@ -38,6 +41,8 @@ class NodeLike(Protocol):
     def type(self) -> str: ...
     @property
     def device(self) -> str: ...
+    @property
+    def graph(self) -> Any: ...
     @property
     def outputs(self) -> Sequence[Any]: ...
     def get_attr(self, name: str) -> Any: ...
@@ -168,6 +173,107 @@ class RandomStrategy:
         # Python's own hash of a string differs between processes; blake2b's does not.
         digest = hashlib.blake2b(f"{node.name}_{self._seed}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") % self._num_tasks
+
+
+class BalancedStrategy:
+    """Balances what parameter servers hold and what they send and receive, both at once.
+
+    Each variable goes where the fuller of the two, memory or network, stays emptiest: to the task for which
+    `max(bytes held / all bytes, bytes moved / all bytes moved)`, with the variable, is least; of equals to the one
+    with less of both together, then to the lowest. Round robin gives one server all the large tables when
+    large and small ones alternate; balancing bytes alone gives one server all the small variables, whose messages
+    cost the more the more there are.
+
+    Every client that builds the same graph gets the same tasks: nothing is random, and the loads are counted for
+    each graph by itself, so one strategy (and one setter) may serve many graphs, in any order and from any thread.
+    A node that is asked about again gets the same answer. An optimizer's slot (`w/Adam` of `w`) is where its
+    variable is, counts there, and moves nothing.
+
+    Args:
+        num_tasks: number of ps tasks.
+        traffic_fn: bytes that a variable moves in a step, per worker; `expected_traffic` unless given. For an
+            embedding of which a step touches few rows, give what these rows have.
+
+    >>> strategy = BalancedStrategy(num_tasks=2)
+    >>> with dt.device(replica_device_setter(ps_tasks=2, ps_strategy=strategy)):
+    ...     table = dt.Variable(dt.zeros([1000, 64]))
+    """
+
+    def __init__(self, num_tasks: int, traffic_fn: Callable[[Any], float] | None = None) -> None:
+        self._num_tasks = _positive(num_tasks)
+        self._traffic_fn = expected_traffic if traffic_fn is None else traffic_fn
+        self._loads: weakref.WeakKeyDictionary[object, _Loads] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def __call__(self, node: NodeLike) -> int:
+        held, moved = float(_least_bytes(node)), float(self._traffic_fn(node))
+        if not (held >= 0 and 0 <= moved < math.inf):
+            raise ValueError(f"The traffic of node '{node.name}' must be a number of bytes, not {moved}")
+        with self._lock:
+            loads = self._loads.get(node.graph)
+            if loads is None:
+                loads = self._loads[node.graph] = _Loads(self._num_tasks)
+            return loads.add(node.name, held, moved)
+
+
+class _Loads:
+    """What the tasks hold and move for one graph."""
+
+    def __init__(self, num_tasks: int) -> None:
+        self.tasks = [(0.0, 0.0)] * num_tasks
+        self.chosen: dict[str, int] = {}
+
+    def add(self, name: str, held: float, moved: float) -> int:
+        """The task of a variable, whose bytes are added to the task's."""
+        task = self.chosen.get(name)
+        if task is not None:
+            return task
+        task = self.chosen.get(name.rpartition("/")[0])
+        if task is not None:
+            moved = 0.0  # a slot: updated where it is
+        else:
+            all_held = sum(h for h, _ in self.tasks) + held or 1.0
+            all_moved = sum(m for _, m in self.tasks) + moved or 1.0
+
+            def fullness(task: int) -> tuple[float, float]:
+                h, m = self.tasks[task]
+                shares = (h + held) / all_held, (m + moved) / all_moved
+                return max(shares), sum(shares)
+
+            task = min(range(len(self.tasks)), key=fullness)
+        self.chosen[name] = task
+        h, m = self.tasks[task]
+        self.tasks[task] = h + held, m + moved
+        return task
+
+
+MESSAGE_BYTES = 16 << 10
+"""What a message costs beside its bytes, in bytes: about what a link of 10 Gbit/s sends in the 10 to 15 us that a
+server spends on any message."""
+
+
+def expected_traffic(node: NodeLike) -> int:
+    """Bytes that a variable moves in a step of one worker: it is read once, and a gradient of its size comes back.
+
+    Each of the two counts `MESSAGE_BYTES` more, so that many small variables weigh something. Unknown sizes count
+    as 1. Integers have no gradient: they are only read.
+    """
+    dtype = _dtype_attr(node)
+    messages = 2 if dtype is not None and (dtype.is_floating or dtype.is_complex) else 1
+    return messages * (_least_bytes(node) + MESSAGE_BYTES)
+
+
+def _least_bytes(node: NodeLike) -> int:
+    """The bytes of the state behind a place, as far as they are known; 0 for what is no variable (a table)."""
+    dtype, dims = _dtype_attr(node), _shape_attr(node)
+    return 0 if dtype is None else math.prod(1 if d is None else d for d in dims or ()) * int(dtype.size)
+
+
+def _dtype_attr(node: NodeLike) -> DType | None:
+    try:
+        return as_dtype(node.get_attr("dtype"))
+    except (KeyError, ValueError, TypeError):  # a table, say
+        return None
 
 
 def _positive(num_tasks: int) -> int:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..placer.cluster import ClusterDef, ClusterSpec, JobDef
 from ..placer.device_setter import (
+    BalancedStrategy,
     GreedyLoadBalancingStrategy,
     RandomStrategy,
     RoundRobinStrategy,
@@ -40,6 +41,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "AdagradOptimizer",
     "AdamOptimizer",
+    "BalancedStrategy",
     "ClusterDef",
     "ClusterSpec",
     "GradientDescentOptimizer",
