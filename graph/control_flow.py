@@ -23,7 +23,7 @@ Yu et al., EuroSys 2018).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from .build import apply, constant, convert, make
 from .flow import BranchContext, LoopContext, as_is, is_constant_enter
@@ -35,6 +35,8 @@ from .ops.logic import logical_and
 from .ops.passing import identity
 from .shape import Dims, TensorShape, compatible, text
 from .structure import children, describe, flatten, map_structure, pack, same_structure
+
+Branch = TypeVar("Branch", bound=BranchContext)
 
 PARALLEL_ITERATIONS = 10  # TensorFlow's default
 
@@ -74,29 +76,34 @@ def cond(
     with _graph_of([pred]).op_scope(name or "cond") as scope:
         graph = get_default_graph()
         pred = convert(pred, name="pred")
-        switch = make("Switch", (pred, pred))
-        pivots = [identity(switch.outputs[i], name=n) for i, n in ((1, "switch_t"), (0, "switch_f"))]
-        chosen = identity(pred, name="pred_id")
-        for node in (switch, chosen.op, *(p.op for p in pivots)):
-            graph.prevent_fetching(node)
-        branches, results = [], []
-        for branch, pivot, function, which in (
-            (1, pivots[0], true_fn, "true_fn"),
-            (0, pivots[1], false_fn, "false_fn"),
-        ):
-            context = BranchContext(graph, f"the {which} of '{scope[:-1]}'", chosen, pivot, branch)
-            results.append(_branch_results(context, function, which))
-            branches.append(context)
-        branches[0].sibling, branches[1].sibling = branches[1], branches[0]
+        branches = make_branches(graph, pred, f"a branch of '{scope[:-1]}'", BranchContext)
+        results = [
+            _branch_results(context, function, which)
+            for context, function, which in zip(branches, (true_fn, false_fn), ("true_fn", "false_fn"), strict=True)
+        ]
         if branches[0].outer is None:
             for context in branches:
                 graph.add_to_collection(GraphKeys.COND_CONTEXT, context)
         return _merged(results, strict)
 
 
-def _branch_results(
-    context: BranchContext, function: Callable[[], Any], which: str
-) -> tuple[Any, list[Tensor]]:
+def make_branches(graph: Graph, pred: Tensor, name: str, kind: Callable[..., Branch]) -> tuple[Branch, Branch]:
+    """The contexts of both branches of a condition, the one where it is true first.
+
+    `kind` makes a context from (graph, name, condition, pivot, 1 or 0).
+    """
+    switch = make("Switch", (pred, pred))
+    pivot_t = identity(switch.outputs[1], name="switch_t")
+    pivot_f = identity(switch.outputs[0], name="switch_f")
+    chosen = identity(pred, name="pred_id")
+    for node in (switch, chosen.op, pivot_t.op, pivot_f.op):
+        graph.prevent_fetching(node)
+    yes, no = kind(graph, name, chosen, pivot_t, 1), kind(graph, name, chosen, pivot_f, 0)
+    yes.sibling, no.sibling = no, yes
+    return yes, no
+
+
+def _branch_results(context: BranchContext, function: Callable[[], Any], which: str) -> tuple[Any, list[Tensor]]:
     """What a branch's function returns, and its leaves as tensors that are dead in the other branch."""
     with context.open():
         result = function()
@@ -178,9 +185,7 @@ def case(
             return build()
 
 
-def _choice(
-    pred: Any, function: Callable[[], Any], otherwise: Callable[[], Any], strict: bool
-) -> Callable[[], Any]:
+def _choice(pred: Any, function: Callable[[], Any], otherwise: Callable[[], Any], strict: bool) -> Callable[[], Any]:
     return lambda: cond(pred, function, otherwise, strict=strict)
 
 
@@ -279,7 +284,7 @@ def while_loop(
                 shape_invariants = [TensorShape([]), shape_invariants]
         frame = graph.unique_name("while_context")
         context = LoopContext(graph, frame, parallel_iterations, back_prop)
-        result = _Loop(context, variables, shape_invariants).build(cond, body)
+        result = LoopBuilder(context, variables, shape_invariants).build(cond, body)
         if context.outer is None:
             graph.add_to_collection(GraphKeys.WHILE_CONTEXT, context)
         if maximum_iterations is not None:
@@ -304,7 +309,7 @@ def _counted(
     return counted_cond, counted_body
 
 
-class _Loop:
+class LoopBuilder:
     """One loop under construction."""
 
     def __init__(self, context: LoopContext, variables: Any, shape_invariants: Any) -> None:
@@ -381,8 +386,7 @@ class _Loop:
         result = type(structure)(result) if type(structure) in (list, tuple) else result
         if len(result) != len(structure):
             raise ValueError(
-                "body must return as many values as there are loop variables: "
-                f"{len(structure)}, not {len(result)}"
+                f"body must return as many values as there are loop variables: {len(structure)}, not {len(result)}"
             )
         same_structure(structure, result, ("loop_vars", "what body returns"))
         return [convert(v) for v in flatten(result)]

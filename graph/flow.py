@@ -13,7 +13,7 @@ Names, and which edges there are, are TensorFlow 1's.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from .node import Node, Tensor
@@ -61,15 +61,9 @@ class FlowContext:
             context = context.outer
         return context is self
 
-    @contextmanager
-    def open(self) -> Iterator[None]:
-        """What is made in this block is inside."""
-        scopes = self.graph.scopes
-        saved, scopes.flow = scopes.flow, self
-        try:
-            yield
-        finally:
-            scopes.flow = saved
+    def open(self) -> AbstractContextManager[None]:
+        """A block: what is made in it is inside."""
+        return inside(self.graph, self)
 
     def bring(self, tensor: Tensor) -> Tensor:
         """The tensor that stands for `tensor` inside: itself when it is made here.
@@ -256,6 +250,17 @@ class _AsIs(FlowContext):
     ) -> tuple[tuple[Tensor, ...], tuple[Node, ...]]:
         """As `FlowContext.admit`."""
         return inputs, controls
+
+
+@contextmanager
+def inside(graph: Graph, flow: FlowContext | None) -> Iterator[None]:
+    """A block: what is made in it is in that branch or loop, or in none."""
+    scopes = graph.scopes
+    saved, scopes.flow = scopes.flow, flow
+    try:
+        yield
+    finally:
+        scopes.flow = saved
 
 
 @contextmanager

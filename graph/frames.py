@@ -313,6 +313,9 @@ class Guards:
         guards = [self.of_tensor(t) - known for t in node.inputs]
         held = ALIVE.union(*(self.of.get(c, ALIVE) for c in node.control_inputs)) - known
         name = node.opdef.name
+        if name == "ControlTrigger":
+            self._put(node, ALIVE)
+            return
         if name == "Merge":
             self._put(node, held | _either(guards, node))
             return

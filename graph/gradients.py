@@ -4,7 +4,7 @@ Nodes are visited from the last to the first. Inputs always come earlier in the 
 nodes that take them, so when a node is visited all gradients of its outputs have arrived: they are added up
 and the op's gradient rule turns them into gradients of its inputs. Only nodes between xs and ys are visited.
 The order of creation does the work of a topological sort, and nothing recurses, so deep graphs of any size
-are fine.
+are fine. A loop is visited as one, when its last node's turn comes (flow_gradients.py).
 
 Names follow TensorFlow: the gradient of `dense/MatMul` is built under `gradients/dense/MatMul_grad/`.
 """
@@ -19,9 +19,12 @@ import numpy as np
 
 from .build import apply, constant, convert
 from .dtypes import DType, resource
+from .flow import LoopContext
+from .flow_gradients import FlowGradients
 from .graph import Graph, get_default_graph
 from .indexed_slices import IndexedSlices, sum_slices
 from .node import Node, Tensor
+from .ops.stacks import saved_values
 from .partitioned import PartitionedVariable
 from .shape import compatible, is_static, merge, text
 
@@ -76,7 +79,7 @@ def gradients(
         return [None] * len(sources)
     graph = _graph_of([*targets, *sources])
     with graph.as_default(), graph.name_scope(name):
-        pass_ = _ReversePass(
+        pass_ = ReversePass(
             graph,
             [convert(y, name="y") for y in targets],
             [_source(x) for x in sources],
@@ -105,9 +108,7 @@ def _parts_of(xs: Any) -> list[Any]:
         if isinstance(x, PartitionedVariable):
             if x is xs:
                 return list(x)
-            raise TypeError(
-                f"{x!r} has one gradient for each of its parts: differentiate by list(v), or by v alone"
-            )
+            raise TypeError(f"{x!r} has one gradient for each of its parts: differentiate by list(v), or by v alone")
     return found
 
 
@@ -126,12 +127,10 @@ def _is_differentiable(dtype: DType) -> bool:
     return base.is_floating or base.is_complex or base is resource  # a handle stands for a variable's value
 
 
-class _ReversePass:
+class ReversePass:
     """One call of `gradients`. `received[t]` holds the contributions to the gradient of t."""
 
-    def __init__(
-        self, graph: Graph, ys: list[Tensor], xs: list[Tensor], stops: list[Tensor], colocate: bool
-    ) -> None:
+    def __init__(self, graph: Graph, ys: list[Tensor], xs: list[Tensor], stops: list[Tensor], colocate: bool) -> None:
         for y in ys:
             if not (y.dtype.is_floating or y.dtype.is_complex):
                 raise TypeError(
@@ -140,9 +139,7 @@ class _ReversePass:
                 )
         for t in (*ys, *xs, *stops):
             if t.graph is not graph:
-                raise ValueError(
-                    f"{t!r} belongs to another graph than {ys[0]!r}; all ys and xs must be of one graph"
-                )
+                raise ValueError(f"{t!r} belongs to another graph than {ys[0]!r}; all ys and xs must be of one graph")
         self.graph = graph
         self.ys = ys
         self.sources = xs
@@ -150,37 +147,63 @@ class _ReversePass:
         self.stops = frozenset(stops)
         self.colocate = colocate
         self.received: dict[Tensor, list[Any]] = {}
+        self.flow = FlowGradients(graph, self)
 
     def start(self, weights: Sequence[Any]) -> None:
         """Give each y its weight."""
         for i, (y, weight) in enumerate(zip(self.ys, weights, strict=True)):
             with self._beside(y.op):
-                self._receive(
-                    y, _ones_for(y, f"grad_ys_{i}") if weight is None else _checked_weight(y, weight, i)
-                )
+                grad = _ones_for(y, f"grad_ys_{i}") if weight is None else _checked_weight(y, weight, i)
+                self.received.setdefault(y, []).append(grad)
 
     def run(self) -> None:
         """Visit the nodes between xs and ys, last first."""
         on_path = self._nodes_between()
+        if not self.graph.has_flow:
+            for node in sorted(on_path, key=_index, reverse=True):
+                self._node(node, on_path)
+        else:
+            base = self.flow.base
+            self.visit(list(on_path), base.loop if base is not None else None, on_path)
+
+    def visit(self, nodes: Sequence[Node], level: LoopContext | None, on_path: frozenset[Node]) -> None:
+        """Visit the nodes of a loop (None: of none), and the loops directly inside it, last first."""
+        for item in self.flow.last_first(nodes, level):
+            if isinstance(item, Node):
+                with self.flow.beside(item):
+                    self._node(item, on_path)
+            else:
+                self.flow.through_loop(*item, on_path)
+
+    def _node(self, node: Node, on_path: frozenset[Node]) -> None:
         stops = self.stops
-        for node in sorted(on_path, key=_index, reverse=True):
-            rule = node.opdef.gradient
-            assert rule is not None
-            grads = [None if t in stops else self.total(t) for t in node.outputs]
-            if all(g is None for g in grads):
-                continue
-            with self._beside(node), self.graph.name_scope(node.name + "_grad"):
-                if node.type not in _HANDS_ON_ROWS:
-                    grads = [g._as_tensor() if isinstance(g, IndexedSlices) else g for g in grads]
-                contributions = rule(node, *grads)
-                if len(contributions) != len(node.inputs):
-                    raise ValueError(
-                        f"The gradient rule of {node.type} gave {len(contributions)} gradients "
-                        f"for the {len(node.inputs)} inputs of '{node.name}'"
-                    )
-                for t, g in zip(node.inputs, contributions, strict=True):
-                    if g is not None and self._leads_to_an_x(t, on_path):
-                        self._receive(t, _fitted(t, g, node))
+        grads = [None if t in stops else self.total(t) for t in node.outputs]
+        if all(g is None for g in grads) and not self.flow.has_half(node):
+            return
+        with self._beside(node), self.graph.name_scope(node.name + "_grad"):
+            if node.type not in _HANDS_ON_ROWS:
+                grads = [g._as_tensor() if isinstance(g, IndexedSlices) else g for g in grads]
+            contributions = self._contributions(node, grads, on_path)
+            if len(contributions) != len(node.inputs):
+                raise ValueError(
+                    f"The gradient rule of {node.type} gave {len(contributions)} gradients "
+                    f"for the {len(node.inputs)} inputs of '{node.name}'"
+                )
+            for t, g in zip(node.inputs, contributions, strict=True):
+                self.receive(node, t, g, on_path)
+
+    def _contributions(self, node: Node, grads: Sequence[Any], on_path: frozenset[Node]) -> Sequence[Any]:
+        if node.type in ("Switch", "RefSwitch"):
+            if self.flow.is_way_in(node):
+                return self.flow.through_switch(node, grads, on_path)
+            return [grads[1], None]  # of a loop: into its body
+        if node.type == "Merge":
+            return self.flow.through_merge(node, grads[0])
+        if node.type in ("Enter", "RefEnter"):  # of a loop that `gradients` is called in
+            return [grads[0]]
+        rule = node.opdef.gradient
+        assert rule is not None
+        return rule(node, *grads)
 
     def total(self, tensor: Tensor) -> Any:
         """The sum of what a tensor has received so far: None, a tensor, or IndexedSlices."""
@@ -188,34 +211,60 @@ class _ReversePass:
         if not parts:
             return None
         if len(parts) > 1:
-            with self._beside(tensor.op):
+            with self.flow.beside(tensor.op), self._beside(tensor.op):
                 parts[:] = [_sum(parts)]
         return parts[0]
 
-    def _receive(self, tensor: Tensor, grad: Any) -> None:
-        self.received.setdefault(tensor, []).append(grad)
+    def receive(self, node: Node, tensor: Tensor, grad: Any, on_path: frozenset[Node]) -> None:
+        """Note what a node hands back to an input, if that leads to an x."""
+        if grad is not None and self._leads_to_an_x(tensor, on_path):
+            self.received.setdefault(tensor, []).append(_fitted(tensor, grad, node))
 
     def _beside(self, node: Node) -> AbstractContextManager[None]:
         return self.graph.colocate_with(node, ignore_existing=True) if self.colocate else nullcontext()
 
-    def _nodes_between(self) -> set[Node]:
+    def _nodes_between(self) -> frozenset[Node]:
         """The nodes to visit: those on a differentiable path from an x to a y."""
         # Backwards from ys, over differentiable tensors only; a stopped tensor ends a path.
         above: set[Node] = set()
         todo = [y.op for y in self.ys if y not in self.stops]
+        has_flow = self.graph.has_flow
         while todo:
             node = todo.pop()
-            if node not in above and node.opdef.gradient is not None:
-                above.add(node)
-                todo.extend(t.op for t in node.inputs if t not in self.stops and _is_differentiable(t.dtype))
+            if node in above or node.opdef.gradient is None or (has_flow and self.flow.stops(node)):
+                continue
+            above.add(node)
+            todo.extend(t.op for t in self._inputs(node))
+        if has_flow:
+            return self._reached_from_xs(above)
         # Forwards from xs, within those: one sweep in order of creation.
         on_path: set[Node] = set()
         for node in sorted(above, key=_index):
             if any(self._leads_to_an_x(t, on_path) for t in node.inputs):
                 on_path.add(node)
-        return on_path
+        return frozenset(on_path)
 
-    def _leads_to_an_x(self, tensor: Tensor, on_path: set[Node]) -> bool:
+    def _inputs(self, node: Node) -> list[Tensor]:
+        """The inputs through which something may flow back."""
+        found = [t for t in node.inputs if t not in self.stops and _is_differentiable(t.dtype)]
+        return found + saved_values(node) if node.type == "StackPopV2" else found
+
+    def _reached_from_xs(self, above: set[Node]) -> frozenset[Node]:
+        """Forwards from xs where loops lead back: a walk along edges."""
+        users: dict[Tensor, list[Node]] = {}
+        for node in sorted(above, key=_index):
+            for t in self._inputs(node):
+                users.setdefault(t, []).append(node)
+        on_path: set[Node] = set()
+        todo = [n for x in self.wanted for n in users.get(x, ())]
+        while todo:
+            node = todo.pop()
+            if node not in on_path:
+                on_path.add(node)
+                todo.extend(n for t in node.outputs for n in users.get(t, ()))
+        return frozenset(on_path)
+
+    def _leads_to_an_x(self, tensor: Tensor, on_path: frozenset[Node] | set[Node]) -> bool:
         return tensor in self.wanted or (tensor.op in on_path and tensor not in self.stops)
 
 
@@ -256,9 +305,7 @@ def _fitted(tensor: Tensor, grad: Any, node: Node) -> Any:
     if tensor.dtype.base is resource:
         return grad
     if grad.dtype.base is not tensor.dtype.base:
-        raise TypeError(
-            f"The gradient rule of {node.type} gave {grad!r} for the input {tensor!r} of '{node.name}'"
-        )
+        raise TypeError(f"The gradient rule of {node.type} gave {grad!r} for the input {tensor!r} of '{node.name}'")
     if grad.dims != tensor.dims:
         try:
             grad.dims = merge(grad.dims, tensor.dims)

@@ -330,6 +330,11 @@ class Graph:
         """The branch or loop in which a node's outputs are; None outside all. A loop's Exits are outside it."""
         return self._flow.get(node)
 
+    @property
+    def has_flow(self) -> bool:
+        """Whether there are branches or loops."""
+        return bool(self._flow)
+
     @contextmanager
     def building_loop(self) -> Iterator[None]:
         """A block in which a loop is built. Until it is left, other threads wait, and the graph cannot be saved or sent."""

@@ -125,6 +125,8 @@ class _Step:
                 self._node(item)
 
     def _is_dead(self, node: Node) -> bool:
+        if node.type == "ControlTrigger":
+            return False
         if any(c in self.dead for c in node.control_inputs):
             return True
         dead = [self.values[t] is DEAD for t in node.inputs]

@@ -10,6 +10,7 @@ dead tensors itself, up to a `Merge`, which gives out whichever of its inputs is
     LoopCond(pred)         -> pred; while it is true the loop goes round again
     NextIteration(data)    -> data, in the next iteration
     Exit(data)             -> data, outside the loop, once it has ended
+    ControlTrigger()       waits for its control inputs, and is alive even where they are dead
 
 The second input of a loop's Merge is a NextIteration: the one edge that goes against the order of creation.
 What these ops do to the order of things is not in their references, which only pass values on: it is in
@@ -24,7 +25,8 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import bool_, int32
-from ..node import Tensor
+from ..errors import InternalError
+from ..node import Node, Tensor
 from ..opdef import Attrs, Output, define
 from ..shape import Dims, compatible, text
 from ..state import DEAD
@@ -81,9 +83,7 @@ def _common(a: Dims, b: Dims) -> Dims:
 
 def _enter_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     (data,) = inputs
-    frame, constant, parallel, dims = (
-        attrs[k] for k in ("frame_name", "is_constant", "parallel_iterations", "shape")
-    )
+    frame, constant, parallel, dims = (attrs[k] for k in ("frame_name", "is_constant", "parallel_iterations", "shape"))
     if not isinstance(frame, str) or not frame or not isinstance(constant, bool):
         raise TypeError("frame_name must be a text that is not empty, is_constant a bool")
     if type(parallel) is not int or parallel < 1:
@@ -130,18 +130,29 @@ def merge(*inputs: Array) -> tuple[Array, Any]:
 
 _ENTER_ATTRS = ("frame_name", "is_constant", "parallel_iterations", "shape")
 
-define("Switch", infer=_switch_rule, reference=switch, cost=no_cost)
-define("RefSwitch", infer=_ref_switch_rule, reference=switch, cost=no_cost, ref_inputs=(0,))
-define("Merge", infer=_merge_rule, reference=merge, cost=no_cost)
-define("Enter", infer=_enter_rule, reference=lambda x: x, cost=no_cost, internal_attrs=_ENTER_ATTRS)
+
+def _not_by_itself(node: Node, *grads: Any) -> Sequence[Any]:
+    raise InternalError(
+        node, node, f"The gradient of '{node.name}' ({node.type}) is a matter of its whole cond or loop"
+    )
+
+
+# Gradients flow through these; how, is in graph/flow_gradients.py.
+_back: dict[str, Any] = {"gradient": _not_by_itself, "cost": no_cost}
+
+define("Switch", infer=_switch_rule, reference=switch, **_back)
+define("RefSwitch", infer=_ref_switch_rule, reference=switch, ref_inputs=(0,), **_back)
+define("Merge", infer=_merge_rule, reference=merge, **_back)
+define("Enter", infer=_enter_rule, reference=lambda x: x, internal_attrs=_ENTER_ATTRS, **_back)
 define(
     "RefEnter",
     infer=_ref_enter_rule,
     reference=lambda x: x,
-    cost=no_cost,
     internal_attrs=_ENTER_ATTRS,
     ref_inputs=(0,),
+    **_back,
 )
-define("Exit", infer=_same_rule, reference=lambda x: x, cost=no_cost)
-define("NextIteration", infer=_same_rule, reference=lambda x: x, cost=no_cost)
+define("Exit", infer=_same_rule, reference=lambda x: x, **_back)
+define("NextIteration", infer=_same_rule, reference=lambda x: x, **_back)
 define("LoopCond", infer=_loop_cond_rule, reference=lambda x: x, cost=no_cost)
+define("ControlTrigger", infer=lambda inputs, attrs: [], reference=lambda: (), cost=no_cost)
