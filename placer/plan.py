@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ..graph.collector import collector_paused
 from ..graph.device import DeviceName, DeviceSpec
 from ..graph.errors import InvalidArgumentError
 from ..graph.graph import Graph, get_default_graph
@@ -259,13 +260,15 @@ def place(
     nodes = [e.op if isinstance(e, Tensor) else e for e in run] + [n for n in returned if isinstance(n, Node)]
     if fetches is None and targets is None:
         nodes = list(graph.nodes)
-    decisions = place_nodes(graph, found, allow_soft_placement=allow_soft_placement)
-    steps = needed(graph, tensors, nodes, fed)
+    with collector_paused():
+        decisions = place_nodes(graph, found, allow_soft_placement=allow_soft_placement)
+        steps = needed(graph, tensors, nodes, fed)
+        cut = partition(steps, decisions.device_of, feeds=fed, fetches=tensors)
     return Plan(
         graph,
         found,
         decisions,
-        partition(steps, decisions.device_of, feeds=fed, fetches=tensors),
+        cut,
         fetches=tuple(t.name for t in tensors),
         targets=tuple(n.name for n in nodes),
         feeds=tuple(t.name for t in fed),
