@@ -267,7 +267,7 @@ def while_loop(
     if type(parallel_iterations) is not int or parallel_iterations < 1:
         raise TypeError(f"parallel_iterations must be a positive integer, not {parallel_iterations!r}")
     many = isinstance(loop_vars, (list, tuple))
-    variables = loop_vars if many else [loop_vars]
+    variables = map_structure(_read, loop_vars if many else [loop_vars])
     if not flatten(variables):
         raise ValueError("loop_vars must hold at least one variable")
     with _graph_of(flatten(variables)).op_scope(name or "while"):
@@ -290,6 +290,11 @@ def while_loop(
         if maximum_iterations is not None:
             result = result[1]
         return result[0] if single else result
+
+
+def _read(variable: Any) -> Any:
+    """A variable's value, read outside the loop; anything else as it is."""
+    return convert(variable) if hasattr(variable, "_as_tensor") else variable
 
 
 def _counted(

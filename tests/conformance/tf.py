@@ -13,7 +13,7 @@ errors the phase, the kind and, where the text names it, the node.
 
 One thing is translated. TensorFlow's client hands a fed value to the master's first CPU device, which sends
 it on; Dovetail's client sends it straight to whoever needs it. So a feed counts here as a delivery to every
-device but that one.
+device but that one, and a Switch of a fed value, which runs beside its data, as one on that device.
 """
 
 from __future__ import annotations
@@ -356,29 +356,36 @@ def _transfers(graph: Any, build: Build, placement: Placement) -> Json:
     ]
     feeds = [n.outputs[0] for n in graph.nodes if n.type == "Placeholder"]
     run = needed(graph, [], targets, feeds)
-    cut = partition(run, placement.device_of, feeds=feeds)
+    client = f"{placement.cluster.master}/device:CPU:0"
+
+    def device_of(node: Node) -> str:
+        beside_feed = node.type in ("Switch", "RefSwitch") and node.inputs[0] in feeds
+        return client if beside_feed else placement.device_of(node)
+
+    cut = partition(run, device_of, feeds=feeds)
     deliveries = [
         f"{c.name if c.control else c.name.rpartition(':')[0]} -> {c.destination}" for c in cut.channels
     ]
     crossing = sum(c.crosses_tasks for c in cut.channels)
-    client = f"{placement.cluster.master}/device:CPU:0"
-    for value, devices in _fed(run, set(feeds), placement).items():
+    for value, devices in _fed(run, set(feeds), device_of).items():
         remote = sorted(devices - {client})
         deliveries += [f"{value} -> {device}" for device in remote]
         crossing += len({d.rpartition("/device")[0] for d in remote} - {placement.cluster.master})
     return {"deliveries": sorted(deliveries), "cross_task": crossing}
 
 
-def _fed(run: Iterable[Node], feeds: set[Tensor], placement: Placement) -> dict[str, set[str]]:
+def _fed(
+    run: Iterable[Node], feeds: set[Tensor], device_of: Callable[[Node], str]
+) -> dict[str, set[str]]:
     """What each device takes from feeds: values, and control edges from placeholders."""
     found: dict[str, set[str]] = {}
     for node in run:
         for t in node.inputs:
             if t in feeds:
-                found.setdefault(f"feed({t.name})", set()).add(placement.device_of(node))
+                found.setdefault(f"feed({t.name})", set()).add(device_of(node))
         for c in node.control_inputs:
             if c.type == "Placeholder":
-                found.setdefault(f"^feed({c.name}:0)", set()).add(placement.device_of(node))
+                found.setdefault(f"^feed({c.name}:0)", set()).add(device_of(node))
     return found
 
 

@@ -7,6 +7,7 @@ now and then by real processes.
 
 from __future__ import annotations
 
+import operator
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,8 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import dovetail as tf
 from dovetail.codegen.backends.numpy import NumpyBackend
@@ -52,9 +52,7 @@ class Joined:
         self.messages: Counter[tuple[str, str]] = Counter()
         self.dead: Counter[str] = Counter()
 
-    def cut(
-        self, fetches: Sequence[Any], feeds: Sequence[Any] = (), targets: Sequence[Any] = ()
-    ) -> Partitioned:
+    def cut(self, fetches: Sequence[Any], feeds: Sequence[Any] = (), targets: Sequence[Any] = ()) -> Partitioned:
         nodes = needed(self.graph, fetches, targets, feeds)
         return partition(nodes, place(self.graph, CLUSTER).device_of, fetches=fetches, feeds=feeds)
 
@@ -179,9 +177,7 @@ def blocks(draw: st.DrawFn, seen: int, results: int, depth: int, variables: int,
         kind = draw(st.sampled_from(STATEMENTS))
         if kind == "if" and depth:
             inner = blocks(seen, 1, depth - 1, variables, places)
-            block.statements.append(
-                Choose(place, draw(some), draw(st.integers(-3, 3)), draw(inner), draw(inner))
-            )
+            block.statements.append(Choose(place, draw(some), draw(st.integers(-3, 3)), draw(inner), draw(inner)))
             seen += 1
         elif kind == "while" and depth:
             count = draw(st.integers(1, 2))
@@ -204,11 +200,40 @@ def blocks(draw: st.DrawFn, seen: int, results: int, depth: int, variables: int,
 
 def tamed(x: Any) -> Any:
     """Values stay small, whatever is multiplied."""
-    return x - 5.0 * np.round(x / FLOAT(5.0))
+    return x - 5.0 * np.round(x / 5.0)
+
+
+@dataclass
+class Dual:
+    """A value, and how fast it changes in one direction: forward-mode differentiation, against reverse mode."""
+
+    v: Any
+    d: Any
+
+    def sum(self) -> Any:
+        return self.v.sum()
+
+    def __neg__(self) -> Dual:
+        return Dual(-self.v, -self.d)
+
+    def __add__(self, other: Dual) -> Dual:
+        return Dual(self.v + other.v, self.d + other.d)
+
+    def __sub__(self, other: Dual) -> Dual:
+        return Dual(self.v - other.v, self.d - other.d)
+
+    def __mul__(self, other: Dual) -> Dual:
+        return Dual(self.v * other.v, self.d * other.v + self.v * other.d)
+
+    def maximum(self, other: Dual) -> Dual:
+        return Dual(np.maximum(self.v, other.v), np.where(self.v >= other.v, self.d, other.d))
+
+    def tamed(self) -> Dual:
+        return Dual(tamed(self.v), self.d)
 
 
 class InPython:
-    """The program as it is meant."""
+    """The program as it is meant. `variables` and all values are arrays, or all of them are `Dual`s."""
 
     def __init__(self, variables: list[Any]) -> None:
         self.variables = variables
@@ -235,13 +260,19 @@ class InPython:
     def op(self, s: Op, values: list[Any]) -> Any:
         a = values[s.a]
         if s.kind == "const":
-            return np.full(a.shape, s.b, FLOAT)
+            if isinstance(a, Dual):
+                return Dual(np.full_like(a.v, s.b), np.zeros_like(a.v))
+            return np.full_like(a, s.b)
         if s.kind == "neg":
             return -a
         if s.kind == "read":
             return self.variables[s.b]
         b = values[s.b]
-        return tamed({"add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum}[s.kind](a, b))
+        if s.kind == "max":
+            made = a.maximum(b) if isinstance(a, Dual) else np.maximum(a, b)
+        else:
+            made = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}[s.kind](a, b)
+        return made.tamed() if isinstance(made, Dual) else tamed(made)
 
 
 class InGraph:
@@ -295,7 +326,7 @@ class InGraph:
     def op(self, s: Op, values: list[Any]) -> Any:
         a = values[s.a]
         if s.kind == "const":
-            return tf.constant(s.b, tf.float32, a.shape.as_list())
+            return tf.constant(s.b, a.dtype, a.shape.as_list())
         if s.kind == "neg":
             return -a
         if s.kind == "read":
@@ -318,9 +349,9 @@ class Program:
     feeds: list[list[int]]
     resource: bool
 
-    def build(self) -> tuple[list[Any], list[Any], Any]:
+    def build(self, dtype: Any = tf.float32) -> tuple[list[Any], list[Any], Any]:
         """Placeholders, results and initializer, in the default graph."""
-        xs = [tf.placeholder(tf.float32, self.shape) for _ in self.feeds[0]]
+        xs = [tf.placeholder(dtype, self.shape) for _ in self.feeds[0]]
         variables = []
         for i, home in enumerate(self.homes):
             with tf.device(home):
@@ -337,14 +368,12 @@ class Program:
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> Program:
+def programs(draw: st.DrawFn, variables: int = 2) -> Program:
     places = draw(st.lists(st.sampled_from([*PLACES, ""]), min_size=1, max_size=4, unique=True))
     inputs = draw(st.integers(1, 2))
-    homes = draw(st.lists(st.sampled_from(places), max_size=2))
+    homes = draw(st.lists(st.sampled_from(places), max_size=variables))
     block = draw(blocks(inputs, draw(st.integers(1, 3)), 3, len(homes), places))
-    feeds = draw(
-        st.lists(st.lists(st.integers(-4, 4), min_size=inputs, max_size=inputs), min_size=1, max_size=3)
-    )
+    feeds = draw(st.lists(st.lists(st.integers(-4, 4), min_size=inputs, max_size=inputs), min_size=1, max_size=3))
     return Program(block, draw(st.sampled_from([(), (2,)])), homes, feeds, draw(st.booleans()))
 
 
@@ -363,6 +392,24 @@ def test_any_spread_gives_python_s_numbers(program: Program, seed: int) -> None:
             feeds = {x: np.full(program.shape, v, FLOAT) for x, v in zip(xs, feed, strict=True)}
             np.testing.assert_array_equal(reference.run(results, feeds), expected)
             np.testing.assert_array_equal(joined.run(results, feeds, seed=seed), expected)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=CHECKS)
+@given(programs(variables=0), st.integers(0, 1000), st.booleans())
+def test_any_spread_gives_python_s_derivatives(program: Program, seed: int, colocate: bool) -> None:
+    """Reverse mode over devices against forward mode in Python, in one direction."""
+    with tf.Graph().as_default() as graph:
+        xs, results, _ = program.build(tf.float64)
+        grads = tf.gradients(results, xs, colocate_gradients_with_ops=colocate, unconnected_gradients="zero")
+        joined, reference = Joined(graph), Interpreter(graph, check=True)
+        for feed in program.feeds:
+            feeds = {x: np.full(program.shape, v, np.float64) for x, v in zip(xs, feed, strict=True)}
+            ways = [i + 1.0 for i in range(len(xs))]
+            values = [Dual(v, np.full_like(v, w)) for v, w in zip(feeds.values(), ways, strict=True)]
+            expected = sum(r.d.sum() for r in InPython([]).block(program.block, values))
+            found = reference.run(grads, feeds)
+            np.testing.assert_allclose(sum(w * g.sum() for w, g in zip(ways, found, strict=True)), expected, 1e-9)
+            np.testing.assert_array_equal(joined.run(grads, feeds, seed=seed), found)
 
 
 @pytest.fixture(scope="module")
