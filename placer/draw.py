@@ -4,7 +4,7 @@ A plan of few nodes is drawn node by node, in a box per device in a box per task
 its devices, each with the largest parts of what it runs, and one arrow per link, as wide as its bytes.
 
 Our own drawing has a column per job and its tasks below each other, in the order of their names; arrows leave
-a device on the side of the other one. It never crosses boxes, needs no search and looks the same everywhere.
+a device on the side of the other one. It needs no search, and looks the same everywhere.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..graph.errors import InternalError
 from ..graph.node import Node
@@ -51,9 +51,7 @@ def to_dot(plan: Plan) -> str:
                 lines += [f"      {_quoted(n.name)} [tooltip={_quoted(_tip(n))}];" for n in nodes]
                 lines.append("    }")
             else:
-                label = "\\n".join(
-                    _escaped(line) for line in [_device_part(device), *_contents(plan, device)]
-                )
+                label = "\\n".join(_escaped(line) for line in [_device_part(device), *_contents(plan, device)])
                 lines.append(f'    {_quoted(device)} [label="{label}"];')
         lines.append("  }")
     lines += _dot_edges(plan) if few else _dot_links(plan)
@@ -66,9 +64,7 @@ def _dot_edges(plan: Plan) -> Iterator[str]:
     for device, p in plan.partitions.items():
         for n in p.nodes:
             values = [(t.op.name, t.name) for t in n.inputs if t.name not in plan.feeds]
-            for before, value in dict.fromkeys(
-                [*values, *((c.name, f"^{c.name}") for c in n.control_inputs)]
-            ):
+            for before, value in dict.fromkeys([*values, *((c.name, f"^{c.name}") for c in n.control_inputs)]):
                 if before not in where:
                     continue
                 style = ["style=dashed"] if value[0] == "^" else []
@@ -104,15 +100,15 @@ def to_svg(plan: Plan, graphviz: bool | None = None) -> str:
         if graphviz:
             raise FileNotFoundError("Graphviz is not installed: there is no program `dot`")
         return _own_svg(plan)
-    done = subprocess.run(
-        [dot, "-Tsvg"], input=to_dot(plan), capture_output=True, text=True, timeout=TIMEOUT_S
-    )
+    done = subprocess.run([dot, "-Tsvg"], input=to_dot(plan), capture_output=True, text=True, timeout=TIMEOUT_S)
     if done.returncode:
         raise InternalError(None, None, f"Graphviz could not draw the plan: {done.stderr.strip()}")
     return done.stdout[done.stdout.index("<svg") :]
 
 
 # -- our own drawing ---------------------------------------------------------------------------------------
+
+Box: TypeAlias = tuple[float, float, float, float]  # left, top, width, height
 
 _LINE, _PAD, _GAP, _BETWEEN, _CHAR = 16, 10, 14, 150, 6.6  # pixels; _CHAR is about a letter at 11 px
 _STYLE = """
@@ -135,7 +131,7 @@ def _own_svg(plan: Plan) -> str:
     for task, devices in _boxes(plan).items():
         jobs.setdefault(task.split("/")[1], []).append((task, devices))
     body: list[str] = []
-    at: dict[str, tuple[float, float, float, float]] = {}  # device -> left, top, width, height
+    at: dict[str, Box] = {}
     x, height = float(_GAP), 0.0
     for tasks in jobs.values():
         texts = {d: [_device_part(d), *_contents(plan, d)] for _, devices in tasks for d in devices}
@@ -159,15 +155,16 @@ def _own_svg(plan: Plan) -> str:
         height = max(height, y)
         x += width + 2 * _PAD + _BETWEEN
     links = plan.traffic
+    ends = _ends(links, at)
     for i, t in enumerate(links):
-        body += _arrow(at[t.source], at[t.destination], t, _thickness(t, links), i)
+        body += _arrow(ends[i, True], ends[i, False], t, _thickness(t, links), i)
     width = max(x - _BETWEEN + (_BETWEEN / 2 if links else 0) + _GAP, 1.0)
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="plan" width="{width:.0f}" height="{height:.0f}" '
             f'viewBox="0 0 {width:.0f} {height:.0f}" role="img">',
             f"<style>{_STYLE}</style>",
-            '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
+            '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="12" markerHeight="12" '
             'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>',
             *body,
             "</svg>",
@@ -175,7 +172,7 @@ def _own_svg(plan: Plan) -> str:
     )
 
 
-def _device_box(box: tuple[float, float, float, float], device: str, texts: Sequence[str]) -> Iterator[str]:
+def _device_box(box: Box, device: str, texts: Sequence[str]) -> Iterator[str]:
     x, y, w, h = box
     yield f"<g><title>{escape(device)}</title>"
     yield f'<rect class="device" x="{x}" y="{y}" width="{w:.0f}" height="{h}" rx="5"/>'
@@ -185,34 +182,41 @@ def _device_box(box: tuple[float, float, float, float], device: str, texts: Sequ
     yield "</g>"
 
 
-def _arrow(
-    a: tuple[float, float, float, float],
-    b: tuple[float, float, float, float],
-    t: Traffic,
-    thick: float,
-    i: int,
-) -> Iterator[str]:
-    """From a device's side to the nearer side of another; within a column both on the right."""
-    there = -6 if a < b else 6  # the two directions of one link lie beside each other
-    ay, by = a[1] + a[3] / 2 + there, b[1] + b[3] / 2 + there
-    if a[0] + a[2] < b[0]:
-        ax, bx, bend = a[0] + a[2], b[0], _BETWEEN / 2
-        path = f"M{ax:.0f} {ay:.0f}C{ax + bend:.0f} {ay:.0f} {bx - bend:.0f} {by:.0f} {bx:.0f} {by:.0f}"
-    elif b[0] + b[2] < a[0]:
-        ax, bx, bend = a[0], b[0] + b[2], _BETWEEN / 2
-        path = f"M{ax:.0f} {ay:.0f}C{ax - bend:.0f} {ay:.0f} {bx + bend:.0f} {by:.0f} {bx:.0f} {by:.0f}"
-    else:
-        ax, bx, bend = a[0] + a[2], b[0] + b[2], _BETWEEN / 3 + 6 * (i % 5)
-        path = f"M{ax:.0f} {ay:.0f}C{ax + bend:.0f} {ay:.0f} {bx + bend:.0f} {by:.0f} {bx:.0f} {by:.0f}"
-        ax, bx = ax + 1.5 * bend, bx
+def _ends(links: Sequence[Traffic], at: Mapping[str, Box]) -> dict[tuple[int, bool], tuple[float, float]]:
+    """Where each link begins (True) and ends (False): spread over the side of the device that faces the other one.
+
+    On each side they stand in the order of what they lead to, so that they cross as little as can be.
+    """
+    sides: dict[tuple[str, bool], list[tuple[float, int, bool]]] = {}
+    for i, t in enumerate(links):
+        for here, there, begins in ((t.source, t.destination, True), (t.destination, t.source, False)):
+            on_left = at[there][0] + at[there][2] < at[here][0]  # a device of the same column is met on the right
+            sides.setdefault((here, on_left), []).append((at[there][1], i, begins))
+    found = {}
+    for (device, on_left), ends in sides.items():
+        x, y, w, h = at[device]
+        for slot, (_, i, begins) in enumerate(sorted(ends), 1):
+            found[i, begins] = (x if on_left else x + w), y + h * slot / (len(ends) + 1)
+    return found
+
+
+def _arrow(a: tuple[float, float], b: tuple[float, float], t: Traffic, thick: float, i: int) -> Iterator[str]:
+    """A curve that leaves and meets the devices level; between devices of one column it bends out to the right."""
+    (ax, ay), (bx, by) = a, b
+    bend = _BETWEEN / 2 * (1 if bx > ax else -1) if abs(bx - ax) > _BETWEEN / 2 else _BETWEEN / 3 + 6 * (i % 5)
+    near = -bend if abs(bx - ax) > _BETWEEN / 2 else bend
+    path = f"M{ax:.0f} {ay:.0f}C{ax + bend:.0f} {ay:.0f} {bx + near:.0f} {by:.0f} {bx:.0f} {by:.0f}"
     text = f"{short(t.source)} -> {short(t.destination)}: {_link_text(t)}"
     yield f'<path class="link" d="{path}" stroke-width="{thick:.1f}" marker-end="url(#tip)">'
     yield f"<title>{escape(text)}</title></path>"
-    # The label stands nearer to its source, so that those of arrows that cross in the middle do not meet.
-    yield (
-        f'<text class="bytes" text-anchor="middle" x="{ax + (bx - ax) * 0.35:.0f}" '
-        f'y="{ay + (by - ay) * 0.28 - 4:.0f}">{escape(size_text(t.bytes, t.exact))}</text>'
-    )
+    if t.tensors:
+        # Near its source, so that the labels of two arrows that meet in the middle do not.
+        u = 0.25
+        w = [(1 - u) ** 3, 3 * u * (1 - u) ** 2, 3 * u * u * (1 - u), u**3]
+        x = w[0] * ax + w[1] * (ax + bend) + w[2] * (bx + near) + w[3] * bx
+        y = (w[0] + w[1]) * ay + (w[2] + w[3]) * by
+        size = escape(size_text(t.bytes, t.exact))
+        yield f'<text class="bytes" text-anchor="middle" x="{x:.0f}" y="{y + 3:.0f}">{size}</text>'
 
 
 # -- what both show ----------------------------------------------------------------------------------------
@@ -240,9 +244,7 @@ def _contents(plan: Plan, device: str) -> list[str]:
         lines.append(f"... and {sum(len(r.nodes) for r in rows[LINES:])} more nodes")
     held = next((r for r in plan.loads if r.device == device and r.variables), None)
     if held is not None:
-        lines.append(
-            f"{count_text(held.variables, 'variable')}, {size_text(held.variable_bytes, held.exact)}"
-        )
+        lines.append(f"{count_text(held.variables, 'variable')}, {size_text(held.variable_bytes, held.exact)}")
     return [line if len(line) <= 40 else f"{line[:18]}...{line[-19:]}" for line in lines]
 
 
@@ -252,9 +254,9 @@ def _link_text(t: Traffic) -> str:
 
 
 def _thickness(t: Traffic, links: Sequence[Traffic]) -> float:
-    """Line width, by the logarithm of the bytes: links differ by many orders of magnitude."""
+    """Line width: by the cube of the logarithm of the bytes, for links differ by orders of magnitude."""
     most = max(each.bytes for each in links)
-    return 1.0 + 4.0 * math.log1p(t.bytes) / math.log1p(most) if most else 1.0
+    return 1.0 + 5.0 * (math.log1p(t.bytes) / math.log1p(most)) ** 3 if most else 1.0
 
 
 def _tip(node: Node) -> str:
