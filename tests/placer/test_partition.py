@@ -292,6 +292,44 @@ def test_joining_the_partitions_gives_the_graph_back(example):
 
 
 @given(placed_graphs())
+def test_the_edges_of_the_joined_partitions_are_those_of_the_graph(example):
+    """Follow every value that a node takes back through the channels, knowing only partitions: it ends at its maker."""
+    g, fetches, targets, feeds = example
+    nodes = needed(g, fetches, targets, feeds)
+    found = partition(nodes, lambda n: n.device, feeds=feeds, fetches=fetches)
+    fed = {t.name for t in feeds}
+    made = {d: {t.name: n for n in p.nodes for t in n.outputs} for d, p in found.partitions.items()}
+    for d, p in found.partitions.items():
+        made[d] |= {f"^{n.name}": n for n in p.nodes}
+    brought = {d: {c.name: c for c in p.receives} for d, p in found.partitions.items()}
+
+    def maker(device, value):
+        seen = set()
+        while value not in made[device]:
+            assert device not in seen, "a value goes round in circles"
+            seen.add(device)
+            device = brought[device][value].source
+        return made[device][value]
+
+    joined = {
+        (maker(d, value), value, n)
+        for d, p in found.partitions.items()
+        for n in p.nodes
+        for value in [t.name for t in n.inputs if t.name not in fed]
+    }
+    assert joined == {(t.op, t.name, n) for n in nodes for t in n.inputs if t.name not in fed}
+    ran = set(nodes)
+    waits = {
+        (maker(d, f"^{c.name}"), n)
+        for d, p in found.partitions.items()
+        for n in p.nodes
+        for c in n.control_inputs
+        if c in ran
+    }
+    assert waits == {(c, n) for n in nodes for c in n.control_inputs if c in ran}
+
+
+@given(placed_graphs())
 def test_no_partitions_wait_for_each_other(example):
     """Run all in turn, each stopping at a receive whose send has not happened: all must reach their end."""
     g, fetches, targets, feeds = example
