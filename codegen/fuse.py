@@ -20,6 +20,7 @@ when they differ.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -28,6 +29,7 @@ import numpy as np
 
 from ..graph.node import Node, Tensor
 from ..graph.opdef import size
+from ..graph.shape import Dims, element_count
 from ..graph.static_value import static_value
 from .loops import Loops, LoopsBuilder
 from .trace import NotFusibleError, check_types, number_of, rule_of
@@ -35,6 +37,7 @@ from .unit import BeginLoop, EndLoop, LeaveUnless, RecvTensor, RunGuarded, SendT
 
 MOST_ARRAYS = 40  # inputs and outputs of one kernel; more are seldom of one loop, and calling it would take long
 MOST_NODES = 200
+LATEST = 16  # how many open groups are asked whether they read what a node reads
 SMALL = 4096  # elements below which NumPy's few calls are as quick as a kernel's one
 _VIEWS = frozenset(("Identity", "StopGradient", "PreventGradient", "ExpandDims", "Squeeze", "Reshape", "BroadcastTo"))
 _REDUCTIONS = frozenset(("Sum", "Mean", "Prod", "Max", "Min", "Any", "All"))
@@ -235,20 +238,40 @@ class _Group:
         return [a for a in self.space if a not in self.reduced]
 
 
+@dataclass(frozen=True, slots=True)
+class _Join:
+    """How groups, and a node, become one.
+
+    Attributes:
+        main: the group that takes the others in. rest: the others.
+        same: axes of the others -> the axes of the main group that they are.
+        reduced: what is reduced then.
+        mapping: the node's labels -> axes of the main group.
+    """
+
+    main: _Group
+    rest: list[_Group]
+    same: dict[_Axis, _Axis]
+    reduced: set[_Axis]
+    mapping: dict[int, _Axis]
+
+
 class _Fuser:
     """The walk."""
 
-    def __init__(self, unit: Unit, *, eager: bool) -> None:
+    def __init__(self, unit: Unit, *, small: bool) -> None:
         self.unit = unit
-        self.eager = eager
+        self.small = small
         self.fed = {t for _, t in unit.feeds}
-        self.open: list[_Group] = []
+        self.open: dict[_Group, None] = {}  # in order
         self.group_of: dict[Tensor, _Group] = {}  # tensors that a group makes
         self.patterns: dict[Node, Pattern] = {}
         self.views: set[Node] = set()  # that stand by themselves
         self.at_hand: set[Node] = set()  # those of them that may be copied here
         self.reasons: dict[str, str] = {}
-        self.groups: list[_Group] = []
+        self.groups: dict[_Group, None] = {}
+        self.passed: list[Node] = []  # too small to look at
+        self.small_dims: dict[Dims, bool] = {}
 
     def walk(self) -> None:
         """Form the groups."""
@@ -264,6 +287,11 @@ class _Fuser:
 
     def node(self, node: Node) -> None:
         if node.type in ("Const", "Placeholder"):
+            return
+        if not self.small and self.is_small(node):
+            self.passed.append(node)
+            if self.open:
+                self.taken(node.inputs)
             return
         try:
             if any(t in self.fed for t in node.outputs):
@@ -284,6 +312,19 @@ class _Fuser:
                 self.at_hand.add(node)
             else:
                 self.start(node, pattern)
+
+    def is_small(self, node: Node) -> bool:
+        """Whether it is small, and takes nothing from a group that is not: the quick way past most nodes of most graphs."""
+        small, group_of = self.small_dims, self.group_of
+        for t in (*node.outputs, *node.inputs):
+            dims = t.dims
+            known = small.get(dims)
+            if known is None:
+                count = element_count(dims)
+                known = small[dims] = count is not None and count < SMALL
+            if not known or t in group_of:
+                return False
+        return True
 
     @staticmethod
     def data_only(node: Node, pattern: Pattern) -> Node:
@@ -307,7 +348,7 @@ class _Fuser:
         for t in tensors:
             group = self.group_of.get(t)
             if group is not None and group in self.open:
-                self.open.remove(group)
+                del self.open[group]
 
     def known(self, group: _Group, tensor: Tensor) -> Axes | None:
         """A tensor's axes in a group, if it makes or reads it, or would through views."""
@@ -330,7 +371,8 @@ class _Fuser:
         """Put the node into an open group, if there is one that it fits into."""
         data = [(t, labels) for t, labels in zip(node.inputs, pattern.inputs, strict=True) if labels is not None]
         makers = [g for g in dict.fromkeys(self.group_of.get(t) for t, _ in data) if g is not None and g in self.open]
-        readers = [g for g in self.open if g not in makers and any(self.known(g, t) is not None for t, _ in data)]
+        latest = list(itertools.islice(reversed(self.open), LATEST))
+        readers = [g for g in latest if g not in makers and any(self.known(g, t) is not None for t, _ in data)]
         if node.type in _VIEWS and not makers:
             return False
         for groups in ([*makers], *([g] for g in makers), *([g] for g in readers)):
@@ -339,17 +381,15 @@ class _Fuser:
             merged = self.merged(groups, data, pattern)
             if merged is None:
                 continue
-            others = [g for g in makers if g not in groups]
-            self.taken(t for g in others for t in g.made)
-            self.replace(groups, merged)
-            group, mapping = merged
-            self.add(group, node, pattern, mapping)
+            for g in makers:
+                if g not in groups:
+                    del self.open[g]
+            self.unite(merged)
+            self.add(merged.main, node, pattern, merged.mapping)
             return True
         return False
 
-    def merged(
-        self, groups: Sequence[_Group], data: Sequence[tuple[Tensor, Labels]], pattern: Pattern
-    ) -> tuple[_Group, dict[int, _Axis]] | None:
+    def merged(self, groups: Sequence[_Group], data: Sequence[tuple[Tensor, Labels]], pattern: Pattern) -> _Join | None:
         """The groups as one, and the node's labels as axes of it; None when they don't fit. Changes nothing."""
         main, *rest = sorted(groups, key=lambda g: len(g.space), reverse=True)
         same: dict[_Axis, _Axis] = {}  # axes of the other groups -> axes of the main one
@@ -407,13 +447,7 @@ class _Fuser:
             return None
         if any(group.reduced and {same[a] for a in group.space} != everything for group in rest):
             return None
-        out = _Group(main.space, reduced, list(main.nodes), dict(main.dims), set(main.made))
-        for group in rest:
-            out.nodes += [n for n in group.nodes if n not in set(out.nodes)]
-            out.made |= group.made
-            for t, axes in group.dims.items():
-                out.dims.setdefault(t, tuple(None if a is None else same[a] for a in axes))
-        return out, mapping
+        return _Join(main, rest, same, reduced, mapping)
 
     @staticmethod
     def guess(group: _Group, pattern: Pattern, mapping: dict[int, _Axis]) -> None:
@@ -430,22 +464,25 @@ class _Fuser:
             ):
                 mapping[label] = axis
 
-    def replace(self, groups: Sequence[_Group], merged: tuple[_Group, dict[int, _Axis]]) -> None:
-        new = merged[0]
-        for g in groups:
-            self.open.remove(g)
-            self.groups.remove(g)
-        self.open.append(new)
-        self.groups.append(new)
-        for t in new.made:
-            self.group_of[t] = new
+    def unite(self, join: _Join) -> None:
+        """Make the groups of a join one."""
+        main = join.main
+        main.reduced = join.reduced
+        for group in join.rest:
+            del self.open[group], self.groups[group]
+            inside = set(main.nodes)
+            main.nodes += [n for n in group.nodes if n not in inside]
+            main.made |= group.made
+            for t, axes in group.dims.items():
+                main.dims.setdefault(t, tuple(None if a is None else join.same[a] for a in axes))
+            for t in group.made:
+                self.group_of[t] = main
 
     def start(self, node: Node, pattern: Pattern) -> None:
         """A new group of one node."""
         axes = {label: _Axis(pattern.sizes[label]) for label in sorted(pattern.space)}
         group = _Group([axes[label] for label in sorted(axes)], {axes[label] for label in pattern.reduced})
-        self.open.append(group)
-        self.groups.append(group)
+        self.open[group] = self.groups[group] = None
         self.add(group, node, pattern, axes)
 
     def add(self, group: _Group, node: Node, pattern: Pattern, mapping: dict[int, _Axis]) -> None:
@@ -481,6 +518,8 @@ class _Fuser:
 
     def result(self) -> Fusion:
         """The groups that are worth it, in the places of their last nodes."""
+        if not self.groups:
+            return self.fusion(self.unit.steps)
         takers = self.takers()
         kernels: dict[Node, FusedNodes] = {}
         gone: set[Node] = set()
@@ -507,7 +546,10 @@ class _Fuser:
                 if step in gone:
                     continue
             steps.append(step)
-        return Fusion(tuple(steps), {name: why for name, why in self.reasons.items() if why})
+        return self.fusion(tuple(steps))
+
+    def fusion(self, steps: tuple[UnitStep | FusedNodes, ...]) -> Fusion:
+        return Fusion(steps, self.reasons | dict.fromkeys((n.name for n in self.passed), "it is too small to gain"))
 
     def takers(self) -> dict[Tensor, list[object]]:
         """For each tensor, who takes it: nodes, and None for the world outside."""
@@ -534,7 +576,7 @@ class _Fuser:
             raise NotFusibleError("nothing to fuse it with")
         biggest = max(size(t) for n in own for t in (*n.inputs, *n.outputs) if t.dims is not None)
         unknown = any(t.dims is None or None in t.dims for n in own for t in n.outputs)
-        if not self.eager and biggest < SMALL and not unknown:
+        if not self.small and biggest < SMALL and not unknown:
             raise NotFusibleError("it is too small to gain")
 
     def kernel(self, group: _Group, takers: dict[Tensor, list[object]], members: set[Node]) -> FusedNodes:
@@ -638,17 +680,17 @@ def _loaded(builder: LoopsBuilder, node: Node, pattern: Pattern) -> list[int]:
     return out
 
 
-def fuse(unit: Unit, *, eager: bool = False) -> Fusion:
+def fuse(unit: Unit, *, small: bool = False) -> Fusion:
     """Decide which nodes become one kernel.
 
     Args:
         unit: what one device runs.
-        eager: fuse what is too small to gain, too (for tests).
+        small: fuse what is too small to gain, too.
 
     Guarantees: every node's value is made before anybody takes it; sends, receives, stateful nodes and all other steps keep
     their order; a fused node's value exists outside its kernel only if somebody there takes it.
     """
-    fuser = _Fuser(unit, eager=eager)
+    fuser = _Fuser(unit, small=small)
     fuser.walk()
     return fuser.result()
 

@@ -19,6 +19,7 @@ from ..graph.node import Node, Tensor
 from ..graph.shape import text
 from ..graph.state import Context, VariableState
 from .backends.base import Backend
+from .fuse import FusedNodes
 from .program import Call, Guarded, Instruction, Loop, Program, Recv, Send
 from .unit import BeginLoop, EndLoop, LeaveUnless, RecvTensor, RunGuarded, SendTensor, Unit
 
@@ -30,7 +31,7 @@ def lower(unit: Unit, backend: Backend, context_of: Callable[[Node], Context]) -
 
     Args:
         unit: nodes in order, with sends, receives, feeds and fetches.
-        backend: gives a kernel per node.
+        backend: says what is fused, and gives a kernel per node and per fused group.
         context_of: the `Context` for a stateful node.
 
     Raises:
@@ -39,9 +40,11 @@ def lower(unit: Unit, backend: Backend, context_of: Callable[[Node], Context]) -
     """
     lowering = _Lowering(backend, context_of, _asked_for(unit))
     feeds = tuple((name, lowering.arriving_slot(tensor)) for name, tensor in unit.feeds)
-    for step in unit.steps:
+    for step in backend.fuse(unit):
         if isinstance(step, Node):
             lowering.run(step)
+        elif isinstance(step, FusedNodes):
+            lowering.run_fused(step)
         elif isinstance(step, SendTensor):
             lowering.send(step)
         elif isinstance(step, RecvTensor):
@@ -137,6 +140,12 @@ class _Lowering:
         # A fed output keeps the fed value: the node may still run for its other outputs, whose result goes to a spare slot.
         outputs = tuple([self.new_slot(None if t in slot_of else t) for t in node.outputs])
         return Call(kernel, inputs, outputs, (), node.name, op.name, node._origin)
+
+    def run_fused(self, group: FusedNodes) -> None:
+        inputs = tuple([self.slot_of[t] for t in (*group.inputs, *group.shapes)])
+        outputs = tuple([self.new_slot(t) for t in group.outputs])
+        last = group.nodes[-1]
+        self.instructions.append(Call(self.backend.fused(group), inputs, outputs, (), last.name, "Fused", last._origin))
 
     def value_slot(self, tensor: Tensor, reader: str) -> int:
         """The slot with a tensor's value; for a variable's place, a read is inserted here."""

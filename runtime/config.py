@@ -10,6 +10,10 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from ..codegen.options import KernelOptions
+from ..graph.errors import InvalidArgumentError
+from ..graph.settings import setting
+
 
 @dataclass(slots=True)
 class GPUOptions:
@@ -55,6 +59,8 @@ class ConfigProto:
         peer_timeout_s: a task that is silent for so long is taken for dead, in seconds.
         intra_op_parallelism_threads, inter_op_parallelism_threads: threads per kernel, and kernels at once; 0: chosen.
         gpu_options, graph_options: see those classes.
+        kernel_backend: how kernels are made: "auto", "numba" or "numpy"; "": as DOVETAIL_BACKEND says where the session is.
+        kernel_check: 2: compare every fused kernel with the NumPy references; -1: what DOVETAIL_CHECK says there.
     """
 
     device_count: dict[str, int] = field(default_factory=dict)
@@ -69,6 +75,26 @@ class ConfigProto:
     inter_op_parallelism_threads: int = 0
     gpu_options: GPUOptions = field(default_factory=GPUOptions)
     graph_options: GraphOptions = field(default_factory=GraphOptions)
+    kernel_backend: str = ""
+    kernel_check: int = -1
+
+    def kernel_options(self, warm: bool = False) -> KernelOptions:
+        """How kernels are made; `warm`: all compiled before the first step. What is not said follows this process's settings.
+
+        Raises:
+            InvalidArgumentError: there is no such backend.
+        """
+        backend = self.kernel_backend or setting("DOVETAIL_BACKEND")
+        check = self.kernel_check if self.kernel_check >= 0 else setting("DOVETAIL_CHECK")
+        try:
+            return KernelOptions(backend, warm, check, self.intra_op_parallelism_threads)
+        except ValueError as e:
+            raise InvalidArgumentError(None, None, f"{e} (ConfigProto.kernel_backend, or DOVETAIL_BACKEND)") from None
+
+    def settled(self) -> ConfigProto:
+        """The same, with nothing left to the settings of whichever process reads it."""
+        options = self.kernel_options()
+        return dataclasses.replace(self, kernel_backend=options.backend, kernel_check=options.check)
 
     def to_fields(self) -> dict[str, Any]:
         """Plain data for a message."""

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..codegen.options import KernelOptions
 from ..codegen.unit import Unit
 from ..graph.errors import InternalError, OpError
 from ..graph.graph import Graph
@@ -36,8 +37,10 @@ class _OwnWorker:
     def devices(self, config: ConfigProto) -> Cluster:
         return Cluster(self._worker.devices, self._worker.task)
 
-    def register(self, task: str, program: str, session: str, units: Sequence[Unit], seed: int, isolated: bool) -> int:
-        self._worker.register(program, session, units, seed=seed, isolated=isolated)
+    def register(
+        self, task: str, program: str, session: str, units: Sequence[Unit], seed: int, isolated: bool, kernels: KernelOptions
+    ) -> int:
+        self._worker.register(program, session, units, seed=seed, isolated=isolated, kernels=kernels)
         return self._worker.devices[0].incarnation
 
     def release(self, task: str, programs: Sequence[str]) -> None:
@@ -63,9 +66,9 @@ class InProcess:
     def extend(self, graph: Graph) -> None:
         """Nothing to do: the master sees the user's own graph."""
 
-    def prepare(self, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str]) -> list[Part]:
+    def prepare(self, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], warm: bool = False) -> list[Part]:
         """As `Target.prepare`."""
-        return self._master.prepare(self._session.handle, fetches, targets, feeds)
+        return self._master.prepare(self._session.handle, fetches, targets, feeds, warm)
 
     def plan(self, graph: Graph, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str) -> Plan:
         """As `Target.plan`."""

@@ -10,16 +10,16 @@ It knows no sockets. The other tasks are reached through `Peers`, which the serv
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import logging
 import secrets
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ..codegen.options import KernelOptions
 from ..codegen.unit import Unit
+from ..graph.collector import collector_paused
 from ..graph.errors import AbortedError, InvalidArgumentError, OpError
 from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
@@ -40,7 +40,9 @@ class Peers(Protocol):
         """All devices of the tasks that the session may use; waits for tasks that have not started, within limits."""
         ...
 
-    def register(self, task: str, program: str, session: str, units: Sequence[Unit], seed: int, isolated: bool) -> int:
+    def register(
+        self, task: str, program: str, session: str, units: Sequence[Unit], seed: int, isolated: bool, kernels: KernelOptions
+    ) -> int:
         """Register one task's part of a signature; gives the incarnation of the process that took it."""
         ...
 
@@ -122,18 +124,21 @@ class Master:
             )  # fmt: skip
         return found
 
-    def prepare(self, handle: str, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str]) -> list[Part]:
+    def prepare(
+        self, handle: str, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], warm: bool = False
+    ) -> list[Part]:
         """Make everything ready to run one signature, and say which tasks take part.
 
         Args:
             fetches: names of tensors to give back. targets: names of nodes to run. feeds: names of tensors that will be given.
+            warm: have all kernels compiled before this returns.
 
         Raises:
             InvalidArgumentError: a node cannot be placed; a placeholder is needed and not fed; a name is unknown.
             UnavailableError: a task that takes part cannot be reached.
         """
         session = self.session(handle)
-        with session.lock, _collector_paused():
+        with session.lock, collector_paused():
             placement = self._place(session)
             if session.config.log_device_placement:
                 self._log_placement(session, placement)
@@ -145,7 +150,9 @@ class Master:
             program = secrets.token_hex(8)
             incarnations = {}
             for task, units in by_task.items():
-                incarnations[task] = self._peers.register(task, program, handle, units, session.seed, session.config.isolate_session_state)
+                incarnations[task] = self._peers.register(
+                    task, program, handle, units, session.seed, session.config.isolate_session_state, session.config.kernel_options(warm)
+                )
                 session.programs.setdefault(task, set()).add(program)
             session.plans[program] = plan
             return [
@@ -238,19 +245,6 @@ class Master:
                 self.close_session(handle)
             except OpError as e:
                 logger.warning("closing session %s: %s", handle, e)
-
-
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Hold Python's cycle collector back: a large graph makes so many objects that stay that it would look through all of them
-    again and again, which doubles the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _task_of(device: str) -> str:

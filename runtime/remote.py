@@ -68,9 +68,12 @@ class Remote:
             )
             self._sent_version = version
 
-    def prepare(self, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str]) -> list[Part]:
+    def prepare(self, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], warm: bool = False) -> list[Part]:
         """As `Target.prepare`."""
-        fields = {"request": 0, "session": self._handle, "fetches": list(fetches), "targets": list(targets), "feeds": list(feeds)}
+        fields = {
+            "request": 0, "session": self._handle, "fetches": list(fetches), "targets": list(targets), "feeds": list(feeds),
+            "warm": warm,
+        }  # fmt: skip
         reply = self._call(Message("prepare", fields), "prepared")
         parts = []
         for p in reply.fields["parts"]:

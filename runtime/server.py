@@ -20,6 +20,7 @@ from typing import Any
 
 import threadpoolctl
 
+from ..codegen.options import KernelOptions
 from ..codegen.unit import Unit
 from ..graph.device import is_compatible, parse_strict
 from ..graph.errors import (
@@ -274,12 +275,16 @@ class Server:
         seed, isolated = fields["info"].get("seed"), fields["info"].get("isolated")
         if not isinstance(seed, int) or not isinstance(isolated, bool):
             raise InvalidArgumentError(None, None, "A register message needs a seed and whether the session is isolated")
+        try:
+            kernels = KernelOptions.from_fields(fields["info"].get("kernels"))
+        except (TypeError, ValueError) as e:
+            raise InvalidArgumentError(None, None, f"Malformed kernel options in a register message: {e}") from None
         units = unpack_units(fields["partition"])
         known = {str(d.name) for d in self.devices}
         for unit in units:
             if unit.device not in known:
                 raise InvalidArgumentError(None, None, f"{unit.device} is no device of {self.task}; it has {', '.join(sorted(known))}")
-        self._worker.register(fields["program"], fields["session"], units, seed=seed, isolated=isolated)
+        self._worker.register(fields["program"], fields["session"], units, seed=seed, isolated=isolated, kernels=kernels)
         return Message("registered", {"request": fields["request"], "incarnation": self.incarnation})
 
     def _on_forget_session(self, peer: bytes, message: Message) -> None:
@@ -318,7 +323,8 @@ class Server:
         lists = [fields["fetches"], fields["targets"], fields["feeds"]]
         if not all(isinstance(name, str) for names in lists for name in names):
             raise InvalidArgumentError(None, None, "Fetches, targets and feeds are names")
-        parts = self._master.prepare(fields["session"], *lists)
+        fetches, targets, feeds = lists
+        parts = self._master.prepare(fields["session"], fetches, targets, feeds, bool(fields.get("warm")))
         return Message(
             "prepared",
             {
@@ -492,12 +498,15 @@ class _ServerPeers:
         cluster = Cluster(tuple(found), self._server.task)
         return cluster.filtered(config.device_filters)
 
-    def register(self, task: str, program: str, session: str, units: Sequence[Unit], seed: int, isolated: bool) -> int:
+    def register(
+        self, task: str, program: str, session: str, units: Sequence[Unit], seed: int, isolated: bool, kernels: KernelOptions
+    ) -> int:
         """As `Peers.register`."""
         if task == self._server.task:
-            self._server._worker.register(program, session, units, seed=seed, isolated=isolated)
+            self._server._worker.register(program, session, units, seed=seed, isolated=isolated, kernels=kernels)
             return self._server.incarnation
-        fields = {"program": program, "session": session, "partition": pack_units(units), "info": {"seed": seed, "isolated": isolated}}
+        info = {"seed": seed, "isolated": isolated, "kernels": kernels.to_fields()}
+        fields = {"program": program, "session": session, "partition": pack_units(units), "info": info}
         incarnation: int = self._call(task, "register", fields, "registered").fields["incarnation"]
         return incarnation
 

@@ -67,7 +67,7 @@ class Session:
     """
 
     def __init__(self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None) -> None:
-        self._config = check_config(config)
+        self._config = check_config(config).settled()
         if graph is not None and not isinstance(graph, Graph):
             raise TypeError(f"graph must be a Graph, not {type(graph).__name__}")
         if isinstance(target, bytes):
@@ -215,6 +215,27 @@ class Session:
 
         return call
 
+    def warmup(self, fetches: Any, feed_dict: Mapping[Any, Any] | Sequence[Any] | None = None) -> None:
+        """Prepare a signature and compile all its kernels, so that no later run of it does. Nothing runs.
+
+        Without it a step never waits either: until a kernel is compiled in the background, NumPy does its work.
+
+        Args:
+            fetches: as for `run`.
+            feed_dict: what will be fed: the tensors, or as for `run`.
+
+        >>> session.warmup(train_op, [images, labels])
+        """
+        self._check_open()
+        wanted = self._parse(fetches)
+        fed = tuple(self._fed_tensor(key).name for key in feed_dict or ())
+        key = (tuple(n for n in wanted.tensors if n not in fed), wanted.targets, fed)
+        if key[0] or key[1]:
+            try:
+                self._prepare(key, warm=True)
+            except OpError as e:
+                raise self._with_node(e) from None
+
     def _fed_tensor(self, key: Any) -> Tensor:
         element = self._graph.as_graph_element(key, allow_operation=False)
         assert isinstance(element, Tensor)
@@ -256,11 +277,11 @@ class Session:
                 raise self._with_node(e) from None
         return {n: _given_back(v) for n, v in values.items()}
 
-    def _prepare(self, key: Signature) -> list[Part]:
+    def _prepare(self, key: Signature, warm: bool = False) -> list[Part]:
         fetched, targets, fed = key
         with self._lock:
             self._target.extend(self._graph)
-            parts = self._target.prepare(fetched, targets, fed)
+            parts = self._target.prepare(fetched, targets, fed, warm)
             self._prepared[key] = parts
         return parts
 

@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ..codegen.backends.base import NodeError
 from ..codegen.program import Call, Guarded, Instruction, Loop, Program, Recv, Send
 from ..graph.errors import (
     CancelledError,
@@ -221,6 +222,9 @@ def _value(value: Any) -> Any:
 
 def _explained(e: Exception, instruction: Any, device: str) -> OpError:
     """The error of the right class, with the node, the user's line and the device in its text."""
+    fused = e.node if isinstance(e, NodeError) else None
+    if isinstance(e, NodeError):
+        e = e.__cause__ if isinstance(e.__cause__, Exception) else e
     if isinstance(e, OpError):
         kind, text = type(e), e.message
     else:
@@ -228,6 +232,8 @@ def _explained(e: Exception, instruction: Any, device: str) -> OpError:
         text = f"{type(e).__name__}: {e}"
     if isinstance(instruction, Guarded):
         instruction = instruction.call
+    if fused is not None:
+        return kind(fused.name, fused.name, f"{text}\n  node '{fused.name}' ({fused.type}), made at {fused.source}, on {device}")
     if not isinstance(instruction, Call):
         return kind(None, None, f"{text}\n  on {device}")
     return kind(instruction.node, instruction.node, f"{text}\n  node '{instruction.node}' ({instruction.op}), made at {instruction.source}, on {device}")

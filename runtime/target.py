@@ -20,8 +20,8 @@ class Target(Protocol):
         """Make nodes that were added to the graph known."""
         ...
 
-    def prepare(self, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str]) -> list[Part]:
-        """Make a signature ready to run."""
+    def prepare(self, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], warm: bool = False) -> list[Part]:
+        """Make a signature ready to run; `warm`: with all its kernels compiled."""
         ...
 
     def plan(self, graph: Graph, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str) -> Plan:

@@ -15,9 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..codegen.backends.base import Backend
-from ..codegen.backends.numpy import NumpyBackend
 from ..codegen.lower import lower
+from ..codegen.options import KernelOptions
 from ..codegen.program import Program
 from ..codegen.unit import Unit
 from ..graph.errors import AbortedError, CancelledError, OpError
@@ -83,7 +82,6 @@ class Worker:
         self.default_container = default_container
         self._push = push or _nowhere
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="dovetail-step") if threads else None
-        self._backends: dict[str, Backend] = {str(d.name): NumpyBackend() for d in devices}
         self._lock = threading.Lock()
         self._sessions: dict[str, WorkerSession] = {}
         self._loaded: dict[str, Loaded] = {}
@@ -103,8 +101,13 @@ class Worker:
                 session = self._sessions[handle] = WorkerSession(Resources() if isolated else self.resources, SessionState(seed))
             return session
 
-    def register(self, handle: str, session: str, units: Iterable[Unit], *, seed: int, isolated: bool) -> None:
-        """Lower units to programs and keep them under `handle`. Nothing is kept when one of them fails."""
+    def register(
+        self, handle: str, session: str, units: Iterable[Unit], *, seed: int, isolated: bool, kernels: KernelOptions | None = None
+    ) -> None:
+        """Lower units to programs and keep them under `handle`. Nothing is kept when one of them fails.
+
+        `kernels` says how; None: NumPy, node by node.
+        """
         state = self.open_session(session, seed, isolated)
 
         def context_of(node: Node) -> Context:
@@ -112,7 +115,9 @@ class Worker:
                 node.name, node.container or self.default_container, state.resources, state.state, tuple(t.dims for t in node.outputs)
             )
 
-        programs = tuple(lower(unit, self._backends[unit.device], context_of) for unit in units)
+        # Emulated GPUs run the CPU's kernels, too.
+        backend = (kernels or KernelOptions()).make_backend()
+        programs = tuple(lower(unit, backend, context_of) for unit in units)
         with self._lock:
             self._loaded[handle] = Loaded(session, programs)
 

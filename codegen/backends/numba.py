@@ -2,7 +2,7 @@
 
 A fused kernel's life: its nodes run one by one on NumPy until that has cost about as much as compiling would, then it is
 compiled by the background thread and swapped in. So a first step never waits, and what runs seldom or is small is never
-compiled. With `eager` it is compiled before its first run.
+compiled. With `compile_first` it is compiled before its first run.
 
 A launch looks up what it knows of the inputs' shapes: sizes, output shapes, and how to split the work between threads. Shapes
 that do not fit what fusion assumed (a size of 1 where broadcasting was not foreseen) run on NumPy, node by node, too, and so do
@@ -24,7 +24,6 @@ import numpy as np
 
 from ...graph.errors import InternalError
 from ...graph.node import Node
-from ...graph.settings import setting
 from ...graph.state import Context
 from ..fuse import FusedNodes, fuse, kernel_of
 from ..kernel_cache import Function, compile_now, compile_soon, source_of
@@ -57,23 +56,29 @@ class NumbaBackend(NumpyBackend):
     """NumPy for single nodes, compiled loops for fused ones.
 
     Args:
-        eager: fuse and compile everything before it runs first, however small it is (tests, warm-up).
+        fuse_small: fuse what is too small to gain, too.
+        compile_first: compile a kernel before it runs for the first time.
         threads: how many threads one kernel may use; 0: one per core that this process may use.
+        check: compare every kernel with the references, at every run.
     """
 
     name = "numba"
 
-    def __init__(self, *, eager: bool = False, threads: int = 0) -> None:
-        self.eager = eager
+    def __init__(
+        self, *, fuse_small: bool = False, compile_first: bool = False, threads: int = 0, check: bool = False
+    ) -> None:
+        self.fuse_small = fuse_small
+        self.compile_first = compile_first
         self.threads = threads or _cores()
+        self.check = check
 
     def fuse(self, unit: Unit) -> Sequence[UnitStep | FusedNodes]:
         """Steps with fused nodes among them."""
-        return fuse(unit, eager=self.eager).steps
+        return fuse(unit, small=self.fuse_small).steps
 
     def fused(self, group: FusedNodes) -> FusedKernel:
         """A kernel that starts on NumPy and becomes compiled."""
-        return FusedKernel(group, threads=self.threads, eager=self.eager, check=setting("DOVETAIL_CHECK") >= 2)
+        return FusedKernel(group, threads=self.threads, compile_first=self.compile_first, check=self.check)
 
     def kernel(self, node: Node, context: Context | None) -> Kernel:
         """The op's reference."""
@@ -97,7 +102,9 @@ class FusedKernel:
         function: the compiled function, or None while NumPy does the work.
     """
 
-    def __init__(self, group: FusedNodes, *, threads: int = 1, eager: bool = False, check: bool = False) -> None:
+    def __init__(
+        self, group: FusedNodes, *, threads: int = 1, compile_first: bool = False, check: bool = False
+    ) -> None:
         self.group = group
         self.source = source_of(group.loops)
         self.function: Function | None = None
@@ -108,7 +115,7 @@ class FusedKernel:
         self._launches: dict[tuple[tuple[int, ...], ...], _Launch | None] = {}
         self._spent = 0.0
         self._asked = False
-        if eager:
+        if compile_first:
             self.compile()
 
     def compile(self) -> None:
@@ -178,7 +185,7 @@ class FusedKernel:
         for i, node in enumerate(self.group.nodes):
             for output in node.outputs:
                 grown = kernel_of(self.group, self.group.nodes[: i + 1], output)
-                kernel = FusedKernel(grown, eager=True)
+                kernel = FusedKernel(grown, compile_first=True)
                 at = dict(zip((*self.group.inputs, *self.group.shapes), inputs, strict=True))
                 values = [at[t] for t in (*grown.inputs, *grown.shapes)]
                 mine, theirs = kernel(*values), kernel._reference(*values)

@@ -39,7 +39,7 @@ class Fused:
 
     def __init__(self, fetches: Sequence[Any], feeds: Sequence[Any]) -> None:
         self.fetches = fetches
-        backend = NumbaBackend(eager=True, threads=2)
+        backend = NumbaBackend(fuse_small=True, compile_first=True, threads=2)
         self.steps: list[tuple[Any, Sequence[Any], Sequence[Any]]] = []
         self.kernels: list[FusedKernel] = []
         for step in backend.fuse(unit_of(fetches, feeds)):
@@ -198,8 +198,8 @@ def test_the_result_does_not_depend_on_the_number_of_threads() -> None:
     with dt.Graph().as_default():
         x = dt.placeholder(dt.float32, [None, None])
         for y in (dt.nn.softmax(x), dt.reduce_sum(dt.tanh(x), 0), dt.reduce_sum(dt.tanh(x), 1)):
-            (group,) = [s for s in fuse(unit_of([y], [x]), eager=True).steps if isinstance(s, FusedNodes)]
-            results = [FusedKernel(group, threads=n, eager=True)(*[value] * len(group.inputs), *[
+            (group,) = [s for s in fuse(unit_of([y], [x]), small=True).steps if isinstance(s, FusedNodes)]
+            results = [FusedKernel(group, threads=n, compile_first=True)(*[value] * len(group.inputs), *[
                 t.op.attrs["value"] for t in group.shapes
             ]) for n in (1, 2, 3)]  # fmt: skip
             launch = launch_of(group, [value.shape], 3, FusedKernel(group).source.split)
@@ -240,8 +240,8 @@ def test_checking_names_the_first_node_that_differs(monkeypatch: pytest.MonkeyPa
     with dt.Graph().as_default():
         x = dt.placeholder(dt.float32, [None, 4])
         y = dt.tanh(dt.exp(x * 0.5, name="wrong") * 0.1, name="last")
-        (group,) = [s for s in fuse(unit_of([y], [x]), eager=True).steps if isinstance(s, FusedNodes)]
-    right = FusedKernel(group, eager=True, check=True)
+        (group,) = [s for s in fuse(unit_of([y], [x]), small=True).steps if isinstance(s, FusedNodes)]
+    right = FusedKernel(group, compile_first=True, check=True)
     right(np.ones((2, 4), np.float32))
 
     def kernel(self: Any, node: Node, context: Any) -> Any:
@@ -249,7 +249,7 @@ def test_checking_names_the_first_node_that_differs(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("dovetail.codegen.backends.numpy.NumpyBackend.kernel", kernel)
     with pytest.raises(InternalError, match="first in 'wrong'"):
-        FusedKernel(group, eager=True, check=True)(np.ones((2, 4), np.float32))
+        FusedKernel(group, compile_first=True, check=True)(np.ones((2, 4), np.float32))
 
 
 # --- random graphs ---------------------------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ def test_random_graphs_keep_their_order(seed: int) -> None:
     """Every tensor is there before it is taken, whatever was fused; checked without compiling."""
     with dt.Graph().as_default():
         fetches, feeds = random_graph(seed, dt.float32)
-        fusion = fuse(unit_of(fetches, feeds), eager=True)
+        fusion = fuse(unit_of(fetches, feeds), small=True)
     there = set(feeds)
     ran: list[Node] = []
     for step in fusion.steps:

@@ -50,7 +50,7 @@ def test_text_of_a_kernel(name: str) -> None:
         x = dt.placeholder(dt.float32, shape)
         y = build(x)
         nodes = [n for n in execution_order([y.op], {x: 0}) if n.type != "Placeholder"]
-        fusion = fuse(Unit("/device:CPU:0", tuple(nodes), ((x.name, x),), ((y.name, y),)), eager=True)
+        fusion = fuse(Unit("/device:CPU:0", tuple(nodes), ((x.name, x),), ((y.name, y),)), small=True)
     (kernel,) = fusion.kernels
     text = numba_source(kernel.loops).text
     path = GOLDEN / f"{name}.py.txt"
@@ -103,6 +103,6 @@ def test_equal_kernels_are_one_whatever_their_nodes_are_called() -> None:
             y = gelu(x)
             nodes = [n for n in execution_order([y.op], {x: 0}) if n.type != "Placeholder"]
             found.append(
-                fuse(Unit("/device:CPU:0", tuple(nodes), ((x.name, x),), ((y.name, y),)), eager=True).kernels[0].loops
+                fuse(Unit("/device:CPU:0", tuple(nodes), ((x.name, x),), ((y.name, y),)), small=True).kernels[0].loops
             )
     assert found[0] == found[1]

@@ -1,0 +1,69 @@
+"""How the kernels of a session are made. Decided where the session is, and sent to every task with what it is to run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .backends.base import Backend
+
+BACKENDS = ("auto", "numba", "numpy")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelOptions:
+    """How kernels are made.
+
+    Attributes:
+        backend: `numpy`: one NumPy call per node. `auto`: what pays is fused, and compiled in the background once it has cost
+            as much as compiling does. `numba`: everything that can be is fused, and compiled before the first step.
+        warm: compile before the first step, for `auto` too.
+        check: 2: run every fused kernel beside the NumPy references.
+        threads: most threads of one kernel; 0: one per core that the task may use.
+
+    Raises:
+        ValueError: no such backend, or a negative number.
+    """
+
+    backend: str = "numpy"
+    warm: bool = False
+    check: int = 0
+    threads: int = 0
+
+    def __post_init__(self) -> None:
+        if self.backend not in BACKENDS:
+            raise ValueError(f"the backend for kernels is one of {', '.join(BACKENDS)}, not {self.backend!r}")
+        if self.check < 0 or self.threads < 0:
+            raise ValueError(f"check and threads are 0 or more, not {self.check} and {self.threads}")
+
+    def to_fields(self) -> dict[str, Any]:
+        """Plain data for a message."""
+        return asdict(self)
+
+    @classmethod
+    def from_fields(cls, fields: Any) -> KernelOptions:
+        """From a message's plain data.
+
+        Raises:
+            TypeError, ValueError: they are malformed.
+        """
+        if not isinstance(fields, Mapping):
+            raise TypeError(f"kernel options are a mapping, not {fields!r}")
+        for name, kind in (("backend", str), ("warm", bool), ("check", int), ("threads", int)):
+            if type(fields.get(name)) is not kind:
+                raise TypeError(f"kernel option {name} must be of type {kind.__name__}, not {fields.get(name)!r}")
+        return cls(fields["backend"], fields["warm"], fields["check"], fields["threads"])
+
+    def make_backend(self) -> Backend:
+        """The backend that these options ask for. Numba itself is loaded when it compiles its first kernel."""
+        if self.backend == "numpy":
+            from .backends.numpy import NumpyBackend
+
+            return NumpyBackend()
+        from .backends.numba import NumbaBackend
+
+        everything = self.backend == "numba"
+        return NumbaBackend(
+            fuse_small=everything, compile_first=everything or self.warm, threads=self.threads, check=self.check >= 2
+        )
