@@ -77,7 +77,10 @@ def _outputs(source: str, number: int, names: dict[str, Any]) -> list[dict[str, 
     file = f"cell {number}"  # what plans and errors name
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     body = ast.parse(source, file).body
-    last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
+    end = body[-1] if body else None
+    last = end if isinstance(end, ast.Expr) else None
+    if last is not None:
+        body.pop()
     value, printed = None, io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(ast.Module(body, type_ignores=[]), file, "exec"), names)
