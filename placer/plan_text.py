@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from ..graph import dtypes
+from ..graph.collector import collector_paused
 from ..graph.device import DeviceName, parse_strict
 from ..graph.dtypes import DType
 from ..graph.errors import InvalidArgumentError
@@ -243,10 +244,11 @@ def parts_of(lines: Iterable[str], graph: Graph | None = None) -> Parts:
     reader = _Reader(graph)
     number = 0
     try:
-        for line in lines:
-            number += 1
-            reader.take(json.loads(line))
-        return reader.finish()
+        with collector_paused():
+            for line in lines:
+                number += 1
+                reader.take(json.loads(line))
+            return reader.finish()
     except _BadError as e:
         problem = str(e)
     except (
