@@ -39,24 +39,30 @@ from .graph.dtypes import (
     as_dtype,
     bfloat16,
     bool_ as bool,
-    complex128,
     complex64,
+    complex128,
     double,
     float16,
     float32,
     float64,
     half,
+    int8,
     int16,
     int32,
     int64,
-    int8,
     resource,
     string,
+    uint8,
     uint16,
     uint32,
     uint64,
-    uint8,
     variant,
+)
+from .graph.functional import (
+    foldl,
+    foldr,
+    map_fn,
+    scan,
 )
 from .graph.gradients import (
     gradients,
@@ -104,8 +110,8 @@ from .graph.ops.activations import (
 from .graph.ops.arithmetic import (
     absolute as abs,
     add,
-    add_n as accumulate_n,
     add_n,
+    add_n as accumulate_n,
     div,
     div_no_nan,
     divide,
@@ -167,8 +173,8 @@ from .graph.ops.compare import (
 from .graph.ops.creation import (
     eye,
     fill,
-    linspace as lin_space,
     linspace,
+    linspace as lin_space,
     ones,
     ones_like,
     range,
@@ -292,10 +298,10 @@ from .graph.ops.reduce import (
     reduce_sum,
 )
 from .graph.ops.scan import (
-    argmax as arg_max,
     argmax,
-    argmin as arg_min,
+    argmax as arg_max,
     argmin,
+    argmin as arg_min,
     cumprod,
     cumsum,
 )
@@ -315,8 +321,8 @@ from .graph.ops.scatter_state import (
 )
 from .graph.ops.scattering import (
     scatter_nd,
-    tensor_scatter_nd_add as tensor_scatter_add,
     tensor_scatter_nd_add,
+    tensor_scatter_nd_add as tensor_scatter_add,
     tensor_scatter_nd_max,
     tensor_scatter_nd_min,
     tensor_scatter_nd_sub,
@@ -395,6 +401,9 @@ from .graph.serialize import (
 from .graph.shape import (
     Dimension,
     TensorShape,
+)
+from .graph.tensor_array import (
+    TensorArray,
 )
 from .graph.variable_scope import (
     AUTO_REUSE,
@@ -480,6 +489,7 @@ __all__ = [
     "RunOptions",
     "Session",
     "Tensor",
+    "TensorArray",
     "TensorShape",
     "Variable",
     "VariableScope",
@@ -568,6 +578,8 @@ __all__ = [
     "floor",
     "floordiv",
     "floormod",
+    "foldl",
+    "foldr",
     "gather",
     "gather_nd",
     "get_collection",
@@ -619,6 +631,7 @@ __all__ = [
     "logical_not",
     "logical_or",
     "logical_xor",
+    "map_fn",
     "math",
     "matmul",
     "matrix_band_part",
@@ -699,6 +712,7 @@ __all__ = [
     "saturate_cast",
     "save_graph",
     "scalar_mul",
+    "scan",
     "scatter_add",
     "scatter_div",
     "scatter_max",

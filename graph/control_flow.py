@@ -306,10 +306,11 @@ def _counted(
         return logical_and(i < limit, cond(*variables))
 
     def counted_body(i: Tensor, variables: Any) -> Any:
+        following = i + 1
         result = body(*variables)
         if not isinstance(result, (list, tuple)) or (len(variables) == 1 and len(result) != 1):
             result = [result]
-        return [i + 1, type(variables)(result) if type(variables) in (list, tuple) else result]
+        return [following, type(variables)(result) if type(variables) in (list, tuple) else result]
 
     return counted_cond, counted_body
 
