@@ -609,3 +609,46 @@ def test_a_loop_without_end_stops_with_its_step(target: str) -> None:
         with pytest.raises(tf.errors.DeadlineExceededError):
             session.run(y, options=tf.RunOptions(timeout_in_ms=300))
         assert session.run(tf.constant(1)) == 1
+
+
+# --- functions along an axis, and gradients, over devices -----------------------------------------------------
+
+
+def test_map_and_scan_work_on_far_devices(target: str) -> None:
+    x = tf.placeholder(tf.float32, [None, 2])
+
+    def far(v: Any) -> Any:
+        with tf.device(THERE):
+            return tf.tanh(v) * 2.0
+
+    def further(s: Any, v: Any) -> Any:
+        with tf.device("/job:c/task:0/cpu:1"):
+            return s * 0.5 + v
+
+    y = tf.scan(further, tf.map_fn(far, x))
+    (grad,) = tf.gradients(y, x)
+    feed = {x: np.arange(8, dtype=FLOAT).reshape(4, 2) / 8}
+    reference = Interpreter(tf.get_default_graph()).run([y, grad], feed)
+    with tf.Session(target) as session:
+        for mine, theirs in zip(session.run([y, grad], feed), reference, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
+def test_a_training_loop_in_the_graph(target: str) -> None:
+    """All steps of a training run in one step of the session: weights on a ps, the loop on a worker."""
+    with tf.device("/job:c"):
+        w = tf.get_variable("w", initializer=np.zeros(3, FLOAT))
+    goal = tf.constant([1.0, -2.0, 3.0])
+
+    def body(i: Any) -> Any:
+        with tf.device(THERE):
+            loss = tf.reduce_sum(tf.square(w.read_value() - goal))
+            (grad,) = tf.gradients(loss, w)
+        with tf.control_dependencies([tf.assign_sub(w, 0.1 * grad)]):
+            return i + 1
+
+    done = tf.while_loop(lambda i: i < 50, body, [0])
+    with tf.Session(target, config=tf.ConfigProto(isolate_session_state=True)) as session:
+        session.run(w.initializer)
+        assert session.run(done) == 50
+        np.testing.assert_allclose(session.run(w), [1, -2, 3], atol=1e-3)
