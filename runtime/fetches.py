@@ -146,6 +146,7 @@ def feed_value(tensor: Tensor, value: Any) -> Any:
             array = array.astype(dtype.np)
     if not compatible(array.shape, tensor.dims):
         raise ValueError(
-            f"Cannot feed value of shape {text(array.shape)} for Tensor '{tensor.name}', which has shape {text(tensor.dims)} (made at {tensor.op.source})"
+            f"Cannot feed value of shape {text(array.shape)} for Tensor '{tensor.name}', which has shape "
+            f"{text(tensor.dims)} (made at {tensor.op.source})"
         )
     return array

@@ -73,7 +73,7 @@ class LocalCluster:
         self._piped = frozenset(piped)
         self._processes: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
         tasks = [(job, i) for job, count in jobs.items() for i in range(count)]
-        self._tasks_per_core = max(1, len(tasks))
+        self._blas_threads = str(max(1, (os.cpu_count() or 1) // max(1, len(tasks))))
         with contextlib.ExitStack() as reserved:
             ports = {task: reserved.enter_context(_reserved_port()) for task in tasks}
             self.cluster_spec = ClusterSpec(
@@ -114,7 +114,7 @@ class LocalCluster:
         gpus = self._emulate_gpus if isinstance(self._emulate_gpus, int) else self._emulate_gpus.get(job, 0)
         environment = {
             # Each process would start one BLAS thread per core; together they would be far more than there are cores.
-            **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(max(1, (os.cpu_count() or 1) // self._tasks_per_core))),
+            **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), self._blas_threads),
             **os.environ,
             **self._environment,
             "TF_CONFIG": json.dumps({"cluster": self.cluster_spec.as_dict(), "task": {"type": job, "index": task_index}}),

@@ -120,7 +120,8 @@ class Master:
         if found is None:
             raise AbortedError(
                 None, None,
-                f"Session {handle} is not found at {self.task}: the server was restarted, or the session was closed or reset. Make a new session.",
+                f"Session {handle} is not found at {self.task}: the server was restarted, or the session was closed or reset. "
+                "Make a new session.",
             )  # fmt: skip
         return found
 

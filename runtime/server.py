@@ -95,7 +95,8 @@ class Server:
         self.job_name, self.task_index = _which_task(self.cluster_spec, job_name, task_index)
         self._address = self.cluster_spec.task_address(self.job_name, self.task_index)
         if not self._address.rpartition(":")[2].isdigit():
-            raise InvalidArgumentError(None, None, f"The address {self._address!r} of /job:{self.job_name}/task:{self.task_index} has no port: write 'host:port'")
+            task = f"/job:{self.job_name}/task:{self.task_index}"
+            raise InvalidArgumentError(None, None, f"The address {self._address!r} of {task} has no port: write 'host:port'")
         self._insecure = insecure
         self.task = f"/job:{self.job_name}/replica:0/task:{self.task_index}"
         self.devices: tuple[DeviceInfo, ...] = local_devices(self.task, self.config.device_count, setting("DOVETAIL_EMULATE_GPUS"))
@@ -480,7 +481,10 @@ class _ServerPeers:
                         devices = [device_from_fields(d) for d in reply.fields["devices"]]
                         if any(d.name.task_name != task for d in devices):
                             raise InvalidArgumentError(
-                                None, None, f"The server at {address} says that it is {devices[0].name.task_name}, not {task}: the cluster specs differ"
+                                None,
+                                None,
+                                f"The server at {address} says that it is {devices[0].name.task_name}, not {task}: "
+                                "the cluster specs differ",
                             )
                         found.extend(devices)
                         del wanted[task]
@@ -535,7 +539,8 @@ class _ServerPeers:
         message = Message(kind, {"request": next(self._requests), **fields})
         with self._connections.borrow() as connections:
             try:
-                return call(connections, self._addresses[task], task, message, answer, self._server.config.peer_timeout_s, CONTROL_TIMEOUT_S)
+                patience = self._server.config.peer_timeout_s
+                return call(connections, self._addresses[task], task, message, answer, patience, CONTROL_TIMEOUT_S)
             except DeadlineExceededError as e:
                 raise UnavailableError(None, None, e.message) from None
 

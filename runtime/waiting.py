@@ -126,14 +126,13 @@ class Wait:
                 connections.forget(address)  # so that the next call starts with a fresh connection
                 raise UnavailableError(
                     None, None,
-                    f"{_who(task, address)} has not answered for {silent:.1f} s while this {self._what} waited for it: it is dead, stopped, "
-                    "cut off or not started. Start it again, or make a session whose device_filters leave it out.",
+                    f"{_who(task, address)} has not answered for {silent:.1f} s while this {self._what} waited for it: "
+                    "it is dead, stopped, cut off or not started. Start it again, or make a session whose device_filters leave it out.",
                 )  # fmt: skip
         if self._limit_s is not None and now - self._began >= self._limit_s:
-            raise DeadlineExceededError(
-                None, None,
-                f"Operation timed out: this {self._what} waited {now - self._began:.1f} s for {', '.join(_who(t, a) for a, t in self._owing.items())}",
-            )  # fmt: skip
+            owing = ", ".join(_who(t, a) for a, t in self._owing.items())
+            waited = now - self._began
+            raise DeadlineExceededError(None, None, f"Operation timed out: this {self._what} waited {waited:.1f} s for {owing}")
         if now - self._last_ping >= PING_S:
             self._last_ping = now
             for address in self._owing:
