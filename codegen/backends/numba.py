@@ -25,6 +25,7 @@ import numpy as np
 from ...graph.errors import InternalError
 from ...graph.node import Node
 from ...graph.state import Context
+from ..buffers import LARGE, buffers
 from ..fuse import FusedNodes, fuse, kernel_of
 from ..kernel_cache import Function, compile_now, compile_soon, source_of
 from ..loops import COSTLY, Loops
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 COMPILE_AFTER_S = 0.1  # time on NumPy after which a kernel is worth compiling; a small one compiles in about as much
 PARALLEL_NS = 300_000.0  # a kernel that takes longer is split: handing work to a thread costs about 50,000 ns
+FEW_STEPS = 1000  # in a program of so many nodes small ones are fused, too: looking at them all takes 40 ms then
 SHAPES_KEPT = 256  # per kernel; a program of ever new shapes starts over
 
 # Rough cost of one element on one core, float32, measured on a 2.6 GHz Zen 4; only used to decide about threads.
@@ -56,7 +58,7 @@ class NumbaBackend(NumpyBackend):
     """NumPy for single nodes, compiled loops for fused ones.
 
     Args:
-        fuse_small: fuse what is too small to gain, too.
+        fuse_small: fuse what is small in programs of any size.
         compile_first: compile a kernel before it runs for the first time.
         threads: how many threads one kernel may use; 0: one per core that this process may use.
         check: compare every kernel with the references, at every run.
@@ -74,7 +76,7 @@ class NumbaBackend(NumpyBackend):
 
     def fuse(self, unit: Unit) -> Sequence[UnitStep | FusedNodes]:
         """Steps with fused nodes among them."""
-        return fuse(unit, small=self.fuse_small).steps
+        return fuse(unit, small=self.fuse_small or len(unit.steps) <= FEW_STEPS).steps
 
     def fused(self, group: FusedNodes) -> FusedKernel:
         """A kernel that starts on NumPy and becomes compiled."""
@@ -91,7 +93,7 @@ class _Launch:
 
     sizes: tuple[int, ...]
     ranges: tuple[tuple[int, int], ...]
-    outputs: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
+    outputs: tuple[tuple[tuple[int, ...], np.dtype[Any], bool], ...]  # shape, type, whether it is large
 
 
 class FusedKernel:
@@ -136,7 +138,9 @@ class FusedKernel:
             launch = self._launches[key] = launch_of(self.group, key, self._threads, self.source.split)
         if launch is None:
             return self._reference(*inputs)
-        outputs = [np.empty(shape, dtype) for shape, dtype in launch.outputs]
+        outputs = [
+            buffers.empty(shape, dtype) if large else np.empty(shape, dtype) for shape, dtype, large in launch.outputs
+        ]
         arrays = [x.ravel() for x in arguments]
         arrays += [y.ravel() for y in outputs]
         if len(launch.ranges) == 1:
@@ -238,12 +242,12 @@ def launch_of(group: FusedNodes, shapes: Sequence[tuple[int, ...]], threads: int
     if None in sizes:
         return None
     known: list[int] = sizes  # type: ignore[assignment]
-    outputs = tuple(
-        (tuple(1 if a is None else known[a] for a in axes), t.dtype.base.np)
-        for t, axes in zip(group.outputs, group.output_axes, strict=True)
-    )
+    outputs = []
+    for t, axes in zip(group.outputs, group.output_axes, strict=True):
+        made = tuple(1 if a is None else known[a] for a in axes)
+        outputs.append((made, t.dtype.base.np, math.prod(made) * t.dtype.size >= LARGE))
     joined = tuple(math.prod(known[a] for a in part) for part in group.parts)
-    return _Launch(joined, _ranges(group.loops, joined, threads, split), outputs)
+    return _Launch(joined, _ranges(group.loops, joined, threads, split), tuple(outputs))
 
 
 def _ranges(loops: Loops, sizes: Sequence[int], threads: int, split: int | None) -> tuple[tuple[int, int], ...]:

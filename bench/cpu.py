@@ -1,0 +1,58 @@
+"""Fused CPU kernels beside NumPy, jax.jit and torch.compile: the same arithmetic, the same data, the same number of cores.
+
+JAX and PyTorch are no dependencies. They are found in the running interpreter, or in another one that `--peer-python PATH`
+(or the environment variable DOVETAIL_PEER_PYTHON) names; the rows of one that is missing are left out. The last rows compare
+Dovetail with itself without fusion: on arrays of 16 elements, fusing must not cost anything.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+from _harness import Row, main, measure, peer_python, row
+from _kernels import System
+
+# workload -> its name, and the target of Dovetail's ratio to each peer
+WORKLOADS = {
+    "gelu": ("GELU chain, 10,000,000 float32", {"numpy": 0.2, "jax": 1.0, "torch": 1.0}),
+    "softmax": ("softmax of rows, 4096 x 1024 float32", {"numpy": 0.334, "jax": 1.0, "torch": 1.0}),
+    "mlp": ("MLP training step, 64 x 784-1024-1024-10", {"jax": 1.0, "torch": 1.0, "dovetail-numpy": 1.0}),
+    "tiny": ("60 operations on 16 elements", {"dovetail-numpy": 1.05}),
+}
+FAR_OFF = 2e-2  # relative difference of what two systems computed that means that they did not compute the same
+
+
+def rows(quick: bool) -> Iterator[Row]:
+    """One row per workload and peer."""
+    with ExitStack() as stack:
+        ours = stack.enter_context(System("dovetail"))
+        peers = {
+            "numpy": stack.enter_context(System("numpy")),
+            "dovetail-numpy": stack.enter_context(System("dovetail-numpy")),
+        }
+        for name in ("jax", "torch"):
+            peer = stack.enter_context(System(name, peer_python()))
+            if peer.missing:
+                print(f"{name} not installed: no rows for it ({peer_python()}: {peer.missing})", file=sys.stderr)
+            else:
+                peers[name] = peer
+        for workload, (title, targets) in WORKLOADS.items():
+            for name, target in targets.items():
+                if name in peers:
+                    yield compared(workload, title, ours, peers[name], target, 5 if quick else 15)
+
+
+def compared(workload: str, title: str, ours: System, peer: System, target: float, rounds: int) -> Row:
+    """Time one workload in both, in turn."""
+    mine, theirs = ours.run(workload), peer.run(workload)
+    if workload != "mlp" and abs(mine - theirs) > FAR_OFF * abs(theirs):
+        raise SystemExit(f"{title}: Dovetail and {peer.title} do not agree: {mine} and {theirs}")
+    seconds, peer_seconds = measure(
+        lambda: ours.run(workload), lambda: peer.run(workload), rounds=rounds, clock=lambda: ours.seconds + peer.seconds
+    )
+    assert peer_seconds is not None
+    return row(title, "ms", seconds * 1e3, peer_seconds * 1e3, peer.title, f"ratio <= {target:g}")
+
+
+if __name__ == "__main__":
+    main("CPU kernels", rows)
