@@ -52,6 +52,7 @@ class Channel:
         dtype: element type of the value; None for a control edge.
         dims: its static shape; () for a control edge.
         relays: the channel whose value this one passes on inside a task, or None.
+        loop: name of the loop in which it crosses once per iteration; None: it crosses once per step.
     """
 
     id: int
@@ -63,6 +64,7 @@ class Channel:
     dtype: DType | None
     dims: Dims
     relays: int | None = None
+    loop: str | None = None
 
     @property
     def crosses_tasks(self) -> bool:
@@ -299,9 +301,12 @@ class _Cut:
                 value.dtype.base,
                 value.dims,
                 relays,
+                self._loop_of(value),
             )
         else:
-            channel = Channel(len(self.channels), f"^{value.name}", source, here, 0, True, None, (), relays)
+            channel = Channel(
+                len(self.channels), f"^{value.name}", source, here, 0, True, None, (), relays, self._loop_of(value)
+            )
         self.channels.append(channel)
         self.values.append(value)
         self._steps_of(value, here).append(("recv", channel))
@@ -310,6 +315,10 @@ class _Cut:
     def _steps_of(self, value: Tensor | Node, here: str) -> list[Step]:
         """Where a value that has just been asked for is received."""
         return self.steps[here]
+
+    def _loop_of(self, value: Tensor | Node) -> str | None:
+        """The loop in which that is."""
+        return None
 
     def result(self, fetches: Sequence[Tensor]) -> Partitioned:
         """The partitions, every send behind its step."""
@@ -353,6 +362,7 @@ class _SteeredCut(_Cut):
 
     guards: Guards = field(kw_only=True)
     levels: list[dict[str, list[Step]]] = field(default_factory=list)  # outermost first
+    names: list[str] = field(default_factory=list)  # of the loops that are being cut
     level: dict[int, int] = field(default_factory=dict)  # node index -> how many loops it is in, if any
     in_body: list[bool] = field(default_factory=lambda: [True])  # per level: whether its head is behind us
     of_head: set[int] = field(default_factory=set)  # nodes that run in a loop's head
@@ -391,6 +401,7 @@ class _SteeredCut(_Cut):
             around.setdefault(device, [])
         self.steps = inner
         self.levels.append(inner)
+        self.names.append(loop.name)
         self.in_body.append(False)
         for merge in loop.merges:
             self._check_merge(merge)
@@ -408,6 +419,7 @@ class _SteeredCut(_Cut):
         self.in_body[-1] = True
         self.add_all(loop.body)
         self.in_body.pop()
+        self.names.pop()
         self.levels.pop()
         self.steps = around
         for device, part in parts.items():
@@ -448,8 +460,16 @@ class _SteeredCut(_Cut):
         _Cut._send(self, channel, producer, first)
 
     def _steps_of(self, value: Tensor | Node, here: str) -> list[Step]:
-        producer = value.op if isinstance(value, Tensor) else value
+        return self.levels[self._level_of(value)][here]
+
+    def _loop_of(self, value: Tensor | Node) -> str | None:
+        level = self._level_of(value)
+        return self.names[level - 1] if level else None
+
+    def _level_of(self, value: Tensor | Node) -> int:
+        """How many loops there are around the place where a value crosses."""
         # A place is read for its consumer, at the consumer's turn; any other value crosses where it is made.
         if isinstance(value, Tensor) and value.dtype.is_ref:
-            return self.steps[here]
-        return self.levels[self.level.get(producer.index, 0)][here]
+            return len(self.levels) - 1
+        producer = value.op if isinstance(value, Tensor) else value
+        return self.level.get(producer.index, 0)

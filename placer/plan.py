@@ -29,6 +29,7 @@ from .partition import Channel, Partition, Partitioned, needed, partition
 from .place import Placement, Relaxation, place as place_nodes
 from .plan_text import read_plan, write_plan
 from .report import render, render_html, short, size_text
+from .steering import MOVES_TO_DATA, is_moved_to_data
 
 STRATEGIES = ("rules",)
 
@@ -104,11 +105,17 @@ class Plan:
         """
         node = self._node(name)
         lines = [self.decisions.explain(node)]
+        if is_moved_to_data(node) and node in self.decisions:
+            runs_on = next((d for d, p in self.partitions.items() if node in p.nodes), None)
+            if runs_on not in (None, self.decisions.device_of(node)):
+                beside = "what it passes on" if node.type in MOVES_TO_DATA else "the first that takes what it passes on"
+                lines.append(f"  runs on {runs_on}, beside {beside}: a {node.type} elsewhere would cost a message")
         values = {t.name for t in node.outputs} | {f"^{node.name}"}
         for c in self.channels:
             if c.name in values:
                 how = "control edge" if c.control else size_text(c.bytes)
-                lines.append(f"  sent as {c.name} ({how}) {short(c.source)} -> {short(c.destination)}")
+                often = f", once per iteration of '{c.loop}'" if c.loop is not None else ""
+                lines.append(f"  sent as {c.name} ({how}{often}) {short(c.source)} -> {short(c.destination)}")
         return "\n".join(lines)
 
     def why_not(self, name: str | Node | Tensor, device: str) -> str:

@@ -12,8 +12,13 @@ from collections.abc import Callable, Sequence
 
 from ..graph.node import Node
 
-_TO_DATA = frozenset({"Switch", "RefSwitch", "Exit"})
+MOVES_TO_DATA = frozenset({"Switch", "RefSwitch", "Exit"})
 _TO_CONSUMER = frozenset({"Enter", "NextIteration"})
+
+
+def is_moved_to_data(node: Node) -> bool:
+    """Whether a node runs beside its data, whatever its place."""
+    return node.opdef.name in MOVES_TO_DATA or node.opdef.name in _TO_CONSUMER
 
 
 def devices_after_moves(nodes: Sequence[Node], device_of: Callable[[Node], str]) -> dict[int, str]:
@@ -33,6 +38,6 @@ def devices_after_moves(nodes: Sequence[Node], device_of: Callable[[Node], str])
         if node.opdef.name in _TO_CONSUMER and node.index in consumer:
             device[node.index] = device[consumer[node.index]]
     for node in nodes:
-        if node.opdef.name in _TO_DATA and node.inputs[0].op.index in device:
+        if node.opdef.name in MOVES_TO_DATA and node.inputs[0].op.index in device:
             device[node.index] = device[node.inputs[0].op.index]
     return device

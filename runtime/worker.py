@@ -19,7 +19,7 @@ from ..codegen.lower import lower
 from ..codegen.options import KernelOptions
 from ..codegen.program import Program
 from ..codegen.unit import Unit
-from ..graph.errors import AbortedError, CancelledError, OpError
+from ..graph.errors import AbortedError, CancelledError, OpError, ResourceExhaustedError
 from ..graph.node import Node
 from ..graph.state import Context, Resources, SessionState
 from ..placer.cluster import DeviceInfo
@@ -29,6 +29,7 @@ SMALL_S = 300e-6  # a program that runs no longer than this is run where its mes
 MAX_EARLY_STEPS = 1_000  # steps that tensors may wait for without the step having been announced
 MAX_EARLY_MESSAGES = 4_000  # for each
 LARGE_BYTES = 64 << 10  # a tensor from this size on is sent as soon as it exists
+MAX_TOGETHER = 64  # small tensors in one message: a loop may send without ever pausing, and others wait for it
 REMEMBER_STEPS = 4_000  # ended steps whose late tensors are recognised
 
 
@@ -174,6 +175,15 @@ class Worker:
         with self._lock:
             self._steps[number] = step
             early = self._early.pop(number, ())
+        if len(early) >= MAX_EARLY_MESSAGES:  # more may have come, and have been dropped
+            step.fail(
+                ResourceExhaustedError(
+                    None, None,
+                    f"{len(early)} messages of step {number} came to {self.task} before the step was announced there: another "
+                    "task's loop ran too far ahead. Let the loop take something back from this task in each iteration.",
+                )
+            )  # fmt: skip
+            return
         for values in early:
             _deliver(step, values)
         self._take_turn(step.start)
@@ -199,18 +209,20 @@ class Worker:
         """Send a tensor to another task: a large one at once, small ones together when the program pauses.
 
         A message costs as much as some tens of KiB, mostly for waking the other side, so what a stretch of a program makes for one task
-        travels in one.
+        travels in one; of a stretch that turns out to be long, each tensor travels as soon as it exists.
         """
         outbox: dict[tuple[str, int], dict[ChannelKey, Any]] = self._turn.outbox
         key = destination[: destination.index("/device:")], number
-        outbox.setdefault(key, {})[channel] = value
-        if getattr(value, "nbytes", 0) >= LARGE_BYTES:
+        together = outbox.setdefault(key, {})
+        together[channel] = value
+        late = time.perf_counter() - self._turn.began > SMALL_S
+        if late or len(together) >= MAX_TOGETHER or getattr(value, "nbytes", 0) >= LARGE_BYTES:
             self._push(*key, outbox.pop(key))
 
     def _run(self, execution: Execution, loaded: Loaded) -> None:
         """Run an execution until it pauses or ends, then send what it has put out."""
         outbox = self._turn.outbox = {}
-        began = time.perf_counter()
+        began = self._turn.began = time.perf_counter()
         execution.run()
         loaded.measured(execution.program.device, time.perf_counter() - began)
         try:

@@ -652,3 +652,23 @@ def test_a_training_loop_in_the_graph(target: str) -> None:
         session.run(w.initializer)
         assert session.run(done) == 50
         np.testing.assert_allclose(session.run(w), [1, -2, 3], atol=1e-3)
+
+
+def test_a_loop_may_run_ahead_of_those_that_it_sends_to(target: str) -> None:
+    """Nothing comes back to the loop's own task, so it never pauses: what it makes must leave all the same."""
+    with tf.device("/job:c"):
+        total = tf.Variable(0.0, name="total")
+
+    def body(i: Any, n: Any) -> Any:
+        with tf.device(THERE):
+            change = tf.assign_add(total, tf.cast(i, tf.float32))
+        with tf.control_dependencies([change]), tf.device("/job:c"):
+            n = tf.identity(n)
+        return i + 1, n
+
+    with tf.device(HERE):
+        i, n = tf.while_loop(lambda i, n: i < 3000, body, [0, 0])
+    with tf.Session(target, config=tf.ConfigProto(isolate_session_state=True)) as session:
+        session.run(total.initializer)
+        assert session.run([i, n]) == [3000, 0]
+        assert session.run(total) == sum(range(3000))
