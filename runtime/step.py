@@ -347,6 +347,10 @@ class TaskStep:
             self.is_over = True
             self._arrived.clear()
             self._waiting.clear()
+            # Step and executions refer to each other: without this, arrays would stay until Python's cycle collector comes by.
+            self._fetched = {}
+            for execution in self._executions:
+                execution.slots = []
         self._finish(self, outcome)
 
 

@@ -160,3 +160,19 @@ with dt.Session() as session:
 assert not {"numba", "llvmlite"} & set(sys.modules), "numba was imported"
 """
     subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"})
+
+
+def test_a_step_lets_its_arrays_go_when_it_ends() -> None:
+    import gc
+    import weakref
+
+    with dt.Graph().as_default(), dt.Session(config=dt.ConfigProto(kernel_backend="numpy")) as session:
+        x = dt.placeholder(dt.float32, [None])
+        y = x + 1.0
+        session.run(y, {x: np.ones(3)})
+        gc.disable()
+        try:
+            result = weakref.ref(session.run(y, {x: np.ones(3)}))
+            assert result() is None
+        finally:
+            gc.enable()
