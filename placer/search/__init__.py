@@ -1,0 +1,1 @@
+"""Finding placements: the problem as arrays, searches over it, and proofs of how good an answer is."""

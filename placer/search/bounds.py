@@ -1,0 +1,63 @@
+"""What no assignment can beat.
+
+Weigh the devices with numbers that sum up to 1: the largest load is at least the weighted mean of the loads,
+and that is at least the sum over units of the cheapest weighted time. The best weights are found by
+subgradient steps; each weighting on the way is a proof by itself. Communication and memory are left out.
+
+A step also takes at least as long as its longest way, each node on its fastest device.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .clock import longest_way
+from .problem import Floats, Objective, Problem
+
+STEPS = 100
+
+
+def lower_bound(problem: Problem) -> float:
+    """A value that the objective of no assignment is below, in seconds."""
+    if problem.objective is Objective.OFFLOAD:
+        return longest_way(problem.arrays, problem.topological, _fastest(problem))
+    balance = _balance(problem)
+    if problem.objective is Objective.THROUGHPUT:
+        return balance
+    return max(balance, longest_way(problem.arrays, problem.topological, _fastest(problem)))
+
+
+def _fastest(problem: Problem) -> Floats:
+    """(n,) the least time of each node on a device that it may have."""
+    best = np.full(problem.nodes, np.inf)
+    for d in range(problem.devices):
+        may = problem.unit_allowed[problem.unit, d]
+        np.minimum(best, problem.seconds[problem.device_class[d]], out=best, where=may)
+    return best
+
+
+def _balance(problem: Problem) -> float:
+    time = np.full((problem.devices, problem.units), np.inf)
+    for d in range(problem.devices):
+        total = np.bincount(problem.unit, problem.seconds[problem.device_class[d]], problem.units)
+        may = problem.unit_allowed[:, d]
+        time[d, may] = total[may]
+    if problem.objective is Objective.MAKESPAN:
+        time /= problem.slots[:, None]
+    else:
+        largest = float(time.min(axis=0).max())
+    # Devices with the same row share a weight, so equal devices need not be told apart.
+    rows, count = np.unique(time, axis=0, return_counts=True)
+    weight = np.full(len(rows), 1.0 / count.sum())
+    best = 0.0
+    for step in range(STEPS):
+        weighted = rows * weight[:, None]
+        owner = weighted.argmin(axis=0)
+        best = max(best, float(weighted.min(axis=0).sum()))
+        load = np.bincount(owner, rows[owner, np.arange(rows.shape[1])], len(rows)) / count
+        if load.max() <= 0:
+            break
+        # Multiplicative steps keep the weights positive: a device that is loaded more becomes dearer.
+        weight *= np.exp(np.clip((load / load.mean() - 1) * 0.5 / np.sqrt(step + 1), -1, 1))
+        weight /= (weight * count).sum()
+    return best if problem.objective is Objective.MAKESPAN else max(best, largest)

@@ -1,0 +1,382 @@
+"""The search: many cheap starts, the best by exact evaluation, then annealing over levels of coarseness.
+
+1. a first assignment within memory, in milliseconds (feasible.py);
+2. contiguous splits of many orders (segments.py, orders.py);
+3. for a step on a clock: HEFT and m-ETF on every level of coarseness (lists.py, clusters.py);
+4. for small problems: a proof, from the best so far (exact.py);
+5. rounds of multilevel annealing (balance.py, walk.py). In even rounds the coarse items are merged without
+   regard to the best assignment and the walk starts hot; in odd rounds only items of the same device are
+   merged, so the best assignment exists on every level and is refined at once on all of them.
+
+Rounds go on until the work allowed for is done, or the lower bound is met, or many have brought nothing.
+Work is counted, not timed: one evaluation or move has a stated price in seconds, about what it takes on a
+common processor. So the same problem with the same seed gives the same answer on any machine, busy or not,
+and `budget_s` is met only roughly. Who needs a limit in time stops `improvements` by a clock of his own:
+the best answer so far is always at hand, the first within a second.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from .balance import anneal
+from .bounds import lower_bound
+from .clusters import levels
+from .feasible import first_assignment
+from .items import Items, coarsened, items_of
+from .lists import list_schedule
+from .orders import orders
+from .problem import Flags, Floats, Found, Ints, Objective, Problem, Solution
+from .segments import cut
+from .walk import walk
+
+STRATEGIES = ("auto", "single", "heft", "m-etf", "contiguous", "local-search", "exact")
+
+MOVE_S = 1e-7  # price of one move of `anneal`, for each value of the item
+VISIT_S = 4e-8  # price of one evaluation in `walk`, for each node and each end of a value
+MIN_S = 1.0  # starts may spend this much even if the budget is smaller
+POOL = 5  # starts from which fresh walks set out
+PATIENCE = 9  # rounds without gain after which the search ends
+CUT_S = 2e-9  # price of one (start, end, state, kind) of a contiguous split
+CUT_WORK = 4e7  # of these at most for one order; problems with more are merged first
+CUT_STATES = 4096
+CUT_SHARE = 0.3  # of the budget at most for contiguous splits
+WALK_NODES = 5000  # walks judge moves on at most so many nodes; larger problems are merged first
+
+
+def search(
+    problem: Problem, *, budget_s: float = 5.0, seed: int = 0, strategy: str = "auto"
+) -> Solution:
+    """The best assignment found.
+
+    Args:
+        budget_s: how much work to spend, in seconds of a common processor; 0: only starts.
+        seed: another walk for each; the same problem, seed and budget give the same answer.
+        strategy: one of `STRATEGIES`: all of the portfolio, or one part of it.
+
+    Raises:
+        InfeasibleError: the hard constraints cannot be met.
+        ValueError: no such strategy, or it found nothing that fits memory and can run.
+    """
+    solution = None
+    for found in improvements(problem, budget_s=budget_s, seed=seed, strategy=strategy):
+        solution = found
+    if solution is None:
+        raise ValueError(f"The strategy {strategy!r} found no assignment that fits memory and can run; try 'auto'")
+    return solution
+
+
+def improvements(
+    problem: Problem, *, budget_s: float = 5.0, seed: int = 0, strategy: str = "auto"
+) -> Iterator[Solution]:
+    """The answers of `search` one by one, each better than those before; stop when time is up."""
+    if strategy not in STRATEGIES:
+        raise ValueError(f"There is no search {strategy!r}; searches: {', '.join(STRATEGIES)}")
+    yield from _Search(problem, budget_s, seed).run(strategy)
+
+
+class _Search:
+    """The best so far, and what was spent."""
+
+    def __init__(self, problem: Problem, budget_s: float, seed: int, is_merged: bool = False) -> None:
+        self.problem, self.seed, self.left, self.is_merged = problem, seed, budget_s, is_merged
+        self.started = time.perf_counter()
+        self.best: Ints | None = None  # device of each unit
+        self.value = np.inf
+        self.bound = 0.0
+        self.smaller: tuple[Problem, Ints] | None = None  # a merged problem that is small enough to walk on
+        self.history: list[Found] = []
+        self.pool: list[tuple[float, Ints]] = []  # the best starts, each better or worse than the others
+
+    def run(self, strategy: str) -> Iterator[Solution]:
+        if strategy == "single":
+            yield from self._tried(self._singles())
+            return
+        first = first_assignment(self.problem)
+        if strategy in ("auto", "local-search", "exact"):
+            yield from self._tried([("first fit", first)])
+        self.bound = lower_bound(self.problem)
+        self.items = items_of(self.problem)
+        if strategy == "auto":
+            yield from self._tried(self._singles())
+        if strategy in ("auto", "contiguous"):
+            yield from self._tried(self._contiguous())
+        clock = self.problem.objective is not Objective.THROUGHPUT
+        if strategy in ("heft", "m-etf"):
+            yield from self._tried(self._listed(self.problem, strategy))
+        if strategy == "auto" and clock:
+            yield from self._tried(self._lists_on_levels())
+        if strategy in ("auto", "exact"):
+            from .exact import exactly, is_small
+
+            if strategy == "exact" or is_small(self.problem, self.items):
+                proven = exactly(self.problem, self.items, self._chosen(), self.value, self.bound)
+                self.bound = max(self.bound, proven.bound)
+                yield from self._tried([("exact", proven.where)] if proven.where is not None else [])
+                if self.history:
+                    yield self._solution()
+        if strategy in ("auto", "local-search"):
+            yield from self._rounds()
+
+    # -- keeping the best ----------------------------------------------------------------------------------
+
+    def _tried(self, found: Iterator[tuple[str, Ints]] | Sequence[tuple[str, Ints]]) -> Iterator[Solution]:
+        for by, where in found:
+            value = self.problem.evaluate(where[self.problem.unit])
+            self._remember(value, where)
+            if value < self.value * (1 - 1e-12):
+                self.value, self.best = value, where.copy()
+                self.history.append(Found(by, value, time.perf_counter() - self.started))
+                yield self._solution()
+
+    def _remember(self, value: float, where: Ints) -> None:
+        if all(abs(value - other) > 1e-6 * value for other, _ in self.pool):
+            self.pool = sorted([*self.pool, (value, where.copy())], key=lambda entry: entry[0])[:POOL]
+
+    def _solution(self) -> Solution:
+        assignment = self._chosen()[self.problem.unit]
+        assignment.flags.writeable = False
+        return Solution(assignment, self.value, min(self.bound, self.value), tuple(self.history))
+
+    def _chosen(self) -> Ints:
+        assert self.best is not None
+        return self.best
+
+    @property
+    def _is_done(self) -> bool:
+        return self.left <= 0 or self.value <= self.bound * (1 + 1e-9)
+
+    # -- starts --------------------------------------------------------------------------------------------
+
+    def _singles(self) -> Iterator[tuple[str, Ints]]:
+        p = self.problem
+        fits = p.unit_allowed.all(axis=0) & (p.memory.sum() <= p.capacity)
+        seen: set[tuple[object, ...]] = set()
+        for d in np.flatnonzero(fits).tolist():
+            like = (int(p.device_class[d]), int(p.slots[d]), d == p.host)
+            if like not in seen:  # everything on one of two equal devices is the same twice
+                seen.add(like)
+                yield f"single {d}", np.full(p.units, d, np.int32)
+
+    def _contiguous(self) -> Iterator[tuple[str, Ints]]:
+        p, items = self.problem, self.items
+        label = np.arange(p.units, dtype=np.int32)
+        kinds = _kinds(p)
+        states = float(np.prod(kinds.count + 1.0)) * len(kinds.count)
+        most = max(100, int(np.sqrt(2 * CUT_WORK / states)))
+        if p.units > most:
+            cap = float(items.seconds.min(axis=0).sum()) / p.devices / 16
+            for level in coarsened(items, most, cap, _share(p), self.seed)[1:]:
+                assert level.label is not None
+                label, items = level.label[label], level.items
+        if len(items.memory) > 2 * most:
+            return
+        price = CUT_S * states * len(items.memory) ** 2 / 2 + VISIT_S * p.nodes
+        least = self.left - CUT_SHARE * max(self.left, MIN_S)
+        host = kinds.of[p.host] if p.objective is Objective.OFFLOAD else -1
+        additive = p.objective is not Objective.THROUGHPUT
+        allowed = np.ascontiguousarray(items.allowed[:, kinds.first])
+        bound = np.inf
+        for number, order in enumerate(orders(p, items, label)):
+            if self.left < least:
+                return
+            self.left -= price
+            cost, cuts = cut(
+                items, order, p.device_class[kinds.first], kinds.count, allowed, p.capacity[kinds.first],
+                p.port_latency[kinds.first], p.port_per_byte[kinds.first], additive, host, bound,
+            )  # fmt: skip
+            if np.isinf(cost):
+                continue
+            # Sums only resemble a step on a clock, so splits that are a little worse by them are looked at.
+            bound = cost if not additive else min(bound, 1.5 * cost)
+            where = np.empty(len(order), np.int32)
+            where[order] = kinds.members[cuts >> 16, cuts & 65535]
+            yield f"contiguous {number}", where[label]
+
+    def _listed(self, problem: Problem, strategy: str) -> Iterator[tuple[str, Ints]]:
+        where = np.full(problem.units, -1, np.int32)
+        if list_schedule(
+            problem.arrays, problem.rank, problem.unit, problem.unit_allowed, problem.unit_memory,
+            problem.capacity, strategy == "m-etf", where,
+        ):  # fmt: skip
+            yield strategy, where
+
+    def _lists_on_levels(self) -> Iterator[tuple[str, Ints]]:
+        p = self.problem
+        work = float(p.seconds.min(axis=0).sum())
+        for share in (2, 8) if p.nodes <= WALK_NODES else (8,):
+            found = levels(p, 2 * p.devices, work / p.devices / share, _share(p))
+            for number, (coarse, label) in enumerate(found):
+                if number and coarse.nodes * 1.3 > found[number - 1][0].nodes:
+                    continue  # hardly another level
+                if coarse.nodes > WALK_NODES:
+                    self.smaller = found[min(number + 1, len(found) - 1)]
+                for strategy in ("heft", "m-etf"):
+                    for by, where in self._listed(coarse, strategy):
+                        yield f"{by} on {coarse.nodes} items", where[label]
+
+    # -- rounds --------------------------------------------------------------------------------------------
+
+    def _rounds(self) -> Iterator[Solution]:
+        if self.problem.units < 2 or self.problem.devices < 2:
+            return
+        if self.problem.objective is not Objective.THROUGHPUT and self.problem.nodes > WALK_NODES and not self.is_merged:
+            yield from self._rounds_on_merged()
+            return
+        judge = self._balancer() if self.problem.objective is Objective.THROUGHPUT else self._walker()
+        idle, number = 0, 0
+        while not self._is_done and idle < PATIENCE:
+            before = self.value
+            yield from self._tried([self._round(judge, number)])
+            idle = 0 if self.value < before else idle + 1
+            number += 1
+
+    def _rounds_on_merged(self) -> Iterator[Solution]:
+        """Rounds on a problem with fewer nodes, which only resembles this one; what they find is tried here."""
+        p = self.problem
+        if self.smaller is None:
+            work = float(p.seconds.min(axis=0).sum())
+            self.smaller = levels(p, WALK_NODES, work / p.devices / 8, _share(p))[-1]
+        coarse, label = self.smaller
+        if coarse.nodes > 4 * WALK_NODES:  # it cannot be merged any further under the caps
+            return
+        inner = _Search(coarse, self.left, self.seed, is_merged=True)
+        for found in inner.run("auto"):
+            unit_of = np.empty(coarse.units, np.int32)
+            unit_of[coarse.unit] = found.assignment
+            yield from self._tried([(f"{found.history[-1].by} on {coarse.nodes} items", unit_of[label])])
+        self.left = 0.0
+
+    def _round(self, judge: _Judge, number: int) -> tuple[str, Ints]:
+        """One descent from coarse to fine."""
+        p, items = self.problem, self.items
+        seed = self.seed * 1_000_003 + number * 101 + 1
+        chosen, fresh, warm = self._chosen(), number % 2 == 0, 0.02
+        if p.objective is not Objective.THROUGHPUT:
+            # A walk that sets out hot seldom comes back to a contiguous split, so starts are worth more here.
+            fresh = number % 3 == 2
+            if number % 3 == 0:
+                warm, chosen = 0.05, self.pool[number // 3 % len(self.pool)][1]
+        cap = float(items.seconds.min(axis=0).sum()) / p.devices / 4
+        found = coarsened(
+            items, 6 * p.devices, cap, _share(p), seed, None if fresh else chosen
+        )
+        label = np.arange(p.units, dtype=np.int32)
+        labels = [label]
+        for level in found[1:]:
+            assert level.label is not None
+            labels.append(level.label[labels[-1]])
+        # An item starts where one of its units is in the best assignment.
+        where: Ints = np.empty(len(found[-1].items.memory), np.int32)
+        where[labels[-1]] = chosen
+        repaired = self._repaired(found[-1].items, where)
+        if repaired is None:  # the coarse items cannot be packed: only the finest level is walked
+            found, labels = found[:1], labels[:1]
+        where = chosen.copy() if repaired is None else repaired
+        for depth in range(len(found) - 1, -1, -1):
+            level = found[depth]
+            hot = 0.3 if fresh and depth == len(found) - 1 and depth else warm
+            self.left -= judge(level.items, labels[depth], where, hot, seed + depth, number)
+            if depth:
+                assert level.label is not None
+                where = where[level.label]
+        return f"annealing {number}", where
+
+    def _repaired(self, items: Items, where: Ints) -> Ints | None:
+        """A coarse assignment that may break constraints, made feasible; None when that is not simple."""
+        p = self.problem
+        allowed = items.allowed
+        where = where.copy()
+        wrong = ~allowed[np.arange(len(where)), where]
+        where[wrong] = allowed[wrong].argmax(axis=1)
+        used = np.bincount(where, items.memory, p.devices)
+        for i in np.argsort(-items.memory, kind="stable").tolist():
+            d = int(where[i])
+            if used[d] <= p.capacity[d]:
+                continue
+            room = np.where(allowed[i], p.capacity - used - items.memory[i], -np.inf)
+            to = int(room.argmax())
+            if room[to] >= 0:
+                where[i] = to
+                used[d] -= items.memory[i]
+                used[to] += items.memory[i]
+        return where if (used <= p.capacity).all() else None
+
+    def _balancer(self) -> _Judge:
+        p, total = self.problem, self.left
+
+        def judge(items: Items, label: Ints, where: Ints, hot: float, seed: int, number: int) -> float:
+            m = len(where)
+            price = MOVE_S * max(1.0, len(items.item_value) / m / 2)
+            moves = 20_000 + 1_200 * m * min(1 + number // 4, 3)
+            moves = max(1000, int(min(moves, 0.1 * total / price)))
+            anneal(
+                items, p.device_class, p.port_latency, p.port_per_byte, p.capacity, where, moves, hot, 1e-4,
+                seed,
+            )  # fmt: skip
+            return moves * price
+
+        return judge
+
+    def _walker(self) -> _Judge:
+        p = self.problem
+        a, order, rank = p.arrays, p.topological, p.rank
+        host = p.host if p.objective is Objective.OFFLOAD else -1
+        price = VISIT_S * (p.nodes + len(a.value_target))
+        total = self.left
+
+        def judge(items: Items, label: Ints, where: Ints, hot: float, seed: int, number: int) -> float:
+            moves = int(min(200 + 30 * len(where) * min(1 + number // 6, 4), 0.05 * total / price))
+            walk(
+                a, order, rank, p.contended, host, label[p.unit], items, p.capacity, where, moves, hot, 1e-4,
+                seed,
+            )  # fmt: skip
+            return moves * price
+
+        return judge
+
+
+_Judge = Callable[[Items, Ints, Ints, float, int, int], float]
+"""Improves the assignment of items in place and returns the price of it: (items, label of units, where, hot, seed)."""
+
+
+class _Kinds:
+    """Devices that nothing tells apart, as one kind.
+
+    Attributes:
+        of: (D,) the kind of each device. first: (Q,) its first device. count: (Q,) how many it has.
+        members: (Q, most) its devices; the rest of a row repeats the last.
+    """
+
+    def __init__(self, of: Ints) -> None:
+        self.of = of
+        self.count = np.bincount(of).astype(np.int32)
+        groups = [np.flatnonzero(of == q) for q in range(len(self.count))]
+        self.first = np.array([g[0] for g in groups], np.int32)
+        most = int(self.count.max())
+        self.members = np.array([np.pad(g, (0, most - len(g)), mode="edge") for g in groups], np.int32)
+
+
+def _kinds(p: Problem) -> _Kinds:
+    allowed: Flags = p.allowed
+    key: dict[tuple[object, ...], int] = {}
+    of = np.empty(p.devices, np.int32)
+    for d in range(p.devices):
+        like = (
+            int(p.device_class[d]), float(p.capacity[d]), float(p.port_latency[d]), float(p.port_per_byte[d]),
+            allowed[:, d].tobytes(), p.objective is Objective.OFFLOAD and d == p.host,
+        )  # fmt: skip
+        of[d] = key.setdefault(like, len(key))
+    found = _Kinds(of)
+    if np.prod(found.count + 1.0) > CUT_STATES:  # too many to count: devices of a class stand for each other
+        return _Kinds(np.unique(p.device_class, return_inverse=True)[1].astype(np.int32))
+    return found
+
+
+def _share(p: Problem) -> float:
+    """Memory that an item may need at most: a quarter of a device, so that items can still be packed."""
+    finite: Floats = p.capacity[np.isfinite(p.capacity)]
+    return max(float(finite.min()) / 4, float(p.unit_memory.max())) if len(finite) else np.inf

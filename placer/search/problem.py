@@ -1,0 +1,281 @@
+"""The placement problem as a value: arrays, without graphs, names or devices of any cluster.
+
+A directed acyclic graph of nodes produces *values*; each value has one source and some targets. A device is
+described by the row of execution times that holds for its class, its memory, how many nodes it runs at once,
+and what a value costs that enters or leaves it. An assignment gives every node a device.
+
+Hard constraints: the devices each node may have, nodes that must share a device (one *unit*), and memory.
+Objectives, all in seconds and all to be made small:
+
+- `MAKESPAN`: when the last node of one step ends. A device runs ready nodes by priority. A value travels
+  once to each other device that needs it; transfers overlap with work, and either share a link without
+  slowing each other or go one after the other (`contended`).
+- `THROUGHPUT`: the largest load of a device, the time per sample of a pipeline that is full. A load is all
+  execution time plus, for each value with ends inside and outside of the device, one transfer through its
+  port (Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph Operators, NeurIPS 2020).
+- `OFFLOAD`: the latency of one sample when accelerators are called from a host, by the same paper. Nodes on
+  the host run as soon as their inputs exist. What an accelerator runs is cut into the fewest calls; a call
+  starts when all its inputs are with the host, moves them in, computes, moves its outputs out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+
+class Objective(StrEnum):
+    """What is made small."""
+
+    MAKESPAN = "makespan"
+    THROUGHPUT = "throughput"
+    OFFLOAD = "offload"
+
+
+class Arrays(NamedTuple):
+    """The problem as compiled loops take it: n nodes, V values, E ends of values, K classes, D devices."""
+
+    seconds: Floats  # (K, n)
+    device_class: Ints  # (D,)
+    slots: Ints  # (D,)
+    link_latency: Floats  # (D, D)
+    link_per_byte: Floats  # (D, D)
+    port_latency: Floats  # (D,)
+    port_per_byte: Floats  # (D,)
+    first_value: Ints  # (n + 1,) the values of node i are first_value[i] : first_value[i + 1]
+    value_start: Ints  # (V + 1,)
+    value_target: Ints  # (E,)
+    value_bytes: Floats  # (V,)
+    input_start: Ints  # (n + 1,)
+    input_value: Ints  # (E,)
+    value_source: Ints  # (V,)
+
+
+@dataclass(frozen=True)  # no slots: derived arrays are cached in the instance
+class Problem:
+    """Which node runs on which device.
+
+    Attributes:
+        objective: what is made small.
+        seconds: (K, n) execution time of each node on each class of device.
+        device_class: (D,) the class of each device.
+        memory: (n,) bytes that a node occupies on its device for the whole step.
+        capacity: (D,) bytes of each device; infinite where nothing limits it.
+        slots: (D,) how many nodes a device runs at once (makespan only).
+        value_source: (V,) the node that makes each value, ascending.
+        value_bytes: (V,) size of each value.
+        value_start, value_target: value v is needed by nodes value_target[value_start[v]:value_start[v + 1]].
+        unit: (n,) nodes with the same number share a device; numbers 0..m-1, all used.
+        allowed: (S, D) distinct sets of devices; allowed_kind: (n,) the set that each node may have.
+        link_latency, link_per_byte: (D, D) seconds per message and per byte from device to device.
+        port_latency, port_per_byte: (D,) the same into or out of a device, whatever is at the other end.
+        host: the device that calls the others (offload only).
+        contended: whether transfers over the same link wait for each other (makespan only).
+        priority: (n,) which of the ready nodes runs first, the highest; None: by upward rank.
+
+    Raises:
+        ValueError: shapes or numbers that do not fit together, or a cycle.
+    """
+
+    objective: Objective
+    seconds: Floats
+    device_class: Ints
+    memory: Floats
+    capacity: Floats
+    slots: Ints
+    value_source: Ints
+    value_bytes: Floats
+    value_start: Ints
+    value_target: Ints
+    unit: Ints
+    allowed: Flags
+    allowed_kind: Ints
+    link_latency: Floats
+    link_per_byte: Floats
+    port_latency: Floats
+    port_per_byte: Floats
+    host: int = 0
+    contended: bool = False
+    priority: Floats | None = None
+
+    def __post_init__(self) -> None:
+        n, d = self.nodes, self.devices
+        shapes: dict[str, tuple[int, ...]] = {
+            "memory": (n,), "capacity": (d,), "slots": (d,), "unit": (n,), "allowed_kind": (n,),
+            "allowed": (len(self.allowed), d), "link_latency": (d, d), "link_per_byte": (d, d),
+            "port_latency": (d,), "port_per_byte": (d,), "value_bytes": (len(self.value_source),),
+            "value_start": (len(self.value_source) + 1,),
+        }  # fmt: skip
+        for name, shape in shapes.items():
+            found = getattr(self, name).shape
+            if found != shape:
+                raise ValueError(f"{name} has shape {found}, and {n} nodes on {d} devices need {shape}")
+        if n == 0 or d == 0:
+            raise ValueError("A placement problem needs at least one node and one device")
+        if not np.all(np.diff(self.value_source) >= 0):
+            raise ValueError("value_source must ascend")
+        if np.isnan(self.seconds).any() or self.seconds.min() < 0 or self.memory.min() < 0:
+            raise ValueError("Execution times and memory must be numbers, and none negative")
+        if not np.any(self.allowed[self.allowed_kind], axis=1).all():
+            raise ValueError("There is a node that no device may have")
+        if len(self.topological) != n:
+            raise ValueError("The nodes depend on each other in a cycle")
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes there are."""
+        return int(self.seconds.shape[1])
+
+    @property
+    def devices(self) -> int:
+        """How many devices there are."""
+        return len(self.device_class)
+
+    @cached_property
+    def units(self) -> int:
+        """How many units there are: sets of nodes that share a device."""
+        return int(self.unit.max()) + 1
+
+    @cached_property
+    def arrays(self) -> Arrays:
+        """What compiled loops take."""
+        targets = self.value_target
+        value_of_end = np.repeat(np.arange(len(self.value_source), dtype=np.int32), np.diff(self.value_start))
+        order = np.argsort(targets, kind="stable")
+        return Arrays(
+            self.seconds, self.device_class, self.slots, self.link_latency, self.link_per_byte,
+            self.port_latency, self.port_per_byte,
+            starts(self.value_source, self.nodes), self.value_start, targets, self.value_bytes,
+            starts(targets, self.nodes), value_of_end[order], self.value_source,
+        )  # fmt: skip
+
+    @cached_property
+    def topological(self) -> Ints:
+        """The nodes, each behind what it needs; shorter than `nodes` when there is a cycle."""
+        from .clock import topological_order
+
+        return topological_order(self.arrays, False)
+
+    @cached_property
+    def rank(self) -> Ints:
+        """(n,) position of each node by priority, the first to run 0."""
+        from .clock import upward_rank
+
+        priority = self.priority
+        if priority is None:
+            priority = upward_rank(self.arrays, self.topological)
+        rank = np.empty(self.nodes, np.int32)
+        rank[np.argsort(-priority, kind="stable")] = np.arange(self.nodes)
+        return rank
+
+    @cached_property
+    def unit_allowed(self) -> Flags:
+        """(units, D) the devices that all nodes of a unit may have."""
+        out = np.ones((self.units, self.devices), bool)
+        # Units of one node, the most, are one copy; the others meet their members' sets one by one.
+        size = np.bincount(self.unit, minlength=self.units)
+        alone = size[self.unit] == 1
+        out[self.unit[alone]] = self.allowed[self.allowed_kind[alone]]
+        rest = np.flatnonzero(~alone)
+        np.logical_and.at(out, self.unit[rest], self.allowed[self.allowed_kind[rest]])
+        return out
+
+    @cached_property
+    def unit_memory(self) -> Floats:
+        """(units,) bytes that a unit occupies."""
+        return summed(self.unit, self.memory, self.units)
+
+    def evaluate(self, assignment: npt.ArrayLike) -> float:
+        """The objective of an assignment (n,), in seconds. It does not check constraints."""
+        from . import clock
+
+        device = np.asarray(assignment, np.int32)
+        if self.objective is Objective.THROUGHPUT:
+            return float(clock.loads(self.arrays, device).max())
+        if self.objective is Objective.OFFLOAD:
+            return float(clock.offload(self.arrays, self.topological, device, self.host))
+        start, finish = np.empty(self.nodes), np.empty(self.nodes)
+        return float(clock.run(self.arrays, device, self.rank, self.contended, start, finish))
+
+    def violations(self, assignment: npt.ArrayLike) -> list[str]:
+        """What is wrong with an assignment, in words; empty when it is feasible."""
+        device = np.asarray(assignment, np.int32)
+        found = []
+        wrong = np.flatnonzero(~self.allowed[self.allowed_kind, device])
+        if len(wrong):
+            found.append(f"node {wrong[0]} may not be on device {device[wrong[0]]}")
+        first = np.zeros(self.units, np.int32)
+        first[self.unit[::-1]] = device[::-1]
+        apart = np.flatnonzero(first[self.unit] != device)
+        if len(apart):
+            found.append(f"node {apart[0]} is not with its unit {self.unit[apart[0]]}")
+        used = np.bincount(device, self.memory, self.devices)
+        for d in np.flatnonzero(used > self.capacity * (1 + 1e-12)):
+            found.append(f"device {d} holds {used[d]:.6g} of {self.capacity[d]:.6g} bytes")
+        return found
+
+
+class InfeasibleError(ValueError):
+    """No assignment meets the hard constraints.
+
+    Attributes:
+        nodes: the tightest set found, which cannot fit; devices: where alone it may be.
+        short: bytes by which they exceed what there is; 0 when memory is not the reason.
+    """
+
+    def __init__(self, message: str, nodes: Ints, devices: tuple[int, ...], short: float) -> None:
+        super().__init__(message)
+        self.nodes, self.devices, self.short = nodes, devices, short
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One step of a search: what found something better, and how good it is (`seconds` after the start)."""
+
+    by: str
+    objective: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The answer of a search.
+
+    Attributes:
+        assignment: (n,) the device of each node; read-only.
+        objective: its objective, in seconds.
+        lower_bound: no assignment is better than this.
+        history: each improvement with its source, in order. The times in it vary; all else is repeatable.
+    """
+
+    assignment: Ints
+    objective: float
+    lower_bound: float
+    history: tuple[Found, ...]
+
+    @property
+    def gap(self) -> float:
+        """By which part of the objective the lower bound is lower: 0 when it is proven optimal."""
+        return 1 - self.lower_bound / self.objective if self.objective > 0 else 0.0
+
+
+def summed(label: npt.NDArray[Any], number: Floats, count: int) -> Floats:
+    """(count,) the sum of the numbers of each label."""
+    out: Floats = np.bincount(label, number, count).astype(np.float64)  # no numbers at all would give integers
+    return out
+
+
+def starts(owner: npt.NDArray[Any], count: int) -> Ints:
+    """Where each owner's entries start, in an array sorted by owner: (count + 1,)."""
+    out = np.zeros(count + 1, np.int32)
+    np.cumsum(np.bincount(owner, minlength=count), out=out[1:])
+    return out
