@@ -141,7 +141,11 @@ PROGRAMS = {f.__name__: f for f in (empty_step, variable_read, variable_update, 
 
 def _start(system: str, *arguments: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, __file__, system, *arguments], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [sys.executable, __file__, system, *arguments],
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     )
 
 
@@ -257,7 +261,12 @@ class Driver:
     def __init__(self, system: str, python: str = sys.executable) -> None:
         quiet = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
         self._process = subprocess.Popen(
-            [python, __file__, system], env=quiet, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            [python, __file__, system],
+            env=quiet,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
         )
         hello = self._answer()
         self.missing: str = hello.get("missing", "")

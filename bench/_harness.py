@@ -69,9 +69,7 @@ class Row:
     met: bool | None
 
 
-def row(
-    name: str, unit: str, dovetail: float, peer: float | None = None, peer_name: str = "", target: str = ""
-) -> Row:
+def row(name: str, unit: str, dovetail: float, peer: float | None = None, peer_name: str = "", target: str = "") -> Row:
     """Make a `Row`: the ratio and whether the target is met follow from the rest.
 
     Raises ValueError when `target` is not of the form "ratio|dovetail <=|>= NUMBER".

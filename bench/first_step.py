@@ -43,7 +43,9 @@ def rows(quick: bool) -> Iterator[Row]:
 
 def _first_step(system: str, python: str, shape: str, nodes: int) -> dict[str, Any]:
     quiet = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run([python, __file__, system, shape, str(nodes)], env=quiet, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [python, __file__, system, shape, str(nodes)], env=quiet, capture_output=True, text=True, check=True
+    )
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
 

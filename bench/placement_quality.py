@@ -22,9 +22,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from _workloads import Case, cases, load_judge, problem_of
-
 from _harness import ROOT, machine, versions
+from _workloads import Case, cases, load_judge, problem_of
 from dovetail.placer.search.portfolio import improvements, search
 from dovetail.placer.search.problem import Objective, Solution
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from _clusters import Driver
+
 from _harness import Row, main, peer_python, row
 
 ROUNDS = 5

@@ -144,7 +144,14 @@ def _lines(step: Instruction) -> list[str]:
         head = [f"    {line}" for inner in step.head for line in _lines(inner)]
         body = [f"    {line}" for inner in step.body for line in _lines(inner)]
         last = f"  again: {nexts or '-'}" + _freed(step.lost)
-        return [f"loop {step.name}: {starts or '-'}", *head, f"  while s{step.test}", *body, last, "end" + _freed(step.frees)]
+        return [
+            f"loop {step.name}: {starts or '-'}",
+            *head,
+            f"  while s{step.test}",
+            *body,
+            last,
+            "end" + _freed(step.frees),
+        ]
     if isinstance(step, Guarded):
         token = f" (token s{step.token})" if step.token >= 0 else ""
         return [f"unless dead {', '.join(f's{i}' for i in step.checks)}{token}: {_line(step.call)}"]
@@ -161,7 +168,9 @@ def _line(step: Call | Send | Recv) -> str:
         inputs = ", ".join(f"s{i}" for i in step.inputs)
         text = f"{outputs} = {step.op}({inputs})  # {step.node}"
     elif isinstance(step, Send):
-        text = f"send {f's{step.slot}' if step.slot >= 0 else 'control'} -> channel {step.channel} to {step.destination}"
+        text = (
+            f"send {f's{step.slot}' if step.slot >= 0 else 'control'} -> channel {step.channel} to {step.destination}"
+        )
     else:
         return f"{f's{step.slot}' if step.slot >= 0 else 'control'} = recv channel {step.channel} from {step.source}"
     return text + _freed(step.frees)

@@ -44,10 +44,7 @@ SAMPLE = 1000  # elements of the tensors on which an op's cost is asked
 
 def settings_table() -> str:
     """One row per setting."""
-    rows = [
-        f"| `{s.name}` | {f'`{s.default}`' if s.default != '' else ''} | {s.meaning} |"
-        for s in SETTINGS.values()
-    ]
+    rows = [f"| `{s.name}` | {f'`{s.default}`' if s.default != '' else ''} | {s.meaning} |" for s in SETTINGS.values()]
     return "\n".join(["| variable | default | meaning |", "| --- | --- | --- |", *rows])
 
 
@@ -77,9 +74,7 @@ def elementwise_facts(op: OpDef) -> tuple[str, str]:
     """
     if op.scalar is None:
         return "-", "own rule" if op.cost is not None else "1"
-    positional = [
-        p for p in inspect.signature(op.scalar).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD
-    ]
+    positional = [p for p in inspect.signature(op.scalar).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(op.scalar).parameters.values())
     arity = 2 if variadic else len(positional) - 1  # the first is the math namespace
     accepted = [t for types in CLASSES.values() for t in types if _node(op, arity, t) is not None]

@@ -263,9 +263,7 @@ def wrapped(text: str) -> str:
     lines = []
     for line in text.splitlines():
         indent = " " * (len(line) - len(line.lstrip()) + 4)
-        lines.append(
-            textwrap.fill(line, 110, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-        )
+        lines.append(textwrap.fill(line, 110, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False))
     return "\n".join(lines)
 
 

@@ -47,9 +47,7 @@ def demo(
 
 @app.command()
 def devices(
-    target: Annotated[
-        str, typer.Option(help="A server of a cluster, zmq://host:port; without it: this machine.")
-    ] = "",
+    target: Annotated[str, typer.Option(help="A server of a cluster, zmq://host:port; without it: this machine.")] = "",
     cluster: Annotated[
         Path | None, typer.Option(help="A file that describes a cluster; it need not run.", dir_okay=False)
     ] = None,
@@ -76,15 +74,11 @@ def server(
         str | None, typer.Option(help='The cluster as JSON: {"ps": ["host:2222"], "worker": ["host:2223"]}.')
     ] = None,
     job: Annotated[str | None, typer.Option("--job", "-j", help="The job of this task.")] = None,
-    task: Annotated[
-        int | None, typer.Option("--task", "-i", min=0, help="The index of this task in its job.")
-    ] = None,
+    task: Annotated[int | None, typer.Option("--task", "-i", min=0, help="The index of this task in its job.")] = None,
     cpus: Annotated[int, typer.Option(min=1, help="CPU devices of this task.")] = 1,
     insecure: Annotated[
         bool,
-        typer.Option(
-            "--insecure", help="Allow an address that other machines can reach, without authentication."
-        ),
+        typer.Option("--insecure", help="Allow an address that other machines can reach, without authentication."),
     ] = False,
 ) -> None:
     """Serve one task of a cluster until Ctrl-C. Without --cluster, TF_CONFIG says which cluster and task."""
@@ -126,9 +120,7 @@ def plan(
     fetch: Annotated[
         list[str] | None, typer.Option(help="What the step returns or runs; without it: what FUNCTION says.")
     ] = None,
-    soft: Annotated[
-        bool, typer.Option("--soft", help="Give up device types and indices that cannot be had.")
-    ] = False,
+    soft: Annotated[bool, typer.Option("--soft", help="Give up device types and indices that cannot be had.")] = False,
     explain: Annotated[
         list[str] | None, typer.Option(help="Say why a node is where it is, instead of the tables.")
     ] = None,

@@ -76,7 +76,9 @@ def build(program: str) -> tuple[Graph, Any]:
 def _saved(path: str) -> Graph:
     """A graph from a file."""
     if path.endswith(".py") or not Path(path).exists():
-        raise UsageError(f"{path!r} names no program: write FILE.py:FUNCTION, MODULE:FUNCTION, or the file of a saved graph")
+        raise UsageError(
+            f"{path!r} names no program: write FILE.py:FUNCTION, MODULE:FUNCTION, or the file of a saved graph"
+        )
     try:
         return load_graph(path)
     except (InvalidArgumentError, OSError) as e:
@@ -134,7 +136,9 @@ def run(
     except InvalidArgumentError as e:
         print(f"error: {e}", file=sys.stderr)
         return UNPLACEABLE
-    _write((html, plan.to_html), (save, plan.save), (svg, lambda path: path.write_text(plan.to_svg(), encoding="utf-8")))
+    _write(
+        (html, plan.to_html), (save, plan.save), (svg, lambda path: path.write_text(plan.to_svg(), encoding="utf-8"))
+    )
     if nodes:
         print("\n\n".join(plan.explain(n.op if isinstance(n, Tensor) else n) for n in nodes))
     if old is not None:

@@ -22,7 +22,9 @@ TensorLike: TypeAlias = Any
 """Anything that stands for a tensor: a Tensor, a variable, an array, a number, a (nested) list of those."""
 
 
-def apply(op: str, inputs: Sequence[Tensor] = (), attrs: dict[str, Any] | None = None, name: str | None = None) -> Tensor:
+def apply(
+    op: str, inputs: Sequence[Tensor] = (), attrs: dict[str, Any] | None = None, name: str | None = None
+) -> Tensor:
     """Add a node with one output and give that output."""
     return make(op, inputs, attrs, name).outputs[0]
 
@@ -59,7 +61,9 @@ def convert(value: TensorLike, dtype: Any = None, name: str | None = None, prefe
         else:
             return constant(value, dtype if dtype is not None else _preferred(value, prefer), name=name or "Const")
     if dtype is not None and tensor.dtype.base is not dtype.base:
-        raise TypeError(f"Tensor conversion requested dtype {dtype.name} for Tensor with dtype {tensor.dtype.name}: {tensor!r}; use dt.cast")
+        raise TypeError(
+            f"Tensor conversion requested dtype {dtype.name} for Tensor with dtype {tensor.dtype.name}: {tensor!r}; use dt.cast"
+        )
     return tensor
 
 
@@ -125,7 +129,9 @@ def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
     if dtype is dtypes.string:
         raise TypeError(f"Expected text, got {_short(value)}")
     if dtype.is_integer and array.dtype.kind == "f" and array.size:
-        raise TypeError(f"Expected {dtype.name}, got {_short(value)} of type float: a fraction would be lost; use dt.cast")
+        raise TypeError(
+            f"Expected {dtype.name}, got {_short(value)} of type float: a fraction would be lost; use dt.cast"
+        )
     if dtype.is_bool and array.dtype.kind != "b" and array.size:
         raise TypeError(f"Expected bool, got {_short(value)}")
     converted = array.astype(dtype.np)
@@ -175,7 +181,9 @@ define(
 )
 
 
-def constant(value: Any, dtype: Any = None, shape: Any = None, name: str = "Const", verify_shape: bool = False) -> Tensor:
+def constant(
+    value: Any, dtype: Any = None, shape: Any = None, name: str = "Const", verify_shape: bool = False
+) -> Tensor:
     """A tensor with this value.
 
     Args:

@@ -479,9 +479,7 @@ def task_name(fields: DeviceFields) -> str:
         InvalidArgumentError: job, replica or task is unset.
     """
     if fields.job is None or fields.replica is None or fields.task is None:
-        raise InvalidArgumentError(
-            None, None, f"'{_text(fields)}' names no task: job, replica and task must be set"
-        )
+        raise InvalidArgumentError(None, None, f"'{_text(fields)}' names no task: job, replica and task must be set")
     return f"/job:{fields.job}/replica:{fields.replica}/task:{fields.task}"
 
 

@@ -120,9 +120,7 @@ class Frames:
     def before(self, node: Node) -> list[Node]:
         """The nodes among ours that must run before this one, in its iteration."""
         back = node.back_edge
-        found = [
-            t.op for t in node.inputs if t not in self.given and t.op is not back and t.op in self._inside
-        ]
+        found = [t.op for t in node.inputs if t not in self.given and t.op is not back and t.op in self._inside]
         found += [c for c in node.control_inputs if c in self._inside]
         return found
 
@@ -256,9 +254,7 @@ def _sorted(items: Mapping[Item, int], needs: Mapping[Item, Iterable[Item]]) -> 
     if len(order) < len(items):
         stuck = next(i for i in items if waiting[i])
         node = stuck if isinstance(stuck, Node) else stuck.condition
-        raise InvalidArgumentError(
-            node, node, f"The graph has a cycle through '{node.name}' (made at {node.source})"
-        )
+        raise InvalidArgumentError(node, node, f"The graph has a cycle through '{node.name}' (made at {node.source})")
     return order
 
 

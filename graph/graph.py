@@ -13,8 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .node import Node, Tensor
-from .opdef import OpDef
-from .opdef import opdef as find_opdef
+from .opdef import OpDef, opdef as find_opdef
 from .scopes import ControlBlock, DeviceBlock, Scopes, control_inputs_for, requested_device
 from .shape import text
 from .source import Origin, caller, locate
@@ -141,7 +140,9 @@ class Graph:
             return self._element_by_name(obj, allow_tensor, allow_operation)
         if (isinstance(obj, Tensor) and allow_tensor) or (isinstance(obj, Node) and allow_operation):
             if obj.graph is not self:
-                raise ValueError(f"{obj!r} is not an element of this graph; it was made in another one (at {_source_of(obj)})")
+                raise ValueError(
+                    f"{obj!r} is not an element of this graph; it was made in another one (at {_source_of(obj)})"
+                )
             return obj
         raise TypeError(f"Can not convert a {type(obj).__name__} into a {wanted}: {obj!r}")
 
@@ -149,20 +150,28 @@ class Graph:
         if ":" in name:
             node_name, _, index = name.rpartition(":")
             if not allow_tensor:
-                raise ValueError(f"'{name}' is the name of a Tensor, where an Operation is asked for; did you mean '{node_name}'?")
+                raise ValueError(
+                    f"'{name}' is the name of a Tensor, where an Operation is asked for; did you mean '{node_name}'?"
+                )
             if not index.isdigit():
                 raise ValueError(f"'{name}' is not a tensor's name: it must have the form '<node>:<output number>'")
             node = self._by_name.get(node_name)
             if node is None:
-                raise KeyError(f"The name '{name}' refers to a Tensor which does not exist: no node is called '{node_name}'.{self._close(node_name)}")
+                raise KeyError(
+                    f"The name '{name}' refers to a Tensor which does not exist: no node is called '{node_name}'.{self._close(node_name)}"
+                )
             if int(index) >= len(node.outputs):
-                raise KeyError(f"The name '{name}' refers to a Tensor which does not exist: '{node_name}' has {len(node.outputs)} outputs")
+                raise KeyError(
+                    f"The name '{name}' refers to a Tensor which does not exist: '{node_name}' has {len(node.outputs)} outputs"
+                )
             return node.outputs[int(index)]
         node = self._by_name.get(name)
         if node is None:
             raise KeyError(f"The name '{name}' refers to an Operation which is not in the graph.{self._close(name)}")
         if not allow_operation:
-            raise ValueError(f"'{name}' is the name of an Operation, where a Tensor is asked for; did you mean '{name}:0'?")
+            raise ValueError(
+                f"'{name}' is the name of an Operation, where a Tensor is asked for; did you mean '{name}:0'?"
+            )
         return node
 
     def _close(self, name: str) -> str:
@@ -243,7 +252,9 @@ class Graph:
         if origin is None:
             origin = caller()
         if self._finalized:
-            raise RuntimeError(f"Graph is finalized and cannot be modified (adding a {definition.name} at {locate(origin)})")
+            raise RuntimeError(
+                f"Graph is finalized and cannot be modified (adding a {definition.name} at {locate(origin)})"
+            )
         for t in inputs:
             if t.op.graph is not self:
                 raise ValueError(
@@ -265,7 +276,9 @@ class Graph:
             node.outputs = tuple([Tensor(node, i, dtype, dims) for i, (dtype, dims) in enumerate(signature)])
             node.colocation = ()
             node.container = scopes.container
-            places = [inputs[i].op for i in definition.ref_inputs if inputs[i].dtype.is_ref] if definition.ref_inputs else []
+            places = (
+                [inputs[i].op for i in definition.ref_inputs if inputs[i].dtype.is_ref] if definition.ref_inputs else []
+            )
             # Who takes a variable's place is made as if inside `colocate_with(variable)`, which hides the device blocks.
             block = node.blocks = None if places else scopes.device
             if scopes.control is None:
@@ -276,7 +289,9 @@ class Graph:
             wished = name or definition.name
             node.name = wished[:-1] if wished[-1] == "/" else self.unique_name(wished)
             if node.name in self._by_name:
-                raise ValueError(f"A node called '{node.name}' exists already (made at {self._by_name[node.name].source})")
+                raise ValueError(
+                    f"A node called '{node.name}' exists already (made at {self._by_name[node.name].source})"
+                )
             if scopes.flow is not None:
                 self._let_in(node, scopes, places)
             elif self._flow:
@@ -371,7 +386,9 @@ class Graph:
                 raise RuntimeError("Graph has grown while nodes that were saved or sent were being added")
             for node in nodes:
                 if node.name in self._by_name:
-                    raise ValueError(f"A node called '{node.name}' exists already (made at {self._by_name[node.name].source})")
+                    raise ValueError(
+                        f"A node called '{node.name}' exists already (made at {self._by_name[node.name].source})"
+                    )
             self._nodes.extend(nodes)
             for node in nodes:
                 self._by_name[node.name] = node
@@ -603,7 +620,9 @@ class Graph:
         if session is None:
             session = get_default_session()
             if session is None:
-                raise ValueError(f"No default session is open: use `with dt.Session():`, or pass a session to {method}(session=...)")
+                raise ValueError(
+                    f"No default session is open: use `with dt.Session():`, or pass a session to {method}(session=...)"
+                )
         if session.graph is not self:
             raise ValueError(f"The session runs another graph: pass the right one to {method}(session=...)")
         return session
@@ -779,7 +798,9 @@ def container(container_name: str) -> AbstractContextManager[str]:
     return get_default_graph().container(container_name)
 
 
-def name_scope(name: str | None, default_name: str | None = None, values: Sequence[Any] | None = None) -> AbstractContextManager[str]:
+def name_scope(
+    name: str | None, default_name: str | None = None, values: Sequence[Any] | None = None
+) -> AbstractContextManager[str]:
     """`Graph.name_scope` on the default graph (or on the graph of `values`); `default_name` serves where `name` is None."""
     graph = next((v.graph for v in values or () if isinstance(v, (Tensor, Node))), None) or get_default_graph()
     return graph.name_scope(default_name if name is None else name)

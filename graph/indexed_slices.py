@@ -37,9 +37,7 @@ class IndexedSlices(TensorOperators):
     def __init__(self, values: Any, indices: Any, dense_shape: Any = None) -> None:
         self.values: Tensor = convert(values, name="values")
         self.indices: Tensor = convert(indices, name="indices")
-        self.dense_shape: Tensor | None = (
-            None if dense_shape is None else convert(dense_shape, name="dense_shape")
-        )
+        self.dense_shape: Tensor | None = None if dense_shape is None else convert(dense_shape, name="dense_shape")
 
     @property
     def dtype(self) -> DType:

@@ -30,9 +30,7 @@ from .shape import as_dims, is_static, text
 # by this.
 _TRUNCATED_STDDEV = 0.87962566103423978
 
-_LARGE = (
-    1000  # elements from which a constant is a Fill, not a value in the graph (TensorFlow's limit for zeros)
-)
+_LARGE = 1000  # elements from which a constant is a Fill, not a value in the graph (TensorFlow's limit for zeros)
 
 
 class Initializer:
@@ -145,9 +143,7 @@ class RandomUniform(Initializer):
 
     _config: ClassVar[tuple[str, ...]] = ("minval", "maxval", "seed", "dtype")
 
-    def __init__(
-        self, minval: Any = 0, maxval: Any = None, seed: int | None = None, dtype: Any = float32
-    ) -> None:
+    def __init__(self, minval: Any = 0, maxval: Any = None, seed: int | None = None, dtype: Any = float32) -> None:
         self.minval = minval
         self.maxval = maxval
         self.seed = seed
@@ -163,9 +159,7 @@ class RandomNormal(Initializer):
 
     _config: ClassVar[tuple[str, ...]] = ("mean", "stddev", "seed", "dtype")
 
-    def __init__(
-        self, mean: Any = 0.0, stddev: Any = 1.0, seed: int | None = None, dtype: Any = float32
-    ) -> None:
+    def __init__(self, mean: Any = 0.0, stddev: Any = 1.0, seed: int | None = None, dtype: Any = float32) -> None:
         self.mean = mean
         self.stddev = stddev
         self.seed = seed
@@ -294,9 +288,7 @@ class Orthogonal(Initializer):
         wanted = _floating(self.dtype if dtype is None else dtype)
         sizes = _sizes(shape)
         if len(sizes) < 2:
-            raise ValueError(
-                f"The tensor to initialize must be at least two-dimensional, not {text(tuple(sizes))}"
-            )
+            raise ValueError(f"The tensor to initialize must be at least two-dimensional, not {text(tuple(sizes))}")
         rows, columns = math.prod(sizes[:-1]), sizes[-1]
         normal = random.random_normal([max(rows, columns), min(rows, columns)], dtype=wanted, seed=self.seed)
         q, r = qr(normal)

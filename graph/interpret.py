@@ -171,9 +171,7 @@ class _Step:
                 e.node_def = e.op = node
             raise
         except (ValueError, TypeError, IndexError, OverflowError) as e:
-            operands = ", ".join(
-                f"{t.name}: {text(np.shape(v))}" for t, v in zip(node.inputs, inputs, strict=True)
-            )
+            operands = ", ".join(f"{t.name}: {text(np.shape(v))}" for t, v in zip(node.inputs, inputs, strict=True))
             raise InvalidArgumentError(
                 node, node, f"{node.type} '{node.name}' failed on ({operands}), made at {node.source}: {e}"
             ) from e
@@ -211,9 +209,7 @@ def execution_order(wanted: Iterable[Node], given: Mapping[Any, Any] | None = No
         node = todo.pop()
         if node not in needs:
             # A placeholder that is given needs not run, so nothing waits for it.
-            before = (
-                c for c in node.control_inputs if not (c.type == "Placeholder" and c.outputs[0] in given)
-            )
+            before = (c for c in node.control_inputs if not (c.type == "Placeholder" and c.outputs[0] in given))
             back = node.back_edge
             data = {t.op: None for t in node.inputs if t not in given and t.op is not back}
             needs[node] = list(data | dict.fromkeys(before))
@@ -242,18 +238,14 @@ def _not_fed(node: Node) -> InvalidArgumentError:
 def _check(node: Node, result: tuple[Any, ...]) -> None:
     """InternalError unless the results have the inferred types and fit the inferred shapes."""
     if len(node.outputs) != (len(result) if node.outputs else 0):
-        raise InternalError(
-            node, node, f"{node.type} gave {len(result)} results, its rule says {len(node.outputs)}"
-        )
+        raise InternalError(node, node, f"{node.type} gave {len(result)} results, its rule says {len(node.outputs)}")
     for tensor, value in zip(node.outputs, result, strict=False):
         if tensor.dtype.is_ref or tensor.dtype.np == np.dtype(object) or value is DEAD:
             continue
         if not isinstance(value, np.ndarray | np.generic):
             raise InternalError(node, node, f"{node.type} gave a {type(value).__name__}, not an array")
         if value.dtype != tensor.dtype.np:
-            raise InternalError(
-                node, node, f"{node.type} gave {value.dtype}, its rule says {tensor.dtype.name}"
-            )
+            raise InternalError(node, node, f"{node.type} gave {value.dtype}, its rule says {tensor.dtype.name}")
         if not compatible(value.shape, tensor.dims):
             raise InternalError(
                 node, node, f"{node.type} gave shape {text(value.shape)}, its rule says {text(tensor.dims)}"

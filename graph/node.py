@@ -262,7 +262,9 @@ class Node:
     def get_attr(self, name: str) -> Any:
         """An attribute's value; ValueError names those that exist."""
         if name not in self.attrs:
-            raise ValueError(f"Node '{self.name}' ({self.type}) has no attribute '{name}'; it has: {', '.join(self.attrs) or 'none'}")
+            raise ValueError(
+                f"Node '{self.name}' ({self.type}) has no attribute '{name}'; it has: {', '.join(self.attrs) or 'none'}"
+            )
         return self.attrs[name]
 
     def colocation_groups(self) -> list[bytes]:

@@ -72,9 +72,7 @@ class PartitionInfo:
         for name in ("full_shape", "var_offset"):
             value = getattr(self, name)
             if not isinstance(value, (list, tuple)):
-                raise TypeError(
-                    f"`{name}` must be a sequence (like tuple or list) instead of {type(value).__name__}"
-                )
+                raise TypeError(f"`{name}` must be a sequence (like tuple or list) instead of {type(value).__name__}")
         if len(self.var_offset) != len(self.full_shape):
             raise ValueError(
                 f"Expected equal length, but `var_offset` is of length {len(self.var_offset)} while "
@@ -99,17 +97,13 @@ class PartitionInfo:
             TypeError: no list. ValueError: no part of this variable, or shorter along several axes.
         """
         if not isinstance(shape, (list, tuple)):
-            raise TypeError(
-                f"`shape` must be a sequence (like tuple or list) instead of {type(shape).__name__}"
-            )
+            raise TypeError(f"`shape` must be a sequence (like tuple or list) instead of {type(shape).__name__}")
         if len(shape) != len(self.full_shape):
             raise ValueError(
                 f"Expected equal length, but received shape={shape} of length {len(shape)} while "
                 f"self.full_shape={self.full_shape} is of length {len(self.full_shape)}."
             )
-        for axis, (offset, length, size) in enumerate(
-            zip(self.var_offset, shape, self.full_shape, strict=True)
-        ):
+        for axis, (offset, length, size) in enumerate(zip(self.var_offset, shape, self.full_shape, strict=True)):
             if offset + length > size:
                 raise ValueError(
                     f"With self.var_offset={self.var_offset}, a partition of shape={shape} would exceed "
@@ -136,20 +130,15 @@ def checked_partitions(partitions: Any, full_shape: Sequence[int]) -> list[int]:
     shape = text(tuple(full_shape))
     if len(partitions) != len(full_shape):
         raise ValueError(
-            "Partitioner returned a partition list that does not match the Variable's rank: "
-            f"{partitions} vs. {shape}"
+            f"Partitioner returned a partition list that does not match the Variable's rank: {partitions} vs. {shape}"
         )
     if any(p < 1 for p in partitions):
         raise ValueError(f"Partitioner returned zero partitions for some axes: {partitions}")
     if sum(p > 1 for p in partitions) > 1:
-        raise ValueError(
-            f"Can only slice a variable along one dimension: shape: {shape}, partitioning: {partitions}"
-        )
+        raise ValueError(f"Can only slice a variable along one dimension: shape: {shape}, partitioning: {partitions}")
     for count, size in zip(partitions, full_shape, strict=True):
         if count > max(size, 1):
-            raise ValueError(
-                f"Cannot create {count} slices for size {size}. shape: {shape}, slicing: {partitions}"
-            )
+            raise ValueError(f"Cannot create {count} slices for size {size}. shape: {shape}, slicing: {partitions}")
     return [int(p) for p in partitions]
 
 
@@ -208,9 +197,7 @@ class PartitionedVariable(TensorOperators):
         if not variable_list:
             raise ValueError("variable_list may not be empty")
         if any(v.save_slice_info is None for v in variable_list):
-            raise ValueError(
-                f"All variables must have a save_slice_info available: {[v.name for v in variable_list]}"
-            )
+            raise ValueError(f"All variables must have a save_slice_info available: {[v.name for v in variable_list]}")
         self._shape = TensorShape(shape)
         sizes = self._shape.as_list()
         if len(sizes) != len(partitions):
@@ -341,9 +328,7 @@ class PartitionedVariable(TensorOperators):
         if isinstance(value, (list, PartitionedVariable)):
             values = list(value)
             if len(values) != len(self._parts):
-                raise ValueError(
-                    f"{self!r} has {len(self._parts)} parts and needs as many values, not {len(values)}"
-                )
+                raise ValueError(f"{self!r} has {len(self._parts)} parts and needs as many values, not {len(values)}")
         else:
             from .ops.joining import split
 

@@ -114,9 +114,7 @@ def _sizes(shape: Any) -> list[int]:
 
 def _checked(axis: int, sizes: list[int]) -> int:
     if not -len(sizes) <= axis < len(sizes):
-        raise ValueError(
-            f"Cannot partition variable along axis {axis} when shape is only {text(tuple(sizes))}"
-        )
+        raise ValueError(f"Cannot partition variable along axis {axis} when shape is only {text(tuple(sizes))}")
     return axis
 
 

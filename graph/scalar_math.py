@@ -51,7 +51,9 @@ class NumpyMath:
         """`a` where the condition holds, else `b`. One of them must be an array."""
         like = a if isinstance(a, (np.ndarray, np.generic)) else b
         if not isinstance(like, (np.ndarray, np.generic)):
-            raise TypeError("where() of two Python numbers has no element type: write one of them as m.full_like(x, number)")
+            raise TypeError(
+                "where() of two Python numbers has no element type: write one of them as m.full_like(x, number)"
+            )
         return np.where(condition, _like(like, a), _like(like, b))
 
     @staticmethod

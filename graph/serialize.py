@@ -36,8 +36,7 @@ from .dtypes import DType
 from .errors import InvalidArgumentError
 from .graph import Graph
 from .node import Node, Tensor
-from .opdef import OpDef
-from .opdef import opdef as find_opdef
+from .opdef import OpDef, opdef as find_opdef
 from .scopes import DeviceBlock
 from .shape import Dims, as_dims, compatible, merge
 from .source import locate
@@ -225,9 +224,7 @@ class RecordedBlock(DeviceBlock):
 
     __slots__ = ("_description",)
 
-    def __init__(
-        self, outer: DeviceBlock | None, spec: str | None, description: str, file: str, line: int
-    ) -> None:
+    def __init__(self, outer: DeviceBlock | None, spec: str | None, description: str, file: str, line: int) -> None:
         self.outer = outer
         self.spec = spec
         self.function = None
@@ -473,9 +470,7 @@ class _Builder:
         if type(name) is not str or not 0 < len(name) <= MAX_NAME or ":" in name or not name.isprintable():
             raise _BadError(f"{name!r} is no node's name")
         if name in self._names or name in self.graph:
-            raise InvalidArgumentError(
-                None, None, f"Malformed graph data: a node called '{name}' exists already"
-            )
+            raise InvalidArgumentError(None, None, f"Malformed graph data: a node called '{name}' exists already")
         try:
             node = self._made(op, inputs, attrs, shapes)
             node.name = name
@@ -488,9 +483,7 @@ class _Builder:
                 raise _BadError("its control inputs are malformed")
         except Exception as e:
             # Op definitions check attrs that users give; what a message holds may surprise them in any way.
-            raise InvalidArgumentError(
-                None, None, f"Malformed graph data: node '{name}': {_message(e)}"
-            ) from None
+            raise InvalidArgumentError(None, None, f"Malformed graph data: node '{name}': {_message(e)}") from None
         node.index = self.base + len(self.nodes)
         self._names.add(name)
         self.nodes.append(node)
@@ -523,10 +516,7 @@ class _Builder:
         if type(shapes) is not tuple or len(shapes) != len(signature):
             raise _BadError(f"it has {len(signature)} outputs, the data tell of another number")
         node.outputs = tuple(
-            [
-                _output(node, i, *made, known)
-                for i, (made, known) in enumerate(zip(signature, shapes, strict=True))
-            ]
+            [_output(node, i, *made, known) for i, (made, known) in enumerate(zip(signature, shapes, strict=True))]
         )
         node.control_inputs = ()
         return node

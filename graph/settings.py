@@ -22,10 +22,24 @@ class Setting:
 SETTINGS = {
     s.name: s
     for s in (
-        Setting("DOVETAIL_BACKEND", "auto", "kernels of CPUs: auto (fused, compiled once it pays), numba (compiled before the first step), numpy"),
-        Setting("DOVETAIL_CACHE_DIR", "", "where compiled kernels are kept; default: dovetail in the user's cache folder"),
-        Setting("DOVETAIL_CHECK", 0, "2: every fused kernel runs beside the NumPy references, and the first node that differs is named"),
-        Setting("DOVETAIL_EMULATE_GPUS", 0, "how many emulated GPU devices each task has: the CPU's kernels under a GPU's name"),
+        Setting(
+            "DOVETAIL_BACKEND",
+            "auto",
+            "kernels of CPUs: auto (fused, compiled once it pays), numba (compiled before the first step), numpy",
+        ),
+        Setting(
+            "DOVETAIL_CACHE_DIR", "", "where compiled kernels are kept; default: dovetail in the user's cache folder"
+        ),
+        Setting(
+            "DOVETAIL_CHECK",
+            0,
+            "2: every fused kernel runs beside the NumPy references, and the first node that differs is named",
+        ),
+        Setting(
+            "DOVETAIL_EMULATE_GPUS",
+            0,
+            "how many emulated GPU devices each task has: the CPU's kernels under a GPU's name",
+        ),
         Setting("DOVETAIL_LOG", "WARNING", "log level of a task started from the command line or by LocalCluster"),
     )
 }

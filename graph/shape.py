@@ -131,7 +131,9 @@ class Dimension:
 
     def __index__(self) -> int:
         if self.value is None:
-            raise TypeError("This size is not known before the graph runs; use dt.shape(tensor) for the size at run time")
+            raise TypeError(
+                "This size is not known before the graph runs; use dt.shape(tensor) for the size at run time"
+            )
         return self.value
 
     __int__ = __index__

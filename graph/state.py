@@ -74,7 +74,9 @@ class VariableState:
         array = np.asarray(value, self.dtype.np)
         if not compatible(array.shape, dims):
             raise InvalidArgumentError(
-                None, None, f"Variable '{self.name}' has shape {text(dims)}; a value of shape {text(array.shape)} cannot be assigned to it"
+                None,
+                None,
+                f"Variable '{self.name}' has shape {text(dims)}; a value of shape {text(array.shape)} cannot be assigned to it",
             )
         if array is value or array.base is not None:
             array = array.copy()  # what came in may be a view of a message or of a fed array

@@ -86,8 +86,7 @@ def static_dims(tensor: Tensor) -> Dims:
     found = _Evaluation().of(tensor)
     if found is not None and found.value.ndim == 1:
         return tuple(
-            int(v) if k and v >= 0 else None
-            for v, k in zip(found.value.tolist(), found.known.tolist(), strict=True)
+            int(v) if k and v >= 0 else None for v, k in zip(found.value.tolist(), found.known.tolist(), strict=True)
         )
     dims = tensor.dims
     if dims is not None and len(dims) == 1 and dims[0] is not None:
@@ -122,12 +121,7 @@ class _Evaluation:
         if op.name in _STEERING:
             # What a branch or a loop lets in unchanged is known inside as outside; what changes is not.
             return self.of(node.inputs[0]) if op.name == "Switch" or node.attrs.get("is_constant") else None
-        if (
-            op.reference is None
-            or op.traits & _UNKNOWABLE
-            or not node.inputs
-            or op.name == "PlaceholderWithDefault"
-        ):
+        if op.reference is None or op.traits & _UNKNOWABLE or not node.inputs or op.name == "PlaceholderWithDefault":
             return None
         if not _may_be_small(tensor):
             return None
@@ -170,9 +164,7 @@ def _metadata(node: Node, tensor: Tensor) -> _Partial | None:
         return None
     dtype = tensor.dtype.np
     if node.type in ("Shape", "ShapeN"):
-        return _Partial(
-            np.array([d or 0 for d in dims], dtype), np.array([d is not None for d in dims], np.bool_)
-        )
+        return _Partial(np.array([d or 0 for d in dims], dtype), np.array([d is not None for d in dims], np.bool_))
     if node.type == "Rank":
         return _complete(np.array(len(dims), dtype))
     if node.type == "Size" and is_static(dims):

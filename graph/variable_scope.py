@@ -18,8 +18,7 @@ from .build import convert, graph_of
 from .dtypes import DType, as_dtype, float32
 from .graph import Graph, GraphKeys, get_default_graph
 from .shape import as_dims, text
-from .variable_store import AUTO_REUSE as AUTO_REUSE
-from .variable_store import VariableStore
+from .variable_store import AUTO_REUSE as AUTO_REUSE, VariableStore
 
 _KEY = "__varscope"  # the collection that holds the graph's open scopes, TensorFlow's name
 
@@ -223,11 +222,7 @@ def _name_scope(graph: Graph, name_or_scope: Any, default_name: str | None, auxi
         return graph.name_scope(default_name)
     last = (name_or_scope if isinstance(name_or_scope, str) else name_or_scope.name).split("/")[-1]
     wanted = name_or_scope if isinstance(name_or_scope, str) else last
-    return (
-        graph.name_scope(wanted)
-        if wanted
-        else nullcontext(graph.scopes.name + "/" if graph.scopes.name else "")
-    )
+    return graph.name_scope(wanted) if wanted else nullcontext(graph.scopes.name + "/" if graph.scopes.name else "")
 
 
 def _unique(counts: dict[str, int], outer: str, wished: str) -> str:
@@ -300,9 +295,7 @@ def get_variable(
     full_name = f"{scope.name}/{name}" if scope.name else name
     if dtype is not None and initializer is not None and not callable(initializer):
         given = (
-            convert(initializer).dtype.base
-            if not hasattr(initializer, "dtype")
-            else as_dtype(initializer.dtype).base
+            convert(initializer).dtype.base if not hasattr(initializer, "dtype") else as_dtype(initializer.dtype).base
         )
         if given is not as_dtype(dtype).base:
             raise ValueError(

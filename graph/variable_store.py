@@ -232,13 +232,10 @@ def _shared_parts(
 
 def _check_same(doing: str, name: str, found: Any, dims: Dims, dtype: DType) -> None:
     if not compatible(dims, found.shape.dims_tuple):
-        raise ValueError(
-            f"Trying to {doing} {name}, but specified shape {text(dims)} and found shape {found.shape}."
-        )
+        raise ValueError(f"Trying to {doing} {name}, but specified shape {text(dims)} and found shape {found.shape}.")
     if dtype is not found.dtype.base:
         raise ValueError(
-            f"Trying to {doing} {name}, but specified dtype {dtype.name} "
-            f"and found dtype {found.dtype.base.name}."
+            f"Trying to {doing} {name}, but specified dtype {dtype.name} and found dtype {found.dtype.base.name}."
         )
 
 
@@ -248,8 +245,7 @@ def _check_same(doing: str, name: str, found: Any, dims: Dims, dtype: DType) -> 
 def _full_shape(name: str, dims: Dims) -> list[int]:
     if dims is None or not is_static(dims):
         raise ValueError(
-            f"Shape of a new partitioned variable ({name}) must be fully defined, "
-            f"but instead was {text(dims)}."
+            f"Shape of a new partitioned variable ({name}) must be fully defined, but instead was {text(dims)}."
         )
     return [d for d in dims if d is not None]
 

@@ -91,9 +91,7 @@ class Variable(TensorOperators):
         if cls is Variable:
             use_resource = args[11] if len(args) > 11 else kwargs.get("use_resource")
             cls = (
-                ResourceVariable
-                if (_resource_by_default[0] if use_resource is None else use_resource)
-                else RefVariable
+                ResourceVariable if (_resource_by_default[0] if use_resource is None else use_resource) else RefVariable
             )
         return object.__new__(cls)
 
@@ -427,9 +425,7 @@ class ResourceVariable(Variable):
         expected: Any,
     ) -> None:
         with _initializer_scope(graph, scope):
-            value = convert(
-                initial_value() if callable(initial_value) else initial_value, dtype, name="initial_value"
-            )
+            value = convert(initial_value() if callable(initial_value) else initial_value, dtype, name="initial_value")
         dims = self._checked_initial(value, validate_shape, expected, scope)
         self._initial_value = value
         handle = self._handle = state.var_handle_op(dims, value.dtype, shared_name=scope[:-1], name=scope)
@@ -571,9 +567,7 @@ def _without_uninitialized(value: Tensor, variable: str) -> Tensor:
             safe[node.outputs[0]] = holders[first.op].initialized_value()
         elif any(t in safe for t in node.inputs):
             inputs = [safe.get(t, t) for t in node.inputs]
-            copy = graph.create(
-                node.opdef, inputs, node.attrs, f"{node.name}_{variable}", origin=node._origin
-            )
+            copy = graph.create(node.opdef, inputs, node.attrs, f"{node.name}_{variable}", origin=node._origin)
             safe.update(zip(node.outputs, copy.outputs, strict=True))
     return safe.get(value, value)
 

@@ -182,9 +182,7 @@ def _idle(plan: Plan, loads: list[DeviceLoad]) -> Iterator[PlanWarning]:
         yield PlanWarning("idle", text, tuple(d for d in unused if task_of(d) in idle_tasks))
     cards = tuple(d for d in unused if "/device:CPU:" not in d and task_of(d) in tasks)
     if cards:
-        text = (
-            f"{_names(short(d) for d in cards)} {_verb(cards)} nothing, while other devices of the task work."
-        )
+        text = f"{_names(short(d) for d in cards)} {_verb(cards)} nothing, while other devices of the task work."
         yield PlanWarning("idle", text, cards)
 
 

@@ -144,8 +144,7 @@ def _tasks(job: str, tasks: object) -> dict[int, str]:
     for index, address in given:
         if not isinstance(address, str):
             raise TypeError(
-                f"The address of task {index} in job {job!r} must be a string such as 'host:2222', "
-                f"not {address!r}"
+                f"The address of task {index} in job {job!r} must be a string such as 'host:2222', not {address!r}"
             )
         if index in found:
             raise ValueError(f"Task {index} of job {job!r} is given twice: {found[index]!r} and {address!r}")

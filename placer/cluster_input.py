@@ -107,9 +107,7 @@ def make_cluster(
     for job, task in tasks:
         given = listed.get(f"/job:{job}/task:{task}", listed.get(job, ("cpu:0",)))
         if isinstance(given, str) or not isinstance(given, Sequence):
-            raise TypeError(
-                f"The devices of '{job}' must be a list such as ['cpu:0', 'gpu:0'], not {given!r}"
-            )
+            raise TypeError(f"The devices of '{job}' must be a list such as ['cpu:0', 'gpu:0'], not {given!r}")
         infos += [_device_info(job, task, d) for d in given]
     names = [f"/job:{job}/replica:0/task:{task}" for job, task in tasks]
     if master is not None:
@@ -124,9 +122,7 @@ def _master(text: str, tasks: Sequence[str]) -> str:
     name = f"/job:{spec.job}/replica:{spec.replica or 0}/task:{spec.task or 0}"
     if name not in tasks:
         known = ", ".join(t.replace("/replica:0", "") for t in tasks)
-        raise InvalidArgumentError(
-            None, None, f"The master '{text}' is no task of the cluster; its tasks: {known}"
-        )
+        raise InvalidArgumentError(None, None, f"The master '{text}' is no task of the cluster; its tasks: {known}")
     return name
 
 
@@ -135,9 +131,7 @@ def _tasks(jobs: Jobs | None) -> list[tuple[str, int]]:
     if jobs is None:
         return [("localhost", 0)]
     if isinstance(jobs, Mapping):
-        jobs = {
-            job: [f"{job}{i}:0" for i in range(n)] if isinstance(n, int) else n for job, n in jobs.items()
-        }
+        jobs = {job: [f"{job}{i}:0" for i in range(n)] if isinstance(n, int) else n for job, n in jobs.items()}
     spec = ClusterSpec(jobs)
     tasks = [(job, task) for job in spec.jobs for task in spec.task_indices(job)]
     if not tasks:
@@ -148,9 +142,7 @@ def _tasks(jobs: Jobs | None) -> list[tuple[str, int]]:
 def _device_info(job: str, task: int, given: Any) -> DeviceInfo:
     facts: Mapping[str, Any] = {"name": given} if isinstance(given, str) else given
     if not isinstance(facts, Mapping) or not isinstance(facts.get("name"), str):
-        raise TypeError(
-            f"A device of '{job}' is a name such as 'gpu:0' or a mapping with a `name`, not {given!r}"
-        )
+        raise TypeError(f"A device of '{job}' is a name such as 'gpu:0' or a mapping with a `name`, not {given!r}")
     _only(facts, _DEVICE_KEYS, f"the device {facts['name']!r} of '{job}'")
     spec = DeviceSpec.from_string(facts["name"])
     if spec.device_type is None or spec.device_index is None:

@@ -78,8 +78,7 @@ def members(nodes: Sequence[Node], cluster: Cluster, overruled: Collection[int] 
         if node.type not in able:
             at_master = Trait.HOST_ONLY in node.opdef.traits
             able[node.type] = _bits(
-                d.name.device_type in node.opdef.device_types
-                and (not at_master or d.name.task_name == cluster.master)
+                d.name.device_type in node.opdef.device_types and (not at_master or d.name.task_name == cluster.master)
                 for d in devices
             )
         spec, mask = requests[text]
@@ -91,9 +90,7 @@ def _asker(node: Node) -> Node:
     """The node that asked for what a node asks for: `colocate_with` hands a request on."""
     seen = {node.name}
     while node.device:
-        peers = [
-            node.graph.get_operation_by_name(c) for c in node.colocation if c in node.graph and c not in seen
-        ]
+        peers = [node.graph.get_operation_by_name(c) for c in node.colocation if c in node.graph and c not in seen]
         peer = next((p for p in peers if p.device == node.device), None)
         if peer is None:
             break
@@ -162,9 +159,7 @@ def remedies(few: Sequence[Member], group: Sequence[Member], cluster: Cluster) -
     for m in few:
         # Who has its request from this one, or yields to it, goes where it goes.
         i = m.node.index
-        rest = reduce(
-            and_, (g.able if g.follows == i else g.allowed for g in group if g.node is not m.node), m.able
-        )
+        rest = reduce(and_, (g.able if g.follows == i else g.allowed for g in group if g.node is not m.node), m.able)
         if not rest:
             continue  # others are in the way, too: changing this one alone does not help
         near = nearest(m.request, rest, cluster)

@@ -260,9 +260,7 @@ class Note(NamedTuple):
 
     node: int
     by: int
-    kind: (
-        str  # "edge": the consumer of a place follows it; "given up": type or index; "ignored": a colocation
-    )
+    kind: str  # "edge": the consumer of a place follows it; "given up": type or index; "ignored": a colocation
     text: str
 
 
@@ -408,9 +406,7 @@ def _follow_places(groups: Groups, nodes: Sequence[Node]) -> None:
                 raise UnplaceableError(str(e), node, source, edge=True) from None
             if followed != number[b]:
                 groups.notes.append(
-                    Note(
-                        node.index, source.index, "edge", f"it takes the place that '{source.name}' gives out"
-                    )
+                    Note(node.index, source.index, "edge", f"it takes the place that '{source.name}' gives out")
                 )
                 number[b] = followed
             try:

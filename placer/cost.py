@@ -62,9 +62,7 @@ def device_loads(partitions: Mapping[str, Partition], held: Iterable[tuple[str, 
     for device in sorted(variables.keys() | partitions.keys()):
         sizes = [state_bytes(n) for n in variables.get(device, ())]
         nodes = sum(kind == "node" for kind, _ in partitions[device].steps) if device in partitions else 0
-        rows.append(
-            DeviceLoad(device, nodes, len(sizes), sum(b for b, _ in sizes), all(exact for _, exact in sizes))
-        )
+        rows.append(DeviceLoad(device, nodes, len(sizes), sum(b for b, _ in sizes), all(exact for _, exact in sizes)))
     return rows
 
 

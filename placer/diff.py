@@ -80,9 +80,7 @@ class PlanDiff:
             return ""
         rows = fold(((m.node, f"{short(m.before)} -> {short(m.after)}") for m in self.moved), ROWS)
         shown = [(r.label, str(len(r.nodes)), where(r.devices, "move")) for r in rows]
-        return (
-            f"Moved: {count_text(len(self.moved), 'node')}\n{table(('scope', 'nodes', 'from -> to'), shown)}"
-        )
+        return f"Moved: {count_text(len(self.moved), 'node')}\n{table(('scope', 'nodes', 'from -> to'), shown)}"
 
 
 def diff(before: Plan, after: Plan) -> PlanDiff:

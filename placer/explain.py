@@ -82,9 +82,7 @@ def unplaceable(found: UnplaceableError, graph: Graph, groups: Groups) -> Invali
         lines.append(story(node))
     else:
         if found.edge:
-            lines.append(
-                f"'{node.name}' takes the place of state that '{other.name}' gives out: both go together."
-            )
+            lines.append(f"'{node.name}' takes the place of state that '{other.name}' gives out: both go together.")
         a, b = groups.constraint(node.index), groups.constraint(other.index)
         indices = sorted({*groups.members(node.index), *groups.members(other.index)})
         group = _members(indices, graph, groups)
@@ -176,9 +174,7 @@ def _asking(a: Constraint, b: Constraint, group: Sequence[Member], node: Node, o
         for field in FIELDS:
             x, y = getattr(mine, field), getattr(theirs, field)
             if x is not None and y is not None and x != y:
-                asking = [
-                    next((m for m in first if getattr(m.request, field) == value), None) for value in (x, y)
-                ]
+                asking = [next((m for m in first if getattr(m.request, field) == value), None) for value in (x, y)]
                 if None not in asking:
                     return sorted(filter(None, asking), key=lambda m: m.node.index)
     return []
@@ -198,8 +194,7 @@ def _group(node: Node, graph: Graph, groups: Groups) -> list[str]:
         f"'{groups.constraint(node.index).requested}':"
     ]
     lines += [
-        f"  '{m.name}' ({m.type}) requested '{m.device}', kernels for {', '.join(m.opdef.device_types)}"
-        for m in shown
+        f"  '{m.name}' ({m.type}) requested '{m.device}', kernels for {', '.join(m.opdef.device_types)}" for m in shown
     ]
     if len(members) > _SHOWN:
         lines.append(f"  ... and {len(members) - _SHOWN} more")
@@ -217,7 +212,4 @@ def _devices(groups: Groups) -> str:
 
 def _names(names: Iterable[str]) -> str:
     listed = list(names)
-    return (
-        ", ".join(listed[:_SHOWN]) + (f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else "")
-        or "none"
-    )
+    return ", ".join(listed[:_SHOWN]) + (f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else "") or "none"

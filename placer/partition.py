@@ -235,9 +235,7 @@ class _Cut:
         default_factory=dict
     )  # (value, device or task) -> what brings it
     behind_node: dict[int, list[Step]] = field(default_factory=dict)  # node index -> its sends
-    behind_recv: dict[int, list[Step]] = field(
-        default_factory=dict
-    )  # channel id -> the sends that pass its value on
+    behind_recv: dict[int, list[Step]] = field(default_factory=dict)  # channel id -> the sends that pass its value on
     guarded: dict[Node, tuple[Node | int, ...]] = field(default_factory=dict)
 
     def add(self, node: Node) -> None:

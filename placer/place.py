@@ -62,9 +62,7 @@ class Rule(IntEnum):
 
 _RULES = {
     Rule.NONE: "not placed",
-    Rule.FIRST: (
-        "first candidate: the master's task comes first, then tasks by name; in a task the best device type"
-    ),
+    Rule.FIRST: ("first candidate: the master's task comes first, then tasks by name; in a task the best device type"),
     Rule.ONLY: "the only candidate",
     Rule.ASSIGNED: "it holds state, and keeps the device that it had in earlier steps",
     Rule.GROUP: "with the member of its colocation group that was placed first",
@@ -167,20 +165,12 @@ class Placement:
     def _index_of(self, node: Node | str) -> int:
         if isinstance(node, str):
             node = self.graph.get_operation_by_name(node)
-        if (
-            node.graph is not self.graph
-            or node.index >= len(self.index)
-            or self.index[node.index] == UNPLACED
-        ):
-            raise KeyError(
-                f"'{node.name}' was not placed: it is of another graph, was added later, or is not needed"
-            )
+        if node.graph is not self.graph or node.index >= len(self.index) or self.index[node.index] == UNPLACED:
+            raise KeyError(f"'{node.name}' was not placed: it is of another graph, was added later, or is not needed")
         return node.index
 
     def __contains__(self, node: Node) -> bool:
-        return (
-            node.graph is self.graph and node.index < len(self.index) and self.index[node.index] != UNPLACED
-        )
+        return node.graph is self.graph and node.index < len(self.index) and self.index[node.index] != UNPLACED
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -292,9 +282,7 @@ def place(
         raise unplaceable(contradiction, graph, groups)
     work = _Pass(graph, nodes, size, groups, assigned)
     work.run()
-    return Placement(
-        graph, cluster, allow_soft_placement, nodes, work.device, work.rule, lambda: reasons_of(groups)
-    )
+    return Placement(graph, cluster, allow_soft_placement, nodes, work.device, work.rule, lambda: reasons_of(groups))
 
 
 class _Edges:
@@ -313,9 +301,7 @@ class _Edges:
         self.src, self.dst = src[kept], dst[kept]
         self.out_degree = np.bincount(self.src, minlength=size)
         self.in_degree = np.bincount(self.dst, minlength=size)
-        self.a_consumer = np.full(
-            size, -1, np.int32
-        )  # one of each node's consumers, so the only one if it is
+        self.a_consumer = np.full(size, -1, np.int32)  # one of each node's consumers, so the only one if it is
         self.a_consumer[self.src] = self.dst
 
 

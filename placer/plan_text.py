@@ -120,9 +120,7 @@ def _records(plan: Plan, with_graph: bool) -> Iterator[Any]:
     size = len(placement.index)
     nodes = plan.graph.nodes[:size]
     number = {n.name: n.index for n in nodes}
-    everything = len(plan.targets) == size and all(
-        n.name == t for n, t in zip(nodes, plan.targets, strict=True)
-    )
+    everything = len(plan.targets) == size and all(n.name == t for n, t in zip(nodes, plan.targets, strict=True))
     yield {
         FORMAT: VERSION, "nodes": size, "master": cluster.master, "soft": placement.soft,
         "fetches": plan.fetches, "feeds": plan.feeds,
@@ -470,17 +468,13 @@ class _Reader:
             raise _BadError("a node is placed without a demand")
         placed = [n for n, d in zip(nodes, index.tolist(), strict=True) if d >= 0]
         soft = bool(self._head["soft"])
-        return Placement(
-            self._graph, cluster, soft, placed, index, table[:, 1].astype(np.uint8), lambda: reasons
-        )
+        return Placement(self._graph, cluster, soft, placed, index, table[:, 1].astype(np.uint8), lambda: reasons)
 
     def _partitioned(self, nodes: Sequence[Node]) -> Partitioned:
         graph, channels = self._graph, self._channels
         values: list[Tensor | Node] = []
         for c in channels:
-            values.append(
-                graph.get_operation_by_name(c.name[1:]) if c.control else graph.get_tensor_by_name(c.name)
-            )
+            values.append(graph.get_operation_by_name(c.name[1:]) if c.control else graph.get_tensor_by_name(c.name))
             if c.relays is not None:
                 _int(c.relays, len(channels))
         partitions = {}

@@ -95,9 +95,7 @@ def count_text(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
-def table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], rest: str = "", limit: int | None = ROWS
-) -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], rest: str = "", limit: int | None = ROWS) -> str:
     """Columns of text: words to the left, numbers to the right; '' when there are no rows.
 
     A list of more than `limit` rows is cut, and the rest counted (or told by `rest`). Texts that are too long lose their middle,

@@ -133,7 +133,9 @@ def check_config(config: Any) -> ConfigProto:
     if config is None:
         return ConfigProto()
     if not isinstance(config, ConfigProto):
-        raise TypeError(f"config must be a ConfigProto, not {type(config).__name__}: dt.ConfigProto(allow_soft_placement=True)")
+        raise TypeError(
+            f"config must be a ConfigProto, not {type(config).__name__}: dt.ConfigProto(allow_soft_placement=True)"
+        )
     return config
 
 

@@ -45,7 +45,9 @@ def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
 
     def one(fetch: Any) -> Rebuild:
         if fetch is None:
-            raise TypeError("Fetch argument None has invalid type: fetch tensors, operations, names, or lists and dicts of those")
+            raise TypeError(
+                "Fetch argument None has invalid type: fetch tensors, operations, names, or lists and dicts of those"
+            )
         if isinstance(fetch, tuple) and hasattr(fetch, "_fields"):
             parts = [one(f) for f in fetch]
             kind: Any = type(fetch)
@@ -142,7 +144,9 @@ def feed_value(tensor: Tensor, value: Any) -> Any:
             raise type(e)(f"Cannot feed {tensor.name}: {e}") from None
         if array.dtype != dtype.np:
             if (array.dtype == object) != (dtype is string):
-                raise TypeError(f"Cannot feed a value of type {array.dtype} for Tensor {tensor.name} of type {dtype.name}")
+                raise TypeError(
+                    f"Cannot feed a value of type {array.dtype} for Tensor {tensor.name} of type {dtype.name}"
+                )
             array = array.astype(dtype.np)
     if not compatible(array.shape, tensor.dims):
         raise ValueError(

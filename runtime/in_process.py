@@ -38,7 +38,14 @@ class _OwnWorker:
         return Cluster(self._worker.devices, self._worker.task)
 
     def register(
-        self, task: str, program: str, session: str, units: Sequence[Unit], seed: int, isolated: bool, kernels: KernelOptions
+        self,
+        task: str,
+        program: str,
+        session: str,
+        units: Sequence[Unit],
+        seed: int,
+        isolated: bool,
+        kernels: KernelOptions,
     ) -> int:
         self._worker.register(program, session, units, seed=seed, isolated=isolated, kernels=kernels)
         return self._worker.devices[0].incarnation
@@ -66,11 +73,15 @@ class InProcess:
     def extend(self, graph: Graph) -> None:
         """Nothing to do: the master sees the user's own graph."""
 
-    def prepare(self, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], warm: bool = False) -> list[Part]:
+    def prepare(
+        self, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], warm: bool = False
+    ) -> list[Part]:
         """As `Target.prepare`."""
         return self._master.prepare(self._session.handle, fetches, targets, feeds, warm)
 
-    def plan(self, graph: Graph, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str) -> Plan:
+    def plan(
+        self, graph: Graph, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str
+    ) -> Plan:
         """As `Target.plan`."""
         return self._master.plan(self._session.handle, fetches, targets, feeds, program)
 

@@ -26,7 +26,6 @@ from .master import device_from_fields
 from .waiting import ConnectionPool, call
 from .wire import Message
 
-
 ANSWER_S = 5.0  # a task that runs answers at once
 
 
@@ -77,7 +76,11 @@ class LocalCluster:
         with contextlib.ExitStack() as reserved:
             ports = {task: reserved.enter_context(_reserved_port()) for task in tasks}
             self.cluster_spec = ClusterSpec(
-                {job: [f"localhost:{_port(ports[job, i])}" for i in range(count)] for job, count in jobs.items() if count}
+                {
+                    job: [f"localhost:{_port(ports[job, i])}" for i in range(count)]
+                    for job, count in jobs.items()
+                    if count
+                }
             )
             self._finalizer = weakref.finalize(self, _take_down, self._processes)
             atexit.register(self._finalizer)
@@ -110,7 +113,13 @@ class LocalCluster:
                 return
             if running.stdin is not None:
                 running.stdin.close()
-        command = self._programs.get(job) or [sys.executable, "-m", "dovetail.runtime.task", "--device-count", json.dumps(self._device_count)]
+        command = self._programs.get(job) or [
+            sys.executable,
+            "-m",
+            "dovetail.runtime.task",
+            "--device-count",
+            json.dumps(self._device_count),
+        ]
         gpus = self._emulate_gpus if isinstance(self._emulate_gpus, int) else self._emulate_gpus.get(job, 0)
         environment = {
             # Each process would start one BLAS thread per core; together they would be far more than there are cores.
@@ -153,7 +162,11 @@ class LocalCluster:
                     if code is not None:
                         said = process.stdout.read().decode(errors="replace").strip() if process.stdout else ""
                         why = f":\n{said}" if said else "; its output says why"
-                        raise UnavailableError(None, None, f"The process of /job:{job}/task:{i} ended with status {code} before it answered{why}")
+                        raise UnavailableError(
+                            None,
+                            None,
+                            f"The process of /job:{job}/task:{i} ended with status {code} before it answered{why}",
+                        )
                 if waiting and time.monotonic() > deadline:
                     names = ", ".join(f"/job:{job}/task:{i} at {a}" for a, (job, i) in waiting.items())
                     raise UnavailableError(None, None, f"No answer within {timeout_s:.0f} s from {names}")
@@ -187,7 +200,9 @@ class LocalCluster:
         """Wait until all processes of a job have ended by themselves; their exit statuses. TimeoutExpired when they do not."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         return [
-            p.wait(None if deadline is None else max(0.0, deadline - time.monotonic())) for (j, _), p in self._processes.items() if j == job
+            p.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            for (j, _), p in self._processes.items()
+            if j == job
         ]
 
     def close(self) -> None:
@@ -198,7 +213,9 @@ class LocalCluster:
     def __enter__(self) -> LocalCluster:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -41,7 +41,14 @@ class Peers(Protocol):
         ...
 
     def register(
-        self, task: str, program: str, session: str, units: Sequence[Unit], seed: int, isolated: bool, kernels: KernelOptions
+        self,
+        task: str,
+        program: str,
+        session: str,
+        units: Sequence[Unit],
+        seed: int,
+        isolated: bool,
+        kernels: KernelOptions,
     ) -> int:
         """Register one task's part of a signature; gives the incarnation of the process that took it."""
         ...
@@ -109,7 +116,9 @@ class Master:
         that `extend` keeps up to date.
         """
         cluster = self._peers.devices(config)
-        session = MasterSession(secrets.token_hex(8), config, cluster, graph if graph is not None else Graph(), secrets.randbits(63))
+        session = MasterSession(
+            secrets.token_hex(8), config, cluster, graph if graph is not None else Graph(), secrets.randbits(63)
+        )
         with self._lock:
             self._sessions[session.handle] = session
         return session
@@ -152,7 +161,13 @@ class Master:
             incarnations = {}
             for task, units in by_task.items():
                 incarnations[task] = self._peers.register(
-                    task, program, handle, units, session.seed, session.config.isolate_session_state, session.config.kernel_options(warm)
+                    task,
+                    program,
+                    handle,
+                    units,
+                    session.seed,
+                    session.config.isolate_session_state,
+                    session.config.kernel_options(warm),
                 )
                 session.programs.setdefault(task, set()).add(program)
             session.plans[program] = plan
@@ -167,7 +182,9 @@ class Master:
                 for task, units in by_task.items()
             ]
 
-    def plan(self, handle: str, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str = "") -> Plan:
+    def plan(
+        self, handle: str, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str = ""
+    ) -> Plan:
         """What a signature would do, were it prepared now; or, when `program` names a prepared one, what that does.
 
         It changes nothing: preparing afterwards gives the same plan, as if nobody had asked.
@@ -185,7 +202,12 @@ class Master:
             return found
 
     def _plan(
-        self, session: MasterSession, placement: Placement, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str]
+        self,
+        session: MasterSession,
+        placement: Placement,
+        fetches: Sequence[str],
+        targets: Sequence[str],
+        feeds: Sequence[str],
     ) -> Plan:
         graph = session.graph
         try:
@@ -271,6 +293,11 @@ def device_from_fields(fields: Mapping[str, object]) -> DeviceInfo:
     from ..graph.device import DeviceName, parse_strict
 
     name, memory, emulated, incarnation = (fields.get(k) for k in ("name", "memory", "emulated", "incarnation"))
-    if not (isinstance(name, str) and isinstance(memory, int | None) and isinstance(emulated, bool) and isinstance(incarnation, int)):
+    if not (
+        isinstance(name, str)
+        and isinstance(memory, int | None)
+        and isinstance(emulated, bool)
+        and isinstance(incarnation, int)
+    ):
         raise InvalidArgumentError(None, None, f"Malformed device in a message: {fields!r}")
     return DeviceInfo(DeviceName.of(parse_strict(name)), memory, emulated, incarnation)

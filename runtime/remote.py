@@ -49,7 +49,9 @@ class Remote:
         self._closed = False
         wait = config.wait_for_cluster_s + config.peer_timeout_s
         try:
-            reply = self._call(Message("create_session", {"request": 0, "config": config.to_fields()}), "session_created", wait)
+            reply = self._call(
+                Message("create_session", {"request": 0, "config": config.to_fields()}), "session_created", wait
+            )
         except BaseException:  # nobody will have this object to close it
             self._connections.close()
             raise
@@ -64,11 +66,16 @@ class Remote:
         if version > self._sent_version:
             data = graph_to_bytes(graph, self._sent_version)
             self._call(
-                Message("extend", {"request": 0, "session": self._handle, "from_version": self._sent_version, "graph": data}), "extended"
+                Message(
+                    "extend", {"request": 0, "session": self._handle, "from_version": self._sent_version, "graph": data}
+                ),
+                "extended",
             )
             self._sent_version = version
 
-    def prepare(self, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], warm: bool = False) -> list[Part]:
+    def prepare(
+        self, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], warm: bool = False
+    ) -> list[Part]:
         """As `Target.prepare`."""
         fields = {
             "request": 0, "session": self._handle, "fetches": list(fetches), "targets": list(targets), "feeds": list(feeds),
@@ -81,7 +88,9 @@ class Remote:
             parts.append(Part(p["task"], p["incarnation"], p["program"], tuple(p["feeds"]), tuple(p["fetches"])))
         return parts
 
-    def plan(self, graph: Graph, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str) -> Plan:
+    def plan(
+        self, graph: Graph, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str
+    ) -> Plan:
         """As `Target.plan`. The master's answer refers to nodes by number, and this process has the same ones."""
         fields = {
             "request": 0, "session": self._handle, "fetches": list(fetches), "targets": list(targets), "feeds": list(feeds),
@@ -98,7 +107,9 @@ class Remote:
         with self._connections.borrow() as connections:
             message.fields["request"] = next(self._requests)
             name = f"the server at {self._address}"
-            return call(connections, self._address, name, message, answer, self._config.peer_timeout_s, self._limit(timeout_s))
+            return call(
+                connections, self._address, name, message, answer, self._config.peer_timeout_s, self._limit(timeout_s)
+            )
 
     def _limit(self, timeout_s: float | None) -> float | None:
         limits = [t for t in (timeout_s, self._config.operation_timeout_in_ms / 1e3 or None) if t is not None]
@@ -131,10 +142,16 @@ class Remote:
                             wait.settled(address)
                             values.update(zip(reply.fields["fetches"], reply.tensors, strict=True))
             except BaseException as e:  # also Ctrl-C: whatever ends the wait must end the step everywhere
-                reason = f"{type(e).__name__} in another part of the step: {e}" if isinstance(e, OpError) else "The client was interrupted"
+                reason = (
+                    f"{type(e).__name__} in another part of the step: {e}"
+                    if isinstance(e, OpError)
+                    else "The client was interrupted"
+                )
                 for address in owing:
                     with contextlib.suppress(OSError):  # one that cannot be reached has nothing to abort
-                        connections.send(address, Message("abort", {"step": number, "code": "CANCELLED", "reason": reason}))
+                        connections.send(
+                            address, Message("abort", {"step": number, "code": "CANCELLED", "reason": reason})
+                        )
                 raise
         return values
 

@@ -52,7 +52,9 @@ logger = logging.getLogger(__name__)
 
 PROTOCOLS = (None, "zmq", "grpc")  # "grpc" is what TensorFlow's programs say; the wire is the same
 CONTROL_TIMEOUT_S = 60.0  # for one call between servers, such as registering a large part
-LEASE_S = 30.0  # a step whose client has given no sign of life for so long is ended: clients ask for ours twice a second
+LEASE_S = (
+    30.0  # a step whose client has given no sign of life for so long is ended: clients ask for ours twice a second
+)
 
 
 class Server:
@@ -96,10 +98,14 @@ class Server:
         self._address = self.cluster_spec.task_address(self.job_name, self.task_index)
         if not self._address.rpartition(":")[2].isdigit():
             task = f"/job:{self.job_name}/task:{self.task_index}"
-            raise InvalidArgumentError(None, None, f"The address {self._address!r} of {task} has no port: write 'host:port'")
+            raise InvalidArgumentError(
+                None, None, f"The address {self._address!r} of {task} has no port: write 'host:port'"
+            )
         self._insecure = insecure
         self.task = f"/job:{self.job_name}/replica:0/task:{self.task_index}"
-        self.devices: tuple[DeviceInfo, ...] = local_devices(self.task, self.config.device_count, setting("DOVETAIL_EMULATE_GPUS"))
+        self.devices: tuple[DeviceInfo, ...] = local_devices(
+            self.task, self.config.device_count, setting("DOVETAIL_EMULATE_GPUS")
+        )
         self.incarnation = self.devices[0].incarnation
         self._endpoint: Endpoint | None = None
         self._stopped = threading.Event()
@@ -123,7 +129,9 @@ class Server:
             return
         _share_cores(self.cluster_spec, self._address, self.config.intra_op_parallelism_threads)
         threads = self.config.inter_op_parallelism_threads or 8
-        self._worker = Worker(self.task, self.devices, push=self._push, threads=threads, default_container=self.job_name)
+        self._worker = Worker(
+            self.task, self.devices, push=self._push, threads=threads, default_container=self.job_name
+        )
         self._peers = _ServerPeers(self)
         self._master = Master(self.task, self._peers)
         self._master_pool = ThreadPoolExecutor(8, thread_name_prefix="dovetail-master")
@@ -170,7 +178,9 @@ class Server:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
     def __repr__(self) -> str:
@@ -192,11 +202,16 @@ class Server:
         try:
             endpoint.reply(peer, message)
         except WireError as e:
-            endpoint.reply(peer, self._error(message.fields["request"], InternalError(None, None, f"The answer cannot travel: {e}")))
+            endpoint.reply(
+                peer,
+                self._error(message.fields["request"], InternalError(None, None, f"The answer cannot travel: {e}")),
+            )
 
     def _error(self, request: int, error: OpError) -> Message:
         node = error.op if isinstance(error.op, str) else getattr(error.op, "name", None)
-        return Message("error", {"request": request, "code": error.code, "message": error.message, "node": node, "task": self.task})
+        return Message(
+            "error", {"request": request, "code": error.code, "message": error.message, "node": node, "task": self.task}
+        )
 
     def _in(self, pool: ThreadPoolExecutor, peer: bytes, message: Message, work: Callable[[Message], Message]) -> None:
         """Answer a request with what `work` gives, computed in a pool; errors become error messages."""
@@ -215,14 +230,21 @@ class Server:
         try:
             pool.submit(answer)
         except RuntimeError:  # the pool is shut down: the server is stopping
-            self._reply(peer, self._error(request, UnavailableError(None, None, f"The server of {self.task} is stopping")))
+            self._reply(
+                peer, self._error(request, UnavailableError(None, None, f"The server of {self.task} is stopping"))
+            )
 
     def _on_tick(self) -> None:
         """End the steps of clients that have gone, so that nothing waits here for ever."""
         now = time.monotonic()
         for step, client in list(self._clients.items()):
             if now - self._heard.get(client, now) > LEASE_S:
-                logger.warning("%s: ending step %d: its client has been silent for %.0f s", self.task, step, now - self._heard[client])
+                logger.warning(
+                    "%s: ending step %d: its client has been silent for %.0f s",
+                    self.task,
+                    step,
+                    now - self._heard[client],
+                )
                 self._worker.abort(step, f"The client has been silent for {LEASE_S:.0f} s")
         waited_for = set(self._clients.values())
         for client in [c for c in self._heard if c not in waited_for]:
@@ -234,7 +256,11 @@ class Server:
         self._reply(peer, Message("pong", {"seq": message.fields["seq"], "incarnation": self.incarnation}))
 
     def _on_status(self, peer: bytes, message: Message) -> None:
-        fields = {"request": message.fields["request"], "devices": [device_fields(d) for d in self.devices], "incarnation": self.incarnation}
+        fields = {
+            "request": message.fields["request"],
+            "devices": [device_fields(d) for d in self.devices],
+            "incarnation": self.incarnation,
+        }
         self._reply(peer, Message("devices", fields))
 
     def _on_run(self, peer: bytes, message: Message) -> None:
@@ -253,7 +279,9 @@ class Server:
             if isinstance(outcome, OpError):
                 self._reply(peer, self._error(request, outcome))
             else:
-                self._reply(peer, Message("done", {"request": request, "fetches": list(outcome)}, tuple(outcome.values())))
+                self._reply(
+                    peer, Message("done", {"request": request, "fetches": list(outcome)}, tuple(outcome.values()))
+                )
 
         self._worker.start(step, program, dict(zip(names, message.tensors, strict=True)), finish)
 
@@ -275,7 +303,9 @@ class Server:
         fields = message.fields
         seed, isolated = fields["info"].get("seed"), fields["info"].get("isolated")
         if not isinstance(seed, int) or not isinstance(isolated, bool):
-            raise InvalidArgumentError(None, None, "A register message needs a seed and whether the session is isolated")
+            raise InvalidArgumentError(
+                None, None, "A register message needs a seed and whether the session is isolated"
+            )
         try:
             kernels = KernelOptions.from_fields(fields["info"].get("kernels"))
         except (TypeError, ValueError) as e:
@@ -284,8 +314,12 @@ class Server:
         known = {str(d.name) for d in self.devices}
         for unit in units:
             if unit.device not in known:
-                raise InvalidArgumentError(None, None, f"{unit.device} is no device of {self.task}; it has {', '.join(sorted(known))}")
-        self._worker.register(fields["program"], fields["session"], units, seed=seed, isolated=isolated, kernels=kernels)
+                raise InvalidArgumentError(
+                    None, None, f"{unit.device} is no device of {self.task}; it has {', '.join(sorted(known))}"
+                )
+        self._worker.register(
+            fields["program"], fields["session"], units, seed=seed, isolated=isolated, kernels=kernels
+        )
         return Message("registered", {"request": fields["request"], "incarnation": self.incarnation})
 
     def _on_forget_session(self, peer: bytes, message: Message) -> None:
@@ -306,7 +340,9 @@ class Server:
             raise InvalidArgumentError(None, None, f"Malformed config: {e}") from None
         session = self._master.create_session(config)
         devices = [device_fields(d) for d in session.cluster.devices]
-        return Message("session_created", {"request": message.fields["request"], "session": session.handle, "devices": devices})
+        return Message(
+            "session_created", {"request": message.fields["request"], "session": session.handle, "devices": devices}
+        )
 
     def _extend(self, message: Message) -> Message:
         fields = message.fields
@@ -314,7 +350,9 @@ class Server:
         with session.lock:
             if session.graph.version != fields["from_version"]:
                 raise AbortedError(
-                    None, None, f"The session's graph has version {session.graph.version}; the client expected {fields['from_version']}"
+                    None,
+                    None,
+                    f"The session's graph has version {session.graph.version}; the client expected {fields['from_version']}",
                 )
             extend_from_bytes(session.graph, fields["graph"])
             return Message("extended", {"request": fields["request"], "version": session.graph.version})
@@ -421,17 +459,23 @@ def _which_task(cluster: ClusterSpec, job_name: str | None, task_index: int | No
     """The task meant, completed where only one is possible."""
     if job_name is None:
         if len(cluster.jobs) != 1:
-            raise ValueError(f"Must specify an explicit `job_name`: the cluster has the jobs {', '.join(cluster.jobs) or '(none)'}.")
+            raise ValueError(
+                f"Must specify an explicit `job_name`: the cluster has the jobs {', '.join(cluster.jobs) or '(none)'}."
+            )
         job_name = cluster.jobs[0]
     if job_name not in cluster.jobs:
         raise InternalError(None, None, f"The cluster has no job '{job_name}'; its jobs: {', '.join(cluster.jobs)}")
     indices = cluster.task_indices(job_name)
     if task_index is None:
         if len(indices) != 1:
-            raise ValueError(f"Must specify an explicit `task_index`: job '{job_name}' has the tasks {', '.join(map(str, indices))}.")
+            raise ValueError(
+                f"Must specify an explicit `task_index`: job '{job_name}' has the tasks {', '.join(map(str, indices))}."
+            )
         task_index = indices[0]
     if task_index not in indices:
-        raise InternalError(None, None, f"Job '{job_name}' has no task {task_index}; its tasks: {', '.join(map(str, indices))}")
+        raise InternalError(
+            None, None, f"Job '{job_name}' has no task {task_index}; its tasks: {', '.join(map(str, indices))}"
+        )
     return job_name, task_index
 
 
@@ -444,7 +488,9 @@ class _ServerPeers:
         self._requests = itertools.count(1)
         spec = server.cluster_spec
         self._addresses = {
-            f"/job:{job}/replica:0/task:{i}": spec.task_address(job, i) for job in spec.jobs for i in spec.task_indices(job)
+            f"/job:{job}/replica:0/task:{i}": spec.task_address(job, i)
+            for job in spec.jobs
+            for i in spec.task_indices(job)
         }
 
     def address(self, task: str) -> str:
@@ -503,7 +549,14 @@ class _ServerPeers:
         return cluster.filtered(config.device_filters)
 
     def register(
-        self, task: str, program: str, session: str, units: Sequence[Unit], seed: int, isolated: bool, kernels: KernelOptions
+        self,
+        task: str,
+        program: str,
+        session: str,
+        units: Sequence[Unit],
+        seed: int,
+        isolated: bool,
+        kernels: KernelOptions,
     ) -> int:
         """As `Peers.register`."""
         if task == self._server.task:
@@ -526,7 +579,9 @@ class _ServerPeers:
         if task == self._server.task:
             self._server._worker.close_session(session)
         elif self._server._endpoint is not None:
-            self._server._endpoint.send(self._addresses[task], Message("forget_session", {"request": 0, "session": session}))
+            self._server._endpoint.send(
+                self._addresses[task], Message("forget_session", {"request": 0, "session": session})
+            )
 
     def reset(self, task: str, containers: Sequence[str]) -> None:
         """As `Peers.reset`."""

@@ -42,9 +42,11 @@ def address_of(target: str) -> str:
     """
     for scheme in SCHEMES:
         if target.startswith(scheme):
-            return target[len(scheme):]
+            return target[len(scheme) :]
     raise NotFoundError(
-        None, None, f"No session can be made for target {target!r}: use '' for this process, or a server's target, 'zmq://host:port'"
+        None,
+        None,
+        f"No session can be made for target {target!r}: use '' for this process, or a server's target, 'zmq://host:port'",
     )
 
 
@@ -143,7 +145,12 @@ class Session:
         wanted = self._parse(fetches)
         feeds = parse_feeds(self._graph, feed_dict)
         values = self._run(wanted, feeds, options)
-        if run_metadata is not None and options is not None and options.output_partition_graphs and self.last_plan is not None:
+        if (
+            run_metadata is not None
+            and options is not None
+            and options.output_partition_graphs
+            and self.last_plan is not None
+        ):
             run_metadata.partition_graphs = dict(self.last_plan.partitions)
         return wanted.rebuild(values)
 
@@ -169,7 +176,10 @@ class Session:
         wanted = self._parse(fetches)
         if feed_dict is None:
             graph = self._graph
-            run = [graph.get_tensor_by_name(n) for n in wanted.tensors], [graph.get_operation_by_name(n) for n in wanted.targets]
+            run = (
+                [graph.get_tensor_by_name(n) for n in wanted.tensors],
+                [graph.get_operation_by_name(n) for n in wanted.targets],
+            )
             fed = [n.outputs[0].name for n in needed(graph, *run) if n.type == "Placeholder"]
         else:
             fed = [self._fed_tensor(key).name for key in feed_dict]
@@ -195,7 +205,9 @@ class Session:
         except OpError as e:
             raise self._with_node(e) from None
 
-    def make_callable(self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False) -> Callable[..., Any]:
+    def make_callable(
+        self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False
+    ) -> Callable[..., Any]:
         """A function that runs these fetches, with the values of `feed_list` as positional arguments.
 
         >>> add_one = session.make_callable(x + 1, [x])
@@ -314,7 +326,9 @@ class Session:
             self._contexts.append(context)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         while self._contexts:
             self._contexts.pop().__exit__(kind, error, trace)
         self.close()

@@ -215,7 +215,9 @@ def _run_guarded(now: Guarded, slots: list[Any]) -> None:
 def _value(value: Any) -> Any:
     """A fetched value. A variable's place (an Assign that was fetched) gives the value at the end of the step."""
     if value is DEAD:
-        raise InvalidArgumentError(None, None, "What is fetched has no value: it is made in a branch that was not taken")
+        raise InvalidArgumentError(
+            None, None, "What is fetched has no value: it is made in a branch that was not taken"
+        )
     read = getattr(value, "read", None)
     return read() if read is not None else value
 
@@ -233,10 +235,16 @@ def _explained(e: Exception, instruction: Any, device: str) -> OpError:
     if isinstance(instruction, Guarded):
         instruction = instruction.call
     if fused is not None:
-        return kind(fused.name, fused.name, f"{text}\n  node '{fused.name}' ({fused.type}), made at {fused.source}, on {device}")
+        return kind(
+            fused.name, fused.name, f"{text}\n  node '{fused.name}' ({fused.type}), made at {fused.source}, on {device}"
+        )
     if not isinstance(instruction, Call):
         return kind(None, None, f"{text}\n  on {device}")
-    return kind(instruction.node, instruction.node, f"{text}\n  node '{instruction.node}' ({instruction.op}), made at {instruction.source}, on {device}")
+    return kind(
+        instruction.node,
+        instruction.node,
+        f"{text}\n  node '{instruction.node}' ({instruction.op}), made at {instruction.source}, on {device}",
+    )
 
 
 class TaskStep:

@@ -20,11 +20,15 @@ class Target(Protocol):
         """Make nodes that were added to the graph known."""
         ...
 
-    def prepare(self, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], warm: bool = False) -> list[Part]:
+    def prepare(
+        self, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], warm: bool = False
+    ) -> list[Part]:
         """Make a signature ready to run; `warm`: with all its kernels compiled."""
         ...
 
-    def plan(self, graph: Graph, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str) -> Plan:
+    def plan(
+        self, graph: Graph, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str
+    ) -> Plan:
         """What a signature will do, or with the handle of a prepared one, what that does; about `graph`, the session's own."""
         ...
 

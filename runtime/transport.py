@@ -53,9 +53,7 @@ MAX_FRAMES = MAX_TENSORS + 8  # the header, the tensors and the fields that trav
 MAX_STRIKES = 16  # broken messages after which a peer is no longer listened to
 LINGER_MS = 1_000  # how long a closed socket may go on sending what was given to it
 HEARTBEAT_MS = 1_000
-HEARTBEAT_TIMEOUT_MS = (
-    4_000  # a peer that is silent for so long is gone: below the 5 s in which every call must end
-)
+HEARTBEAT_TIMEOUT_MS = 4_000  # a peer that is silent for so long is gone: below the 5 s in which every call must end
 SEND_TIMEOUT_S = 5.0
 _RETRY_MS = 5  # while messages wait for a slow peer
 _DIALLED = b"\0dialled:"  # no name that ROUTER makes can start so: those have 5 bytes
@@ -227,9 +225,7 @@ class Endpoint:
         self.address = f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
         self._peers: dict[bytes, _Socket] = {}  # sockets that were dialled, by the peer's name
         self._names: dict[_Socket, bytes] = {}  # the same, the other way round
-        self._backlog: dict[
-            bytes, deque[list[Frame]]
-        ] = {}  # what ZeroMQ did not take yet, by the peer's name
+        self._backlog: dict[bytes, deque[list[Frame]]] = {}  # what ZeroMQ did not take yet, by the peer's name
         self._strikes: OrderedDict[bytes, int] = OrderedDict()  # malformed messages per peer, latest last
         self._queue: deque[Callable[[], None]] = deque()
         self._lock = (
@@ -416,9 +412,7 @@ class Endpoint:
         self._post_error(peer, error.request, "INVALID_ARGUMENT", text)
 
     def _post_error(self, peer: bytes, request: int, code: str, text: str) -> None:
-        self._post(
-            peer, encode(Message("error", {"request": request, "code": code, "message": text[:4_096]}))
-        )
+        self._post(peer, encode(Message("error", {"request": request, "code": code, "message": text[:4_096]})))
 
     def _post(self, peer: bytes, frames: list[Frame]) -> None:
         """Give one message to ZeroMQ, or to the backlog."""
@@ -429,9 +423,7 @@ class Endpoint:
             waiting = self._backlog[peer] = deque()
         if len(waiting) >= MAX_BACKLOG:
             if not self.counters.dropped:
-                logger.error(
-                    "%s: %s takes no messages, %d wait: dropping", self.address, _name(peer), len(waiting)
-                )
+                logger.error("%s: %s takes no messages, %d wait: dropping", self.address, _name(peer), len(waiting))
             self.counters.dropped += 1
             return
         waiting.append(frames)
@@ -586,9 +578,7 @@ class Connection:
             ) from None
         except zmq.ZMQError as error:
             raise self._failed(error) from None
-        except (
-            BaseException
-        ):  # an interrupt: half of the message may be sent, and the next would be taken for its rest
+        except BaseException:  # an interrupt: half of the message may be sent, and the next would be taken for its rest
             self._socket.close(linger=0)
             raise
 

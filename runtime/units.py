@@ -84,7 +84,9 @@ class _Copy:
     def __init__(self) -> None:
         self.graph = Graph()
         self.nodes: list[Node] = []
-        self.stands_for: dict[Tensor, Tensor] = {}  # a tensor of the user's graph -> the one that stands for it in the copy
+        self.stands_for: dict[
+            Tensor, Tensor
+        ] = {}  # a tensor of the user's graph -> the one that stands for it in the copy
         self.copied: dict[Node, Node] = {}
 
     def placeholder(self, tensor: Tensor) -> Tensor:
@@ -155,7 +157,13 @@ def _pack(unit: Unit) -> dict[str, Any]:
             steps.append(("e", [_address(copy.stands_for[t]) for t in step.nexts]))
     fetches = [(name, _address(copy.stands_for[tensor])) for name, tensor in unit.fetches]
     copy.graph.adopt(copy.nodes)
-    return {"device": unit.device, "graph": graph_to_bytes(copy.graph), "feeds": feeds, "fetches": fetches, "steps": steps}
+    return {
+        "device": unit.device,
+        "graph": graph_to_bytes(copy.graph),
+        "feeds": feeds,
+        "fetches": fetches,
+        "steps": steps,
+    }
 
 
 def _address(tensor: Tensor) -> tuple[int, int]:

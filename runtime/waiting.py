@@ -48,7 +48,13 @@ class ConnectionPool:
 
 
 def call(
-    connections: Connections, address: str, name: str, message: Message, answer: str, peer_timeout_s: float, limit_s: float | None
+    connections: Connections,
+    address: str,
+    name: str,
+    message: Message,
+    answer: str,
+    peer_timeout_s: float,
+    limit_s: float | None,
 ) -> Message:
     """Send a request and wait for its answer, which has kind `answer`.
 
@@ -77,7 +83,12 @@ class Wait:
     """
 
     def __init__(
-        self, owing: dict[str, str], peer_timeout_s: float, limit_s: float | None, what: str, incarnations: Mapping[str, int] | None = None
+        self,
+        owing: dict[str, str],
+        peer_timeout_s: float,
+        limit_s: float | None,
+        what: str,
+        incarnations: Mapping[str, int] | None = None,
     ) -> None:
         self._owing = dict(owing)
         self._peer_timeout_s = peer_timeout_s
@@ -93,7 +104,9 @@ class Wait:
             connections.send(address, message)
         except OSError as e:  # TimeoutError and ConnectionError among them, and a host name that nobody knows
             connections.forget(address)
-            raise UnavailableError(None, None, f"{_who(self._owing.get(address, 'The server'), address)} cannot be reached: {e}") from None
+            raise UnavailableError(
+                None, None, f"{_who(self._owing.get(address, 'The server'), address)} cannot be reached: {e}"
+            ) from None
 
     def settled(self, address: str) -> None:
         """This one has answered."""
@@ -132,7 +145,9 @@ class Wait:
         if self._limit_s is not None and now - self._began >= self._limit_s:
             owing = ", ".join(_who(t, a) for a, t in self._owing.items())
             waited = now - self._began
-            raise DeadlineExceededError(None, None, f"Operation timed out: this {self._what} waited {waited:.1f} s for {owing}")
+            raise DeadlineExceededError(
+                None, None, f"Operation timed out: this {self._what} waited {waited:.1f} s for {owing}"
+            )
         if now - self._last_ping >= PING_S:
             self._last_ping = now
             for address in self._owing:

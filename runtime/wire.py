@@ -243,9 +243,7 @@ def decode(frames: Sequence[Frame]) -> Message:
     if schema.blobs:
         _restore_blobs(schema, fields, frames, 1 + len(specs), request)
     elif len(frames) != 1 + len(specs):
-        raise WireError(
-            f"message {kind!r}: {len(specs)} tensors announced, {len(frames) - 1} frames came", request
-        )
+        raise WireError(f"message {kind!r}: {len(specs)} tensors announced, {len(frames) - 1} frames came", request)
     _check_fields(schema, fields, request)
     if not specs:
         return Message(kind, fields)
@@ -284,15 +282,11 @@ def _check_fields(schema: KindSchema, fields: dict[str, Any], request: int) -> N
         allowed = types.get(name)
         if allowed is None:
             known = ", ".join(types) or "none"
-            raise WireError(
-                f"message {schema.kind!r} has no field {_short(name)}; its fields: {known}", request
-            )
+            raise WireError(f"message {schema.kind!r} has no field {_short(name)}; its fields: {known}", request)
         kind = type(value)
         if kind not in allowed:
             expected = " or ".join(t.__name__ for t in allowed if t is not tuple)
-            raise WireError(
-                f"message {schema.kind!r}: field {name!r} must be {expected}, not {kind.__name__}", request
-            )
+            raise WireError(f"message {schema.kind!r}: field {name!r} must be {expected}, not {kind.__name__}", request)
         if (kind is list or kind is dict or kind is tuple) and value:
             try:
                 _check_plain(value, 1)
@@ -326,9 +320,7 @@ def _check_attached(schema: KindSchema, count: int, request: int) -> None:
     if not schema.tensors:
         raise WireError(f"message {schema.kind!r} carries no tensors, but {count} are attached", request)
     if count > MAX_TENSORS:
-        raise WireError(
-            f"message {schema.kind!r}: {count} tensors, at most {MAX_TENSORS} can travel together", request
-        )
+        raise WireError(f"message {schema.kind!r}: {count} tensors, at most {MAX_TENSORS} can travel together", request)
 
 
 def _short(value: Any) -> str:
@@ -407,9 +399,7 @@ def _unpack_tensor(spec: Any, frame: Frame, index: int, request: int) -> Tensor:
             raise WireError(f"tensor {index} has an unknown element type {_short(name)}", request)
         size = count * dtype.itemsize
         if size != len(frame):
-            raise WireError(
-                f"tensor {index}: {name}{shape} needs {size} bytes, its frame has {len(frame)}", request
-            )
+            raise WireError(f"tensor {index}: {name}{shape} needs {size} bytes, its frame has {len(frame)}", request)
         array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, frame)
         # A bool that is neither 0 nor 1 would be true and false by turns, depending on who asks.
         if dtype is _BOOL and size and np.ndarray(size, np.uint8, frame).max() > 1:
@@ -443,9 +433,7 @@ def _unpack_strings(shape: list[int], count: int, frame: Frame, index: int, requ
     return array
 
 
-def _restore_blobs(
-    schema: KindSchema, fields: dict[str, Any], frames: Sequence[Frame], at: int, request: int
-) -> None:
+def _restore_blobs(schema: KindSchema, fields: dict[str, Any], frames: Sequence[Frame], at: int, request: int) -> None:
     """Put the fields of type `bytes` back where the header has their lengths."""
     for name in schema.blobs:
         length = fields.get(name)

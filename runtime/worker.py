@@ -25,7 +25,9 @@ from ..graph.state import Context, Resources, SessionState
 from ..placer.cluster import DeviceInfo
 from .step import ChannelKey, Execution, TaskStep
 
-SMALL_S = 300e-6  # a program that runs no longer than this is run where its message came in: a hand-over costs about as much
+SMALL_S = (
+    300e-6  # a program that runs no longer than this is run where its message came in: a hand-over costs about as much
+)
 MAX_EARLY_STEPS = 1_000  # steps that tensors may wait for without the step having been announced
 MAX_EARLY_MESSAGES = 4_000  # for each
 LARGE_BYTES = 64 << 10  # a tensor from this size on is sent as soon as it exists
@@ -99,11 +101,20 @@ class Worker:
         with self._lock:
             session = self._sessions.get(handle)
             if session is None:
-                session = self._sessions[handle] = WorkerSession(Resources() if isolated else self.resources, SessionState(seed))
+                session = self._sessions[handle] = WorkerSession(
+                    Resources() if isolated else self.resources, SessionState(seed)
+                )
             return session
 
     def register(
-        self, handle: str, session: str, units: Iterable[Unit], *, seed: int, isolated: bool, kernels: KernelOptions | None = None
+        self,
+        handle: str,
+        session: str,
+        units: Iterable[Unit],
+        *,
+        seed: int,
+        isolated: bool,
+        kernels: KernelOptions | None = None,
     ) -> None:
         """Lower units to programs and keep them under `handle`. Nothing is kept when one of them fails.
 
@@ -113,7 +124,11 @@ class Worker:
 
         def context_of(node: Node) -> Context:
             return Context(
-                node.name, node.container or self.default_container, state.resources, state.state, tuple(t.dims for t in node.outputs)
+                node.name,
+                node.container or self.default_container,
+                state.resources,
+                state.state,
+                tuple(t.dims for t in node.outputs),
             )
 
         # Emulated GPUs run the CPU's kernels, too.
@@ -145,7 +160,9 @@ class Worker:
 
     # --- steps -----------------------------------------------------------------------------------------------------
 
-    def start(self, number: int, handle: str, feeds: Mapping[str, Any], finish: Callable[[Mapping[str, Any] | OpError], None]) -> None:
+    def start(
+        self, number: int, handle: str, feeds: Mapping[str, Any], finish: Callable[[Mapping[str, Any] | OpError], None]
+    ) -> None:
         """Run one step of registered programs; `finish` is told the fetched values or the error, from whichever thread ends it."""
         loaded = self._loaded.get(handle)
         if loaded is None:

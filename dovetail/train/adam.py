@@ -51,9 +51,7 @@ class AdamOptimizer(Optimizer):
         first = min(var_list, key=lambda v: str(v.name))
         for name in ("beta1", "beta2"):
             setting = self._settings[name]
-            self._create_non_slot_variable(
-                setting() if callable(setting) else setting, f"{name}_power", first
-            )
+            self._create_non_slot_variable(setting() if callable(setting) else setting, f"{name}_power", first)
         for v in var_list:
             self._zeros_slot(v, "m", self._name)
             self._zeros_slot(v, "v", self._name)

@@ -217,9 +217,7 @@ class Optimizer:
     def _update(self, grad: Any, variable: Any) -> Any:
         if isinstance(grad, IndexedSlices):
             if variable.constraint is not None:
-                raise RuntimeError(
-                    f"Cannot use a constraint function on a sparse variable ('{variable.name}')."
-                )
+                raise RuntimeError(f"Cannot use a constraint function on a sparse variable ('{variable.name}').")
             return self._apply_sparse(grad, variable)
         update = self._apply_dense(grad, variable)
         if variable.constraint is None:
@@ -313,9 +311,7 @@ def _as_gradient(grad: Any) -> Any:
     try:
         return convert(grad)
     except TypeError:
-        raise TypeError(
-            f"Gradient must be convertible to a Tensor or IndexedSlices, or None: {grad!r}"
-        ) from None
+        raise TypeError(f"Gradient must be convertible to a Tensor or IndexedSlices, or None: {grad!r}") from None
 
 
 def _together(grads: Sequence[Any]) -> list[Any]:

@@ -53,9 +53,7 @@ def create_zeros_slot(primary: Any, name: str, dtype: Any = None, colocate_with_
     dtype = primary.dtype.base if dtype is None else dtype
     dims = primary.get_shape().dims_tuple
     if is_static(dims):
-        return create_slot_with_initializer(
-            primary, zeros_initializer(), dims, dtype, name, colocate_with_primary
-        )
+        return create_slot_with_initializer(primary, zeros_initializer(), dims, dtype, name, colocate_with_primary)
     return create_slot(primary, zeros(shape(primary.initialized_value()), dtype), name, colocate_with_primary)
 
 

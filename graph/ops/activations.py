@@ -90,12 +90,8 @@ def _define_leaky(name: str, scalar: Any, arity: int, gradient: Any) -> None:
     )
 
 
-_define_leaky(
-    "LeakyRelu", lambda m, x, alpha: m.where(x > 0, x, x * alpha), 1, _with_gradient_op("LeakyReluGrad")
-)
-_define_leaky(
-    "LeakyReluGrad", lambda m, g, x, alpha: m.where(x > 0, g, g * alpha), 2, _linear_pieces("LeakyReluGrad")
-)
+_define_leaky("LeakyRelu", lambda m, x, alpha: m.where(x > 0, x, x * alpha), 1, _with_gradient_op("LeakyReluGrad"))
+_define_leaky("LeakyReluGrad", lambda m, g, x, alpha: m.where(x > 0, g, g * alpha), 2, _linear_pieces("LeakyReluGrad"))
 
 
 def relu(features: TensorLike, name: str | None = None) -> Tensor:

@@ -4,8 +4,7 @@ import importlib
 import pkgutil
 
 from .. import build
-from . import __name__ as _package
-from . import __path__ as _folder
+from . import __name__ as _package, __path__ as _folder
 
 FAMILIES = ("build", *sorted(m.name for m in pkgutil.iter_modules(_folder) if m.name != "all"))
 

@@ -16,8 +16,7 @@ from ..build import TensorLike, apply, convert, convert_pair
 from ..dtypes import FLOATS, INTEGERS, NUMBERS, DType, float32, float64
 from ..errors import InvalidArgumentError
 from ..node import Node, Tensor, operators
-from ..opdef import Attrs, Output, Trait, default_cost
-from ..opdef import define as define_op
+from ..opdef import Attrs, Output, Trait, default_cost, define as define_op
 from ..scalar_math import reference_of
 from ..shape import merge
 from ..static_value import static_value
@@ -45,13 +44,9 @@ def _mul_gradient(node: Node, grad: Tensor) -> Pair:
     return unbroadcast(x, y, multiply(grad, y), multiply(x, grad))
 
 
-define_elementwise(
-    "AddV2", lambda m, x, y: x + y, NUMBERS, arity=2, gradient=_add_gradient, traits=Trait.COMMUTATIVE
-)
+define_elementwise("AddV2", lambda m, x, y: x + y, NUMBERS, arity=2, gradient=_add_gradient, traits=Trait.COMMUTATIVE)
 define_elementwise("Sub", lambda m, x, y: x - y, NUMBERS, arity=2, gradient=_sub_gradient)
-define_elementwise(
-    "Mul", lambda m, x, y: x * y, NUMBERS, arity=2, gradient=_mul_gradient, traits=Trait.COMMUTATIVE
-)
+define_elementwise("Mul", lambda m, x, y: x * y, NUMBERS, arity=2, gradient=_mul_gradient, traits=Trait.COMMUTATIVE)
 
 
 def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
@@ -149,9 +144,7 @@ def _truncated_quotient(m: Any, x: Any, y: Any) -> Any:
 def _div_gradient(node: Node, grad: Tensor) -> Pair:
     x, y = node.inputs
     # -x / y / y rather than -x / (y * y): the square could overflow.
-    return unbroadcast(
-        x, y, real_divide(grad, y), multiply(grad, real_divide(real_divide(negative(x), y), y))
-    )
+    return unbroadcast(x, y, real_divide(grad, y), multiply(grad, real_divide(real_divide(negative(x), y), y)))
 
 
 def _floor_mod_gradient(node: Node, grad: Tensor) -> Pair:
@@ -422,9 +415,7 @@ define_elementwise("Neg", lambda m, x: -x, NUMBERS, gradient=lambda node, grad: 
 define_elementwise(
     "Abs", lambda m, x: m.abs(x), NUMBERS, gradient=lambda node, grad: [multiply(grad, sign(node.inputs[0]))]
 )
-define_elementwise(
-    "Sign", lambda m, x: m.sign(x), NUMBERS, gradient=lambda node, grad: [_zero_gradient(node)]
-)
+define_elementwise("Sign", lambda m, x: m.sign(x), NUMBERS, gradient=lambda node, grad: [_zero_gradient(node)])
 define_elementwise(
     "Minimum",
     lambda m, x, y: m.minimum(x, y),

@@ -51,9 +51,7 @@ def _roll_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         if t.dims is not None and len(t.dims) > 1:
             raise ValueError(f"{what} must be a number or a vector, not of shape {text(t.dims)}")
     if not compatible(shift.dims, axis.dims):
-        raise ValueError(
-            f"shift and axis must have the same shape, not {text(shift.dims)} and {text(axis.dims)}"
-        )
+        raise ValueError(f"shift and axis must have the same shape, not {text(shift.dims)} and {text(axis.dims)}")
     axes = static_ints(axis)
     if axes is not None and x.dims is not None:
         for a in axes:
@@ -96,9 +94,7 @@ def roll(input: TensorLike, shift: TensorLike, axis: TensorLike, name: str | Non
 # --- repeat -------------------------------------------------------------------------------------------------
 
 
-def repeat(
-    input: TensorLike, repeats: TensorLike, axis: int | None = None, name: str | None = None
-) -> Tensor:
+def repeat(input: TensorLike, repeats: TensorLike, axis: int | None = None, name: str | None = None) -> Tensor:
     """Each element, or slice along an axis, several times in a row.
 
     Args:

@@ -58,9 +58,7 @@ def _shape_reference(s0: Any, s1: Any) -> Any:
     try:
         return np.array(broadcast(tuple(s0.tolist()), tuple(s1.tolist())), s0.dtype)
     except ValueError:
-        raise invalid(
-            f"Shapes {text(tuple(s0.tolist()))} and {text(tuple(s1.tolist()))} do not broadcast"
-        ) from None
+        raise invalid(f"Shapes {text(tuple(s0.tolist()))} and {text(tuple(s1.tolist()))} do not broadcast") from None
 
 
 define("BroadcastArgs", infer=_shape_rule, reference=_shape_reference)

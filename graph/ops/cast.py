@@ -90,9 +90,7 @@ def _representable(dtype: DType, limit: Any) -> Any:
         return largest if exact > 0 else -largest
     value = np.full((), float(exact), np.float64).astype(dtype.np)
     if abs(int(float(value))) > abs(exact):
-        value = (value.view(f"u{dtype.size}") - 1).view(
-            dtype.np
-        )  # the bits of a float count up with its size
+        value = (value.view(f"u{dtype.size}") - 1).view(dtype.np)  # the bits of a float count up with its size
     return float(value)
 
 

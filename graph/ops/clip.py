@@ -70,9 +70,7 @@ def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
     with graph.op_scope(name or "global_norm") as scope:
         halves = []
         for p in parts:
-            with graph.colocate_with(
-                p
-            ):  # a tensor's own norm is taken where the tensor is; only scalars travel
+            with graph.colocate_with(p):  # a tensor's own norm is taken where the tensor is; only scalars travel
                 halves.append(multiply(reduce_sum(multiply(p, p)), 0.5))
         return sqrt(multiply(add_n(halves), 2.0), name=scope)
 

@@ -27,9 +27,7 @@ def same_type(inputs: Sequence[Tensor]) -> DType:
 def allowed(dtype: DType, types: tuple[DType, ...]) -> DType:
     """`dtype`, if it is among `types`; else TypeError."""
     if dtype not in types:
-        raise TypeError(
-            f"element type {dtype.name} is not supported; supported: {', '.join(t.name for t in types)}"
-        )
+        raise TypeError(f"element type {dtype.name} is not supported; supported: {', '.join(t.name for t in types)}")
     return dtype
 
 

@@ -109,8 +109,7 @@ def _select_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     )
     if not fits:
         raise ValueError(
-            f"the condition must be a scalar, a vector over the first axis, or of shape {text(dims)}, "
-            f"not {text(c)}"
+            f"the condition must be a scalar, a vector over the first axis, or of shape {text(dims)}, not {text(c)}"
         )
     return [(dtype, dims)]
 
@@ -169,9 +168,7 @@ def _where_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 define("Where", infer=_where_rule, reference=lambda condition: np.argwhere(condition).astype(np.int64))
 
 
-def where(
-    condition: TensorLike, x: TensorLike = None, y: TensorLike = None, name: str | None = None
-) -> Tensor:
+def where(condition: TensorLike, x: TensorLike = None, y: TensorLike = None, name: str | None = None) -> Tensor:
     """Choose elements by a condition; or, given only a condition, say where it holds.
 
     Args:
@@ -194,9 +191,7 @@ def where(
     return apply("Select", (c, a, b), None, node_name)
 
 
-def where_v2(
-    condition: TensorLike, x: TensorLike = None, y: TensorLike = None, name: str | None = None
-) -> Tensor:
+def where_v2(condition: TensorLike, x: TensorLike = None, y: TensorLike = None, name: str | None = None) -> Tensor:
     """Like `where`, with the condition and both values broadcast together as in NumPy (TF 2's `where`)."""
     c = convert(condition, name="condition")
     if x is None and y is None:

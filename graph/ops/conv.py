@@ -220,9 +220,7 @@ def _depthwise_filter(x: Array, sizes: Array, grad: Array, **attrs: Any) -> Arra
 
 
 def _define_family(forward: str, backprop_input: str, backprop_filter: str, depthwise: bool) -> None:
-    references = (
-        (_depthwise, _depthwise_input, _depthwise_filter) if depthwise else (_conv, _conv_input, _conv_filter)
-    )
+    references = (_depthwise, _depthwise_input, _depthwise_filter) if depthwise else (_conv, _conv_input, _conv_filter)
 
     def of_input(node: Node, sizes_of: Tensor, w: Tensor, grad: Tensor) -> Tensor:
         return apply(backprop_input, (shape(sizes_of), w, grad), dict(node.attrs))
@@ -352,9 +350,7 @@ def conv2d(
         return apply("Conv2D", (x, w), _attrs(strides, padding, data_format, dilations), scope)
 
 
-def atrous_conv2d(
-    value: TensorLike, filters: TensorLike, rate: int, padding: Any, name: str | None = None
-) -> Tensor:
+def atrous_conv2d(value: TensorLike, filters: TensorLike, rate: int, padding: Any, name: str | None = None) -> Tensor:
     """`conv2d` of NHWC images with taps `rate` pixels apart."""
     return conv2d(value, filters, 1, padding, dilations=rate, name=name or "atrous_conv2d")
 
@@ -400,9 +396,7 @@ def conv2d_backprop_filter(
             index_operand(filter_sizes, "filter_sizes"),
             convert(out_backprop, name="out_backprop"),
         )
-        return apply(
-            "Conv2DBackpropFilter", operands, _attrs(strides, padding, data_format, dilations), scope
-        )
+        return apply("Conv2DBackpropFilter", operands, _attrs(strides, padding, data_format, dilations), scope)
 
 
 def conv2d_transpose(
@@ -550,7 +544,5 @@ def separable_conv2d(
         mixed = convert(pointwise_filter, name="pointwise_filter")
         if mixed.dims is not None and any(d not in (1, None) for d in mixed.dims[:2]):
             raise ValueError(f"pointwise_filter must have one tap, [1, 1, in, out], not {text(mixed.dims)}")
-        y = depthwise_conv2d(
-            input, depthwise_filter, strides, padding, rate, "depthwise", data_format, dilations
-        )
+        y = depthwise_conv2d(input, depthwise_filter, strides, padding, rate, "depthwise", data_format, dilations)
         return conv2d(y, mixed, 1, "VALID", data_format=data_format or "NHWC", name=scope)

@@ -98,9 +98,7 @@ def _filled(wanted: Any, value: int, dtype: DType, name: str | None, default: st
             known = [d for d in dims or () if d is not None]
             if math.prod(known) < _SMALL:
                 return constant(np.full(known, scalar, dtype.np), dtype, name=scope)
-            sizes = constant(
-                np.array(known, np.int32 if max(known) < 2**31 else np.int64), name="shape_as_tensor"
-            )
+            sizes = constant(np.array(known, np.int32 if max(known) < 2**31 else np.int64), name="shape_as_tensor")
         else:
             sizes = index_operand(wanted, "packed")
             if sizes.dims == ():
@@ -109,9 +107,7 @@ def _filled(wanted: Any, value: int, dtype: DType, name: str | None, default: st
 
 
 def _has_tensor(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and any(
-        isinstance(v, Tensor) or hasattr(v, "_as_tensor") for v in value
-    )
+    return isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) or hasattr(v, "_as_tensor") for v in value)
 
 
 def _like_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -128,9 +124,7 @@ define("ZerosLike", infer=_like_rule, reference=_zeros_like, cost=write_cost)
 define("OnesLike", infer=_like_rule, reference=lambda x: np.ones(np.shape(x), x.dtype), cost=write_cost)
 
 
-def zeros_like(
-    tensor: TensorLike, dtype: Any = None, name: str | None = None, optimize: bool = True
-) -> Tensor:
+def zeros_like(tensor: TensorLike, dtype: Any = None, name: str | None = None, optimize: bool = True) -> Tensor:
     """Zeros of the same shape, and the same type unless `dtype` says another.
 
     A Const when small and the shape is known.
@@ -145,9 +139,7 @@ def zeros_like(
         return zeros(shape(x), wanted, scope)
 
 
-def ones_like(
-    tensor: TensorLike, dtype: Any = None, name: str | None = None, optimize: bool = True
-) -> Tensor:
+def ones_like(tensor: TensorLike, dtype: Any = None, name: str | None = None, optimize: bool = True) -> Tensor:
     """Ones of the same shape, and the same type unless `dtype` says another.
 
     A Const when small and the shape is known.
@@ -234,9 +226,7 @@ def _range_type(*values: TensorLike) -> DType:
     """The type that all operands can become: the latest in the row of types."""
     found = []
     for v in values:
-        dtype = (
-            v.dtype.base if isinstance(v, Tensor) or hasattr(v, "_as_tensor") else as_dtype(to_array(v).dtype)
-        )
+        dtype = v.dtype.base if isinstance(v, Tensor) or hasattr(v, "_as_tensor") else as_dtype(to_array(v).dtype)
         if dtype not in _COUNTABLE:
             raise TypeError(f"range counts in {', '.join(t.name for t in _COUNTABLE)}, not in {dtype.name}")
         found.append(dtype)

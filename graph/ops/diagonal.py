@@ -60,9 +60,7 @@ def _diag_part(x: Array) -> Array:
     return np.diagonal(x.reshape(count, count)).reshape(x.shape[:half])
 
 
-define(
-    "Diag", infer=_diag_rule, reference=_diag, gradient=lambda node, grad: [diag_part(grad)], cost=move_cost
-)
+define("Diag", infer=_diag_rule, reference=_diag, gradient=lambda node, grad: [diag_part(grad)], cost=move_cost)
 define(
     "DiagPart",
     infer=_diag_part_rule,
@@ -134,9 +132,7 @@ def _matrix_set_diag_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Ou
     need_rank_at_least(x.dims, 2, "input")
     wanted = _diagonal_dims(x.dims)
     if not compatible(wanted, diagonal.dims):
-        raise ValueError(
-            f"the diagonals of {text(x.dims)} have shape {text(wanted)}, not {text(diagonal.dims)}"
-        )
+        raise ValueError(f"the diagonals of {text(x.dims)} have shape {text(wanted)}, not {text(diagonal.dims)}")
     return [(dtype, x.dims)]
 
 
@@ -144,8 +140,7 @@ def _matrix_set_diag(x: Array, diagonal: Array) -> Array:
     length = min(x.shape[-2:])
     if diagonal.shape != (*x.shape[:-2], length):
         raise invalid(
-            f"The diagonals of {text(x.shape)} have shape {text((*x.shape[:-2], length))}, not "
-            f"{text(diagonal.shape)}"
+            f"The diagonals of {text(x.shape)} have shape {text((*x.shape[:-2], length))}, not {text(diagonal.shape)}"
         )
     out = x.copy()
     at = np.arange(length)
@@ -198,9 +193,7 @@ def matrix_set_diag(input: TensorLike, diagonal: TensorLike, name: str | None = 
     """Matrices with their main diagonals replaced."""
     with op_scope(name, "MatrixSetDiag", input, diagonal) as scope:
         x = convert(input, name="input")
-        return apply(
-            "MatrixSetDiag", (x, convert(diagonal, name="diagonal", prefer=x.dtype.base)), None, scope
-        )
+        return apply("MatrixSetDiag", (x, convert(diagonal, name="diagonal", prefer=x.dtype.base)), None, scope)
 
 
 def _band_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

@@ -96,8 +96,7 @@ def _spelled_out(labels: Sequence[str], rank: int, unnamed: Sequence[str], shape
     hidden = rank - (len(labels) - 1)
     if hidden < 0:
         raise ValueError(
-            f"labels '{''.join(labels)}' are for rank {len(labels) - 1} at least, the operand has shape "
-            f"{text(shape)}"
+            f"labels '{''.join(labels)}' are for rank {len(labels) - 1} at least, the operand has shape {text(shape)}"
         )
     at = labels.index(_ELLIPSIS)
     return [*labels[:at], *unnamed[len(unnamed) - hidden :], *labels[at + 1 :]]
@@ -106,9 +105,7 @@ def _spelled_out(labels: Sequence[str], rank: int, unnamed: Sequence[str], shape
 def _resolve(equation: str, shapes: Sequence[Any]) -> tuple[list[list[str]], list[str]]:
     """The equation's labels with `...` replaced by labels 0, 1, ...; the last dimensions share theirs."""
     operands, output = parse(equation, len(shapes))
-    hidden = max(
-        (len(s) - len(x) + 1 for x, s in zip(operands, shapes, strict=True) if _ELLIPSIS in x), default=0
-    )
+    hidden = max((len(s) - len(x) + 1 for x, s in zip(operands, shapes, strict=True) if _ELLIPSIS in x), default=0)
     unnamed = [str(i) for i in range(max(hidden, 0))]
     spelled = [_spelled_out(x, len(s), unnamed, s) for x, s in zip(operands, shapes, strict=True)]
     if _ELLIPSIS in output:
@@ -140,9 +137,7 @@ def _sizes(operands: list[list[str]], shapes: Sequence[Any], equation: str) -> d
             elif label.isdigit():
                 (sizes[label],) = broadcast((sizes[label],), (size,)) or (None,)
             elif size is not None and sizes[label] not in (size, None):
-                raise ValueError(
-                    f"equation '{equation}': label '{label}' has sizes {sizes[label]} and {size}"
-                )
+                raise ValueError(f"equation '{equation}': label '{label}' has sizes {sizes[label]} and {size}")
             elif size is not None:
                 sizes[label] = size
     return sizes
@@ -192,9 +187,7 @@ def _einsum(*inputs: Array, equation: str) -> Array:
     return _on_diagonals(value, distinct, output).astype(dtype, copy=False)
 
 
-def _reduced(
-    x: Array, labels: list[str], others: list[list[str]], output: list[str]
-) -> tuple[Array, list[str]]:
+def _reduced(x: Array, labels: list[str], others: list[list[str]], output: list[str]) -> tuple[Array, list[str]]:
     """An operand with repeated labels taken from the diagonal, and labels that nobody else needs summed."""
     distinct = list(dict.fromkeys(labels))
     while len(labels) > len(distinct):
@@ -312,9 +305,7 @@ def einsum(equation: str, *inputs: TensorLike, name: str | None = None, optimize
         tensors = convert_alike(inputs, "inputs")
         while len(tensors) > 2:
             first, second = _cheapest_pair(tensors, operands)
-            kept = [
-                a for k, labels in enumerate(operands) if k not in (first, second) for a in labels
-            ] + output
+            kept = [a for k, labels in enumerate(operands) if k not in (first, second) for a in labels] + output
             pair = [operands[first], operands[second]]
             result = [a for a in dict.fromkeys(pair[0] + pair[1]) if a in kept]
             joined = apply("Einsum", (tensors[first], tensors[second]), {"equation": write(pair, result)})
@@ -383,8 +374,7 @@ def _axes_pair(axes: Any, rank_a: int, rank_b: int) -> tuple[list[int], list[int
     if len(axes) != 2:
         raise ValueError(f"axes must be a number or a pair, not {axes!r}")
     pair = [
-        [normal_axis(int(i), rank) for i in np.ravel(side)]
-        for side, rank in zip(axes, (rank_a, rank_b), strict=True)
+        [normal_axis(int(i), rank) for i in np.ravel(side)] for side, rank in zip(axes, (rank_a, rank_b), strict=True)
     ]
     if len(pair[0]) != len(pair[1]) or any(len(set(side)) != len(side) for side in pair):
         raise ValueError(f"axes must name as many dimensions of a as of b, none of them twice: {axes!r}")

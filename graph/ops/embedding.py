@@ -80,9 +80,7 @@ def _shards(params: Any) -> list[Any]:
     shards = list(params) if isinstance(params, (list, tuple)) else [params]
     if not shards or any(s is None for s in shards):
         raise ValueError(f"Need at least one param, and none may be None: {params!r}")
-    return [
-        s if isinstance(s, Tensor) or hasattr(s, "_as_tensor") else convert(s, name="params") for s in shards
-    ]
+    return [s if isinstance(s, Tensor) or hasattr(s, "_as_tensor") else convert(s, name="params") for s in shards]
 
 
 def _of_graph(shard: Any) -> Any:

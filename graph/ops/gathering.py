@@ -71,13 +71,10 @@ def _gather_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         raise ValueError(f"batch_dims {batch} must not exceed axis {at}")
     if not compatible(params.dims[:batch], indices.dims[:batch]):
         raise ValueError(
-            f"the first {batch} sizes are batches and must agree: {text(params.dims)} against "
-            f"{text(indices.dims)}"
+            f"the first {batch} sizes are batches and must agree: {text(params.dims)} against {text(indices.dims)}"
         )
     batches = merge(params.dims[:batch], indices.dims[:batch]) or ()
-    return [
-        (params.dtype.base, (*batches, *params.dims[batch:at], *indices.dims[batch:], *params.dims[at + 1 :]))
-    ]
+    return [(params.dtype.base, (*batches, *params.dims[batch:at], *indices.dims[batch:], *params.dims[at + 1 :]))]
 
 
 def _gather(params: Array, indices: Array, axis: Array, *, batch_dims: int) -> Array:
@@ -250,9 +247,7 @@ def _gather_nd_gradient(node: Node, grad: Any) -> Sequence[Any]:
 define("GatherNd", infer=_gather_nd_rule, reference=_gather_nd, gradient=_gather_nd_gradient, cost=pick_cost)
 
 
-def gather_nd(
-    params: TensorLike, indices: TensorLike, name: str | None = None, batch_dims: int = 0
-) -> Tensor:
+def gather_nd(params: TensorLike, indices: TensorLike, name: str | None = None, batch_dims: int = 0) -> Tensor:
     """Elements or slices of `params`, each picked by a coordinate: the last dimension of `indices`.
 
     Returns:

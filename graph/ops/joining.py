@@ -379,9 +379,7 @@ define(
 )
 
 
-def unstack(
-    value: TensorLike, num: int | None = None, axis: int = 0, name: str | None = "unstack"
-) -> list[Tensor]:
+def unstack(value: TensorLike, num: int | None = None, axis: int = 0, name: str | None = "unstack") -> list[Tensor]:
     """The slices along an axis, that axis gone. `num` must be given where the size is not known."""
     with op_scope(name, "unstack", value) as scope:
         x = convert(value, name="value")

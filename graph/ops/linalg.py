@@ -10,8 +10,7 @@ import numpy as np
 from ..build import TensorLike, apply, convert
 from ..dtypes import NUMBERS, as_dtype
 from ..node import Node, Tensor, operators
-from ..opdef import Attrs, Cost, Output, define
-from ..opdef import size as static_size
+from ..opdef import Attrs, Cost, Output, define, size as static_size
 from ..shape import broadcast, text
 from .broadcasting import unbroadcast
 from .common import allowed, same_type
@@ -46,16 +45,10 @@ def _mat_mul_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     return [(dtype, (rows, columns))]
 
 
-def _need_equal(
-    inner_a: int | None, inner_b: int | None, a: Tensor, b: Tensor, flip_a: bool, flip_b: bool
-) -> None:
+def _need_equal(inner_a: int | None, inner_b: int | None, a: Tensor, b: Tensor, flip_a: bool, flip_b: bool) -> None:
     if inner_a is not None and inner_b is not None and inner_a != inner_b:
-        first, second = (
-            f"{'transposed ' if flip else ''}{text(t.dims)}" for t, flip in ((a, flip_a), (b, flip_b))
-        )
-        raise ValueError(
-            f"matrix sizes do not match: {first} times {second} needs {inner_a} to equal {inner_b}"
-        )
+        first, second = (f"{'transposed ' if flip else ''}{text(t.dims)}" for t, flip in ((a, flip_a), (b, flip_b)))
+        raise ValueError(f"matrix sizes do not match: {first} times {second} needs {inner_a} to equal {inner_b}")
 
 
 def _mat_mul(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool) -> Array:
@@ -129,9 +122,7 @@ def _batch_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [unbroadcast(t, g, g, None)[0] for t, g in ((x, grad_x), (y, grad_y))]
 
 
-define(
-    "BatchMatMulV2", infer=_batch_rule, reference=_batch_mat_mul, gradient=_batch_gradient, cost=_product_cost
-)
+define("BatchMatMulV2", infer=_batch_rule, reference=_batch_mat_mul, gradient=_batch_gradient, cost=_product_cost)
 
 
 def _batch(a: Tensor, b: Tensor, adj_x: bool, adj_y: bool, name: str | None = None) -> Tensor:

@@ -12,9 +12,7 @@ from .common import binary, define_elementwise, unary
 
 _BOOL = (bool_,)
 
-define_elementwise(
-    "LogicalAnd", lambda m, x, y: m.logical_and(x, y), _BOOL, arity=2, traits=Trait.COMMUTATIVE
-)
+define_elementwise("LogicalAnd", lambda m, x, y: m.logical_and(x, y), _BOOL, arity=2, traits=Trait.COMMUTATIVE)
 define_elementwise("LogicalOr", lambda m, x, y: m.logical_or(x, y), _BOOL, arity=2, traits=Trait.COMMUTATIVE)
 define_elementwise("LogicalNot", lambda m, x: m.logical_not(x), _BOOL)
 
@@ -84,9 +82,7 @@ def _on_bits_or_truth(bits: Any, truth: Any) -> Any:
 
     def operator(x: Any, y: Any, name: str) -> Tensor:
         tensor = x if isinstance(x, Tensor) or hasattr(x, "_as_tensor") else y
-        is_integer = (
-            convert(tensor).dtype.is_integer if not isinstance(tensor, Tensor) else tensor.dtype.is_integer
-        )
+        is_integer = convert(tensor).dtype.is_integer if not isinstance(tensor, Tensor) else tensor.dtype.is_integer
         result: Tensor = (bits if is_integer else truth)(x, y, name)
         return result
 

@@ -32,9 +32,7 @@ def _define(name: str, scalar: Any, gradient: Any, flops: float = _TRANSCENDENTA
 _define("Exp", lambda m, x: m.exp(x), lambda node, grad: [multiply(grad, node.outputs[0])])
 _define("Expm1", lambda m, x: m.expm1(x), lambda node, grad: [multiply(grad, exp(node.inputs[0]))])
 _define("Log", lambda m, x: m.log(x), lambda node, grad: [multiply(grad, reciprocal(node.inputs[0]))])
-_define(
-    "Log1p", lambda m, x: m.log1p(x), lambda node, grad: [multiply(grad, reciprocal(add(1, node.inputs[0])))]
-)
+_define("Log1p", lambda m, x: m.log1p(x), lambda node, grad: [multiply(grad, reciprocal(add(1, node.inputs[0])))])
 
 
 def exp(x: TensorLike, name: str | None = None) -> Tensor:
@@ -134,17 +132,13 @@ def atan2(y: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
 
 _define("Sinh", lambda m, x: m.sinh(x), lambda node, grad: [multiply(grad, cosh(node.inputs[0]))])
 _define("Cosh", lambda m, x: m.cosh(x), lambda node, grad: [multiply(grad, sinh(node.inputs[0]))])
-_define(
-    "Tanh", lambda m, x: m.tanh(x), lambda node, grad: [multiply(grad, subtract(1, square(node.outputs[0])))]
-)
+_define("Tanh", lambda m, x: m.tanh(x), lambda node, grad: [multiply(grad, subtract(1, square(node.outputs[0])))])
 _define(
     "Asinh",
     lambda m, x: m.asinh(x),
     lambda node, grad: [multiply(grad, rsqrt(add(1, square(node.inputs[0]))))],
 )
-_define(
-    "Acosh", lambda m, x: m.acosh(x), lambda node, grad: [multiply(grad, reciprocal(sinh(node.outputs[0])))]
-)
+_define("Acosh", lambda m, x: m.acosh(x), lambda node, grad: [multiply(grad, reciprocal(sinh(node.outputs[0])))])
 _define(
     "Atanh",
     lambda m, x: m.atanh(x),
@@ -228,14 +222,8 @@ def _polygamma_reference(a: Any, x: Any) -> Any:
     n: Any = np.asarray(a).astype(wide)
     x_wide: Any = np.asarray(x).astype(wide)
     # scipy's polygamma takes integers only; psi^(n)(x) = (-1)^(n+1) n! zeta(n+1, x) for n >= 1.
-    higher = (
-        np.where(n % 2 == 1, 1, -1).astype(wide)
-        * scipy.special.gamma(n + 1)
-        * scipy.special.zeta(n + 1, x_wide)
-    )
-    result = np.where(
-        n == 0, scipy.special.psi(x_wide), np.where((n > 0) & (n == np.floor(n)), higher, np.nan)
-    )
+    higher = np.where(n % 2 == 1, 1, -1).astype(wide) * scipy.special.gamma(n + 1) * scipy.special.zeta(n + 1, x_wide)
+    result = np.where(n == 0, scipy.special.psi(x_wide), np.where((n > 0) & (n == np.floor(n)), higher, np.nan))
     return result.astype(x.dtype)
 
 

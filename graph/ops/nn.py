@@ -90,9 +90,7 @@ define(
 )
 
 
-def bias_add(
-    value: TensorLike, bias: TensorLike, data_format: str | None = None, name: str | None = None
-) -> Tensor:
+def bias_add(value: TensorLike, bias: TensorLike, data_format: str | None = None, name: str | None = None) -> Tensor:
     """value + bias, one number per channel.
 
     Args:
@@ -193,9 +191,7 @@ def _noise_shape(x: Tensor, wanted: Any) -> Any:
         return wanted
     sizes = list(as_dims(wanted) or ())
     if x.dims is not None and len(sizes) != len(x.dims):
-        raise ValueError(
-            f"noise_shape {sizes} must have one size for each of the {len(x.dims)} dimensions of {x!r}"
-        )
+        raise ValueError(f"noise_shape {sizes} must have one size for each of the {len(x.dims)} dimensions of {x!r}")
     own: Any = x.dims or (None,) * len(sizes)
     known = [o if s is None else s for s, o in zip(sizes, own, strict=True)]
     return [shape(x)[i] if d is None else d for i, d in enumerate(known)]

@@ -21,8 +21,7 @@ from .cast import cast
 from .common import allowed
 from .operands import need_rank, op_scope
 from .reduce import reduce_mean, reduce_sum
-from .shapes import broadcast_to, reshape, shape, squeeze
-from .shapes import size as size_of
+from .shapes import broadcast_to, reshape, shape, size as size_of, squeeze
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Grads: TypeAlias = list[Tensor | None]
@@ -225,9 +224,7 @@ def _batch_norm_dims(x: Tensor, vectors: Sequence[Tensor], attrs: Attrs) -> tupl
 def _fused_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     _check_batch_norm_attrs(attrs)
     if not isinstance(attrs.get("exponential_avg_factor"), float):
-        raise TypeError(
-            f"attr exponential_avg_factor must be a float, not {attrs.get('exponential_avg_factor')!r}"
-        )
+        raise TypeError(f"attr exponential_avg_factor must be a float, not {attrs.get('exponential_avg_factor')!r}")
     x, scale, offset, mean, variance = inputs
     dtype = allowed(x.dtype.base, FLOATS)
     needs_statistics = not attrs["is_training"] or attrs["exponential_avg_factor"] != 1.0
@@ -270,9 +267,7 @@ def _fused(
         used_mean = new_mean = mean
         used_variance = new_variance = variance
     inverse = 1 / np.sqrt(used_variance + dtype.type(epsilon))
-    y = (wide - _spread(used_mean, data_format)) * _spread(inverse * scale, data_format) + _spread(
-        offset, data_format
-    )
+    y = (wide - _spread(used_mean, data_format)) * _spread(inverse * scale, data_format) + _spread(offset, data_format)
     return y.astype(x.dtype), new_mean, new_variance, used_mean, inverse, np.zeros(0, dtype)
 
 
@@ -376,9 +371,7 @@ def _fused_grad_gradient(node: Node, *grads: Tensor | None) -> Grads:
         inverse = rsqrt(add(variance, node.attrs["epsilon"]))
     else:
         sources += [mean, inverse]
-    normal = multiply(
-        subtract(values, _along_channels(mean, data_format)), _along_channels(inverse, data_format)
-    )
+    normal = multiply(subtract(values, _along_channels(mean, data_format)), _along_channels(inverse, data_format))
     for_offset, for_scale = reduce_sum(g, axes), reduce_sum(multiply(g, normal), axes)
     if node.attrs["is_training"]:
         share = reduce_mean(g, axes, keepdims=True), reduce_mean(multiply(g, normal), axes, keepdims=True)

@@ -53,15 +53,12 @@ def index_operand(value: TensorLike, name: str) -> Tensor:
         value = [v.value if isinstance(v, Dimension) else v for v in value]
         if any(v is None for v in value):
             raise ValueError(
-                f"{name} {value} has an unknown size; use dt.shape(tensor) for sizes that only the running "
-                "graph knows"
+                f"{name} {value} has an unknown size; use dt.shape(tensor) for sizes that only the running graph knows"
             )
         if not value:
             return constant(np.zeros(0, np.int32), name=name)  # an empty list would become float32
     elif value is None:
-        raise ValueError(
-            f"{name} is not known; use dt.shape(tensor) for sizes that only the running graph knows"
-        )
+        raise ValueError(f"{name} is not known; use dt.shape(tensor) for sizes that only the running graph knows")
     if isinstance(value, np.ndarray) and value.size == 0 and value.dtype.kind == "f":
         value = value.astype(np.int32)
     return convert(value, name=name)

@@ -39,9 +39,7 @@ def _tile_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     if rank is None:
         return [(x.dtype.base, None)]
     if multiples.dims is not None and multiples.dims[0] not in (rank, None):
-        raise ValueError(
-            f"multiples must have one number for each of the {rank} dimensions, not {multiples.dims[0]}"
-        )
+        raise ValueError(f"multiples must have one number for each of the {rank} dimensions, not {multiples.dims[0]}")
     times = static_ints(multiples)
     if times is None or x.dims is None:
         return [(x.dtype.base, (None,) * rank)]
@@ -58,8 +56,7 @@ def _tile_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 def _tile(x: Array, multiples: Array) -> Array:
     if len(multiples) != x.ndim or (multiples < 0).any():
         raise invalid(
-            f"multiples {multiples.tolist()} must have one number, not negative, for each dimension of "
-            f"{text(x.shape)}"
+            f"multiples {multiples.tolist()} must have one number, not negative, for each dimension of {text(x.shape)}"
         )
     return np.tile(x, dims_of(multiples))
 
@@ -82,9 +79,7 @@ define("Tile", infer=_tile_rule, reference=_tile, gradient=_tile_gradient, cost=
 def tile(input: TensorLike, multiples: TensorLike, name: str | None = None) -> Tensor:
     """Repeat the whole tensor `multiples[i]` times along each dimension `i`."""
     with op_scope(name, "Tile", input, multiples) as scope:
-        return apply(
-            "Tile", (convert(input, name="input"), index_operand(multiples, "multiples")), None, scope
-        )
+        return apply("Tile", (convert(input, name="input"), index_operand(multiples, "multiples")), None, scope)
 
 
 # --- pad ----------------------------------------------------------------------------------------------------
@@ -99,9 +94,7 @@ def _padded(x: Tensor, paddings: Tensor, sign: int = 1) -> Output:
     if rank is None:
         return x.dtype.base, None
     if paddings.dims is not None and paddings.dims[0] not in (rank, None):
-        raise ValueError(
-            f"paddings must have one row for each of the {rank} dimensions, not {paddings.dims[0]}"
-        )
+        raise ValueError(f"paddings must have one row for each of the {rank} dimensions, not {paddings.dims[0]}")
     rows = static_value(paddings)
     if rows is None or x.dims is None:
         return x.dtype.base, (None,) * rank
@@ -129,8 +122,7 @@ def _pad_v2_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 def _pad_widths(x: Array, paddings: Array) -> list[tuple[int, int]]:
     if paddings.shape != (x.ndim, 2) or (paddings < 0).any():
         raise invalid(
-            f"paddings {paddings.tolist()} must have one pair, not negative, for each dimension of "
-            f"{text(x.shape)}"
+            f"paddings {paddings.tolist()} must have one pair, not negative, for each dimension of {text(x.shape)}"
         )
     return [(int(before), int(after)) for before, after in paddings]
 
@@ -181,8 +173,7 @@ def _mirror_pad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]
         for i, (d, row) in enumerate(zip(x.dims, rows, strict=True)):
             if d is not None and max(row) > d - offset:
                 raise ValueError(
-                    f"paddings {[int(v) for v in row]} of dimension {i} reach beyond its mirror: its size is "
-                    f"{d}"
+                    f"paddings {[int(v) for v in row]} of dimension {i} reach beyond its mirror: its size is {d}"
                 )
     return [output]
 

@@ -44,8 +44,7 @@ def _dynamic_partition_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[
     if data.dims is not None and partitions.dims is not None:
         if not compatible(data.dims[: len(partitions.dims)], partitions.dims):
             raise ValueError(
-                f"the shape of data, {text(data.dims)}, must begin with that of partitions, "
-                f"{text(partitions.dims)}"
+                f"the shape of data, {text(data.dims)}, must begin with that of partitions, {text(partitions.dims)}"
             )
         dims = (None, *data.dims[len(partitions.dims) :])
     return [(data.dtype.base, dims)] * num
@@ -93,9 +92,7 @@ def dynamic_partition(
     """
     with op_scope(name, "DynamicPartition", data, partitions) as scope:
         operands = (convert(data, name="data"), index_operand(partitions, "partitions"))
-        return list(
-            make("DynamicPartition", operands, {"num_partitions": int(num_partitions)}, scope).outputs
-        )
+        return list(make("DynamicPartition", operands, {"num_partitions": int(num_partitions)}, scope).outputs)
 
 
 def _stitch_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -114,15 +111,12 @@ def _stitch_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
             continue
         if not compatible(row.dims[: len(at.dims)], at.dims):
             raise ValueError(
-                f"the shape of {row.name}, {text(row.dims)}, must begin with that of its indices, "
-                f"{text(at.dims)}"
+                f"the shape of {row.name}, {text(row.dims)}, must begin with that of its indices, {text(at.dims)}"
             )
         inner = merge(inner, row.dims[len(at.dims) :])
     if inner is None:
         return [(dtype, None)]
-    count = (
-        None if any(k is None for k in known) else max((int(k.max()) + 1 for k in known if k.size), default=0)
-    )
+    count = None if any(k is None for k in known) else max((int(k.max()) + 1 for k in known if k.size), default=0)
     return [(dtype, (count, *inner))]
 
 

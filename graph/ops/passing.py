@@ -110,9 +110,7 @@ define(
 def placeholder_with_default(input: TensorLike, shape: Any, name: str | None = None) -> Tensor:
     """A tensor that may be fed, and else has the value of `input`; statically only `shape` is known of it."""
     with op_scope(name, "PlaceholderWithDefault", input) as scope:
-        return apply(
-            "PlaceholderWithDefault", (convert(input, name="input"),), {"shape": as_dims(shape)}, scope
-        )
+        return apply("PlaceholderWithDefault", (convert(input, name="input"),), {"shape": as_dims(shape)}, scope)
 
 
 # --- order --------------------------------------------------------------------------------------------------
@@ -235,9 +233,7 @@ def _print_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     return [(inputs[0].dtype.base, inputs[0].dims)]
 
 
-def _print(
-    context: Context, x: Array, *data: Array, message: str, first_n: int, summarize: int | None
-) -> Array:
+def _print(context: Context, x: Array, *data: Array, message: str, first_n: int, summarize: int | None) -> Array:
     if first_n < 0 or context.run_number() < first_n:
         print(message + "".join(shown(d, summarize) for d in data), file=sys.stderr, flush=True)
     return x

@@ -110,9 +110,7 @@ def _as_results(result: Any, wanted: int) -> list[Any]:
     """
     if wanted == 0:
         return []  # what a function called for its effect returns does not matter
-    if isinstance(result, (tuple, list)) and (
-        wanted > 1 or (len(result) == 1 and isinstance(result[0], np.ndarray))
-    ):
+    if isinstance(result, (tuple, list)) and (wanted > 1 or (len(result) == 1 and isinstance(result[0], np.ndarray))):
         return list(result)
     return [result]
 
@@ -135,9 +133,7 @@ def _as_array(value: Any, dtype: DType, i: int) -> Array:
             out[at] = item.encode() if isinstance(item, str) else item
         return out
     if isinstance(value, (np.ndarray, np.generic)) and array.dtype != dtype.np:
-        raise invalid(
-            f"{i}-th value returned by the Python function is {array.dtype}, but expects {dtype.name}"
-        )
+        raise invalid(f"{i}-th value returned by the Python function is {array.dtype}, but expects {dtype.name}")
     return array.astype(dtype.np)
 
 
@@ -188,9 +184,7 @@ def _python_node(op: str, func: Callable[..., Any], inp: Any, Tout: Any, name: s
     return list(node.outputs) if several else node.outputs[0]
 
 
-def py_func(
-    func: Callable[..., Any], inp: Any, Tout: Any, stateful: bool = True, name: str | None = None
-) -> Any:
+def py_func(func: Callable[..., Any], inp: Any, Tout: Any, stateful: bool = True, name: str | None = None) -> Any:
     """Call a Python function with NumPy arrays in each step, in the process that built the graph.
 
     Args:

@@ -127,9 +127,7 @@ def _bounds_rule(inputs: Sequence[Tensor]) -> DType:
     low, high = inputs
     dtype = allowed(low.dtype.base, _DRAWN_INTEGERS)
     if high.dtype.base is not dtype:
-        raise TypeError(
-            f"minval is {dtype.name}, maxval {high.dtype.base.name}: they must have one element type"
-        )
+        raise TypeError(f"minval is {dtype.name}, maxval {high.dtype.base.name}: they must have one element type")
     need_rank(low.dims, 0, "minval")
     need_rank(high.dims, 0, "maxval")
     return dtype
@@ -340,9 +338,7 @@ def random_shuffle(value: TensorLike, seed: int | None = None, name: str | None 
     return unary("RandomShuffle", value, name, _seed_attrs(seed))
 
 
-def random_crop(
-    value: TensorLike, size: TensorLike, seed: int | None = None, name: str | None = None
-) -> Tensor:
+def random_crop(value: TensorLike, size: TensorLike, seed: int | None = None, name: str | None = None) -> Tensor:
     """A part of `value` of the given size, at a random place, another one in each step.
 
     Args:
@@ -449,9 +445,7 @@ def _stateless_int(shape: Array, seed: Array, low: Array, high: Array) -> Array:
 _define_stateless("StatelessRandomUniform", "uniform")
 _define_stateless("StatelessRandomNormal", "normal")
 _define_stateless("StatelessTruncatedNormal", "truncated_normal")
-define(
-    "StatelessRandomUniformInt", infer=_stateless_int_rule, reference=_stateless_int, cost=_cost("integers")
-)
+define("StatelessRandomUniformInt", infer=_stateless_int_rule, reference=_stateless_int, cost=_cost("integers"))
 
 
 def stateless_random_uniform(

@@ -218,9 +218,7 @@ def _prod_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
     moved = transpose(x, order)
     moved_shape = shape(moved)
     count = reduce_prod(moved_shape[: len(over)])
-    flat = reshape(
-        moved, [count, reduce_prod(moved_shape[len(over) :])]
-    )  # a -1 would not do for an empty tensor
+    flat = reshape(moved, [count, reduce_prod(moved_shape[len(over) :])])  # a -1 would not do for an empty tensor
     others = multiply(cumprod(flat, 0, exclusive=True), cumprod(flat, 0, exclusive=True, reverse=True))
     back = transpose(reshape(others, moved_shape), np.argsort(order).astype(np.int32))
     return [multiply(_spread(node, grad), back), None]
@@ -229,9 +227,7 @@ def _prod_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
 # --- the ops ------------------------------------------------------------------------------------------------
 
 
-def _define(
-    name: str, types: tuple[DType, ...], reference: Any, gradient: GradientRule | None = None
-) -> None:
+def _define(name: str, types: tuple[DType, ...], reference: Any, gradient: GradientRule | None = None) -> None:
     define(name, infer=_reduction_rule(types), reference=reference, gradient=gradient, cost=scan_cost)
 
 
@@ -249,9 +245,7 @@ def one_of(new: Any, old: Any, new_name: str, old_name: str) -> Any:
     if old is None:
         return new
     if new is not None:
-        raise ValueError(
-            f"Cannot specify both '{new_name}' and '{old_name}': they are one argument under two names"
-        )
+        raise ValueError(f"Cannot specify both '{new_name}' and '{old_name}': they are one argument under two names")
     return old
 
 
@@ -267,9 +261,7 @@ def _reduce(
     axis = one_of(axis, reduction_indices, "axis", "reduction_indices")
     keep = bool(one_of(keepdims, keep_dims, "keepdims", "keep_dims"))
     tensor = (
-        x
-        if isinstance(x, Tensor)
-        else convert(x, name="input_tensor", prefer=bool_ if op in ("Any", "All") else None)
+        x if isinstance(x, Tensor) else convert(x, name="input_tensor", prefer=bool_ if op in ("Any", "All") else None)
     )
     if axis is None:  # TensorFlow makes this Const beside the node, not under its name
         result = apply(op, (tensor, _all_axes(tensor)), {"keep_dims": keep}, name)
@@ -292,8 +284,7 @@ def _all_axes(x: Tensor) -> Tensor:
     if x.dims is not None:
         with x.graph.as_default():
             return constant(np.arange(len(x.dims), dtype=np.int32))
-    from .array import range as range_
-    from .array import rank
+    from .array import range as range_, rank
 
     return range_(0, rank(x))
 

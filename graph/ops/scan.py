@@ -79,14 +79,10 @@ def _cumprod_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
 
 
 define("Cumsum", infer=_scan_rule, reference=_scan(np.cumsum, 0), gradient=_cumsum_gradient, cost=scan_cost)
-define(
-    "Cumprod", infer=_scan_rule, reference=_scan(np.cumprod, 1), gradient=_cumprod_gradient, cost=scan_cost
-)
+define("Cumprod", infer=_scan_rule, reference=_scan(np.cumprod, 1), gradient=_cumprod_gradient, cost=scan_cost)
 
 
-def _apply_scan(
-    op: str, x: TensorLike, axis: Any, exclusive: bool, reverse: bool, name: str | None
-) -> Tensor:
+def _apply_scan(op: str, x: TensorLike, axis: Any, exclusive: bool, reverse: bool, name: str | None) -> Tensor:
     attrs = {"exclusive": bool(exclusive), "reverse": bool(reverse)}
     if isinstance(x, Tensor) and isinstance(axis, Tensor):
         return apply(op, (x, axis), attrs, name)
@@ -145,14 +141,10 @@ define("ArgMax", infer=_arg_rule, reference=_arg(np.argmax), cost=scan_cost)
 define("ArgMin", infer=_arg_rule, reference=_arg(np.argmin), cost=scan_cost)
 
 
-def _apply_arg(
-    op: str, x: TensorLike, axis: Any, dimension: Any, output_type: Any, name: str | None
-) -> Tensor:
+def _apply_arg(op: str, x: TensorLike, axis: Any, dimension: Any, output_type: Any, name: str | None) -> Tensor:
     if dimension is not None:
         if axis is not None:
-            raise ValueError(
-                "Cannot specify both 'axis' and 'dimension': they are one argument under two names"
-            )
+            raise ValueError("Cannot specify both 'axis' and 'dimension': they are one argument under two names")
         axis = dimension
     if axis is None:
         axis = 0

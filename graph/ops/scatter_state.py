@@ -40,9 +40,7 @@ def check_bounds(indices: Array, rows: int, node_name: str, what: str) -> None:
 def row_count(value: Array, node_name: str, what: str) -> int:
     """Number of rows; InvalidArgumentError for a scalar, which has none."""
     if value.ndim == 0:
-        raise InvalidArgumentError(
-            node_name, None, f"'{node_name}': {what} is a scalar; it has no rows to pick"
-        )
+        raise InvalidArgumentError(node_name, None, f"'{node_name}': {what} is a scalar; it has no rows to pick")
     rows: int = value.shape[0]
     return rows
 
@@ -61,8 +59,7 @@ def _infer_scatter(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     expected = _slices_dims(indices.dims, dims)
     if updates.dims != () and not compatible(updates.dims, expected):
         raise ValueError(
-            f"updates must have shape indices.shape + variable.shape[1:] = {text(expected)}, "
-            f"not {text(updates.dims)}"
+            f"updates must have shape indices.shape + variable.shape[1:] = {text(expected)}, not {text(updates.dims)}"
         )
     return [(dtype.ref, dims)] if place.dtype.is_ref else []
 
@@ -127,9 +124,7 @@ for _name, _combine in _COMBINE.items():
         )
 
 
-def scatter(
-    kind: str, ref: Any, indices: TensorLike, updates: TensorLike, name: str | None = None
-) -> Tensor | Node:
+def scatter(kind: str, ref: Any, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Tensor | Node:
     """Add `Scatter<kind>` on a variable and give its place; or the resource form, and give its node."""
     place = as_place(ref)
     dtype, _ = place_of(place)

@@ -36,8 +36,7 @@ def updates_fit(dims: Dims, indices: Tensor, updates: Tensor) -> None:
         return
     if len(updates.dims) < len(outer) or not compatible(outer, updates.dims[: len(outer)]):
         raise ValueError(
-            f"updates of shape {text(updates.dims)} must begin with {text(outer)}, the shape of the list of "
-            "coordinates"
+            f"updates of shape {text(updates.dims)} must begin with {text(outer)}, the shape of the list of coordinates"
         )
     if inner is not None and not compatible(inner, updates.dims[len(outer) :]):
         raise ValueError(
@@ -66,9 +65,7 @@ def check_updates(dims: tuple[int, ...], indices: Array, updates: Array) -> tupl
     return coordinate_index(dims, indices) if indices.shape[-1] else ()
 
 
-def combine_at(
-    out: Array, at: tuple[Array, ...], updates: Array, ufunc: np.ufunc | None, coordinates: int
-) -> Array:
+def combine_at(out: Array, at: tuple[Array, ...], updates: Array, ufunc: np.ufunc | None, coordinates: int) -> Array:
     """Apply updates at coordinates, repeated ones one after another; None assigns."""
     if not at:  # coordinates without numbers address the whole tensor
         for one in updates.reshape(coordinates, *out.shape):
@@ -98,15 +95,11 @@ define(
     infer=_scatter_nd_rule,
     reference=_scatter_nd,
     gradient=lambda node, grad: [None, gather_nd(grad, node.inputs[0]), None],
-    cost=lambda node: Cost(
-        float(nbytes(node.inputs[1]) // max(node.outputs[0].dtype.size, 1)), move_cost(node).bytes
-    ),
+    cost=lambda node: Cost(float(nbytes(node.inputs[1]) // max(node.outputs[0].dtype.size, 1)), move_cost(node).bytes),
 )
 
 
-def scatter_nd(
-    indices: TensorLike, updates: TensorLike, shape: TensorLike, name: str | None = None
-) -> Tensor:
+def scatter_nd(indices: TensorLike, updates: TensorLike, shape: TensorLike, name: str | None = None) -> Tensor:
     """A tensor of zeros to which slices are added at coordinates; what meets at one place adds up.
 
     Args:
@@ -123,9 +116,7 @@ def scatter_nd(
             if not _holds_tensors(shape)
             else shape
         )
-        return apply(
-            "ScatterNd", (at, convert(updates, name="updates"), index_operand(wanted, "shape")), None, scope
-        )
+        return apply("ScatterNd", (at, convert(updates, name="updates"), index_operand(wanted, "shape")), None, scope)
 
 
 def _holds_tensors(value: Any) -> bool:
@@ -195,9 +186,7 @@ for _name, _ufunc in _scatter_ufuncs.items():
     )
 
 
-def _scatter_into(
-    op: str, tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None
-) -> Tensor:
+def _scatter_into(op: str, tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None) -> Tensor:
     with op_scope(name, op, tensor, indices, updates) as scope:
         x = convert(tensor, name="tensor")
         return apply(

@@ -10,8 +10,7 @@ import numpy as np
 from ..build import TensorLike, apply, convert
 from ..dtypes import NUMBERS, as_dtype, int32
 from ..node import Node, Tensor
-from ..opdef import Attrs, Cost, Output, define
-from ..opdef import size as static_size
+from ..opdef import Attrs, Cost, Output, define, size as static_size
 from ..shape import compatible, text
 from ..static_value import static_value
 from .common import allowed
@@ -88,17 +87,13 @@ def _unsorted_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     if data.dims is None or ids.dims is None:
         return [(dtype, None)]
     if not compatible(data.dims[: len(ids.dims)], ids.dims):
-        raise ValueError(
-            f"the shape of data, {text(data.dims)}, must begin with that of segment_ids, {text(ids.dims)}"
-        )
+        raise ValueError(f"the shape of data, {text(data.dims)}, must begin with that of segment_ids, {text(ids.dims)}")
     return [(dtype, (count, *data.dims[len(ids.dims) :]))]
 
 
 def check_prefix(data: Array, ids: Array) -> None:
     if data.shape[: ids.ndim] != ids.shape:
-        raise invalid(
-            f"The shape of data, {text(data.shape)}, must begin with that of segment_ids, {text(ids.shape)}"
-        )
+        raise invalid(f"The shape of data, {text(data.shape)}, must begin with that of segment_ids, {text(ids.shape)}")
 
 
 def _unsorted_reference(kind: str) -> Callable[..., Array]:
@@ -168,9 +163,7 @@ for _kind, _gradient in (
     )
 
 
-def _unsorted(
-    op: str, data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None
-) -> Tensor:
+def _unsorted(op: str, data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None) -> Tensor:
     with op_scope(name, op, data, segment_ids, num_segments) as scope:
         operands = (
             convert(data, name="data"),

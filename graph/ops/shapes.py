@@ -144,9 +144,7 @@ def _reshape(x: Array, wanted: Array) -> Array:
     try:
         return np.reshape(x, sizes)
     except ValueError:
-        raise invalid(
-            f"Cannot reshape a tensor of shape {text(x.shape)}, with {x.size} elements, to {sizes}"
-        ) from None
+        raise invalid(f"Cannot reshape a tensor of shape {text(x.shape)}, with {x.size} elements, to {sizes}") from None
 
 
 def _reshape_gradient(node: Node, grad: Any) -> Sequence[Any]:
@@ -201,9 +199,7 @@ define(
 )
 
 
-def expand_dims(
-    input: TensorLike, axis: TensorLike = None, name: str | None = None, dim: TensorLike = None
-) -> Tensor:
+def expand_dims(input: TensorLike, axis: TensorLike = None, name: str | None = None, dim: TensorLike = None) -> Tensor:
     """Insert a dimension of size 1 before `axis`; -1 inserts it at the end.
 
     `dim` is TF1's old name of `axis`.
@@ -298,9 +294,7 @@ define(
 def broadcast_to(input: TensorLike, shape: TensorLike, name: str | None = None) -> Tensor:
     """Repeat along dimensions of size 1, and along new leading ones, up to `shape` (NumPy's rule)."""
     with op_scope(name, "BroadcastTo", input, shape) as scope:
-        return apply(
-            "BroadcastTo", (convert(input, name="input"), index_operand(shape, "shape")), None, scope
-        )
+        return apply("BroadcastTo", (convert(input, name="input"), index_operand(shape, "shape")), None, scope)
 
 
 def _ensure_shape_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

@@ -112,9 +112,7 @@ Index: TypeAlias = "int | py_slice | EllipsisType | None"
 MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
 
 
-def python_index(
-    begin: Sequence[int], end: Sequence[int], strides: Sequence[int], masks: Attrs
-) -> tuple[Index, ...]:
+def python_index(begin: Sequence[int], end: Sequence[int], strides: Sequence[int], masks: Attrs) -> tuple[Index, ...]:
     """The Python index that an encoded strided slice means.
 
     >>> python_index([0, 1], [0, 2], [1, 1], {"ellipsis_mask": 1, "shrink_axis_mask": 2})
@@ -217,14 +215,10 @@ def _strided_slice_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Outp
     count = _need_encoding((begin, end, strides), attrs)
     if count is None:
         return [(x.dtype.base, None)]
-    return [
-        (x.dtype.base, _sliced_dims(x.dims, count, attrs, _static_index(begin, end, strides, count, attrs)))
-    ]
+    return [(x.dtype.base, _sliced_dims(x.dims, count, attrs, _static_index(begin, end, strides, count, attrs)))]
 
 
-def _static_index(
-    begin: Tensor, end: Tensor, strides: Tensor, count: int, masks: Attrs
-) -> tuple[Index, ...] | None:
+def _static_index(begin: Tensor, end: Tensor, strides: Tensor, count: int, masks: Attrs) -> tuple[Index, ...] | None:
     """The Python index as far as it is known: an ellipsis stands for a spec of which something is not."""
     known = [static_ints(t) for t in (begin, end, strides)]
     if known[2] is None:
@@ -258,9 +252,7 @@ def _partial(vector: Tensor, count: int) -> list[int | None]:
     return [None] * count
 
 
-def _checked_index(
-    dims: tuple[int, ...], begin: Array, end: Array, strides: Array, masks: Attrs
-) -> tuple[Index, ...]:
+def _checked_index(dims: tuple[int, ...], begin: Array, end: Array, strides: Array, masks: Attrs) -> tuple[Index, ...]:
     """The Python index, checked against a complete shape."""
     try:
         index = python_index(dims_of(begin), dims_of(end), dims_of(strides), masks)
@@ -303,9 +295,7 @@ def _strided_slice_grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence
     return [(grad.dtype.base, dims)]
 
 
-def _strided_slice_grad(
-    wanted: Array, begin: Array, end: Array, strides: Array, grad: Array, **masks: int
-) -> Array:
+def _strided_slice_grad(wanted: Array, begin: Array, end: Array, strides: Array, grad: Array, **masks: int) -> Array:
     dims = tuple(dims_of(wanted))
     out = np.zeros(dims, grad.dtype)
     out[_checked_index(dims, begin, end, strides, masks)] = grad
@@ -352,9 +342,7 @@ def strided_slice(
         new_axis_mask: bit `i` set: spec `i` inserts a dimension of size 1.
         shrink_axis_mask: bit `i` set: spec `i` takes the one index `begin[i]` and drops the dimension.
     """
-    masks = dict(
-        zip(MASKS, (begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask), strict=True)
-    )
+    masks = dict(zip(MASKS, (begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask), strict=True))
     with op_scope(name, "StridedSlice", input_, begin, end, strides) as scope:
         x = convert(input_, name="input")
         first, last = index_operand(begin, "begin"), index_operand(end, "end")
@@ -395,9 +383,7 @@ def _number(value: Any, key: Any) -> Any:
 
 
 def _is_mask(key: Any) -> bool:
-    return (isinstance(key, Tensor) and key.dtype.base is bool_) or (
-        isinstance(key, np.ndarray) and key.dtype == bool
-    )
+    return (isinstance(key, Tensor) and key.dtype.base is bool_) or (isinstance(key, np.ndarray) and key.dtype == bool)
 
 
 def getitem(tensor: Any, key: Any) -> Tensor:

@@ -41,11 +41,7 @@ _SOFTMAX_FLOPS = 14.0  # an exp (10), maximum, difference, sum, quotient
 
 def _log_softmax(x: Array) -> Array:
     """In float32 or wider."""
-    x = (
-        x.astype(np.promote_types(x.dtype, np.float32), copy=False)
-        if x.itemsize >= 4
-        else x.astype(np.float32)
-    )
+    x = x.astype(np.promote_types(x.dtype, np.float32), copy=False) if x.itemsize >= 4 else x.astype(np.float32)
     shifted = x - x.max(-1, keepdims=True, initial=-np.inf)  # the largest exponential is 1: none overflows
     return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
 
@@ -95,9 +91,7 @@ define(
 )
 
 
-def softmax(
-    logits: TensorLike, axis: int | None = None, name: str | None = None, dim: int | None = None
-) -> Tensor:
+def softmax(logits: TensorLike, axis: int | None = None, name: str | None = None, dim: int | None = None) -> Tensor:
     """exp(x) / sum(exp(x)) along an axis: probabilities from logits.
 
     Args:
@@ -113,9 +107,7 @@ def softmax(
     return _along("Softmax", logits, _one_axis(axis, dim), name)
 
 
-def log_softmax(
-    logits: TensorLike, axis: int | None = None, name: str | None = None, dim: int | None = None
-) -> Tensor:
+def log_softmax(logits: TensorLike, axis: int | None = None, name: str | None = None, dim: int | None = None) -> Tensor:
     """log(softmax(x)), exact where softmax(x) rounds to 0. Arguments as for `softmax`."""
     return _along("LogSoftmax", logits, _one_axis(axis, dim), name)
 
@@ -283,9 +275,7 @@ def softmax_cross_entropy_with_logits(
     _need_both("softmax_cross_entropy_with_logits", _sentinel, labels, logits)
     with op_scope(name, "softmax_cross_entropy_with_logits_sg", logits, labels) as scope:
         fixed = stop_gradient(convert(labels, name="labels"), name="labels_stop_gradient")
-        return softmax_cross_entropy_with_logits_v2(
-            fixed, logits, axis=dim if axis is None else axis, name=scope
-        )
+        return softmax_cross_entropy_with_logits_v2(fixed, logits, axis=dim if axis is None else axis, name=scope)
 
 
 def softmax_cross_entropy_with_logits_v2(

@@ -153,8 +153,7 @@ def _solve_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         return [(dtype, b.dims)]
     if not compatible(dims[:-1], b.dims[:-1]):
         raise ValueError(
-            f"the right side must have shape {text((*dims[:-1], None))} for matrices {text(dims)}, "
-            f"not {text(b.dims)}"
+            f"the right side must have shape {text((*dims[:-1], None))} for matrices {text(dims)}, not {text(b.dims)}"
         )
     return [(dtype, (*(merge(dims[:-1], b.dims[:-1]) or ()), b.dims[-1]))]
 
@@ -209,9 +208,7 @@ define(
 )
 
 
-def matrix_solve(
-    matrix: TensorLike, rhs: TensorLike, adjoint: bool = False, name: str | None = None
-) -> Tensor:
+def matrix_solve(matrix: TensorLike, rhs: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
     """The X with `matrix X = rhs`; with `adjoint`, with `matrix^T X = rhs`.
 
     Args:

@@ -10,8 +10,7 @@ import numpy as np
 from ..build import TensorLike, apply, constant, convert, make
 from ..dtypes import FLOATS, NUMBERS, as_dtype, bool_, float32, int32
 from ..node import Node, Tensor
-from ..opdef import Attrs, Cost, Output, define
-from ..opdef import size as static_size
+from ..opdef import Attrs, Cost, Output, define, size as static_size
 from ..shape import compatible, merge, text
 from .common import allowed, same_type
 from .joining import stack
@@ -195,8 +194,7 @@ def _in_top_k_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     need_rank(k.dims, 0, "k")
     if predictions.dims is not None and not compatible(predictions.dims[:1], targets.dims):
         raise ValueError(
-            f"predictions have {predictions.dims[0]} rows, targets "
-            f"{targets.dims[0] if targets.dims else '?'} entries"
+            f"predictions have {predictions.dims[0]} rows, targets {targets.dims[0] if targets.dims else '?'} entries"
         )
     return [(bool_, merge(None if predictions.dims is None else predictions.dims[:1], targets.dims))]
 

@@ -52,20 +52,14 @@ def place_of(tensor: Tensor) -> tuple[DType, Dims]:
             node = node.inputs[0].op
         if node.type == "VarHandleOp":
             return node.attrs["dtype"], node.attrs["shape"]
-        raise TypeError(
-            f"{tensor.name} is a handle of unknown kind; a variable's handle comes from a VarHandleOp"
-        )
-    raise TypeError(
-        f"input 0 must be a variable (a reference or a handle), not a value of type {tensor.dtype.name}"
-    )
+        raise TypeError(f"{tensor.name} is a handle of unknown kind; a variable's handle comes from a VarHandleOp")
+    raise TypeError(f"input 0 must be a variable (a reference or a handle), not a value of type {tensor.dtype.name}")
 
 
 def expect_type(tensor: Tensor, dtype: DType, what: str) -> None:
     """TypeError unless the tensor holds values of the variable's type."""
     if tensor.dtype.base is not dtype:
-        raise TypeError(
-            f"the variable holds {dtype.name}, the {what} is {tensor.dtype.base.name}; use dt.cast"
-        )
+        raise TypeError(f"the variable holds {dtype.name}, the {what} is {tensor.dtype.base.name}; use dt.cast")
 
 
 def expect_index(tensor: Tensor) -> None:
@@ -95,9 +89,7 @@ def _holder(attrs: Attrs) -> tuple[DType, Dims]:
 def one_pass(node: Node) -> Cost:
     """Read the variable and the operand, write the variable."""
     dtype, dims = place_of(node.inputs[0])
-    held = (
-        size(node.inputs[-1]) if dims is None else max(1, int(np.prod([d or 1 for d in dims])))
-    ) * dtype.size
+    held = (size(node.inputs[-1]) if dims is None else max(1, int(np.prod([d or 1 for d in dims])))) * dtype.size
     return Cost(held / dtype.size, 2 * held + sum(nbytes(t) for t in node.inputs[1:]))
 
 
@@ -121,9 +113,7 @@ def _infer_handle(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _find_state(context: Context, *, dtype: DType, shared_name: str) -> VariableState:
     name = shared_name or context.node_name
-    state = context.resources.get_or_create(
-        context.container, name, VariableState, lambda: VariableState(name, dtype)
-    )
+    state = context.resources.get_or_create(context.container, name, VariableState, lambda: VariableState(name, dtype))
     if state.dtype is not dtype:
         raise InvalidArgumentError(
             context.node_name, None,
@@ -172,9 +162,7 @@ def _assigned_dims(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[DType, Dims]
     expect_type(value, dtype, "value")
     if flag(attrs, "validate_shape"):
         if not compatible(dims, value.dims):
-            raise ValueError(
-                f"the variable has shape {text(dims)}, the value {text(value.dims)}; they must be equal"
-            )
+            raise ValueError(f"the variable has shape {text(dims)}, the value {text(value.dims)}; they must be equal")
         return dtype, merge(dims, value.dims)
     return dtype, value.dims
 
@@ -215,9 +203,7 @@ def _assign_resource(
     return ()
 
 
-define(
-    "Assign", infer=_infer_assign, reference=_assign, cost=one_pass, traits=Trait.STATEFUL, ref_inputs=(0,)
-)
+define("Assign", infer=_infer_assign, reference=_assign, cost=one_pass, traits=Trait.STATEFUL, ref_inputs=(0,))
 define(
     "AssignVariableOp",
     infer=_infer_assign_resource,
@@ -232,9 +218,7 @@ def _infer_accumulate(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output
     dtype, dims = place_of(place)
     expect_type(delta, dtype, "value")
     if not compatible(dims, delta.dims):
-        raise ValueError(
-            f"the variable has shape {text(dims)}, the value {text(delta.dims)}; they must be equal"
-        )
+        raise ValueError(f"the variable has shape {text(dims)}, the value {text(delta.dims)}; they must be equal")
     return [(dtype.ref, dims)] if place.dtype.is_ref else []
 
 
@@ -377,9 +361,7 @@ define(
 def is_variable_initialized(variable: Any, name: str | None = None) -> Tensor:
     """Scalar bool: whether the variable has a value."""
     place = as_place(variable)
-    return apply(
-        "VarIsInitializedOp" if place.dtype is resource else "IsVariableInitialized", (place,), None, name
-    )
+    return apply("VarIsInitializedOp" if place.dtype is resource else "IsVariableInitialized", (place,), None, name)
 
 
 def _infer_initialized_value(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -401,11 +383,7 @@ define(
 
 def _infer_uninitialized(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     names = attrs.get("names")
-    if (
-        not isinstance(names, (tuple, list))
-        or not all(isinstance(n, str) for n in names)
-        or len(names) != len(inputs)
-    ):
+    if not isinstance(names, (tuple, list)) or not all(isinstance(n, str) for n in names) or len(names) != len(inputs):
         raise ValueError("attribute names must hold one name per input")
     for t in inputs:
         if t.dtype.base is not bool_ or t.dims != ():
@@ -445,9 +423,7 @@ def report_uninitialized_variables(
 def _infer_count(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     dtype, dims = place_of(inputs[0])
     if dtype not in (int32, int64) or not compatible(dims, ()):
-        raise TypeError(
-            f"only a scalar variable of type int32 or int64 can count, not {dtype.name} {text(dims)}"
-        )
+        raise TypeError(f"only a scalar variable of type int32 or int64 can count, not {dtype.name} {text(dims)}")
     if isinstance(attrs.get("limit"), bool) or not isinstance(attrs.get("limit"), int):
         raise TypeError(f"attribute limit must be an int, not {attrs.get('limit')!r}")
     return [(dtype, ())]

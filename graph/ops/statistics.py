@@ -57,9 +57,7 @@ def reduce_variance(
         return reduce_mean(square(subtract(x, reduce_mean(x, axis, keepdims=True))), axis, keepdims=keepdims)
 
 
-def reduce_std(
-    input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None
-) -> Tensor:
+def reduce_std(input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
     """The square root of `reduce_variance` (`tf.math.reduce_std`)."""
     with graph_of(input_tensor).op_scope(name or "reduce_std"):
         return sqrt(reduce_variance(input_tensor, axis, keepdims))
@@ -124,13 +122,10 @@ def norm(
         if axis[0] == axis[1]:
             raise ValueError(f"The two axes of a matrix norm must differ, not {axis!r}")
         if ord not in ("euclidean", "fro", 1, np.inf):
-            raise ValueError(
-                f"'ord' must be a supported matrix norm in ['euclidean', 'fro', 1, inf], got {ord!r}"
-            )
+            raise ValueError(f"'ord' must be a supported matrix norm in ['euclidean', 'fro', 1, inf], got {ord!r}")
     elif ord != "euclidean" and not (isinstance(ord, (int, float, np.number)) and ord > 0):
         raise ValueError(
-            "'ord' must be a supported vector norm in ['euclidean', 1, 2, inf] or a number above 0, "
-            f"got {ord!r}"
+            f"'ord' must be a supported vector norm in ['euclidean', 1, 2, inf] or a number above 0, got {ord!r}"
         )
     with graph_of(tensor).op_scope(name or "norm"):
         x = convert(tensor)

@@ -168,9 +168,7 @@ def _layout(rule: UpdateRule, is_sparse: bool) -> list[str]:
     return ["var", *rule.slots, *rule.before, rule.gradient, *rows, *rule.after]
 
 
-def _infer(
-    rule: UpdateRule, is_sparse: bool, is_ref: bool
-) -> Callable[[Sequence[Tensor], Attrs], Sequence[Output]]:
+def _infer(rule: UpdateRule, is_sparse: bool, is_ref: bool) -> Callable[[Sequence[Tensor], Attrs], Sequence[Output]]:
     names = _layout(rule, is_sparse)
     places = 1 + len(rule.slots)
 
@@ -233,9 +231,7 @@ def _reference(rule: UpdateRule, is_sparse: bool, is_ref: bool) -> Callable[...,
             summed = np.zeros((len(rows), *old[0].shape[1:]), old[0].dtype)
             np.add.at(summed, group.reshape(-1), grad)
             changed = [value.copy() for value in old]
-            for value, new in zip(
-                changed, rule.step(*[v[rows] for v in old], summed, **given, **flags), strict=True
-            ):
+            for value, new in zip(changed, rule.step(*[v[rows] for v in old], summed, **given, **flags), strict=True):
                 value[rows] = new
             return changed
 

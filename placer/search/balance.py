@@ -119,9 +119,7 @@ def anneal(
         j, b = -1, a
         if kind < 5 and items.item_start[i + 1] > items.item_start[i]:
             state = next_random(state)
-            v = items.item_value[
-                items.item_start[i] + (state >> 5) % (items.item_start[i + 1] - items.item_start[i])
-            ]
+            v = items.item_value[items.item_start[i] + (state >> 5) % (items.item_start[i + 1] - items.item_start[i])]
             state = next_random(state)
             b = where[
                 items.value_item[
@@ -143,17 +141,11 @@ def anneal(
             more_a, more_b = items.memory[j] - items.memory[i], items.memory[i] - items.memory[j]
         else:
             more_a, more_b = -items.memory[i], items.memory[i]
-        if (more_a > 0.0 and memory[a] + more_a > capacity[a]) or (
-            more_b > 0.0 and memory[b] + more_b > capacity[b]
-        ):
+        if (more_a > 0.0 and memory[a] + more_a > capacity[a]) or (more_b > 0.0 and memory[b] + more_b > capacity[b]):
             continue
-        _shift(
-            items, device_class, port_latency, port_per_byte, touching, spread, load, memory, where, i, b
-        )
+        _shift(items, device_class, port_latency, port_per_byte, touching, spread, load, memory, where, i, b)
         if j >= 0:
-            _shift(
-                items, device_class, port_latency, port_per_byte, touching, spread, load, memory, where, j, a
-            )
+            _shift(items, device_class, port_latency, port_per_byte, touching, spread, load, memory, where, j, a)
         after = _steepness(load, scale)
         accept = after <= energy
         if not accept:
@@ -173,8 +165,6 @@ def anneal(
                     items, device_class, port_latency, port_per_byte, touching, spread, load, memory,
                     where, j, b,
                 )  # fmt: skip
-            _shift(
-                items, device_class, port_latency, port_per_byte, touching, spread, load, memory, where, i, a
-            )
+            _shift(items, device_class, port_latency, port_per_byte, touching, spread, load, memory, where, i, a)
     where[:] = kept
     return best

@@ -47,9 +47,7 @@ def _may_merge(
 
 
 @compiled
-def _merge(
-    i: int, j: int, mate: Ints, unit: Ints, members: Ints, work: Floats, memory: Floats, allowed: Flags
-) -> None:
+def _merge(i: int, j: int, mate: Ints, unit: Ints, members: Ints, work: Floats, memory: Floats, allowed: Flags) -> None:
     """Pair two nodes; the unit of the one that is alone goes up in the other's."""
     mate[i], mate[j] = j, i
     p, q = unit[i], unit[j]
@@ -155,9 +153,7 @@ def coarser(problem: Problem, work_cap: float, memory_cap: float, siblings: bool
         depth = _depths(a, problem.topological)
         _siblings(a, depth, unit, members, work, memory, allowed, work_cap, memory_cap, mate)
     else:
-        _chains(
-            a, problem.topological, unit, members, work, memory, allowed, work_cap, memory_cap, mate
-        )
+        _chains(a, problem.topological, unit, members, work, memory, allowed, work_cap, memory_cap, mate)
     first = np.where((mate < 0) | (mate > np.arange(n)), np.arange(n), mate)
     label: Ints = np.unique(first, return_inverse=True)[1].astype(np.int32)
     return _contracted(problem, label, unit, allowed), label

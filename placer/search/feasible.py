@@ -96,9 +96,7 @@ def first_assignment(problem: Problem) -> Ints:
     work = problem.seconds.sum(axis=1, where=np.isfinite(problem.seconds))[problem.device_class]
     fastest_first = np.argsort(work, kind="stable").astype(np.int32)
     if problem.objective is Objective.OFFLOAD:  # the host has all the cores, and is still the slow one
-        fastest_first = np.append(
-            fastest_first[fastest_first != problem.host], np.int32(problem.host)
-        )
+        fastest_first = np.append(fastest_first[fastest_first != problem.host], np.int32(problem.host))
     for d in fastest_first:
         if allowed[:, d].all() and memory.sum() <= capacity[d]:
             return np.full(problem.units, d, np.int32)
@@ -123,9 +121,7 @@ def first_assignment(problem: Problem) -> Ints:
     )  # fmt: skip
 
 
-def _packed(
-    order: Ints, devices: Ints, allowed: Flags, memory: Floats, capacity: Floats
-) -> Ints | None:
+def _packed(order: Ints, devices: Ints, allowed: Flags, memory: Floats, capacity: Floats) -> Ints | None:
     """First fit: each unit onto the device of the one before it, if it fits there, else onto the first."""
     free, out, at = capacity.copy(), np.empty(len(memory), np.int32), -1
     for u in order.tolist():

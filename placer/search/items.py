@@ -42,9 +42,7 @@ def items_of(problem: Problem) -> Items:
     values = np.concatenate([np.arange(len(a.value_source), dtype=np.int64), owner])
     m = problem.units
     seconds = np.stack([summed(problem.unit, row, m) for row in problem.seconds])
-    return _with_pins(
-        seconds, problem.unit_memory, problem.unit_allowed, values, problem.unit[pins], a.value_bytes
-    )
+    return _with_pins(seconds, problem.unit_memory, problem.unit_allowed, values, problem.unit[pins], a.value_bytes)
 
 
 def contracted(items: Items, label: Ints) -> Items:

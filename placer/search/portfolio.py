@@ -47,22 +47,24 @@ CUT_SHARE = 0.3  # of the budget at most for contiguous splits
 WALK_NODES = 5000  # walks judge moves on at most so many nodes; larger problems are merged first
 
 
-def search(
-    problem: Problem, *, budget_s: float = 5.0, seed: int = 0, strategy: str = "auto"
-) -> Solution:
+def search(problem: Problem, *, budget_s: float = 5.0, seed: int = 0, strategy: str = "auto") -> Solution:
     """The best assignment found.
 
     Args:
         budget_s: how much work to spend, in seconds of a common processor; 0: only starts.
         seed: another walk for each; the same problem, seed and budget give the same answer.
         strategy: one of `STRATEGIES`: all of the portfolio, or one part of it.
+        starts: names and assignments of units (m,) to be considered first; those that break constraints
+            are passed over.
 
     Raises:
         InfeasibleError: the hard constraints cannot be met.
         ValueError: no such strategy, or it found nothing that fits memory and can run.
     """
     solution = None
-    for found in improvements(problem, budget_s=budget_s, seed=seed, strategy=strategy):
+    for found in improvements(
+        problem, budget_s=budget_s, seed=seed, strategy=strategy, starts=starts
+    ):
         solution = found
     if solution is None:
         raise ValueError(f"The strategy {strategy!r} found no assignment that fits memory and can run; try 'auto'")
@@ -70,12 +72,17 @@ def search(
 
 
 def improvements(
-    problem: Problem, *, budget_s: float = 5.0, seed: int = 0, strategy: str = "auto"
+    problem: Problem,
+    *,
+    budget_s: float = 5.0,
+    seed: int = 0,
+    strategy: str = "auto",
+    starts: Sequence[tuple[str, Ints]] = (),
 ) -> Iterator[Solution]:
     """The answers of `search` one by one, each better than those before; stop when time is up."""
     if strategy not in STRATEGIES:
         raise ValueError(f"There is no search {strategy!r}; searches: {', '.join(STRATEGIES)}")
-    yield from _Search(problem, budget_s, seed).run(strategy)
+    yield from _Search(problem, budget_s, seed).run(strategy, starts)
 
 
 class _Search:
@@ -91,7 +98,8 @@ class _Search:
         self.history: list[Found] = []
         self.pool: list[tuple[float, Ints]] = []  # the best starts, each better or worse than the others
 
-    def run(self, strategy: str) -> Iterator[Solution]:
+    def run(self, strategy: str, starts: Sequence[tuple[str, Ints]] = ()) -> Iterator[Solution]:
+        yield from self._tried([s for s in starts if not self.problem.violations(s[1][self.problem.unit])])
         if strategy == "single":
             yield from self._tried(self._singles())
             return
@@ -223,7 +231,11 @@ class _Search:
     def _rounds(self) -> Iterator[Solution]:
         if self.problem.units < 2 or self.problem.devices < 2:
             return
-        if self.problem.objective is not Objective.THROUGHPUT and self.problem.nodes > WALK_NODES and not self.is_merged:
+        if (
+            self.problem.objective is not Objective.THROUGHPUT
+            and self.problem.nodes > WALK_NODES
+            and not self.is_merged
+        ):
             yield from self._rounds_on_merged()
             return
         judge = self._balancer() if self.problem.objective is Objective.THROUGHPUT else self._walker()
@@ -261,9 +273,7 @@ class _Search:
             if number % 3 == 0:
                 warm, chosen = 0.05, self.pool[number // 3 % len(self.pool)][1]
         cap = float(items.seconds.min(axis=0).sum()) / p.devices / 4
-        found = coarsened(
-            items, 6 * p.devices, cap, _share(p), seed, None if fresh else chosen
-        )
+        found = coarsened(items, 6 * p.devices, cap, _share(p), seed, None if fresh else chosen)
         label = np.arange(p.units, dtype=np.int32)
         labels = [label]
         for level in found[1:]:

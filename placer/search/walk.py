@@ -60,9 +60,7 @@ def walk(
         j, q = -1, p
         if kind < 6 and items.item_start[i + 1] > items.item_start[i]:
             state = next_random(state)
-            v = items.item_value[
-                items.item_start[i] + (state >> 5) % (items.item_start[i + 1] - items.item_start[i])
-            ]
+            v = items.item_value[items.item_start[i] + (state >> 5) % (items.item_start[i + 1] - items.item_start[i])]
             state = next_random(state)
             q = where[
                 items.value_item[
@@ -88,9 +86,7 @@ def walk(
         if j >= 0:
             for k in range(node_start[j], node_start[j + 1]):
                 device[node[k]] = p
-        after = (
-            offload(a, order, device, host) if host >= 0 else run(a, device, rank, contended, start, finish)
-        )
+        after = offload(a, order, device, host) if host >= 0 else run(a, device, rank, contended, start, finish)
         accept = after <= now
         if not accept and after < np.inf:
             state = next_random(state)
@@ -133,11 +129,7 @@ def try_all(
         if fits:
             for i in range(n):
                 device[i] = digit[item_of[i]]
-            value = (
-                offload(a, order, device, host)
-                if host >= 0
-                else run(a, device, rank, contended, start, finish)
-            )
+            value = offload(a, order, device, host) if host >= 0 else run(a, device, rank, contended, start, finish)
             if value < best:
                 best = value
                 where[:] = digit

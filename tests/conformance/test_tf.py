@@ -94,9 +94,7 @@ def test_errors_are_compared_by_kind_and_node():
         "message": "Cannot colocate nodes {{colocation_node a}} and {{colocation_node b}}: ...",
     }
     assert "conflicting colocation" in conformance.compare(said, {**said, "error": another})[0]
-    assert conformance.compare(said, {**said, "error": None})[0].startswith(
-        "error: [place] unknown or impossible"
-    )
+    assert conformance.compare(said, {**said, "error": None})[0].startswith("error: [place] unknown or impossible")
 
 
 def test_the_command_counts(tmp_path, capsys):

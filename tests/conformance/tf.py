@@ -179,9 +179,7 @@ _BLOCKS: dict[str, Callable[[Build, Json], Any]] = {
 
 
 def _constant(build: Build, step: Json, name: str) -> Tensor:
-    return tf.constant(
-        float(step.get("value", 1.0)), shape=step.get("shape", [5, 5]), dtype=tf.float32, name=name
-    )
+    return tf.constant(float(step.get("value", 1.0)), shape=step.get("shape", [5, 5]), dtype=tf.float32, name=name)
 
 
 def _while(build: Build, step: Json, name: str) -> Tensor:
@@ -192,9 +190,7 @@ def _while(build: Build, step: Json, name: str) -> Tensor:
             y = tf.add(x, x, name="dbl")
         return i + 1, y
 
-    return tf.while_loop(lambda i, x: i < trips, body, [tf.constant(0), build.tensor(step["a"])], name=name)[
-        1
-    ]
+    return tf.while_loop(lambda i, x: i < trips, body, [tf.constant(0), build.tensor(step["a"])], name=name)[1]
 
 
 def _cond(build: Build, step: Json, name: str) -> Tensor:
@@ -220,9 +216,7 @@ def _momentum(build: Build, step: Json, name: str) -> Any:
     with graph.name_scope(name) as scope:
         rate, momentum = tf.constant(0.1, name="lr"), tf.constant(0.9, name="momentum")
     op = "ResourceApplyMomentum" if step.get("resource") else "ApplyMomentum"
-    return graph.create(
-        op, [*places, rate, build.tensor(step["grad"]), momentum], {"use_nesterov": False}, scope
-    )
+    return graph.create(op, [*places, rate, build.tensor(step["grad"]), momentum], {"use_nesterov": False}, scope)
 
 
 def _place(variable: Any) -> Tensor:
@@ -252,9 +246,7 @@ _MADE: dict[str, Callable[[Build, Json, str], Any]] = {
     "matmul": _binary("matmul"),
     "add_n": lambda b, s, n: tf.add_n([b.tensor(r) for r in s["inputs"]], name=n),
     "identity": lambda b, s, n: tf.identity(b.tensor(s["a"]), name=n),
-    "raw_identity_ref": lambda b, s, n: tf.get_default_graph().create(
-        "Identity", [_place(b.values[s["a"]])], {}, n
-    ),
+    "raw_identity_ref": lambda b, s, n: tf.get_default_graph().create("Identity", [_place(b.values[s["a"]])], {}, n),
     "shape": _shape,
     "reduce_sum": lambda b, s, n: tf.reduce_sum(b.tensor(s["a"]), name=n),
     "assign": lambda b, s, n: tf.assign(b.values[s["ref"]], b.tensor(s["b"]), name=n),
@@ -350,9 +342,7 @@ def _transfers(graph: Any, build: Build, placement: Placement) -> Json:
     """What one step moves that runs everything but the initializers, with all placeholders fed."""
     initializers = {r["init"] for r in build.roles.values() if "init" in r}
     targets = [
-        n
-        for n in graph.nodes
-        if n.name not in initializers and n.type != "Placeholder" and graph.is_fetchable(n)
+        n for n in graph.nodes if n.name not in initializers and n.type != "Placeholder" and graph.is_fetchable(n)
     ]
     feeds = [n.outputs[0] for n in graph.nodes if n.type == "Placeholder"]
     run = needed(graph, [], targets, feeds)
@@ -363,9 +353,7 @@ def _transfers(graph: Any, build: Build, placement: Placement) -> Json:
         return client if beside_feed else placement.device_of(node)
 
     cut = partition(run, device_of, feeds=feeds)
-    deliveries = [
-        f"{c.name if c.control else c.name.rpartition(':')[0]} -> {c.destination}" for c in cut.channels
-    ]
+    deliveries = [f"{c.name if c.control else c.name.rpartition(':')[0]} -> {c.destination}" for c in cut.channels]
     crossing = sum(c.crosses_tasks for c in cut.channels)
     for value, devices in _fed(run, set(feeds), device_of).items():
         remote = sorted(devices - {client})
@@ -374,9 +362,7 @@ def _transfers(graph: Any, build: Build, placement: Placement) -> Json:
     return {"deliveries": sorted(deliveries), "cross_task": crossing}
 
 
-def _fed(
-    run: Iterable[Node], feeds: set[Tensor], device_of: Callable[[Node], str]
-) -> dict[str, set[str]]:
+def _fed(run: Iterable[Node], feeds: set[Tensor], device_of: Callable[[Node], str]) -> dict[str, set[str]]:
     """What each device takes from feeds: values, and control edges from placeholders."""
     found: dict[str, set[str]] = {}
     for node in run:
@@ -442,9 +428,7 @@ def compare(said: Json, expected: Json) -> list[str]:
         if ours is None or theirs is None:
             continue
         differences += _differences(what, ours, theirs, both=True)
-        differences += [
-            f"{what}: no node {name}" for name in sorted(role_nodes & theirs.keys() - ours.keys())
-        ]
+        differences += [f"{what}: no node {name}" for name in sorted(role_nodes & theirs.keys() - ours.keys())]
     ours, theirs = said["transfers"], expected["transfers"]
     if ours is not None and theirs is not None:
         if ours["deliveries"] != theirs["deliveries"]:
@@ -452,13 +436,9 @@ def compare(said: Json, expected: Json) -> list[str]:
                 _minus(ours["deliveries"], theirs["deliveries"]),
                 _minus(theirs["deliveries"], ours["deliveries"]),
             )
-            differences += [f"delivery too many: {d}" for d in extra] + [
-                f"delivery missing: {d}" for d in missing
-            ]
+            differences += [f"delivery too many: {d}" for d in extra] + [f"delivery missing: {d}" for d in missing]
         if ours["cross_task"] != theirs["cross_task"]:
-            differences.append(
-                f"messages between tasks: {ours['cross_task']} instead of {theirs['cross_task']}"
-            )
+            differences.append(f"messages between tasks: {ours['cross_task']} instead of {theirs['cross_task']}")
     return differences
 
 

@@ -228,9 +228,7 @@ class TestData:
 
 
 class TestReports:
-    @pytest.mark.parametrize(
-        "report", [Progress(1, 5, 9, 0.25, 100.0), Finished(0), Failed(1, 'no "way"\nout')]
-    )
+    @pytest.mark.parametrize("report", [Progress(1, 5, 9, 0.25, 100.0), Finished(0), Failed(1, 'no "way"\nout')])
     def test_travel_as_lines(self, report: Progress | Finished | Failed) -> None:
         line = to_line(report)
         assert "\n" not in line

@@ -66,9 +66,7 @@ class Setting:
         before, after = (0, 0) if self.padding == "VALID" else self.padding[axis]  # type: ignore[misc]
         return int(np.floor((length + before + after - span) / s)) + 1, int(before)
 
-    def taps(
-        self, image: tuple[int, ...], size: tuple[int, ...]
-    ) -> Iterator[tuple[int, int, int, int, int, int]]:
+    def taps(self, image: tuple[int, ...], size: tuple[int, ...]) -> Iterator[tuple[int, int, int, int, int, int]]:
         """All (row, column, i, j, y, x): tap (i, j) of that position is the pixel (y, x), which is inside."""
         (rows, top), (columns, left) = (self.geometry(image[a], size[a], a) for a in (0, 1))
         for r, c, i, j in np.ndindex(rows, columns, size[0], size[1]):
@@ -470,9 +468,7 @@ def _edges() -> None:
     (g,) = gradients(conv.conv2d(x, w, 3, "VALID"), [x])
     assert (_run(g)[0, :, :, 0] != 0).sum() == 9
     # No images, and images without pixels.
-    none = conv.conv2d(
-        placeholder("float32", [None, 4, 4, 3]), constant(real(2, 2, 3, 5), "float32"), 1, "SAME"
-    )
+    none = conv.conv2d(placeholder("float32", [None, 4, 4, 3]), constant(real(2, 2, 3, 5), "float32"), 1, "SAME")
     assert none.dims == (None, 4, 4, 5)
     assert _run(none, {none.op.inputs[0]: np.zeros((0, 4, 4, 3))}).shape == (0, 4, 4, 5)
     empty = conv.conv2d(np.zeros((2, 0, 4, 3), np.float32), real(2, 2, 3, 5), 1, "SAME")
@@ -570,9 +566,7 @@ def _errors() -> None:
     with pytest.raises(TypeError, match="one element type, not float32 and float64"):
         conv.conv2d(x, constant(real(3, 3, 2, 2), "float64"), 1, "SAME")
     with pytest.raises(TypeError, match="int32 is not supported"):
-        conv.conv2d(
-            constant(np.ones((1, 4, 4, 2), np.int32)), constant(np.ones((1, 1, 2, 2), np.int32)), 1, "SAME"
-        )
+        conv.conv2d(constant(np.ones((1, 4, 4, 2), np.int32)), constant(np.ones((1, 1, 2, 2), np.int32)), 1, "SAME")
     assert not any(n.type in ("Conv2D", "MaxPool", "AvgPool") for n in get_default_graph().nodes[before:])
 
 

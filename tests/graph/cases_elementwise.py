@@ -10,11 +10,7 @@ from op_table import FLOATS, INTEGERS, NUMBERS, OpCase, ScriptCase, real, whole
 from dovetail.graph.build import constant
 from dovetail.graph.gradients import gradients
 from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops import arithmetic as a
-from dovetail.graph.ops import cast as c
-from dovetail.graph.ops import compare as k
-from dovetail.graph.ops import logic as b
-from dovetail.graph.ops import math as m
+from dovetail.graph.ops import arithmetic as a, cast as c, compare as k, logic as b, math as m
 
 SIGNED = ("int8", "int16", "int32", "int64")
 BOOLS = np.array([[True, False, True], [False, False, True]])
@@ -69,9 +65,9 @@ def _unary(op, build, oracle, x=None, dtypes=FLOATS, grad=True, **more):
 
 
 def _c_quotient(x, y):
-    return np.array(
-        [int(math.trunc(i / j)) for i, j in zip(x.ravel(), y.ravel(), strict=True)], x.dtype
-    ).reshape(x.shape)
+    return np.array([int(math.trunc(i / j)) for i, j in zip(x.ravel(), y.ravel(), strict=True)], x.dtype).reshape(
+        x.shape
+    )
 
 
 def _c_remainder(x, y):
@@ -291,21 +287,11 @@ CASES = [
         label="orders",
     ),
     # --- rounding and kinds of numbers
-    _unary(
-        "Floor", m.floor, lambda x: np.vectorize(math.floor)(x), np.array([-1.5, -0.2, 0, 0.7, 2]), grad=False
-    ),
-    _unary(
-        "Ceil", m.ceil, lambda x: np.vectorize(math.ceil)(x), np.array([-1.5, -0.2, 0, 0.7, 2]), grad=False
-    ),
-    _unary(
-        "Round", m.round, lambda x: np.vectorize(round)(x), np.array([-1.5, -0.2, 0.5, 1.5, 2.7]), grad=False
-    ),
-    _unary(
-        "Rint", m.rint, lambda x: np.vectorize(round)(x), np.array([-1.5, -0.2, 0.5, 1.5, 2.7]), grad=False
-    ),
-    _unary(
-        "Trunc", m.trunc, lambda x: np.vectorize(int)(x), np.array([-1.5, -0.2, 0.5, 1.5, 2.7]), grad=False
-    ),
+    _unary("Floor", m.floor, lambda x: np.vectorize(math.floor)(x), np.array([-1.5, -0.2, 0, 0.7, 2]), grad=False),
+    _unary("Ceil", m.ceil, lambda x: np.vectorize(math.ceil)(x), np.array([-1.5, -0.2, 0, 0.7, 2]), grad=False),
+    _unary("Round", m.round, lambda x: np.vectorize(round)(x), np.array([-1.5, -0.2, 0.5, 1.5, 2.7]), grad=False),
+    _unary("Rint", m.rint, lambda x: np.vectorize(round)(x), np.array([-1.5, -0.2, 0.5, 1.5, 2.7]), grad=False),
+    _unary("Trunc", m.trunc, lambda x: np.vectorize(int)(x), np.array([-1.5, -0.2, 0.5, 1.5, 2.7]), grad=False),
     _unary("IsNan", m.is_nan, lambda x: np.array([0, 1, 0, 0, 0], bool), SPECIAL, grad=False),
     _unary("IsInf", m.is_inf, lambda x: np.array([0, 0, 1, 1, 0], bool), SPECIAL, grad=False),
     _unary("IsFinite", m.is_finite, lambda x: np.array([1, 0, 0, 0, 1], bool), SPECIAL, grad=False),
@@ -404,9 +390,7 @@ CASES = [
         label="number",
     ),
     OpCase("Where", k.where, [BOOLS], lambda c: np.array([[0, 0], [0, 2], [1, 2]]), dynamic=True),
-    OpCase(
-        "Where", k.where, [np.zeros((2, 2), bool)], lambda c: np.zeros((0, 2)), dynamic=True, label="none"
-    ),
+    OpCase("Where", k.where, [np.zeros((2, 2), bool)], lambda c: np.zeros((0, 2)), dynamic=True, label="none"),
     # --- logic and bits
     OpCase("LogicalAnd", b.logical_and, [BOOLS, BOOLS[0]], lambda x, y: x & y),
     OpCase("LogicalOr", b.logical_or, [BOOLS, BOOLS[0]], lambda x, y: x | y),
@@ -434,9 +418,7 @@ CASES = [
         INTEGERS,
     ),
     OpCase("Invert", b.invert, [_count(2, 3)], lambda x: (-1 - x.astype(int)).astype(x.dtype), INTEGERS),
-    OpCase(
-        "LeftShift", b.left_shift, [_count(2, 3), _small(3)], lambda x, y: x * 2 ** y.astype(int), INTEGERS
-    ),
+    OpCase("LeftShift", b.left_shift, [_count(2, 3), _small(3)], lambda x, y: x * 2 ** y.astype(int), INTEGERS),
     OpCase(
         "RightShift",
         b.right_shift,

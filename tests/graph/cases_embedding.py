@@ -141,9 +141,7 @@ def _unknown_sizes() -> None:
     assert found.dims == (3, None)
     whole = np.arange(10.0).reshape(5, 2)
     np.testing.assert_allclose(_run(found, feeds), _clip(whole[[4, 0, 3]], 7.0), rtol=1e-6)
-    ids = next(
-        n for n in get_default_graph().nodes if n.type == "Placeholder" and n.outputs[0].dtype == "int32"
-    )
+    ids = next(n for n in get_default_graph().nodes if n.type == "Placeholder" and n.outputs[0].dtype == "int32")
     np.testing.assert_array_equal(_run(ranks, {**feeds, ids.outputs[0]: [[1]]}), [[[6, 7]]])
 
 

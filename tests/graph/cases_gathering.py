@@ -248,7 +248,5 @@ CASES = [
         ("float32", "bfloat16", "int8"),
         True,
     ),
-    OpCase(
-        "ReverseV2", a.reverse, [real(2, 3), index([1])], lambda x, d: x[:, ::-1], grad=True, label="computed"
-    ),
+    OpCase("ReverseV2", a.reverse, [real(2, 3), index([1])], lambda x, d: x[:, ::-1], grad=True, label="computed"),
 ]

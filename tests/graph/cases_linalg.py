@@ -8,8 +8,7 @@ from op_table import FLOATS, INTEGERS, OpCase, ScriptCase, index, real, whole
 from dovetail.graph.build import placeholder
 from dovetail.graph.interpret import Interpreter
 from dovetail.graph.opdef import Cost
-from dovetail.graph.ops import diagonal as d
-from dovetail.graph.ops import linalg as m
+from dovetail.graph.ops import diagonal as d, linalg as m
 from dovetail.graph.ops.einsum import einsum, tensordot
 
 A, B = real(3, 4, seed=1), real(4, 2, seed=2)

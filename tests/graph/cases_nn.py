@@ -88,9 +88,7 @@ ACTIVATIONS = [
     ),
     OpCase("SoftplusGrad", _op("SoftplusGrad"), [G, X], lambda g, x: g * _sigmoid(x), FLOATS, grad=True),
     OpCase("Softsign", nn.softsign, [X], lambda x: x / (1 + np.abs(x)), FLOATS, grad=True),
-    OpCase(
-        "SoftsignGrad", _op("SoftsignGrad"), [G, X], lambda g, x: g / (1 + np.abs(x)) ** 2, FLOATS, grad=True
-    ),
+    OpCase("SoftsignGrad", _op("SoftsignGrad"), [G, X], lambda g, x: g / (1 + np.abs(x)) ** 2, FLOATS, grad=True),
     OpCase("Erf", nn.gelu, [X], lambda x: x * NORMAL_CDF(x), FLOATS, grad=True, label="gelu"),
     OpCase(
         "Tanh",
@@ -202,9 +200,7 @@ SOFTMAX = [
         FLOATS,
         label="far out",
     ),
-    OpCase(
-        "LogSoftmax", nn.log_softmax, [LOGITS], lambda x: scipy.special.log_softmax(x, -1), FLOATS, grad=True
-    ),
+    OpCase("LogSoftmax", nn.log_softmax, [LOGITS], lambda x: scipy.special.log_softmax(x, -1), FLOATS, grad=True),
     OpCase(
         "SoftmaxCrossEntropyWithLogits",
         _both("SoftmaxCrossEntropyWithLogits"),
@@ -422,9 +418,7 @@ def _normal(x: Any, mean: Any, variance: Any, scale: Any, offset: Any, epsilon: 
 def _fused(*, layout: str = "NHWC", training: bool, factor: float = 1.0, with_statistics: bool = True) -> Any:
     def build(x: Any, scale: Any, offset: Any, mean: Any = None, variance: Any = None) -> Any:
         return list(
-            nn.fused_batch_norm(
-                x, scale, offset, mean, variance, 0.01, layout, training, exponential_avg_factor=factor
-            )
+            nn.fused_batch_norm(x, scale, offset, mean, variance, 0.01, layout, training, exponential_avg_factor=factor)
         )
 
     return build
@@ -588,9 +582,7 @@ NORMALIZATION = [
             "FusedBatchNormGradV3",
             _fused_grad(layout, True),
             [
-                np.moveaxis(real(2, 3, 4, 2, seed=9), -1, 1)
-                if layout == "NCHW"
-                else real(2, 3, 4, 2, seed=9),
+                np.moveaxis(real(2, 3, 4, 2, seed=9), -1, 1) if layout == "NCHW" else real(2, 3, 4, 2, seed=9),
                 x,
             ]
             + [CHANNELS[0], *_statistics_of(IMAGES)],

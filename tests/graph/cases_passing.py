@@ -15,8 +15,7 @@ from dovetail.graph.errors import InvalidArgumentError
 from dovetail.graph.gradients import gradients
 from dovetail.graph.graph import Graph
 from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops import array as a
-from dovetail.graph.ops import python_function
+from dovetail.graph.ops import array as a, python_function
 
 
 def run(fetches, feeds=None):

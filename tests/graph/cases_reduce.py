@@ -11,10 +11,7 @@ import numpy as np
 from op_table import FLOATS, INTEGERS, NUMBERS, OpCase, index, real, whole
 
 from dovetail.graph.build import make
-from dovetail.graph.ops import clip
-from dovetail.graph.ops import reduce as r
-from dovetail.graph.ops import scan as s
-from dovetail.graph.ops import statistics as t
+from dovetail.graph.ops import clip, reduce as r, scan as s, statistics as t
 
 BOOLS = np.array([[True, False, True], [False, False, False]])
 
@@ -88,9 +85,7 @@ def _product_rows():
     for row in _rows("Prod", r.reduce_prod, _product, NUMBERS, x=_DIGITS):
         grad = row.label not in ("axes-at-run-time",) and bool(row.grad)
         unknown = needs_rank.get(row.label, row.unknown) if grad else row.unknown
-        yield OpCase(
-            row.op, row.build, row.inputs, row.oracle, row.dtypes, grad, unknown, row.dynamic, label=row.label
-        )
+        yield OpCase(row.op, row.build, row.inputs, row.oracle, row.dtypes, grad, unknown, row.dynamic, label=row.label)
 
 
 _DIGITS = np.array([1.0, 2, 3, 1, 2, 0, 1, 1, 2, 1, 3, 2]).reshape(2, 3, 2)
@@ -186,15 +181,9 @@ CASES = [
     *_rows("Max", r.reduce_max, max, FLOATS),
     *_rows("Min", r.reduce_min, min, FLOATS),
     *_product_rows(),
-    OpCase(
-        "Sum", r.reduce_sum, [whole(3, 4, low=0)], lambda v: fold(sum, v, None), INTEGERS, label="integers"
-    ),
-    OpCase(
-        "Max", r.reduce_max, [whole(3, 4, low=0)], lambda v: fold(max, v, None), INTEGERS, label="integers"
-    ),
-    OpCase(
-        "Min", r.reduce_min, [whole(3, 4, low=0)], lambda v: fold(min, v, None), INTEGERS, label="integers"
-    ),
+    OpCase("Sum", r.reduce_sum, [whole(3, 4, low=0)], lambda v: fold(sum, v, None), INTEGERS, label="integers"),
+    OpCase("Max", r.reduce_max, [whole(3, 4, low=0)], lambda v: fold(max, v, None), INTEGERS, label="integers"),
+    OpCase("Min", r.reduce_min, [whole(3, 4, low=0)], lambda v: fold(min, v, None), INTEGERS, label="integers"),
     OpCase(
         "Mean",
         r.reduce_mean,
@@ -203,9 +192,7 @@ CASES = [
         ("int8", "int32", "int64"),
         label="integers-towards-0",
     ),
-    OpCase(
-        "Sum", r.reduce_sum, [np.full(4096, 0.1)], lambda v: v[0] * 4096.0, FLOATS, label="long", rtol=1e-5
-    ),
+    OpCase("Sum", r.reduce_sum, [np.full(4096, 0.1)], lambda v: v[0] * 4096.0, FLOATS, label="long", rtol=1e-5),
     OpCase(
         "Mean",
         r.reduce_mean,
@@ -222,12 +209,8 @@ CASES = [
         grad=True,
         label="empty",
     ),
-    OpCase(
-        "Mean", lambda v: r.reduce_mean(v, 1), [np.zeros((2, 0))], lambda v: np.full(2, np.nan), label="empty"
-    ),
-    OpCase(
-        "Max", lambda v: r.reduce_max(v, 1), [np.zeros((2, 0))], lambda v: np.full(2, -np.inf), label="empty"
-    ),
+    OpCase("Mean", lambda v: r.reduce_mean(v, 1), [np.zeros((2, 0))], lambda v: np.full(2, np.nan), label="empty"),
+    OpCase("Max", lambda v: r.reduce_max(v, 1), [np.zeros((2, 0))], lambda v: np.full(2, -np.inf), label="empty"),
     OpCase(
         "Min",
         lambda v: r.reduce_min(v, 1, keepdims=True),
@@ -284,9 +267,7 @@ CASES = [
     ),
     OpCase("ArgMin", s.argmin, [whole(4, 3, low=0)], lambda v: _position(min, v, 0), NUMBERS),
     # --- what is made of them
-    OpCase(
-        "Sum", t.reduce_logsumexp, [X], lambda v: fold(_logsumexp, v, None), FLOATS, True, label="logsumexp"
-    ),
+    OpCase("Sum", t.reduce_logsumexp, [X], lambda v: fold(_logsumexp, v, None), FLOATS, True, label="logsumexp"),
     OpCase(
         "Sum",
         lambda v: t.reduce_logsumexp(v, 1, keepdims=True),
@@ -351,9 +332,7 @@ CASES = [
         label="count",
     ),
     OpCase("Sum", t.count_nonzero, [BOOLS], lambda v: np.array(2), label="count-bool"),
-    OpCase(
-        "Sum", t.count_nonzero, [np.array([b"", b"a"], object)], lambda v: np.array(1), label="count-strings"
-    ),
+    OpCase("Sum", t.count_nonzero, [np.array([b"", b"a"], object)], lambda v: np.array(1), label="count-strings"),
     *[
         OpCase(
             "Sum",
@@ -422,9 +401,7 @@ CASES = [
         grad=True,
         label="clip-by-norm",
     ),
-    OpCase(
-        "Sum", lambda v: clip.clip_by_norm(v, 100.0), [M], lambda v: v, grad=True, label="clip-by-larger-norm"
-    ),
+    OpCase("Sum", lambda v: clip.clip_by_norm(v, 100.0), [M], lambda v: v, grad=True, label="clip-by-larger-norm"),
     OpCase(
         "Sum",
         lambda v: clip.clip_by_norm(v, 1.0, axes=1),

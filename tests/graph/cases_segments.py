@@ -144,9 +144,7 @@ CASES = [
         True,
         dynamic=True,
     ),
-    OpCase(
-        "SegmentMax", a.segment_max, [real(5, 2), SORTED], _segments(np.maximum, 0), grad=True, dynamic=True
-    ),
+    OpCase("SegmentMax", a.segment_max, [real(5, 2), SORTED], _segments(np.maximum, 0), grad=True, dynamic=True),
     OpCase("SegmentMin", a.segment_min, [real(5), SORTED], _segments(np.minimum, 0), grad=True, dynamic=True),
     OpCase(
         "SegmentProd",

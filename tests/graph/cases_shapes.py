@@ -41,9 +41,7 @@ CASES = [
         ("float32", "bfloat16", "int8"),
         True,
     ),
-    OpCase(
-        "Reshape", lambda x: a.reshape(x, [-1]), [real(2, 3)], lambda x: x.ravel(), grad=True, label="flat"
-    ),
+    OpCase("Reshape", lambda x: a.reshape(x, [-1]), [real(2, 3)], lambda x: x.ravel(), grad=True, label="flat"),
     OpCase(
         "Reshape",
         lambda x: a.reshape(x, []),

@@ -45,9 +45,7 @@ def _like_numpy(key):
 
 
 def _named(case, label, **changes):
-    return OpCase(
-        case.op, case.build, case.inputs, case.oracle, label=label, **{"grad": case.grad, **changes}
-    )
+    return OpCase(case.op, case.build, case.inputs, case.oracle, label=label, **{"grad": case.grad, **changes})
 
 
 STRIDED = [
@@ -229,9 +227,10 @@ def _iterates():
 
 def _precedence():
     """Where several masks say something about one spec, the ellipsis wins, then the new axis."""
-    assert python_index(
-        [0, 5], [0, 5], [1, 1], {"ellipsis_mask": 1, "new_axis_mask": 3, "shrink_axis_mask": 3}
-    ) == (..., None)
+    assert python_index([0, 5], [0, 5], [1, 1], {"ellipsis_mask": 1, "new_axis_mask": 3, "shrink_axis_mask": 3}) == (
+        ...,
+        None,
+    )
     assert python_index([2], [0], [1], {"shrink_axis_mask": 1, "begin_mask": 1}) == (2,)
 
 

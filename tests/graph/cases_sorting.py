@@ -95,9 +95,7 @@ CASES = [
         lambda r, v: np.stack([np.searchsorted(i, j) for i, j in zip(r, v, strict=True)]),
         unknown=(),
     ),
-    OpCase(
-        "LowerBound", a.searchsorted, [index(1, 3, 3, 5), index(3, 0, 9)], np.searchsorted, label="vector"
-    ),
+    OpCase("LowerBound", a.searchsorted, [index(1, 3, 3, 5), index(3, 0, 9)], np.searchsorted, label="vector"),
     OpCase(
         "UpperBound",
         lambda r, v: a.searchsorted(r, v, "right", int64),

@@ -163,9 +163,7 @@ def check_gradient(case: OpCase, knowledge: str) -> None:
             return sum(float(np.sum(v * w)) for v, w in zip(run(outputs, changed), weights, strict=True))
 
         for i, found in zip(wrt, analytic, strict=True):
-            assert found.shape == arrays[i].shape, (
-                f"gradient of input {i}: shape {found.shape}, not {arrays[i].shape}"
-            )
+            assert found.shape == arrays[i].shape, f"gradient of input {i}: shape {found.shape}, not {arrays[i].shape}"
             numeric = _central_differences(lambda x, i=i: total({**feeds, inputs[i]: x}), arrays[i])
             np.testing.assert_allclose(found, numeric, rtol=2e-5, atol=2e-6, err_msg=f"gradient of input {i}")
 
@@ -209,9 +207,7 @@ def _dense(grad: Any, like: Array) -> Tensor:
 
 
 def _assert_contains(graph: Graph, op: str) -> None:
-    assert any(n.type == op for n in graph.nodes), (
-        f"no {op} was built, only {sorted({n.type for n in graph.nodes})}"
-    )
+    assert any(n.type == op for n in graph.nodes), f"no {op} was built, only {sorted({n.type for n in graph.nodes})}"
 
 
 def _assert_close(result: Array, expected: Any, case: OpCase, tensor: Tensor) -> None:
@@ -223,9 +219,7 @@ def _assert_close(result: Array, expected: Any, case: OpCase, tensor: Tensor) ->
     if case.rtol is not None:
         rtol *= case.rtol / _TOLERANCE["float32"]
     with np.errstate(all="ignore"):
-        rounded = np.asarray(expected).astype(
-            tensor.dtype.np
-        )  # what the type cannot hold is infinite for both
+        rounded = np.asarray(expected).astype(tensor.dtype.np)  # what the type cannot hold is infinite for both
         wide = result.astype(np.float64), rounded.astype(np.float64)
     np.testing.assert_allclose(*wide, rtol=rtol, atol=rtol, err_msg=str(tensor))
 

@@ -14,8 +14,7 @@ from dovetail.graph.errors import InvalidArgumentError
 from dovetail.graph.gradients import gradients
 from dovetail.graph.graph import Graph
 from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops import array as a
-from dovetail.graph.ops import diagonal, linalg
+from dovetail.graph.ops import array as a, diagonal, linalg
 from dovetail.graph.ops.einsum import einsum, tensordot
 
 

@@ -323,9 +323,7 @@ def test_refusals_name_what_is_wrong() -> None:
         tf.cond(p, lambda: None, lambda: t)
     with pytest.raises(ValueError, match="float32 .* and int32"):
         tf.cond(p, lambda: t, lambda: 1)
-    with pytest.raises(
-        (TypeError, ValueError), match=r"true_fn returns is \[\., \.\], what false_fn returns is \."
-    ):
+    with pytest.raises((TypeError, ValueError), match=r"true_fn returns is \[\., \.\], what false_fn returns is \."):
         tf.cond(p, lambda: [t, t], lambda: t)
     with pytest.raises(TypeError, match="must be a bool, not float32"):
         tf.cond(t, lambda: t, lambda: t)
@@ -333,13 +331,9 @@ def test_refusals_name_what_is_wrong() -> None:
         tf.while_loop(lambda: True, lambda: (), [])
     with pytest.raises(ValueError, match="as many values as there are loop variables: 2, not 1"):
         tf.while_loop(lambda i, x: i < 1, lambda i, x: i + 1, [0, t])
-    with pytest.raises(
-        TypeError, match=r"Loop variable 0 .* has type int32, but body returns .* of type float32"
-    ):
+    with pytest.raises(TypeError, match=r"Loop variable 0 .* has type int32, but body returns .* of type float32"):
         tf.while_loop(lambda i: i < 1, lambda i: t, [0])
-    with pytest.raises(
-        ValueError, match=r"enters the loop with shape \(1,\), but has shape \(2,\) after one"
-    ):
+    with pytest.raises(ValueError, match=r"enters the loop with shape \(1,\), but has shape \(2,\) after one"):
         tf.while_loop(lambda x: p, lambda x: tf.concat([x, x], 0), [tf.zeros([1])])
     with pytest.raises(TypeError, match="positive integer"):
         tf.while_loop(lambda i: i < 1, lambda i: i, [0], parallel_iterations=0)

@@ -5,8 +5,7 @@ import pickle
 import timeit
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from dovetail.graph.device import (
     DeviceName,

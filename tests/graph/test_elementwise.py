@@ -11,10 +11,7 @@ from dovetail.graph.build import constant, convert, placeholder
 from dovetail.graph.graph import Graph
 from dovetail.graph.indexed_slices import IndexedSlices
 from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops import arithmetic as a
-from dovetail.graph.ops import clip, logic, reduce, scan, statistics
-from dovetail.graph.ops import compare as k
-from dovetail.graph.ops import math as m
+from dovetail.graph.ops import arithmetic as a, clip, compare as k, logic, math as m, reduce, scan, statistics
 from dovetail.graph.ops.cast import cast, saturate_cast, to_double, to_float, to_int32, to_int64
 
 
@@ -221,9 +218,7 @@ def test_named_casts():
     assert value(to_int32(x)) == 1
 
 
-@pytest.mark.parametrize(
-    "target", ["int8", "uint8", "int16", "int32", "int64", "uint32", "uint64", "float16"]
-)
+@pytest.mark.parametrize("target", ["int8", "uint8", "int16", "int32", "int64", "uint32", "uint64", "float16"])
 @pytest.mark.parametrize("source", ["float32", "float64", "int64", "bfloat16"])
 def test_saturating_casts_stay_within_limits(source, target):
     x = constant(np.array([-1e30, -3, 0, 3, 1e30]).clip(-(2.0**62), 2.0**62), source)

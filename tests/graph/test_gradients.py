@@ -6,8 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from dovetail.graph.build import constant, convert, placeholder
 from dovetail.graph.gradients import gradients
@@ -15,8 +14,7 @@ from dovetail.graph.graph import Graph
 from dovetail.graph.indexed_slices import IndexedSlices
 from dovetail.graph.interpret import Interpreter
 from dovetail.graph.node import Tensor
-from dovetail.graph.ops import arithmetic as a
-from dovetail.graph.ops import math as m
+from dovetail.graph.ops import arithmetic as a, math as m
 from dovetail.graph.ops.array import gather, identity, stop_gradient
 from dovetail.graph.ops.cast import cast
 from dovetail.graph.ops.reduce import reduce_mean, reduce_prod, reduce_sum

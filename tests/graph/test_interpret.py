@@ -66,9 +66,7 @@ def test_a_missing_feed(graph):
     p = placeholder("float32", [2], name="p")
     with pytest.raises(InvalidArgumentError) as caught:
         Interpreter(graph).run(p * 2.0)
-    assert "You must feed a value for placeholder tensor 'p' with dtype float32 and shape (2,)" in str(
-        caught.value
-    )
+    assert "You must feed a value for placeholder tensor 'p' with dtype float32 and shape (2,)" in str(caught.value)
     assert "test_interpret.py" in str(caught.value)
     assert caught.value.node_def is p.op
 

@@ -74,7 +74,9 @@ def test_every_op_has_a_row() -> None:
     # Asked in a fresh interpreter: other tests define ops of their own in this one.
     ask = "from dovetail.graph.ops import all; from dovetail.graph.opdef import registered; print(*registered())"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    ops = subprocess.run([sys.executable, "-c", ask], env=environment, capture_output=True, text=True, check=True).stdout.split()
+    ops = subprocess.run(
+        [sys.executable, "-c", ask], env=environment, capture_output=True, text=True, check=True
+    ).stdout.split()
     covered = {c.op for c in CASES} | {op for s in SCRIPTS for op in s.ops}
     missing = sorted(set(ops) - covered - set(EXEMPT))
     assert len(ops) > 200
@@ -91,10 +93,6 @@ def test_exemptions_are_needed() -> None:
 def test_every_differentiable_op_has_a_gradient_row() -> None:
     """A rule that no row differentiates is a rule that nobody has checked."""
     checked = {c.op for c in CASES if c.grad} | {op for s in SCRIPTS for op in s.ops} | set(EXEMPT)
-    rules = {
-        name
-        for name, op in registered().items()
-        if op.gradient is not None and Trait.STATEFUL not in op.traits
-    }
+    rules = {name for name, op in registered().items() if op.gradient is not None and Trait.STATEFUL not in op.traits}
     missing = sorted(rules - checked)
     assert not missing, f"ops with a gradient rule that no row checks: {', '.join(missing)}"

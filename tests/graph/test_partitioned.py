@@ -169,9 +169,7 @@ def test_parts_are_variables_of_their_own(graph, use_resource):
 
 
 def test_another_axis(graph):
-    v = get_variable(
-        "v", [2, 5], partitioner=fixed_size_partitioner(2, axis=1), initializer=ones_initializer()
-    )
+    v = get_variable("v", [2, 5], partitioner=fixed_size_partitioner(2, axis=1), initializer=ones_initializer())
     assert [p.save_slice_info.spec for p in v] == ["2 5 0,2:0,3", "2 5 0,2:3,2"]
     assert run(v).shape == (2, 5)
 
@@ -446,12 +444,8 @@ def test_assign(graph, use_resource):
     np.testing.assert_array_equal(run(v.assign(new), v), new)
     np.testing.assert_array_equal(run(v.assign_add(new), v), VALUE + new)
     np.testing.assert_array_equal(run(v.assign_sub(constant(new)), v), VALUE - new)
-    np.testing.assert_array_equal(
-        run(v.assign([np.zeros((3, 2)), np.ones((2, 2))]), v), [[0, 0]] * 3 + [[1, 1]] * 2
-    )
-    other = get_variable(
-        "w", initializer=new, partitioner=fixed_size_partitioner(2), use_resource=use_resource
-    )
+    np.testing.assert_array_equal(run(v.assign([np.zeros((3, 2)), np.ones((2, 2))]), v), [[0, 0]] * 3 + [[1, 1]] * 2)
+    other = get_variable("w", initializer=new, partitioner=fixed_size_partitioner(2), use_resource=use_resource)
     np.testing.assert_array_equal(run(v.assign(other), v), new)
     nodes = v.assign(new, read_value=False)
     assert all(n in graph.nodes for n in nodes)

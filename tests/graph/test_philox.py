@@ -47,9 +47,7 @@ def test_a_shorter_draw_is_a_prefix_of_a_longer_one():
 
 
 def test_keys_and_draws_give_other_numbers():
-    seen = {
-        Stream(key, draw).words(4).tobytes() for key in [(1, 2), (2, 1), (1, 3)] for draw in (0, 1, 1 << 32)
-    }
+    seen = {Stream(key, draw).words(4).tobytes() for key in [(1, 2), (2, 1), (1, 3)] for draw in (0, 1, 1 << 32)}
     assert len(seen) == 9
 
 

@@ -3,8 +3,7 @@
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dovetail.graph import dtypes, serialize
 from dovetail.graph.build import constant, placeholder
@@ -136,9 +135,7 @@ def test_large_constants_travel_in_pieces(monkeypatch, tmp_path, size):
         np.testing.assert_array_equal(m.attrs["value"], n.attrs["value"])
 
 
-@pytest.mark.parametrize(
-    "dtype", [t for t in dtypes.ALL if t not in (dtypes.resource, dtypes.variant, dtypes.string)]
-)
+@pytest.mark.parametrize("dtype", [t for t in dtypes.ALL if t not in (dtypes.resource, dtypes.variant, dtypes.string)])
 def test_constants_of_every_type(dtype):
     graph, copy = Graph(), Graph()
     values = [np.array([[0, 1]], dtype.np), np.array(1, dtype.np), np.zeros((0, 3), dtype.np)]
@@ -240,9 +237,7 @@ def test_the_streams_of_these_tests_are_good():
     graph = Graph()
     extend_from_bytes(
         graph,
-        stream(
-            *TEXTS, source(), node("i", IDENTITY, inputs=(0, 0), shapes=((2,),)), node("n", controls=(0,))
-        ),
+        stream(*TEXTS, source(), node("i", IDENTITY, inputs=(0, 0), shapes=((2,),)), node("n", controls=(0,))),
     )
     assert format_graph(graph).splitlines()[-2:] == ["i = Identity(p) : float32 (2,)", "n = NoOp(^p)"]
 
@@ -314,9 +309,7 @@ CONST = ("s", "Const")
         ),
         (stream(CONST, *TEXTS, node("n", 0, attrs=array("float32", (-1,), b""), shapes=((2,),))), "shape"),
         (
-            stream(
-                CONST, *TEXTS, node("n", 0, attrs=array("float32", (1 << 40, 1 << 40), b""), shapes=(None,))
-            ),
+            stream(CONST, *TEXTS, node("n", 0, attrs=array("float32", (1 << 40, 1 << 40), b""), shapes=(None,))),
             "bytes",
         ),
         (stream(CONST, *TEXTS, node("n", 0, attrs=array("bool", (1,), b"\x07"), shapes=((1,),))), "bool"),
@@ -328,9 +321,7 @@ CONST = ("s", "Const")
         (stream(CONST, *TEXTS, node("n", 0, attrs=array("string", (1,), [3]), shapes=((1,),))), "text"),
         (stream(("c", "text")), "not bytes"),
         (
-            stream(
-                CONST, node("n", 0, attrs={"value": msgpack.ExtType(3, msgpack.packb(("int8", (1,), 1)))})
-            ),
+            stream(CONST, node("n", 0, attrs={"value": msgpack.ExtType(3, msgpack.packb(("int8", (1,), 1)))})),
             "pieces of a constant are missing",
         ),
     ],

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from dovetail.graph.build import constant, placeholder
 from dovetail.graph.gradients import gradients
@@ -43,8 +42,7 @@ def _with_tensors(key: tuple[Any, ...]) -> tuple[Any, ...]:
         return constant(v) if isinstance(v, int) else v
 
     return tuple(
-        slice(tensor(k.start), tensor(k.stop), tensor(k.step)) if isinstance(k, slice) else tensor(k)
-        for k in key
+        slice(tensor(k.start), tensor(k.stop), tensor(k.step)) if isinstance(k, slice) else tensor(k) for k in key
     )
 
 

@@ -10,8 +10,11 @@ from dovetail.graph.build import constant, placeholder
 from dovetail.graph.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from dovetail.graph.graph import Graph
 from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
-from dovetail.graph.ops import scatter_state, state
+from dovetail.graph.ops import (
+    all as _all_ops,  # noqa: F401  registers every op
+    scatter_state,
+    state,
+)
 from dovetail.graph.state import Resources, VariableState, update_together
 from dovetail.graph.variables import Variable, variables_initializer
 
@@ -99,9 +102,7 @@ def test_without_validation_a_variable_takes_any_shape(graph):
     np.testing.assert_array_equal(
         run.run(state.assign(v, np.ones((3, 1), "f4"), validate_shape=False)), np.ones((3, 1))
     )
-    with pytest.raises(
-        InvalidArgumentError, match=r"\(3, 1\)"
-    ):  # with validation, the shape that is there counts
+    with pytest.raises(InvalidArgumentError, match=r"\(3, 1\)"):  # with validation, the shape that is there counts
         run.run(state.assign(v, [1.0, 2.0]))
 
 
@@ -254,9 +255,7 @@ def test_gathering_from_a_resource_variable(graph):
         run.run(v.sparse_read([3]))
 
 
-@pytest.mark.parametrize(
-    "dtype", [dtypes.float16, dtypes.bfloat16, dtypes.float64, dtypes.int8, dtypes.uint32]
-)
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16, dtypes.float64, dtypes.int8, dtypes.uint32])
 def test_scatter_add_keeps_the_element_type(graph, dtype):
     v = Variable(np.array([1, 2], dtype.np))
     result = started(graph, v).run(scatter_state.scatter_add(v, [1, 1], np.array([3, 4], dtype.np)))

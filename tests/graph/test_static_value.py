@@ -18,13 +18,13 @@ from dovetail.graph.ops.array import (
     identity,
     ones_like,
     placeholder_with_default,
+    range as range_,
     rank,
     reshape,
     shape,
     size,
     stack,
 )
-from dovetail.graph.ops.array import range as range_
 from dovetail.graph.ops.cast import cast
 from dovetail.graph.ops.compare import where_v2
 from dovetail.graph.ops.random import random_uniform

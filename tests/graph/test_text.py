@@ -26,8 +26,7 @@ def test_one_line_per_node():
         "x = Placeholder() {dtype=float32, shape=(None, 2)} : float32 (?, 2)",
         f"v/initial_value = Const() {{value=float32[2] [1.0, 2.0]}} : float32 (2,) {ps}",
         f"v = VariableV2() {{dtype=float32, shape=(2,), shared_name=''}} : float32_ref (2,) {ps}",
-        "v/Assign = Assign(v, v/initial_value) {validate_shape=True} : float32_ref (2,) "
-        "@/job:ps loc:v container:c",
+        "v/Assign = Assign(v, v/initial_value) {validate_shape=True} : float32_ref (2,) @/job:ps loc:v container:c",
         "v/read = Identity(v) : float32 (2,) @/job:ps loc:v container:c",
         "add = AddV2(x, v/read, ^v/Assign) : float32 (?, 2)",
         "mul/y = Const(^v/Assign) {value=float32[1, 2] [[0.0, 1.0]]} : float32 (1, 2)",

@@ -108,9 +108,7 @@ def test_making_a_variable_twice_is_an_error_that_shows_the_first(graph):
 def test_finding_what_does_not_exist_is_an_error(graph):
     with (
         variable_scope("a", reuse=True),
-        pytest.raises(
-            ValueError, match=r"Variable a/w does not exist, or was not created with tf.get_variable\(\)"
-        ),
+        pytest.raises(ValueError, match=r"Variable a/w does not exist, or was not created with tf.get_variable\(\)"),
     ):
         get_variable("w", [1])
     assert len(graph) == 0

@@ -40,9 +40,7 @@ def deep(layers: int = 120, tasks: int = 4) -> Plan:
                 h = dt.nn.relu(dt.matmul(h, w) + b)
         loss = dt.reduce_mean(dt.square(h), name="loss")
         train = dt.train.GradientDescentOptimizer(0.1).minimize(loss, colocate_gradients_with_ops=True)
-    return dt.place(
-        graph, {"worker": tasks}, fetches=loss, targets=train, devices={"worker": ["cpu:0", "gpu:0"]}
-    )
+    return dt.place(graph, {"worker": tasks}, fetches=loss, targets=train, devices={"worker": ["cpu:0", "gpu:0"]})
 
 
 def large(nodes: int = 100_000, tasks: int = 4, gpus: int = 2) -> Plan:

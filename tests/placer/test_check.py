@@ -12,8 +12,7 @@ from dovetail.placer.diff import Changed, Moved
 from dovetail.placer.plan import place
 
 PS0, PS1, W0, W1 = (
-    f"/job:{j}/replica:0/task:{t}/device:CPU:0"
-    for j, t in (("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1))
+    f"/job:{j}/replica:0/task:{t}/device:CPU:0" for j, t in (("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1))
 )
 CLUSTER = {"ps": 2, "worker": 2}
 
@@ -80,9 +79,7 @@ def test_uneven_work():
             with dt.device(f"/job:worker/task:{i}"):
                 dt.matmul(dt.ones((n, n)), dt.ones((n, n)))
     (found,) = place(g, {"worker": 3}).check()
-    assert (
-        found.kind == "uneven-work" and found.devices == (W0,) and "3.0 times the mean of the 3" in found.text
-    )
+    assert found.kind == "uneven-work" and found.devices == (W0,) and "3.0 times the mean of the 3" in found.text
 
 
 def test_a_constant_that_is_sent_in_each_step():
@@ -100,9 +97,7 @@ def test_state_that_does_not_fit():
         dt.Variable(np.zeros(100, "float32"), name="v")
     plan = place(g, {"worker": 1}, devices={"worker": [{"name": "cpu:0", "memory": 100}]})
     (found,) = plan.check()
-    assert (
-        found.kind == "memory" and found.bytes == 300 and "holds 400 B of state, but has 100 B" in found.text
-    )
+    assert found.kind == "memory" and found.bytes == 300 and "holds 400 B of state, but has 100 B" in found.text
 
 
 def test_the_dearest_comes_first():
@@ -129,9 +124,7 @@ def test_what_moved_and_what_it_costs():
     assert "/job:ps/task:1/CPU:0 -> /job:ps/task:0/CPU:0" in text and "-312.5 KiB" in text
     assert max(map(len, text.splitlines())) <= 100
     back = b.diff(a)
-    assert {(m.node, m.after, m.before) for m in diff.moved} == {
-        (m.node, m.before, m.after) for m in back.moved
-    }
+    assert {(m.node, m.after, m.before) for m in diff.moved} == {(m.node, m.before, m.after) for m in back.moved}
 
 
 def test_what_only_one_has():

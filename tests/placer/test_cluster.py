@@ -214,9 +214,7 @@ def cluster():
 
 def test_the_master_comes_first(cluster):
     assert cluster.tasks == (WORKER, PS0, PS1)
-    assert [str(n) for n in cluster.names] == [
-        f"{task}/device:CPU:{i}" for task in (WORKER, PS0, PS1) for i in (0, 1)
-    ]
+    assert [str(n) for n in cluster.names] == [f"{task}/device:CPU:{i}" for task in (WORKER, PS0, PS1) for i in (0, 1)]
 
 
 def test_devices_are_found_by_name_task_and_pattern(cluster):

@@ -25,9 +25,7 @@ define(
 )
 
 CLUSTER = make_cluster({"ps": 2, "worker": 2}, {"worker": ["cpu:0", "gpu:0", "gpu:1"]}, "/job:worker/task:0")
-WAY = re.compile(
-    r"^  '(?P<node>[^']*)' asks for '(?P<spec>[^']*)' instead: then .* can be on (?P<device>\S+)$", re.M
-)
+WAY = re.compile(r"^  '(?P<node>[^']*)' asks for '(?P<spec>[^']*)' instead: then .* can be on (?P<device>\S+)$", re.M)
 
 
 @given(st.lists(st.integers(0, 63), max_size=7))
@@ -93,9 +91,7 @@ def build(program):
             with g.device(request or None):
                 peer = nodes[other % len(nodes)] if nodes and colocated else None
                 if kind == "var":
-                    made = g.create(
-                        "VarHandleOp", [], {"dtype": dt.float32, "shape": (2,), "shared_name": ""}, f"n{i}"
-                    )
+                    made = g.create("VarHandleOp", [], {"dtype": dt.float32, "shape": (2,), "shared_name": ""}, f"n{i}")
                     variables.append(made)
                 elif kind == "change" and variables:
                     v = variables[other % len(variables)]
@@ -156,10 +152,7 @@ def test_who_has_its_request_from_another_is_not_blamed():
     told = str(e.value).split("These requests contradict each other:")[1]
     assert told.index("'a' (Neg) asks for") < told.index("'b' (Neg) asks for") < told.index("What would work")
     assert "<- asks for task 0" in told and "<- asks for task 1" in told
-    assert (
-        "  'a' asks for '/job:ps/task:1' instead: then all 3 can be on /job:ps/replica:0/task:1/device:CPU:0"
-        in told
-    )
+    assert "  'a' asks for '/job:ps/task:1' instead: then all 3 can be on /job:ps/replica:0/task:1/device:CPU:0" in told
     assert "  allow_soft_placement=True: the colocation is ignored" in told
 
 
@@ -180,7 +173,5 @@ def test_nothing_to_suggest_where_no_device_can_run_it():
         with dt.device("/gpu:0"):
             pass
     gpus = make_cluster({"a": 1}, {"a": ["gpu:0"]})
-    with pytest.raises(
-        InvalidArgumentError, match="No OpKernel was registered to support Op 'ConflictCpuOnly'"
-    ):
+    with pytest.raises(InvalidArgumentError, match="No OpKernel was registered to support Op 'ConflictCpuOnly'"):
         place(g, gpus)

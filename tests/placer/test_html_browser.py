@@ -118,10 +118,7 @@ def test_a_node_explains_itself_as_the_plan_does(driver, pages):
     for words in expected:
         assert " ".join(words.split()) in shown
     for rejected in decision.rejected:
-        assert (
-            rejected.reason in shown
-            and rejected.device.replace("/replica:0", "").replace("/device:", "/") in shown
-        )
+        assert rejected.reason in shown and rejected.device.replace("/replica:0", "").replace("/device:", "/") in shown
     assert box(driver, f"{name},").get_attribute("class").endswith("chosen")
 
 
@@ -254,14 +251,11 @@ def test_the_table_sorts_filters_and_explains(driver, pages):
     head("Name").find_element("css selector", "button").click()
     assert column(1) == sorted(column(1), reverse=True)
     head("Held").find_element("css selector", "button").click()
-    assert (
-        column(6)[:5] == ["306 KiB", "3.9 KiB", "400 B", "40 B", ""]
-        and column(1)[0] == "model/hidden/weights"
-    )
+    assert column(6)[:5] == ["306 KiB", "3.9 KiB", "400 B", "40 B", ""] and column(1)[0] == "model/hidden/weights"
     find(driver, "#search").send_keys("MATMUL_1")
-    assert all("MatMul_1" in name for name in column(1)) and find(
-        driver, "#view-table .count"
-    ).text.startswith(f"{len(column(1))} of ")
+    assert all("MatMul_1" in name for name in column(1)) and find(driver, "#view-table .count").text.startswith(
+        f"{len(column(1))} of "
+    )
     find_all(driver, ".rows .row")[1].click()
     assert find(driver, "#detail h2").text == column(1)[1]
     find(driver, "#detail .action").click()

@@ -241,9 +241,7 @@ def test_joining_the_partitions_gives_the_graph_back(example):
 
     # Every node is in one partition, that of its device, in the global order.
     position = {n: i for i, n in enumerate(nodes)}
-    assert sorted(n.index for p in found.partitions.values() for n in p.nodes) == sorted(
-        n.index for n in nodes
-    )
+    assert sorted(n.index for p in found.partitions.values() for n in p.nodes) == sorted(n.index for n in nodes)
     for device, p in found.partitions.items():
         assert all(n.device == device for n in p.nodes)
         assert [position[n] for n in p.nodes] == sorted(position[n] for n in p.nodes)
@@ -259,9 +257,7 @@ def test_joining_the_partitions_gives_the_graph_back(example):
     refs = {t.name for n in nodes for t in n.outputs if t.dtype.is_ref}
     shared = [(c.name, c.destination) for c in found.channels if c.name not in refs]
     assert len(shared) == len(set(shared))
-    network = [
-        (c.name, task_of(c.destination)) for c in found.channels if c.crosses_tasks and c.name not in refs
-    ]
+    network = [(c.name, task_of(c.destination)) for c in found.channels if c.crosses_tasks and c.name not in refs]
     assert len(network) == len(set(network))
 
     # What a step takes is there: made before, received before, or fed; and nothing is received in vain.
@@ -271,9 +267,7 @@ def test_joining_the_partitions_gives_the_graph_back(example):
             if isinstance(what, Node):
                 takes = [t.name for t in what.inputs]
                 takes += [
-                    f"^{c.name}"
-                    for c in what.control_inputs
-                    if c.type != "Placeholder" or f"{c.name}:0" not in fed
+                    f"^{c.name}" for c in what.control_inputs if c.type != "Placeholder" or f"{c.name}:0" not in fed
                 ]
                 assert set(takes) <= here
                 used |= set(takes)

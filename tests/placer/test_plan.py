@@ -203,9 +203,7 @@ def test_families_and_leftovers_fold():
 
 @given(
     st.lists(
-        st.tuples(
-            st.from_regex(r"[ab](_?[0-9])?(/[ab](_?[0-9])?){0,4}", fullmatch=True), st.sampled_from("de")
-        ),
+        st.tuples(st.from_regex(r"[ab](_?[0-9])?(/[ab](_?[0-9])?){0,4}", fullmatch=True), st.sampled_from("de")),
         unique_by=lambda pair: pair[0],
     ),
     st.integers(1, 30),

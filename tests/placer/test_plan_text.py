@@ -61,9 +61,7 @@ def test_a_plan_survives_saving_and_loading(example, soft):
 @given(placed_graphs(flow=True))
 def test_the_same_program_gives_the_same_text(example):
     g, fetches, targets, feeds = example
-    texts = [
-        list(plan_lines(place(g, CLUSTER, fetches=fetches, targets=targets, feeds=feeds))) for _ in range(2)
-    ]
+    texts = [list(plan_lines(place(g, CLUSTER, fetches=fetches, targets=targets, feeds=feeds))) for _ in range(2)]
     assert texts[0] == texts[1]
     # What was loaded is placed as the original was: nothing that placing needs is lost.
     loaded = parts_of(texts[0]).graph

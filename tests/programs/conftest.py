@@ -115,9 +115,7 @@ def addresses() -> Iterator[Callable[[int], list[str]]]:
             ports = []
             for _ in range(count):
                 s = held.enter_context(socket.socket())
-                s.setsockopt(
-                    socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-                )  # a server may bind it while it does not listen
+                s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a server may bind it while it does not listen
                 s.bind(("127.0.0.1", 0))
                 ports.append(s.getsockname()[1])
             return [f"localhost:{port}" for port in ports]

@@ -16,9 +16,7 @@ SCRIPT = Path(__file__).parent / "scripts" / "between_graph.py"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variables", ["reference", "resource"])
-def test_workers_train_the_same_variables_each_at_its_own_pace(
-    variables: str, digits: Any, tmp_path: Path
-) -> None:
+def test_workers_train_the_same_variables_each_at_its_own_pace(variables: str, digits: Any, tmp_path: Path) -> None:
     data = tmp_path / "digits.npz"
     np.savez(data, x=digits.train_x, y=digits.train_y)
     command = [sys.executable, str(SCRIPT), str(data), str(tmp_path), str(STEPS), variables]
@@ -53,17 +51,13 @@ def what_is_left(cluster: tf.LocalCluster, digits: Any, resource: bool) -> dict[
     """Evaluate the model after the workers have gone: a third client, which finds the variables by name."""
     shapes = {"w1": (64, 32), "b1": (32,), "w2": (32, 10), "b2": (10,), "stamp": ()}
     found = {}
-    with tf.device(
-        tf.train.replica_device_setter(cluster=cluster.cluster_spec, worker_device="/job:ps/task:1")
-    ):
+    with tf.device(tf.train.replica_device_setter(cluster=cluster.cluster_spec, worker_device="/job:ps/task:1")):
         for name, shape in shapes.items():
             found[name] = tf.Variable(np.zeros(shape, np.float32), name=name, use_resource=resource)
         step = tf.Variable(0, dtype=tf.int64, name="global_step", use_resource=resource)
         hidden = tf.nn.relu(tf.matmul(tf.constant(digits.test_x), found["w1"]) + found["b1"])
         logits = tf.matmul(hidden, found["w2"]) + found["b2"]
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-            labels=tf.constant(digits.test_y), logits=logits
-        )
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=tf.constant(digits.test_y), logits=logits)
         right = tf.equal(tf.argmax(logits, 1), tf.constant(digits.test_y))
         wanted = {
             "loss": tf.reduce_mean(losses),

@@ -111,9 +111,7 @@ def test_any_list_of_variables_may_be_the_shards(cluster: tf.LocalCluster, strat
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_only_rows_travel(name: str, resource: bool) -> None:
     with tf.device(tf.train.replica_device_setter(ps_tasks=2)):
-        table = tf.get_variable(
-            "table", [ROWS, WIDTH], partitioner=fixed_size_partitioner(3), use_resource=resource
-        )
+        table = tf.get_variable("table", [ROWS, WIDTH], partitioner=fixed_size_partitioner(3), use_resource=resource)
         assert isinstance(table, PartitionedVariable)
         _, _, loss, step = model(lambda ids: embedding_lookup(table, ids, "div"), OPTIMIZERS[name]())
     plan = tf.place(None, CLUSTER, fetches=[loss], targets=[step])

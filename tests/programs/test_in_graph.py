@@ -39,18 +39,13 @@ def build(synchronous: bool) -> dict[str, Any]:
             x = tf.placeholder(tf.float32, [None, 64], name="x")
             y = tf.placeholder(tf.int64, [None], name="y")
             logits = tf.matmul(x, weights) + biases
-            loss = tf.reduce_mean(
-                tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits), name="loss"
-            )
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits), name="loss")
             inputs.append((x, y))
             losses.append(loss)
             gradients.append(optimizer.compute_gradients(loss, [weights, biases]))
     with tf.device("/job:ps/task:0"):
         if synchronous:
-            means = [
-                (tf.add_n([g for g, _ in pair]) / WORKERS, pair[0][1])
-                for pair in zip(*gradients, strict=True)
-            ]
+            means = [(tf.add_n([g for g, _ in pair]) / WORKERS, pair[0][1]) for pair in zip(*gradients, strict=True)]
             train = [optimizer.apply_gradients(means, global_step=steps)]
         else:
             train = [optimizer.apply_gradients(pairs, global_step=steps) for pairs in gradients]
@@ -71,9 +66,7 @@ def test_parameters_once_and_computation_once_per_worker() -> None:
     for i in range(WORKERS):
         own = {n.name for n in plan.partitions[worker(i)].nodes}
         assert f"copy_{i}/MatMul" in own
-        assert not any(
-            name.startswith(f"copy_{other}/") for name in own for other in range(WORKERS) if other != i
-        )
+        assert not any(name.startswith(f"copy_{other}/") for name in own for other in range(WORKERS) if other != i)
         arrives = [c.name for c in plan.channels if c.destination == worker(i) and not c.control]
         assert arrives == ["weights/read:0", "biases/read:0"]  # the one set of parameters, each once
         leaves = [c for c in plan.channels if c.source == worker(i) and not c.control]
@@ -89,9 +82,7 @@ def test_averaged_gradients_are_the_gradient_of_all_data(
     x, y = digits.train_x[:300], digits.train_y[:300]
     parts = list(zip(np.split(x, WORKERS), np.split(y, WORKERS), strict=True))
     feed = {
-        t: v
-        for tensors, values in zip(m["inputs"], parts, strict=True)
-        for t, v in zip(tensors, values, strict=True)
+        t: v for tensors, values in zip(m["inputs"], parts, strict=True) for t, v in zip(tensors, values, strict=True)
     }
     with tf.Session(cluster.target("worker", 0)) as sess:
         sess.run(tf.global_variables_initializer())

@@ -39,9 +39,7 @@ def build() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def by_hand(
-    x: np.ndarray, labels: np.ndarray, w1: Any, b1: Any, w2: Any, b2: Any
-) -> tuple[float, list[np.ndarray]]:
+def by_hand(x: np.ndarray, labels: np.ndarray, w1: Any, b1: Any, w2: Any, b2: Any) -> tuple[float, list[np.ndarray]]:
     """The loss, and the parameters after one step of gradient descent, in float64."""
     before = x.astype(np.float64) @ w1 + b1
     hidden = np.maximum(before, 0)
@@ -65,15 +63,11 @@ def batch() -> tuple[np.ndarray, np.ndarray]:
 def test_parameters_and_layers_are_where_they_were_put(gpus: int) -> None:
     m = build()
     devices = {"worker": ("cpu:0", "gpu:0") if gpus else ("cpu:0",)}
-    plan = tf.place(
-        None, {"ps": 2, "worker": 8}, targets=m["train_op"], devices=devices, master="/job:worker/task:7"
-    )
+    plan = tf.place(None, {"ps": 2, "worker": 8}, targets=m["train_op"], devices=devices, master="/job:worker/task:7")
     here = WORKER + ("GPU:0" if gpus else "CPU:0")
 
     assert [plan.placement[v.op.name] for v in m["variables"]] == [PS[0], PS[0], PS[1], PS[1]]
-    computed = [
-        n for n in plan.graph.nodes if n.type in ("MatMul", "Relu", "SparseSoftmaxCrossEntropyWithLogits")
-    ]
+    computed = [n for n in plan.graph.nodes if n.type in ("MatMul", "Relu", "SparseSoftmaxCrossEntropyWithLogits")]
     assert len(computed) >= 2 + 1 + 1 + 3  # forward, and the three products of the backward pass
     assert {plan.placement[n.name] for n in computed} == {here}
     assert plan.placement[m["train_op"].name] == here
@@ -118,9 +112,7 @@ def test_one_step_over_three_processes_is_the_step_by_hand(
         for v, device in zip(m["variables"], [PS[0], PS[0], PS[1], PS[1]], strict=True):
             assert where_it_runs(sess, v) == device  # there is no value yet
         sess.run(tf.global_variables_initializer())
-        assert (
-            where_it_runs(sess, m["loss"], {m["x"]: batch[0], m["labels"]: batch[1][:3]}) == WORKER + "CPU:0"
-        )
+        assert where_it_runs(sess, m["loss"], {m["x"]: batch[0], m["labels"]: batch[1][:3]}) == WORKER + "CPU:0"
 
         expected_loss, expected = by_hand(*batch, *[v.astype(np.float64) for v in sess.run(m["variables"])])
         loss, _ = sess.run([m["loss"], m["train_op"]], feed)

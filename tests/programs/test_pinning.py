@@ -30,12 +30,8 @@ def pinned() -> list[tf.Tensor]:
     return [a, b, c]
 
 
-@pytest.mark.parametrize(
-    ("gpus", "default"), [(("cpu:0", "gpu:0", "gpu:1"), "GPU:0"), (("cpu:0", "cpu:1"), "CPU:0")]
-)
-def test_an_unpinned_node_is_on_the_default_device_of_the_sessions_server(
-    gpus: tuple[str, ...], default: str
-) -> None:
+@pytest.mark.parametrize(("gpus", "default"), [(("cpu:0", "gpu:0", "gpu:1"), "GPU:0"), (("cpu:0", "cpu:1"), "CPU:0")])
+def test_an_unpinned_node_is_on_the_default_device_of_the_sessions_server(gpus: tuple[str, ...], default: str) -> None:
     if default == "GPU:0":
         pinned()
     else:
@@ -129,9 +125,7 @@ def test_emulated_gpus_say_so(cluster: tf.LocalCluster) -> None:
     }  # fmt: skip
 
 
-def test_a_single_process_can_emulate_gpus_too(
-    monkeypatch: pytest.MonkeyPatch, where_it_runs: Callable
-) -> None:
+def test_a_single_process_can_emulate_gpus_too(monkeypatch: pytest.MonkeyPatch, where_it_runs: Callable) -> None:
     monkeypatch.setenv("DOVETAIL_EMULATE_GPUS", "2")
     x = tf.placeholder(tf.float32)
     on_default = x + [1.0, 2.0]

@@ -51,10 +51,7 @@ def test_a_client_runs_ops_on_both_servers(two_servers: list[str], where_it_runs
             assert sess.run(back, {x: 1.0}).tolist() == [10.0, 21.0]
             wrong = {x: [1.0, 2.0, 3.0]}
             assert where_it_runs(sess, on_first, wrong) == "/job:local/replica:0/task:0/device:CPU:0"
-            assert (
-                where_it_runs(sess, on_second, {on_first: wrong[x]})
-                == "/job:local/replica:0/task:1/device:CPU:0"
-            )
+            assert where_it_runs(sess, on_second, {on_first: wrong[x]}) == "/job:local/replica:0/task:1/device:CPU:0"
             assert where_it_runs(sess, unpinned, wrong) == f"/job:local/replica:0/task:{i}/device:CPU:0"
 
 

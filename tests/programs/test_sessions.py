@@ -56,9 +56,7 @@ def test_one_client_has_sessions_on_several_servers_in_threads(
     with tf.device("/job:ps"):
         total = tf.Variable(0.0, name="total")
     x = tf.placeholder(tf.float32, name="x")
-    add = tf.assign_add(
-        total, tf.reduce_sum(x * [1.0, 2.0])
-    )  # the product is made by the session's own server
+    add = tf.assign_add(total, tf.reduce_sum(x * [1.0, 2.0]))  # the product is made by the session's own server
     init = tf.global_variables_initializer()
     graph = tf.get_default_graph()
 
@@ -71,9 +69,7 @@ def test_one_client_has_sessions_on_several_servers_in_threads(
 
         return loop
 
-    homes = {
-        cluster.target(job, i): f"/job:{job}/replica:0/task:{i}/device:CPU:0" for job, i in cluster.tasks
-    }
+    homes = {cluster.target(job, i): f"/job:{job}/replica:0/task:{i}/device:CPU:0" for job, i in cluster.tasks}
     with tf.Session(cluster.target("ps"), graph=graph) as sess:
         sess.run(init)
         together([client(target, home) for target, home in homes.items()])
@@ -98,9 +94,7 @@ def test_threads_share_one_session(cluster: tf.LocalCluster) -> None:
             return loop
 
         together([asks(t) for t in range(4)])
-        assert answers == {
-            t: [2 * (t * 1000 + i) for i in range(50)] for t in range(4)
-        }  # nobody got another's answer
+        assert answers == {t: [2 * (t * 1000 + i) for i in range(50)] for t in range(4)}  # nobody got another's answer
         assert sess.run(count) == 200
 
 

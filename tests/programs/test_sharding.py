@@ -43,9 +43,7 @@ def test_five_variables_take_turns(setter: Callable[[], Any], resource: bool) ->
     assert [plan.placement[v.op.name] for v in variables] == [ps(0), ps(1), ps(0), ps(1), ps(0)]
     # What belongs to a variable is with it: its read and its initialisation.
     assert all(plan.placement[v.initializer.name] == plan.placement[v.op.name] for v in variables)
-    assert all(
-        plan.placement[v.value().op.name] == plan.placement[v.op.name] for v in variables if not resource
-    )
+    assert all(plan.placement[v.value().op.name] == plan.placement[v.op.name] for v in variables if not resource)
 
 
 def test_the_variables_live_in_the_processes_of_the_parameter_servers(

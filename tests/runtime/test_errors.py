@@ -71,7 +71,10 @@ def test_a_cycle_is_shown_and_refused() -> None:
 
 def test_a_missing_feed_names_the_placeholder_and_its_line() -> None:
     x = tf.placeholder(tf.float32, [None, 2], name="x")
-    with tf.Session() as session, pytest.raises(tf.errors.InvalidArgumentError, match=r"feed a value for placeholder.*'x'.*\(\?, 2\)") as e:
+    with (
+        tf.Session() as session,
+        pytest.raises(tf.errors.InvalidArgumentError, match=r"feed a value for placeholder.*'x'.*\(\?, 2\)") as e,
+    ):
         session.run(x * 2.0)
     assert Path(__file__).name in str(e.value)
 
@@ -104,7 +107,13 @@ def test_a_tensor_cannot_be_fed() -> None:
 
 @pytest.mark.parametrize(
     ("fetch", "error", "says"),
-    [(None, TypeError, "None"), (3.5, TypeError, "float"), ("nosuch:0", ValueError, "nosuch"), ("nosuch", ValueError, "nosuch"), ([1], TypeError, "int")],
+    [
+        (None, TypeError, "None"),
+        (3.5, TypeError, "float"),
+        ("nosuch:0", ValueError, "nosuch"),
+        ("nosuch", ValueError, "nosuch"),
+        ([1], TypeError, "int"),
+    ],
 )
 def test_a_fetch_that_cannot_be_meant(fetch: Any, error: type[Exception], says: str) -> None:
     tf.constant(1.0)
@@ -167,7 +176,12 @@ def test_a_closed_session_says_so(remote: bool, cluster: tf.LocalCluster) -> Non
 
 def test_an_uninitialised_variable_is_named_with_the_remedy() -> None:
     v = tf.Variable(1.0, name="weights")
-    with tf.Session() as session, pytest.raises(tf.errors.FailedPreconditionError, match="uninitialized value weights.*global_variables_initializer"):
+    with (
+        tf.Session() as session,
+        pytest.raises(
+            tf.errors.FailedPreconditionError, match="uninitialized value weights.*global_variables_initializer"
+        ),
+    ):
         session.run(v + 1.0)
 
 
@@ -265,7 +279,12 @@ def test_a_missing_task_is_named_and_can_be_filtered_out() -> None:
         reserved.bind(("127.0.0.1", 0))
         missing = f"localhost:{reserved.getsockname()[1]}"
         with tf.train.Server({"worker": ["localhost:0"], "ps": [missing]}, "worker", 0) as server:
-            with Timed(), pytest.raises(tf.errors.UnavailableError, match=f"/job:ps/replica:0/task:0 at {missing}.*device_filters"):
+            with (
+                Timed(),
+                pytest.raises(
+                    tf.errors.UnavailableError, match=f"/job:ps/replica:0/task:0 at {missing}.*device_filters"
+                ),
+            ):
                 tf.Session(server.target, config=tf.ConfigProto(wait_for_cluster_s=0.5))
             config = tf.ConfigProto(device_filters=["/job:worker"])
             with Timed(), tf.Session(server.target, config=config) as session:
@@ -442,9 +461,13 @@ def running(pid: int) -> bool:
 @pytest.mark.parametrize("end", [lambda p: p.kill(), lambda p: p.send_signal(signal.SIGINT), lambda p: p.stdin.close()])
 def test_no_task_outlives_the_process_that_started_it(end: Callable[[Any], None]) -> None:
     parent = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        [sys.executable, "-c", textwrap.dedent(SCRIPT)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-    )  # fmt: skip
+    )
     with parent:
         assert parent.stdout is not None
         pids = [int(p) for p in parent.stdout.readline().split()]

@@ -93,7 +93,9 @@ def test_an_error_inside_a_kernel_names_its_node(backend: str) -> None:
     with dt.Graph().as_default(), dt.Session(config=dt.ConfigProto(kernel_backend=backend)) as session:
         x, y = dt.placeholder(dt.float32, [None, 4]), dt.placeholder(dt.float32, [None, 4])
         z = dt.tanh(dt.add(dt.exp(x), y, name="these_differ") * 2.0)
-        with pytest.raises(dt.errors.InvalidArgumentError, match="node 'these_differ' .AddV2., made at .*test_kernels.py") as e:
+        with pytest.raises(
+            dt.errors.InvalidArgumentError, match="node 'these_differ' .AddV2., made at .*test_kernels.py"
+        ) as e:
             session.run(z, {x: np.zeros((2, 4)), y: np.zeros((3, 4))})
         assert e.value.op.name == "these_differ"
 
@@ -124,7 +126,9 @@ def test_reads_and_writes_keep_their_order() -> None:
 def test_loops_and_branches_run_fused() -> None:
     with dt.Graph().as_default():
         x = dt.placeholder(dt.float32, [6])
-        n, out = dt.while_loop(lambda i, a: i < 5, lambda i, a: (i + 1, dt.tanh(a * 0.5) + a * a * 0.1), [dt.constant(0), x])
+        n, out = dt.while_loop(
+            lambda i, a: i < 5, lambda i, a: (i + 1, dt.tanh(a * 0.5) + a * a * 0.1), [dt.constant(0), x]
+        )
         chosen = dt.cond(dt.reduce_sum(x) > 0, lambda: dt.exp(out) * 2.0 + x, lambda: dt.sigmoid(out) - x)
         results = []
         for backend in ("numpy", "numba"):
@@ -141,7 +145,9 @@ def test_a_cluster_is_told_by_the_session() -> None:
         x = dt.placeholder(dt.float32, [None, 64])
         with dt.device("/job:worker/task:1"):
             y = chain(x)
-        with dt.Session(cluster.target("worker"), config=dt.ConfigProto(kernel_backend="numba", kernel_check=2)) as session:
+        with dt.Session(
+            cluster.target("worker"), config=dt.ConfigProto(kernel_backend="numba", kernel_check=2)
+        ) as session:
             session.warmup(y, {x: None})
             value = np.linspace(-2, 2, 640, dtype=np.float32).reshape(10, 64)
             np.testing.assert_allclose(session.run(y, {x: value}), np.tanh(value * 2) + 1, rtol=1e-6, atol=1e-6)

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import dovetail as tf
 from dovetail.graph.interpret import Interpreter
@@ -67,7 +66,9 @@ def programs(draw: st.DrawFn) -> Program:
             with somewhere():
                 variables.append(tf.Variable(np.full(shape, draw(small), FLOAT), name=f"v{i}"))
         for _ in range(draw(st.integers(1, 14))):
-            kind = draw(st.sampled_from(["add", "mul", "sub", "const", "random", "split", "sum", "shape", "update", "read"]))
+            kind = draw(
+                st.sampled_from(["add", "mul", "sub", "const", "random", "split", "sum", "shape", "update", "read"])
+            )
             a, b = (draw(st.sampled_from([*tensors, *variables])) for _ in range(2))
             before = draw(st.lists(st.sampled_from([t.op for t in [*tensors, *updates]]), max_size=2))
             with somewhere(), tf.control_dependencies(before):
@@ -83,7 +84,11 @@ def programs(draw: st.DrawFn) -> Program:
                     tensors.append(tf.cast(tf.size(a), tf.float32))
                 elif kind == "update" and variables:
                     v = draw(st.sampled_from(variables))
-                    updates.append((tf.assign if draw(st.booleans()) else tf.assign_add)(v, tf.reduce_sum(b) * 0.25 + tf.zeros(shape)))
+                    updates.append(
+                        (tf.assign if draw(st.booleans()) else tf.assign_add)(
+                            v, tf.reduce_sum(b) * 0.25 + tf.zeros(shape)
+                        )
+                    )
                 elif kind == "read" and variables:
                     tensors.append(draw(st.sampled_from(variables)).read_value())
                 else:

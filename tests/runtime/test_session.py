@@ -156,7 +156,9 @@ def test_seeded_random_numbers_do_not_depend_on_the_device(cluster: tf.LocalClus
 
     here = numbers("", "")
     assert here[0] != here[1] != here[2]
-    assert here == numbers(cluster.target("ps"), "/job:worker/task:1") == numbers(cluster.target("worker", 1), "/job:ps")
+    assert (
+        here == numbers(cluster.target("ps"), "/job:worker/task:1") == numbers(cluster.target("worker", 1), "/job:ps")
+    )
 
 
 def test_unseeded_random_numbers_differ_between_sessions() -> None:
@@ -247,7 +249,9 @@ def test_several_devices_in_one_process() -> None:
     with tf.device("/cpu:1"):
         c = a + b
     with tf.Session(config=tf.ConfigProto(device_count={"CPU": 3})) as session:
-        assert [str(d.name)[-6:] for d in session.list_devices()] == [":CPU:0", ":CPU:1", ":CPU:2"] or len(session.list_devices()) == 3
+        assert [str(d.name)[-6:] for d in session.list_devices()] == [":CPU:0", ":CPU:1", ":CPU:2"] or len(
+            session.list_devices()
+        ) == 3
         assert session.run([c, b]) == [[6], [4]]
 
 

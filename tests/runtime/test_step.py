@@ -14,7 +14,11 @@ from dovetail.codegen.program import Call, Program, Recv, Send
 from dovetail.graph.errors import CancelledError, InvalidArgumentError, OpError, UnknownError
 from dovetail.runtime.step import Execution, TaskStep
 
-A, B, FAR = "/job:a/replica:0/task:0/device:CPU:0", "/job:a/replica:0/task:0/device:CPU:1", "/job:b/replica:0/task:0/device:CPU:0"
+A, B, FAR = (
+    "/job:a/replica:0/task:0/device:CPU:0",
+    "/job:a/replica:0/task:0/device:CPU:1",
+    "/job:b/replica:0/task:0/device:CPU:0",
+)
 
 
 def call(kernel: Any, inputs: tuple[int, ...], outputs: tuple[int, ...], frees: tuple[int, ...] = ()) -> Call:
@@ -47,7 +51,13 @@ class Harness:
 
 def two_devices() -> tuple[Program, Program]:
     """A sends x to B, which sends 2x back; A gives 2x + 1."""
-    a = Program(A, (Send(0, 0, B, ()), Recv(1, 1, B), call(lambda y: y + 1, (1,), (2,), (1,))), (None, None, None), (("x:0", 0),), (("z:0", 2),))
+    a = Program(
+        A,
+        (Send(0, 0, B, ()), Recv(1, 1, B), call(lambda y: y + 1, (1,), (2,), (1,))),
+        (None, None, None),
+        (("x:0", 0),),
+        (("z:0", 2),),
+    )
     b = Program(B, (Recv(0, 0, A), call(lambda x: 2 * x, (0,), (1,)), Send(1, 1, A, (0, 1))), (None, None), (), ())
     return a, b
 
@@ -97,7 +107,11 @@ def test_a_tensor_for_another_task_is_pushed_at_once() -> None:
 
 @pytest.mark.parametrize(
     ("raised", "expected"),
-    [(ValueError("bad"), InvalidArgumentError), (IndexError("bad"), InvalidArgumentError), (RuntimeError("bad"), UnknownError)],
+    [
+        (ValueError("bad"), InvalidArgumentError),
+        (IndexError("bad"), InvalidArgumentError),
+        (RuntimeError("bad"), UnknownError),
+    ],
 )
 def test_a_failing_kernel_ends_the_step_with_node_line_and_device(raised: Exception, expected: type[OpError]) -> None:
     def fail() -> None:
@@ -115,7 +129,11 @@ def test_a_failing_kernel_ends_the_step_with_node_line_and_device(raised: Except
 
 def test_an_aborted_step_stops_between_instructions_and_finishes_once() -> None:
     ran: list[int] = []
-    steps = (call(lambda: ran.append(1), (), ()), call(lambda: h.step.abort("stop"), (), ()), call(lambda: ran.append(2), (), ()))
+    steps = (
+        call(lambda: ran.append(1), (), ()),
+        call(lambda: h.step.abort("stop"), (), ()),
+        call(lambda: ran.append(2), (), ()),
+    )
     h = Harness(Program(A, steps, (), (), ()))
     h.step.start()
     h.drain()
@@ -132,7 +150,11 @@ def test_what_a_step_waits_for_is_said() -> None:
 def test_freed_slots_let_go_of_their_tensors() -> None:
     seen: list[Any] = []
     execution: list[Execution] = []
-    steps = (call(lambda: np.ones(4), (), (0,)), call(lambda x: x.sum(), (0,), (1,), (0,)), call(lambda: seen.append(execution[0].slots[0]), (), ()))
+    steps = (
+        call(lambda: np.ones(4), (), (0,)),
+        call(lambda x: x.sum(), (0,), (1,), (0,)),
+        call(lambda: seen.append(execution[0].slots[0]), (), ()),
+    )
     h = Harness(Program(A, steps, (None, None), (), (("s:0", 1),)))
     h.step.start()
     execution.append(h.ready[0])

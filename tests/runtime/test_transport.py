@@ -85,7 +85,9 @@ def test_nothing_to_receive_is_none(client: Connection) -> None:
 def test_a_tensor_of_64_mib(client: Connection) -> None:
     sent = np.random.default_rng(0).integers(0, 2**63, 8 << 20)
     client.send(
-        Message("tensors", {"step": 1, "channels": ["big"], "without": []}, (sent, np.float32(3), np.array([b"s"], object)))
+        Message(
+            "tensors", {"step": 1, "channels": ["big"], "without": []}, (sent, np.float32(3), np.array([b"s"], object))
+        )
     )
     answer = client.recv(WAIT_S)
     assert answer is not None
@@ -110,7 +112,9 @@ def test_many_clients_at_once(echo: Endpoint) -> None:
     def work(n: int) -> None:
         with Connection(echo.address) as connection:
             for seq in range(50):
-                connection.send(Message("tensors", {"step": seq, "channels": [n], "without": []}, (np.full(100, n * seq),)))
+                connection.send(
+                    Message("tensors", {"step": seq, "channels": [n], "without": []}, (np.full(100, n * seq),))
+                )
                 answer = connection.recv(WAIT_S)
                 if answer is None or answer.fields["channels"] != [n] or (answer.tensors[0] != n * seq).any():
                     failures.append(f"client {n}, message {seq}: {answer}")
@@ -126,9 +130,7 @@ def test_many_clients_at_once(echo: Endpoint) -> None:
 
 def test_endpoints_talk_to_each_other(echo: Endpoint) -> None:
     arrived: list[tuple[bytes, int]] = []
-    with Endpoint(
-        "localhost:0", lambda peer, message: arrived.append((peer, message.fields["seq"]))
-    ) as other:
+    with Endpoint("localhost:0", lambda peer, message: arrived.append((peer, message.fields["seq"]))) as other:
         for seq in range(100):
             other.send(echo.address, ping(seq))
         until(lambda: len(arrived) == 100, "all answers are there")
@@ -219,9 +221,7 @@ def test_a_server_may_come_back(echo: Endpoint, client: Connection) -> None:
     with Endpoint(echo.address, lambda peer, message: again.reply(peer, message)) as again:
         deadline = time.monotonic() + WAIT_S
         while (answer := client.recv(0.2)) is None:
-            client.send(
-                ping(2)
-            )  # what was sent into the gap may be lost: it is for the layer above to repeat it
+            client.send(ping(2))  # what was sent into the gap may be lost: it is for the layer above to repeat it
             assert time.monotonic() < deadline
         assert answer.fields == {"seq": 2}
 
@@ -651,9 +651,7 @@ def test_connections_recover_from_one_that_was_interrupted(echo: Endpoint) -> No
 # Processes.
 
 
-def _in_child(
-    address: str, echo: Endpoint, connection: Connection, results: multiprocessing.Queue[str]
-) -> None:
+def _in_child(address: str, echo: Endpoint, connection: Connection, results: multiprocessing.Queue[str]) -> None:
     connection.close()  # the parent's: must not hang, nor end the parent's connection
     echo.close()
     with Connection(address) as own:

@@ -8,8 +8,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import dovetail.graph.ops.all  # noqa: F401
 from dovetail.codegen.unit import RecvTensor, SendTensor, Unit
@@ -41,7 +40,9 @@ def unit() -> Unit:
 
 def run(u: Unit) -> tuple[Any, list[tuple[str, int, Any]]]:
     pushed: list[tuple[str, int, Any]] = []
-    worker = Worker(TASK, local_devices(TASK), push=lambda task, step, values: pushed.extend((task, *v) for v in values.items()))
+    worker = Worker(
+        TASK, local_devices(TASK), push=lambda task, step, values: pushed.extend((task, *v) for v in values.items())
+    )
     worker.register("p", "s", [u], seed=1, isolated=False)
     outcomes: list[Any] = []
     worker.deliver(7, {0: np.array([3, 4], np.float32)})  # before the step is announced

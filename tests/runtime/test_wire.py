@@ -9,8 +9,7 @@ import ml_dtypes
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dovetail.graph import dtypes
@@ -184,12 +183,8 @@ def test_threads_do_not_share_a_packer() -> None:
 
 
 def test_a_message_prints_short() -> None:
-    text = repr(
-        Message("extend", {"graph": bytes(10_000), "session": "s" * 500}, (np.zeros((2, 3), np.int8),))
-    )
-    assert text.startswith("Message('extend', graph=<10000 bytes>, session='sss") and text.endswith(
-        "int8[2, 3])"
-    )
+    text = repr(Message("extend", {"graph": bytes(10_000), "session": "s" * 500}, (np.zeros((2, 3), np.int8),)))
+    assert text.startswith("Message('extend', graph=<10000 bytes>, session='sss") and text.endswith("int8[2, 3])")
     assert len(text) < 200
 
 
@@ -322,9 +317,7 @@ MALFORMED: list[tuple[str, list[bytes], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("frames", "says"), [row[1:] for row in MALFORMED], ids=[row[0] for row in MALFORMED]
-)
+@pytest.mark.parametrize(("frames", "says"), [row[1:] for row in MALFORMED], ids=[row[0] for row in MALFORMED])
 def test_a_malformed_message_is_refused(frames: list[bytes], says: str) -> None:
     for form in (frames, [memoryview(frame) for frame in frames]):
         with pytest.raises(WireError, match=says):
@@ -372,9 +365,7 @@ def test_random_bytes_behind_a_good_start_are_survived(tail: bytes, frames: list
 
 
 @given(st.sampled_from([*KINDS, "exec"]), st.dictionaries(st.text(max_size=9), PLAIN), PLAIN, st.binary())
-def test_random_values_in_a_good_header_are_survived(
-    kind: str, fields: object, specs: object, frame: bytes
-) -> None:
+def test_random_values_in_a_good_header_are_survived(kind: str, fields: object, specs: object, frame: bytes) -> None:
     survive([header(V, kind, fields, specs), frame])
 
 

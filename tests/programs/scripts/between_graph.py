@@ -38,9 +38,7 @@ with tf.device(tf.train.replica_device_setter(worker_device="/job:worker/task:%d
     global_step = tf.train.get_or_create_global_step()
     hidden = tf.nn.relu(tf.matmul(x, w1) + b1)
     logits = tf.matmul(hidden, w2) + b2
-    loss = tf.reduce_mean(
-        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits), name="loss"
-    )
+    loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits), name="loss")
     train_op = tf.train.GradientDescentOptimizer(0.2).minimize(loss, global_step=global_step)
     init = tf.global_variables_initializer()
     uninitialized = tf.report_uninitialized_variables()
