@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,10 @@ Flags = npt.NDArray[np.bool_]
 UNPLACED = -1
 
 
+Search: TypeAlias = "Callable[[Sequence[Node], Groups, Ints], tuple[Ints, Flags]]"
+"""From the nodes, their groups and the devices by the rules: the device of each, and whether it was chosen."""
+
+
 class Rule(IntEnum):
     """Why a node got its device."""
 
@@ -53,6 +57,7 @@ class Rule(IntEnum):
     METADATA = 5
     IDENTITY = 6
     CONSUMERS = 7
+    SEARCHED = 8
 
     @property
     def text(self) -> str:
@@ -69,6 +74,7 @@ _RULES = {
     Rule.METADATA: "it looks only at the shape of its input, so it is where its input is",
     Rule.IDENTITY: "it only passes its input on, so it is where its input is",
     Rule.CONSUMERS: "it makes a value out of nothing, and all its consumers are there",
+    Rule.SEARCHED: "the search chose it among the candidates, by the predicted time of the step",
 }
 
 
@@ -260,6 +266,7 @@ def place(
     assigned: Mapping[str, str] | None = None,
     allow_soft_placement: bool = False,
     nodes: Sequence[Node] | None = None,
+    search: Search | None = None,
 ) -> Placement:
     """Give every node a device.
 
@@ -269,6 +276,7 @@ def place(
         assigned: complete device names from earlier steps, by node name; stateful nodes keep them.
         allow_soft_placement: give up a device type or index that cannot be had; never a job or task.
         nodes: place only these (nodes of the graph, in order of creation), with what they need among them.
+        search: chooses among the candidates in place of the rules, which then only say what it starts from.
 
     Raises:
         InvalidArgumentError: a request is malformed, has no device, or contradicts another; the text names
@@ -282,6 +290,11 @@ def place(
         raise unplaceable(contradiction, graph, groups)
     work = _Pass(graph, nodes, size, groups, assigned)
     work.run()
+    if search is not None:
+        found, searched = search(nodes, groups, work.device)
+        at = np.array([n.index for n in nodes], np.int32)
+        work.device[at] = found
+        work.rule[at[searched]] = Rule.SEARCHED
     return Placement(graph, cluster, allow_soft_placement, nodes, work.device, work.rule, lambda: reasons_of(groups))
 
 

@@ -7,11 +7,11 @@ session makes the same plan from the same inputs before it runs a step.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..graph.collector import collector_paused
 from ..graph.device import DeviceName, DeviceSpec
@@ -31,7 +31,14 @@ from .plan_text import read_plan, write_plan
 from .report import render, render_html, short, size_text
 from .steering import MOVES_TO_DATA, is_moved_to_data
 
-STRATEGIES = ("rules",)
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from .constraints import Groups
+    from .place import Flags, Ints
+    from .search.problem import Problem, Solution
+
+STRATEGIES = ("rules", "auto", "single", "heft", "m-etf", "contiguous", "local-search", "exact")
 
 
 @dataclass(frozen=True, eq=False)  # no slots: the cached views live in the instance
@@ -46,6 +53,8 @@ class Plan:
         fetches: names of the tensors that the step returns.
         targets: names of the nodes that it runs for their effect.
         feeds: names of the tensors that it is given.
+        solution: what a search found, with its predicted time, lower bound and history; None where the rules
+            placed, and in a plan that was read from a file.
     """
 
     graph: Graph
@@ -55,6 +64,7 @@ class Plan:
     fetches: tuple[str, ...]
     targets: tuple[str, ...]
     feeds: tuple[str, ...]
+    solution: Solution | None = None
 
     @cached_property
     def requested(self) -> dict[str, str]:
@@ -227,7 +237,9 @@ def place(
     master: str | None = None,
     devices: Devices | None = None,
     allow_soft_placement: bool = False,
-    strategy: str = "rules",
+    strategy: str | Callable[[Problem], npt.ArrayLike] = "rules",
+    budget_s: float = 5.0,
+    seed: int = 0,
 ) -> Plan:
     """Plan a step; no server has to run.
 
@@ -244,10 +256,17 @@ def place(
         devices: job or task -> its devices, `{"worker": ["cpu:0", "gpu:0"]}`; a job not named has `cpu:0`. A
             device may be a mapping with `name`, `memory` (bytes), `flops` and `bandwidth` (per second).
         allow_soft_placement: give up a device type or index that cannot be had.
-        strategy: `rules`: TensorFlow's.
+        strategy: `rules`: TensorFlow's. `auto`: among the devices that requests and groups leave, those with
+            which the step is predicted to be fastest; `single`, `heft`, `m-etf`, `contiguous`,
+            `local-search`, `exact`: one part of that search. A function from the problem
+            (`placer.search.problem.Problem`) to the device of each of its nodes: that.
+        budget_s: work that a search may do, in seconds of a common processor. seed: another walk for each;
+            the same input, budget and seed give the same plan on any machine.
 
     Raises:
         InvalidArgumentError: the graph cannot be placed, or a device or task is malformed or not there.
+        ResourceExhaustedError: a search cannot fit the variables into the devices' memory; the text names
+            the tightest set.
         OSError: the file that describes the cluster cannot be read.
         ValueError, KeyError, TypeError: a fetch, target or feed is not in the graph; no such strategy; no
             such job.
@@ -255,7 +274,7 @@ def place(
     >>> plan = dt.place(graph, {"ps": 2, "worker": 1}, fetches=loss, devices={"worker": ["cpu:0", "gpu:0"]})
     >>> print(plan.explain("dense/MatMul"))
     """
-    if strategy not in STRATEGIES:
+    if not callable(strategy) and strategy not in STRATEGIES:
         raise ValueError(f"There is no placement strategy {strategy!r}; strategies: {', '.join(STRATEGIES)}")
     graph = get_default_graph() if graph is None else graph
     found = as_cluster(cluster, devices, master)
@@ -268,8 +287,25 @@ def place(
     if fetches is None and targets is None:
         nodes = list(graph.nodes)
     with collector_paused():
-        decisions = place_nodes(graph, found, allow_soft_placement=allow_soft_placement)
         steps = needed(graph, tensors, nodes, fed)
+        solutions: list[Solution] = []
+
+        def search(placed: Sequence[Node], groups: Groups, by_rules: Ints) -> tuple[Ints, Flags]:
+            from .search.auto import assign
+
+            devices, chosen, solution = assign(
+                placed, found, groups, by_rules, running=steps, feeds=fed, strategy=strategy,
+                budget_s=budget_s, seed=seed,
+            )  # fmt: skip
+            solutions.append(solution)
+            return devices, chosen
+
+        decisions = place_nodes(
+            graph,
+            found,
+            allow_soft_placement=allow_soft_placement,
+            search=None if strategy == "rules" else search,
+        )
         cut = partition(steps, decisions.device_of, feeds=fed, fetches=tensors)
     return Plan(
         graph,
@@ -279,6 +315,7 @@ def place(
         fetches=tuple(t.name for t in tensors),
         targets=tuple(n.name for n in nodes),
         feeds=tuple(t.name for t in fed),
+        solution=solutions[0] if solutions else None,
     )
 
 

@@ -47,7 +47,14 @@ CUT_SHARE = 0.3  # of the budget at most for contiguous splits
 WALK_NODES = 5000  # walks judge moves on at most so many nodes; larger problems are merged first
 
 
-def search(problem: Problem, *, budget_s: float = 5.0, seed: int = 0, strategy: str = "auto") -> Solution:
+def search(
+    problem: Problem,
+    *,
+    budget_s: float = 5.0,
+    seed: int = 0,
+    strategy: str = "auto",
+    starts: Sequence[tuple[str, Ints]] = (),
+) -> Solution:
     """The best assignment found.
 
     Args:

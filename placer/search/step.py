@@ -1,0 +1,148 @@
+"""A step of a graph as a placement problem: what nodes cost, what values weigh, how devices are joined.
+
+Costs are analytic: the operations and bytes that an op's definition tells, over what the device can do. A
+device that has not been measured is taken for a common one of its type (`TYPICAL`); an emulated device works
+at the speed of the host's. Transfers take the link's latency plus bytes over its bandwidth; links that are not
+known are taken for loopback between tasks, for memory copies within one (`BETWEEN_TASKS`, `WITHIN_TASK`).
+
+Memory is what the step keeps on a device for good: the state behind variables. Fed values come from the
+client to whoever needs them and cost nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...graph.node import Node, Tensor
+from ...graph.opdef import OpDef, Trait, nbytes
+from ..cluster import Cluster, DeviceInfo
+from ..cost import state_bytes
+from .problem import Flags, Floats, Ints, Objective, Problem
+
+
+class Speed(NamedTuple):
+    """Operations and bytes per second, and seconds that every node takes at least."""
+
+    flops: float
+    bandwidth: float
+    overhead: float
+
+
+# A core complex of a server, and a data-centre accelerator at float32 without tensor cores; rounded.
+TYPICAL = {"CPU": Speed(5e10, 1e10, 2e-6), "GPU": Speed(2e13, 1e12, 5e-6)}
+BETWEEN_TASKS = (50e-6, 1e9)  # seconds, bytes per second: ZeroMQ over loopback, with serialising
+WITHIN_TASK = (5e-6, 1e10)
+
+
+def step_problem(
+    nodes: Sequence[Node],
+    cluster: Cluster,
+    *,
+    running: Collection[Node] | None = None,
+    feeds: Collection[Tensor] = (),
+    unit: Ints | None = None,
+    allowed: Flags | None = None,
+    allowed_kind: Ints | None = None,
+    objective: Objective = Objective.MAKESPAN,
+    contended: bool = False,
+) -> Problem:
+    """The problem of placing these nodes on the cluster's devices, in the order of `cluster.devices`.
+
+    Args:
+        nodes: in a topological order of data and control edges; edges to other nodes are left out.
+        running: those that the step runs; the others cost nothing. None: all run.
+        feeds: tensors that the client gives.
+        unit, allowed, allowed_kind: as in `Problem`; None: each node by itself, on any device.
+    """
+    n, d = len(nodes), len(cluster.devices)
+    place = {node: i for i, node in enumerate(nodes)}
+    fed, runs = set(feeds), None if running is None else set(running)
+    speeds = [speed_of(device) for device in cluster.devices]
+    classes = list(dict.fromkeys(speeds))
+    flops, moved, memory = np.zeros(n), np.zeros(n), np.zeros(n)
+    busy = np.ones(n, bool)
+    handles: dict[OpDef, bool] = {}
+    consumers: dict[tuple[int, int], list[int]] = {}  # (source, output or -1 for control) -> consumers
+    for i, node in enumerate(nodes):
+        opdef = node.opdef
+        handle = handles.get(opdef)
+        if handle is None:
+            handle = handles[opdef] = Trait.STATE_HANDLE in opdef.traits
+        if handle:
+            memory[i] = state_bytes(node)[0]
+        if runs is not None and node not in runs:
+            busy[i] = False
+            continue
+        if not handle and node.opdef.name != "Placeholder":
+            flops[i], moved[i] = opdef.cost_of(node)
+        else:
+            busy[i] = False
+        for t in node.inputs:
+            source = place.get(t.op)
+            if source is not None and t not in fed:
+                consumers.setdefault((source, t.value_index), []).append(i)
+        for c in node.control_inputs:
+            source = place.get(c)
+            if source is not None:
+                consumers.setdefault((source, -1), []).append(i)
+    keys = sorted(consumers)
+    ends = [sorted(set(consumers[key])) for key in keys]
+    size = [0.0 if out < 0 else float(nbytes(nodes[i].outputs[out])) for i, out in keys]
+    latency, per_byte = links_of(cluster)
+    # Ports stand for links where both ends are not known: half of a mean link at each end of a transfer, or
+    # all of it where a load counts each end by itself.
+    others = max(d - 1, 1)
+    part = 1.0 if objective is Objective.THROUGHPUT else 0.5
+    return Problem(
+        objective,
+        seconds=np.array([busy * (s.overhead + np.maximum(flops / s.flops, moved / s.bandwidth)) for s in classes]),
+        device_class=np.array([classes.index(s) for s in speeds], np.int32),
+        memory=memory,
+        capacity=np.array([np.inf if x.memory_bytes is None else float(x.memory_bytes) for x in cluster.devices]),
+        slots=np.ones(d, np.int32),
+        value_source=np.array([i for i, _ in keys], np.int32),
+        value_bytes=np.array(size, float),
+        value_start=np.cumsum([0] + [len(e) for e in ends]).astype(np.int32),
+        value_target=np.array([x for e in ends for x in e], np.int32),
+        unit=np.arange(n, dtype=np.int32) if unit is None else unit,
+        allowed=np.ones((1, d), bool) if allowed is None else allowed,
+        allowed_kind=np.zeros(n, np.int32) if allowed_kind is None else allowed_kind,
+        link_latency=latency,
+        link_per_byte=per_byte,
+        port_latency=latency.sum(axis=0) / others * part,
+        port_per_byte=per_byte.sum(axis=0) / others * part,
+        contended=contended,
+        priority=-np.arange(n, dtype=float),  # devices work through one order that is the same for all
+    )  # fmt: skip
+
+
+def speed_of(device: DeviceInfo) -> Speed:
+    """What a device can do: as measured, else as is typical for its type."""
+    kind = "CPU" if device.emulated else device.name.device_type
+    typical = TYPICAL.get(kind, TYPICAL["GPU"])
+    return Speed(device.flops or typical.flops, device.bandwidth or typical.bandwidth, typical.overhead)
+
+
+def links_of(cluster: Cluster) -> tuple[Floats, Floats]:
+    """Latency and seconds per byte from device to device; 0 on the diagonal."""
+    d = len(cluster.devices)
+    latency, per_byte = np.zeros((d, d)), np.zeros((d, d))
+    known: dict[tuple[str, str], tuple[float, float]] = {}
+    tasks = [device.name.task_name for device in cluster.devices]
+    for a in range(d):
+        for b in range(d):
+            if a == b:
+                continue
+            pair = tasks[a], tasks[b]
+            if pair not in known:
+                seconds, rate = WITHIN_TASK if tasks[a] == tasks[b] else BETWEEN_TASKS
+                link = cluster.link(*pair)
+                if link is not None and tasks[a] != tasks[b]:
+                    seconds = seconds if link.latency is None else link.latency
+                    rate = link.bandwidth or rate
+                known[pair] = seconds, 1 / rate
+            latency[a, b], per_byte[a, b] = known[pair]
+    return latency, per_byte

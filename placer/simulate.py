@@ -1,0 +1,229 @@
+"""A step on a clock: when each node runs and each value travels, what decides the end, what memory it takes.
+
+The machine is that of the placement search: a device runs ready nodes by priority; a value travels once to
+each other device that needs it, beside the work; channels over one link share it or wait for each other. A
+value occupies memory on its device from the moment its node starts until its last use or departure there, and
+on a receiving device from its arrival until its last use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from .search.problem import Floats, Ints, Problem, summed
+
+if TYPE_CHECKING:
+    from .plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A node on its device. Times are seconds after the start of the step.
+
+    Attributes:
+        name: the node. device: number of its device. start, finish: when it runs.
+    """
+
+    name: str
+    device: int
+    start: float
+    finish: float
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A value on its way: made by node `name`, from device `source` to `destination`, `bytes` large."""
+
+    name: str
+    source: int
+    destination: int
+    bytes: float
+    start: float
+    finish: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """What a step does when.
+
+    Attributes:
+        devices: names of the devices that numbers refer to.
+        spans: the nodes, by start. transfers: the values that cross, by start.
+        critical: the chain of spans and transfers that ends last, first to last; each waits for the one
+            before it: for its value, or for its device.
+        busy: seconds that each device works. peak: bytes that each device holds at most.
+        makespan: seconds until the last node has ended.
+    """
+
+    devices: tuple[str, ...]
+    spans: tuple[Span, ...]
+    transfers: tuple[Transfer, ...]
+    critical: tuple[Span | Transfer, ...]
+    busy: tuple[float, ...]
+    peak: tuple[float, ...]
+    makespan: float
+
+    @property
+    def limited_by(self) -> str:
+        """What the critical chain spends most of its time on: the name of a device, or `link A -> B`."""
+        spent: dict[str, float] = {}
+        for part in self.critical:
+            if isinstance(part, Span):
+                what = self.devices[part.device]
+            else:
+                what = f"link {self.devices[part.source]} -> {self.devices[part.destination]}"
+            spent[what] = spent.get(what, 0.0) + part.finish - part.start
+        return max(spent, key=lambda what: spent[what], default="nothing")
+
+    def __str__(self) -> str:
+        share = [f"{b / self.makespan:.0%}" if self.makespan > 0 else "-" for b in self.busy]
+        width = max(map(len, self.devices))
+        lines = [
+            f"{self.makespan * 1e3:.3f} ms; {len(self.spans)} nodes, {len(self.transfers)} transfers; "
+            f"limited by {self.limited_by}"
+        ]
+        lines += [
+            f"  {name:<{width}}  busy {s:>4}  peak {p / 2**20:.1f} MiB"
+            for name, s, p in zip(self.devices, share, self.peak, strict=True)
+        ]
+        return "\n".join(lines)
+
+
+def simulate(plan: Plan, *, contended: bool = False) -> Timeline:
+    """One step of a plan on a clock, by analytic costs (search/step.py tells them).
+
+    Args:
+        contended: whether transfers over the same link wait for each other.
+
+    >>> print(simulate(dt.place(graph, {"worker": 2}, fetches=loss)))
+    """
+    from .search.step import step_problem
+
+    where = {node: str(device) for device, p in plan.partitions.items() for node in p.nodes}
+    order = sorted(where, key=lambda node: node.index)
+    feeds = {plan.graph.get_tensor_by_name(name) for name in plan.feeds}
+    problem = step_problem(order, plan.cluster, feeds=feeds, contended=contended)
+    number = {str(device.name): d for d, device in enumerate(plan.cluster.devices)}
+    assignment = np.array([number[where[node]] for node in order], np.int32)
+    return timeline(problem, assignment, [node.name for node in order], tuple(number))
+
+
+def timeline(
+    problem: Problem, assignment: npt.ArrayLike, names: Sequence[str] | None = None,
+    devices: Sequence[str] | None = None,
+) -> Timeline:  # fmt: skip
+    """One step of an assignment (n,) on a clock; nodes and devices have their numbers for names unless given."""
+    from .search import clock
+
+    device = np.asarray(assignment, np.int32)
+    names = [str(i) for i in range(problem.nodes)] if names is None else names
+    start, finish = np.empty(problem.nodes), np.empty(problem.nodes)
+    makespan = clock.run(problem.arrays, device, problem.rank, problem.contended, start, finish)
+    travels = _travels(problem, device, finish)
+    spans = [Span(names[i], int(device[i]), float(start[i]), float(finish[i])) for i in range(problem.nodes)]
+    moved = {
+        key: Transfer(
+            names[problem.value_source[key[0]]], int(device[problem.value_source[key[0]]]), key[1],
+            float(problem.value_bytes[key[0]]), *times,
+        )
+        for key, times in travels.items()
+    }  # fmt: skip
+    return Timeline(
+        tuple(map(str, range(problem.devices))) if devices is None else tuple(devices),
+        tuple(sorted(spans, key=lambda s: (s.start, s.finish))),
+        tuple(sorted(moved.values(), key=lambda t: (t.start, t.finish))),
+        tuple(_critical(problem, device, start, finish, spans, moved)),
+        tuple(np.bincount(device, finish - start, problem.devices).tolist()),
+        tuple(_peaks(problem, device, start, finish, travels).tolist()),
+        float(makespan),
+    )
+
+
+Travels = dict[tuple[int, int], tuple[float, float]]
+
+
+def _travels(problem: Problem, device: Ints, finish: Floats) -> Travels:
+    """(value, destination) -> when it leaves and arrives; in the order in which links take them."""
+    out: Travels = {}
+    free = np.zeros((problem.devices, problem.devices))
+    for v in np.argsort(finish[problem.value_source], kind="stable").tolist():
+        a = int(device[problem.value_source[v]])
+        size = float(problem.value_bytes[v])
+        for y in problem.value_target[problem.value_start[v] : problem.value_start[v + 1]].tolist():
+            b = int(device[y])
+            if b == a or (v, b) in out:
+                continue
+            leaves = float(finish[problem.value_source[v]])
+            if problem.contended:
+                leaves = max(leaves, float(free[a, b]))
+                free[a, b] = leaves + size * problem.link_per_byte[a, b]
+            takes = float(problem.link_latency[a, b] + size * problem.link_per_byte[a, b])
+            out[v, b] = leaves, leaves + takes
+    return out
+
+
+def _critical(
+    problem: Problem, device: Ints, start: Floats, finish: Floats, spans: list[Span],
+    moved: dict[tuple[int, int], Transfer],
+) -> list[Span | Transfer]:  # fmt: skip
+    """Back from the node that ends last: what each waited for."""
+    a = problem.arrays
+    by_end: dict[int, list[int]] = {}
+    for i in np.argsort(finish, kind="stable").tolist():
+        by_end.setdefault(int(device[i]), []).append(i)
+    ends = {d: finish[nodes] for d, nodes in by_end.items()}
+    out: list[Span | Transfer] = []
+    x, seen = int(finish.argmax()), set[int]()
+    while True:
+        seen.add(x)
+        out.append(spans[x])
+        d, begin = int(device[x]), float(start[x])
+        close = 1e-9 * max(begin, 1e-6)
+        latest, via = -1.0, -1
+        for v in a.input_value[a.input_start[x] : a.input_start[x + 1]].tolist():
+            s = int(a.value_source[v])
+            at = float(finish[s]) if device[s] == d else moved[v, d].finish
+            if at > latest:
+                latest, via = at, v
+        if via >= 0 and latest >= begin - close:
+            s = int(a.value_source[via])
+            if device[s] != d:
+                out.append(moved[via, d])
+            x = s
+            continue
+        # Its inputs were there before: it waited for the device, so for a node that ended as it began.
+        at = int(np.searchsorted(ends[d], begin + close, side="right")) - 1
+        while at >= 0 and by_end[d][at] in seen:
+            at -= 1
+        if begin <= close or at < 0 or ends[d][at] < begin - close:
+            return out[::-1]
+        x = by_end[d][at]
+
+
+def _peaks(problem: Problem, device: Ints, start: Floats, finish: Floats, travels: Travels) -> Floats:
+    """(D,) the most bytes that each device holds at one time."""
+    peak = summed(device, problem.memory, problem.devices)
+    changes: list[list[tuple[float, float]]] = [[] for _ in range(problem.devices)]
+    for v, source in enumerate(problem.value_source.tolist()):
+        size, home = float(problem.value_bytes[v]), int(device[source])
+        if size == 0.0:
+            continue
+        last: dict[int, float] = {home: float(finish[source])}
+        for y in problem.value_target[problem.value_start[v] : problem.value_start[v + 1]].tolist():
+            d = int(device[y])
+            last[d] = max(last.get(d, 0.0), float(finish[y]))
+            if d != home:
+                last[home] = max(last[home], travels[v, d][1])
+        for d, until in last.items():
+            since = float(start[source]) if d == home else travels[v, d][1]
+            changes[d] += [(since, size), (until, -size)]
+    for d, events in enumerate(changes):
+        events.sort()  # at one moment what ends goes first: its size is negative
+        held = np.cumsum([size for _, size in events])
+        peak[d] += max(float(held.max()), 0.0) if len(held) else 0.0
+    return peak
