@@ -40,8 +40,6 @@ class GraphOptions:
     """Options of how a session treats its graph."""
 
     optimizer_options: OptimizerOptions = field(default_factory=OptimizerOptions)
-    place_pruned_graph: bool = False
-    enable_recv_scheduling: bool = False
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
-"""What all tests share: how hypothesis draws its examples."""
+"""What all tests share: how hypothesis draws its examples, and what Ctrl-C means to the processes that tests start."""
 
 import os
+import signal
 
 from hypothesis import settings
 
@@ -9,3 +10,7 @@ from hypothesis import settings
 settings.register_profile("ci", derandomize=True, deadline=None, database=None)
 settings.register_profile("explore", max_examples=2000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+# A shell that starts the tests in the background makes them ignore SIGINT, and what is ignored is inherited by every child:
+# tests that send one to a child would wait for ever. A handler of our own is not inherited, so children start with the default.
+signal.signal(signal.SIGINT, signal.default_int_handler)
