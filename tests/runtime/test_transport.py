@@ -233,6 +233,11 @@ def test_forget_drops_what_waits_for_a_dead_peer(echo: Endpoint) -> None:
     echo.send(address, ping(1))
     echo.forget(address)
     echo.send(address, ping(2))
+    settled = threading.Event()
+    echo.call_soon(
+        settled.set
+    )  # all three calls are only queued for the I/O thread; a server must not come before it is done
+    assert settled.wait(WAIT_S)
     arrived: list[int] = []
     with Endpoint(address, lambda peer, message: arrived.append(message.fields["seq"])):
         until(lambda: bool(arrived), "the new server got its message")
