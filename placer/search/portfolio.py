@@ -6,7 +6,8 @@
 4. for small problems: a proof, from the best so far (exact.py);
 5. rounds of multilevel annealing (balance.py, walk.py). In even rounds the coarse items are merged without
    regard to the best assignment and the walk starts hot; in odd rounds only items of the same device are
-   merged, so the best assignment exists on every level and is refined at once on all of them.
+   merged, so the best assignment exists on every level and is refined at once on all of them. Some rounds
+   set out from other good starts. (Steps on a clock: a hot round in three.)
 
 Rounds go on until the work allowed for is done, or the lower bound is met, or many have brought nothing.
 Work is counted, not timed: one evaluation or move has a stated price in seconds, about what it takes on a
@@ -274,7 +275,10 @@ class _Search:
         p, items = self.problem, self.items
         seed = self.seed * 1_000_003 + number * 101 + 1
         chosen, fresh, warm = self._chosen(), number % 2 == 0, 0.02
-        if p.objective is not Objective.THROUGHPUT:
+        if p.objective is Objective.THROUGHPUT:
+            if number % 4 == 3:
+                chosen = self.pool[number // 4 % len(self.pool)][1]
+        else:
             # A walk that sets out hot seldom comes back to a contiguous split, so starts are worth more here.
             fresh = number % 3 == 2
             if number % 3 == 0:
