@@ -47,7 +47,10 @@ def _balance(problem: Problem) -> float:
     else:
         largest = float(time.min(axis=0).max())
     # Devices with the same row share a weight, so equal devices need not be told apart.
-    rows, count = np.unique(time, axis=0, return_counts=True)
+    like: dict[bytes, list[int]] = {}
+    for d in range(problem.devices):
+        like.setdefault(time[d].tobytes(), []).append(d)
+    rows, count = time[[same[0] for same in like.values()]], np.array([len(same) for same in like.values()])
     weight = np.full(len(rows), 1.0 / count.sum())
     best = 0.0
     for step in range(STEPS):

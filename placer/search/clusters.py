@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from .compiled import compiled
-from .problem import Arrays, Flags, Floats, Ints, Problem, starts, summed
+from .problem import Arrays, Flags, Floats, Ints, Problem, distinct, numbered, starts, summed
 
 
 @compiled
@@ -154,8 +154,9 @@ def coarser(problem: Problem, work_cap: float, memory_cap: float, siblings: bool
         _siblings(a, depth, unit, members, work, memory, allowed, work_cap, memory_cap, mate)
     else:
         _chains(a, problem.topological, unit, members, work, memory, allowed, work_cap, memory_cap, mate)
-    first = np.where((mate < 0) | (mate > np.arange(n)), np.arange(n), mate)
-    label: Ints = np.unique(first, return_inverse=True)[1].astype(np.int32)
+    is_first = (mate < 0) | (mate > np.arange(n))
+    number = np.cumsum(is_first) - 1
+    label: Ints = np.where(is_first, number, number[mate]).astype(np.int32)
     return _contracted(problem, label, unit, allowed), label
 
 
@@ -165,14 +166,14 @@ def _contracted(problem: Problem, label: Ints, unit: Ints, allowed: Flags) -> Pr
     value = np.repeat(np.arange(len(a.value_source), dtype=np.int64), np.diff(a.value_start))
     source, target = label[a.value_source][value], label[a.value_target]
     out = source != target
-    pairs = np.unique(value[out] * count + target[out])
+    pairs = distinct(value[out] * count + target[out])
     value, target = pairs // count, (pairs % count).astype(np.int32)
-    used = np.unique(value)
+    used, value = numbered(value)
     # Values are numbered by their sources again, which must ascend.
     order = np.argsort(label[a.value_source[used]], kind="stable")
     number = np.empty(len(used), np.int64)
     number[order] = np.arange(len(used))
-    value = number[np.searchsorted(used, value)]
+    value = number[value]
     by_value = np.argsort(value, kind="stable")
     used = used[order]
     _, representative = np.unique(label, return_index=True)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .compiled import compiled, next_random, seeded
-from .problem import Flags, Floats, Ints, Problem, starts, summed
+from .problem import Flags, Floats, Ints, Problem, distinct, numbered, starts, summed
 
 
 class Items(NamedTuple):
@@ -63,12 +63,12 @@ def _with_pins(
 ) -> Items:
     """Items joined by (value, item) pairs, given in any order and perhaps twice."""
     m = len(memory)
-    pairs = np.unique(values.astype(np.int64) * m + pins)
+    pairs = distinct(values.astype(np.int64) * m + pins)
     value, item = pairs // m, (pairs % m).astype(np.int32)
     size = np.bincount(value, minlength=len(value_bytes))
     kept = size[value] > 1  # a value inside one item costs nothing
     value, item = value[kept], item[kept]
-    used, value = np.unique(value, return_inverse=True)
+    used, value = numbered(value)
     order = np.argsort(item, kind="stable")
     return Items(
         seconds, memory, allowed, starts(value, len(used)), item, value_bytes[used], starts(item, m),

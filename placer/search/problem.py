@@ -274,6 +274,24 @@ def summed(label: npt.NDArray[Any], number: Floats, count: int) -> Floats:
     return out
 
 
+def distinct(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The different numbers, ascending; faster than np.unique on what is nearly sorted, as edges mostly are."""
+    ordered = np.sort(numbers, kind="stable")
+    return ordered[_is_first(ordered)]
+
+
+def numbered(ordered: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """The different values of a sorted array, and for each entry which of them it is."""
+    first = _is_first(ordered)
+    return ordered[first], np.cumsum(first) - 1
+
+
+def _is_first(ordered: npt.NDArray[Any]) -> Flags:
+    first = np.ones(len(ordered), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return first
+
+
 def starts(owner: npt.NDArray[Any], count: int) -> Ints:
     """Where each owner's entries start, in an array sorted by owner: (count + 1,)."""
     out = np.zeros(count + 1, np.int32)

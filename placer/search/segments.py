@@ -47,6 +47,10 @@ def cut(
         stride[q] = states
         states *= 1 if q == host else kind_count[q] + 1
     stride[kinds] = states
+    is_used_up = np.zeros((kinds, states), np.bool_)
+    for q in range(kinds):
+        for s in range(states):
+            is_used_up[q, s] = q != host and (s // stride[q]) % (kind_count[q] + 1) == kind_count[q]
     cost = np.full((m + 1, states), np.inf)
     from_at, from_kind = np.zeros((m + 1, states), np.int32), np.full((m + 1, states), -1, np.int32)
     cost[0, 0] = 0.0
@@ -81,15 +85,12 @@ def cut(
                     c += crossing * kind_latency[q] + max(crossing_bytes, 0.0) * kind_per_byte[q]
                 if c > bound:
                     continue
+                step = 0 if q == host else stride[q]
                 for s in range(states):
                     before = cost[low, s]
-                    if before > bound:
+                    if before > bound or is_used_up[q, s]:
                         continue
-                    t = s
-                    if q != host:
-                        if (s // stride[q]) % (kind_count[q] + 1) == kind_count[q]:
-                            continue
-                        t = s + stride[q]
+                    t = s + step
                     after = before + c if additive else max(before, c)
                     if after < cost[high, t]:
                         cost[high, t] = after
