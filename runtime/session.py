@@ -18,7 +18,7 @@ import numpy as np
 
 from ..graph.errors import AbortedError, CancelledError, NotFoundError, OpError, UnimplementedError
 from ..graph.graph import Graph, default_session, get_default_graph
-from ..graph.node import Tensor
+from ..graph.node import Node, Tensor
 from ..placer.cluster import DeviceInfo
 from ..placer.partition import needed
 from ..placer.plan import Plan
@@ -261,7 +261,7 @@ class Session:
             return parse_fetches(self._graph, fetches)
         if found is None:
             found = parse_fetches(self._graph, fetches)
-            if isinstance(fetches, Tensor) or type(fetches).__name__ == "Node":
+            if isinstance(fetches, (Tensor, Node)):
                 self._parsed[fetches] = found
         return found
 

@@ -141,7 +141,6 @@ def _row(kind: str, fields: str = "", *, tensors: bool = False, wide: bool = Fal
 
 #: Every kind of message there is. A new kind is a new row.
 KINDS: dict[str, KindSchema] = {row.kind: row for row in (
-    _row("hello", "task str, incarnation int"),
     _row("ping", "seq int"),
     _row("pong", "seq int, incarnation int"),
     _row("status", "request int"),
@@ -167,7 +166,6 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("reset", "request int, containers list, config? dict"),
     _row("reset_containers", "request int, containers list"),
     _row("error", "request int, code str, message str, node? str, task? str"),
-    _row("shutdown"),
 )}  # fmt: skip
 
 
