@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
+from .collectives import Collectives
 from .dtypes import DType
 from .errors import FailedPreconditionError, InvalidArgumentError
+from .requests import Desk
 from .shape import Dims, compatible, text
 
 Array = np.ndarray[Any, Any]
@@ -39,11 +42,20 @@ DEAD: Any = _Dead()
 """Stands where a tensor has no value, because the branch that it is in was not taken."""
 
 
+def frozen(value: Array) -> Array:
+    """The value as an array that nobody will change: itself when that is sure, else a copy."""
+    value = np.asarray(value)
+    if value.flags.writeable or value.base is not None:  # a fed array, or a view of a message
+        value = value.copy()
+        value.flags.writeable = False
+    return value
+
+
 class VariableState:
     """Where a variable's value lives.
 
-    A stored array is never changed in place: an update stores a new one. So a read is a snapshot that costs nothing, and
-    an update under the lock is atomic.
+    A read is a snapshot that costs nothing: what it gave out is never changed. So an update stores a new array, or changes the
+    old one where nobody but the variable holds it (`changing`). Either is atomic: while one is at work readers wait.
     """
 
     __slots__ = ("_value", "dtype", "lock", "name")
@@ -57,17 +69,27 @@ class VariableState:
     @property
     def is_initialized(self) -> bool:
         """Whether it has a value yet."""
-        return self._value is not None
+        if self._value is not None:
+            return True
+        with self.lock:  # it may be changing in place
+            return self._value is not None
 
     def read(self) -> Array:
         """A snapshot of the value. FailedPreconditionError before the first assignment."""
         value = self._value
         if value is None:
+            with self.lock:  # it may be changing in place
+                return self._there()
+        return value
+
+    def _there(self) -> Array:
+        """The value, for those who hold the lock."""
+        if self._value is None:
             raise FailedPreconditionError(
                 None, None,
                 f"Attempting to use uninitialized value {self.name}: run its initializer (dt.global_variables_initializer()) first",
             )  # fmt: skip
-        return value
+        return self._value
 
     def assign(self, value: Any, dims: Dims = None) -> Array:
         """Store a value; `dims` is the static shape that it must fit (None: any)."""
@@ -88,10 +110,27 @@ class VariableState:
     def update(self, change: Callable[[Array], Any]) -> Array:
         """Store `change(old value)`, atomically; `change` must not modify its argument."""
         with self.lock:
-            new = np.asarray(change(self.read()), self.dtype.np)
+            new = np.asarray(change(self._there()), self.dtype.np)
             new.flags.writeable = False
             self._value = new
         return new
+
+    def _take(self) -> Array:
+        """The value, for a holder of the lock to overwrite and to put back: a copy, where somebody holds it or a part of it.
+
+        Readers find no value in the meantime and wait for the lock. So nobody can get hold of the array after it was found to be
+        held by nobody: only the list here, and the call that asks for the number of references, do.
+        """
+        held = [self._there()]
+        self._value = None
+        if sys.getrefcount(held[0]) > 2 or held[0].base is not None or not held[0].flags.c_contiguous:
+            try:
+                held.append(np.array(held[0], order="C"))
+            except MemoryError:
+                self._value = held[0]
+                raise
+        held[-1].flags.writeable = True
+        return held.pop()
 
 
 def update_together(states: Sequence[VariableState], change: Callable[..., Sequence[Any]]) -> None:
@@ -99,19 +138,53 @@ def update_together(states: Sequence[VariableState], change: Callable[..., Seque
 
     Locks are taken in one order for everybody, so two updates can't wait for each other. Nothing changes when `change` fails.
     """
-    with ExitStack() as held:
-        for state in sorted(set(states), key=lambda s: (s.name, id(s))):
-            held.enter_context(state.lock)
-        new = change(*[s.read() for s in states])
+    with _locked(states):
+        new = change(*[s._there() for s in states])
         arrays = [np.asarray(value, s.dtype.np) for s, value in zip(states, new, strict=True)]
         for state, array in zip(states, arrays, strict=True):
+            array.flags.writeable = False
             state._value = array
 
 
-class Resources:
-    """All state of one task (or of one isolated session): container -> name -> resource."""
+@contextmanager
+def changing(states: Sequence[VariableState]) -> Iterator[list[Array]]:
+    """The values of different variables, all contiguous, to be overwritten in place, atomically.
 
-    def __init__(self) -> None:
+    Who holds an old value keeps it: then the variable gets a copy, and it is that which is overwritten. Check everything before
+    the first element is written, because what was written stays when an exception leaves the block.
+
+    >>> with changing([state]) as (value,):
+    ...     value[rows] += 1
+    """
+    with _locked(states):
+        values: list[Array] = []
+        try:
+            for state in states:
+                values.append(state._take())
+            yield values
+        finally:
+            for state, value in zip(states, values, strict=False):
+                value.flags.writeable = False
+                state._value = value
+
+
+def _locked(states: Sequence[VariableState]) -> ExitStack:
+    """All of their locks."""
+    held = ExitStack()
+    for state in sorted(set(states), key=lambda s: (s.name, id(s))):
+        held.enter_context(state.lock)
+    return held
+
+
+class Resources:
+    """All state of one task (or of one isolated session): container -> name -> resource.
+
+    Attributes:
+        collectives: where the task's collective ops meet those of others.
+    """
+
+    def __init__(self, collectives: Collectives | None = None) -> None:
+        self.collectives = Collectives() if collectives is None else collectives
         self._containers: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
 
@@ -139,7 +212,11 @@ class Resources:
     def clear(self, container: str) -> bool:
         """Drop a container with all that is in it; whether it existed."""
         with self._lock:
-            return self._containers.pop(container, None) is not None
+            lost = self._containers.pop(container, None)
+        for resource in (lost or {}).values():
+            if isinstance(resource, Desk):
+                resource.drop()
+        return lost is not None
 
     def __iter__(self) -> Iterator[tuple[str, str, Any]]:
         with self._lock:

@@ -1,0 +1,216 @@
+"""The rules of accumulators: gradients come in from many steps, and one takes their mean or sum.
+
+An accumulator has a global step. A gradient that was computed for an older one is stale, and dropped without a word. A take
+waits until enough gradients have come, gets what has come so far (which may be more), clears it, and advances the global step
+by one. Takes are served in the order of arrival.
+
+The sparse kind sums rows by their index; for the mean each row is divided by the number of gradients that had it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .dtypes import DType
+from .errors import InvalidArgumentError
+from .requests import Desk, Request, check_room
+from .shape import Dims, compatible, text
+
+logger = logging.getLogger(__name__)
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AccumulatorKind:
+    """What two programs must agree on to share an accumulator."""
+
+    sparse: bool
+    dtype: DType
+    shape: Dims
+    reduction: str  # "MEAN" or "SUM"
+
+    def check_same(self, other: AccumulatorKind, name: str) -> None:
+        """InvalidArgumentError naming the first thing in which another program's accumulator of that name differs."""
+        for field in ("sparse", "dtype", "shape", "reduction"):
+            mine, theirs = getattr(self, field), getattr(other, field)
+            if mine != theirs:
+                raise InvalidArgumentError(
+                    None, None, f"Shared accumulator '{name}' has {field} {mine} but requested {field} was {theirs}"
+                )
+
+
+class TakeGradient(Request):
+    """A take that needs `count` gradients."""
+
+    __slots__ = ("count",)
+
+    def __init__(self, what: str, count: int) -> None:
+        super().__init__(what)
+        self.count = count
+
+
+class Accumulator(Desk[TakeGradient]):
+    """What both kinds share.
+
+    Attributes:
+        count: gradients since the last take. global_step: gradients of older steps are dropped.
+    """
+
+    def __init__(self, name: str, kind: AccumulatorKind) -> None:
+        super().__init__()
+        self.name = name
+        self.kind = kind
+        self.count = 0
+        self.global_step = 0
+        self._takes: deque[TakeGradient] = deque()
+
+    def __str__(self) -> str:
+        return f"accumulator '{self.name}'"
+
+    def take(self, count: int) -> Any:
+        """The mean or sum, once there are `count` gradients. InvalidArgumentError when `count` is below 1."""
+        if count < 1:
+            raise InvalidArgumentError(None, None, f"Argument num_required must be >= 1, is {count}: {self}")
+        return self.ask(TakeGradient(f"{count} gradients in {self}", count))
+
+    def set_global_step(self, step: int) -> None:
+        """Drop gradients older than `step` from now on."""
+        with self._lock:
+            if step < self.global_step:
+                logger.warning("%s: the global step goes back from %d to %d", self, self.global_step, step)
+            self.global_step = step
+
+    def _apply(self, local_step: int, add: Any) -> None:
+        def event() -> None:
+            if local_step >= self.global_step:
+                add()
+                self.count += 1
+                self._serve()
+
+        self._do(event)
+
+    def _mismatch(self, shape: tuple[int, ...], expected: Any) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            None, None, f"Shape mismatch at {self}: expected {text(expected)}, got a gradient of shape {text(shape)}"
+        )
+
+    def _total(self) -> Any:
+        """What has been summed up, reduced; and forget it."""
+        raise NotImplementedError
+
+    # --- the rules -------------------------------------------------------------------------------------------------
+
+    def _admit(self, request: TakeGradient) -> None:
+        check_room(self._takes, request.what)
+        self._takes.append(request)
+
+    def _serve(self) -> None:
+        while self._takes and self.count >= self._takes[0].count:
+            request = self._takes.popleft()
+            total = self._total()
+            self.count = 0
+            self.global_step += 1
+            request.answer(total)
+
+    def _withdraw(self, request: TakeGradient) -> None:
+        self._takes.remove(request)
+
+    def _waiting(self) -> Iterator[TakeGradient]:
+        yield from self._takes
+
+
+class DenseAccumulator(Accumulator):
+    """Sums arrays of one shape."""
+
+    def __init__(self, name: str, kind: AccumulatorKind) -> None:
+        super().__init__(name, kind)
+        self._sum: Array | None = None
+
+    def apply(self, gradient: Array, local_step: int) -> None:
+        """Add a gradient, unless it is stale. InvalidArgumentError when its shape does not fit."""
+        if not compatible(gradient.shape, self.kind.shape):
+            raise self._mismatch(gradient.shape, self.kind.shape)
+
+        def add() -> None:
+            if self._sum is None:
+                self._sum = np.array(gradient)
+            elif self._sum.shape != gradient.shape:
+                raise self._mismatch(gradient.shape, self._sum.shape)
+            else:
+                self._sum += gradient
+
+        self._apply(local_step, add)
+
+    def _total(self) -> Array:
+        total, self._sum = self._sum, None
+        assert total is not None
+        if self.kind.reduction == "MEAN":
+            total /= np.asarray(self.count).astype(total.dtype)
+        return total
+
+
+class SparseAccumulator(Accumulator):
+    """Sums rows by their index."""
+
+    def __init__(self, name: str, kind: AccumulatorKind) -> None:
+        super().__init__(name, kind)
+        self._parts: list[tuple[Array, Array]] = []  # (sorted unique indices, rows) per gradient
+        self._shape: Dims = kind.shape
+
+    def apply(self, indices: Array, values: Array, shape: Array, local_step: int) -> None:
+        """Add a gradient's rows, unless it is stale.
+
+        Args:
+            indices: int64 [n], in any order, repeats allowed. values: [n, ...]. shape: of the whole; empty when unknown.
+
+        Raises:
+            InvalidArgumentError: they do not fit each other, or what came before.
+        """
+        if indices.ndim != 1 or values.ndim < 1 or len(indices) != len(values):
+            raise InvalidArgumentError(
+                None,
+                None,
+                f"{self}: indices of shape {text(indices.shape)} do not fit values of shape {text(values.shape)}",
+            )
+        given: Dims = tuple(int(n) for n in shape) if shape.size else (None, *values.shape[1:])
+        if not compatible(given, (None, *values.shape[1:])):
+            raise self._mismatch(values.shape, given)
+        assert given is not None
+        if given[0] is not None and indices.size and not (indices.min() >= 0 and indices.max() < given[0]):
+            raise InvalidArgumentError(None, None, f"{self}: an index is outside [0, {given[0]})")
+        unique, places = np.unique(indices, return_inverse=True)
+        rows = np.zeros((len(unique), *values.shape[1:]), values.dtype)
+        np.add.at(rows, places, values)
+
+        def add() -> None:
+            if not compatible(given, self._shape):
+                raise self._mismatch(tuple(-1 if d is None else d for d in given), self._shape)
+            if self._shape is None:
+                self._shape = given
+            self._parts.append((unique, rows))
+
+        self._apply(local_step, add)
+
+    def _total(self) -> tuple[Array, Array, Array]:
+        parts, self._parts = self._parts, []
+        known, self._shape = self._shape, self.kind.shape
+        indices, places, counts = np.unique(
+            np.concatenate([p[0] for p in parts]), return_inverse=True, return_counts=True
+        )
+        all_rows = np.concatenate([p[1] for p in parts])
+        rows = np.zeros((len(indices), *all_rows.shape[1:]), all_rows.dtype)
+        np.add.at(rows, places, all_rows)
+        if self.kind.reduction == "MEAN":
+            rows /= counts.reshape(-1, *[1] * (rows.ndim - 1)).astype(rows.dtype)
+        shape = np.array([-1 if d is None else d for d in known or ()], np.int64)
+        return indices.astype(np.int64), rows, shape
+
+
+__all__ = ["Accumulator", "AccumulatorKind", "DenseAccumulator", "SparseAccumulator", "TakeGradient"]

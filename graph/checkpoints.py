@@ -1,0 +1,343 @@
+"""Checkpoints on disk: shards of tensors, and a manifest that says which shards make one.
+
+A checkpoint `model.ckpt-10` is
+
+    model.ckpt-10.index                                        the manifest: JSON
+    model.ckpt-10.data-00000-of-00002.3f9ac21b.safetensors     one shard per task that saved variables
+
+Each task writes its own shard, under a name that no other save uses. When all shards are on the disk, the manifest is put in
+place by one rename: with it the checkpoint is there, without it it is not, and a checkpoint of the same name that was there
+before stays whole until then. Removing goes the other way: the manifest first.
+
+The manifest tells for each tensor its type, shape and slices. A variable in parts is one tensor of several slices, so it can be
+restored into any other number of parts: a reader asks for a region, and gets it put together from the slices that overlap it.
+Each slice has a checksum, which is compared whenever the slice is read.
+
+safetensors has no texts and no bfloat16; they are stored as the bytes that they are made of, and the manifest says what they are.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from .dtypes import DType, as_dtype
+from .durable_files import remove, write_durably
+from .errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from .shape import text
+
+Array = np.ndarray[Any, Any]
+
+FORMAT = "dovetail checkpoint 1"
+# What safetensors.numpy can read; other types are stored as bytes.
+_PLAIN = frozenset(
+    ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A box in a tensor: where it begins and how long it is, for each axis, and the shape of the whole."""
+
+    full: tuple[int, ...]
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @classmethod
+    def whole(cls, shape: Sequence[int]) -> Region:
+        """All of a tensor."""
+        return cls(tuple(shape), (0,) * len(shape), tuple(shape))
+
+    @classmethod
+    def parse(cls, spec: str, shape: Sequence[int]) -> Region:
+        """From text like `10 4 0,4:0,4`; '' is all of a tensor of that shape.
+
+        Raises:
+            ValueError: it is malformed, or lies outside the whole.
+        """
+        if not spec:
+            return cls.whole(shape)
+        *full, axes = spec.split(" ")
+        pairs = [tuple(int(n) for n in a.split(",")) for a in axes.split(":")]
+        if len(pairs) != len(full) or any(len(p) != 2 for p in pairs):
+            raise ValueError(f"malformed slice {spec!r}: it must be like '10 4 0,4:0,4'")
+        region = cls(tuple(int(n) for n in full), tuple(p[0] for p in pairs), tuple(p[1] for p in pairs))
+        if any(o < 0 or n < 0 or o + n > f for o, n, f in zip(region.offset, region.shape, region.full, strict=True)):
+            raise ValueError(f"slice {spec!r} lies outside the whole")
+        return region
+
+    def overlap(self, other: Region) -> tuple[tuple[slice, ...], tuple[slice, ...]] | None:
+        """Where both meet: as indices into this one and into the other; None when they do not."""
+        mine, theirs = [], []
+        for o, n, p, m in zip(self.offset, self.shape, other.offset, other.shape, strict=True):
+            start, end = max(o, p), min(o + n, p + m)
+            if start >= end:
+                return None
+            mine.append(slice(start - o, end - o))
+            theirs.append(slice(start - p, end - p))
+        return tuple(mine), tuple(theirs)
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def write_shard(
+    prefix: str, number: int, count: int, tensors: Iterable[tuple[str, str, DType, Array]]
+) -> dict[str, Any]:
+    """Write one task's tensors, durably.
+
+    Args:
+        prefix: name of the checkpoint. number, count: which shard it is, of how many.
+        tensors: (name, slice, type, value).
+
+    Returns:
+        what the manifest will say of it.
+    """
+    from safetensors.numpy import save_file  # loaded by those who save
+
+    path = Path(f"{prefix}.data-{number:05}-of-{count:05}.{secrets.token_hex(4)}.safetensors")
+    stored: dict[str, Array] = {}
+    entries = []
+    for name, spec, dtype, value in tensors:
+        region = Region.parse(spec, value.shape)
+        key = f"{name} {spec}" if spec else name
+        stored[key] = data = _to_plain(value, dtype)
+        entries.append(
+            {
+                "name": name, "key": key, "dtype": dtype.name, "full": region.full, "offset": region.offset,
+                "shape": region.shape, "crc": _checksum(data),
+            }
+        )  # fmt: skip
+    write_durably(path, lambda partial: save_file(stored, partial))
+    return {"file": path.name, "bytes": path.stat().st_size, "slices": entries}
+
+
+def write_manifest(prefix: str, shards: Sequence[Mapping[str, Any]]) -> None:
+    """Make a checkpoint of shards that are on the disk, in the place of one of that name.
+
+    Raises:
+        InvalidArgumentError: slices of one tensor contradict each other.
+        FailedPreconditionError: a shard is not there: the tasks do not share the folder, or two saves have one name.
+    """
+    for shard in shards:
+        path = Path(prefix).parent / shard["file"]
+        if not path.is_file() or path.stat().st_size != shard["bytes"]:
+            raise FailedPreconditionError(
+                None, None,
+                f"Shard {path}, which another task has just written, is not there: all tasks must share the folder, and no two "
+                "saves may run under one name at a time",
+            )  # fmt: skip
+    tensors: dict[str, Any] = {}
+    for number, shard in enumerate(shards):
+        for entry in shard["slices"]:
+            found = tensors.setdefault(
+                entry["name"], {"dtype": entry["dtype"], "shape": list(entry["full"]), "slices": []}
+            )
+            if found["dtype"] != entry["dtype"] or found["shape"] != list(entry["full"]):
+                raise InvalidArgumentError(
+                    None, None, f"Slices of '{entry['name']}' differ in the type or shape of the whole"
+                )
+            piece = {k: entry[k] for k in ("key", "offset", "shape", "crc")}
+            found["slices"].append({"shard": number, **piece})
+    files = [{"file": s["file"], "bytes": s["bytes"]} for s in shards]
+    manifest = {"format": FORMAT, "shards": files, "tensors": tensors}
+    write_durably(_index(prefix), lambda partial: _write_text(partial, json.dumps(manifest)))
+    _remove_shards(prefix, keep={s["file"] for s in shards})
+
+
+def _write_text(path: Path, content: str) -> None:
+    path.write_text(content, encoding="utf-8")
+
+
+def _index(prefix: str) -> Path:
+    return Path(f"{prefix}.index")
+
+
+def _remove_shards(prefix: str, keep: Iterable[str] = ()) -> None:
+    """Remove shards of that name, those of saves that were killed among them."""
+    base = Path(prefix)
+    kept = set(keep)
+    for path in base.parent.iterdir():
+        if path.name.startswith(f"{base.name}.data-") and ".safetensors" in path.name and path.name not in kept:
+            remove(path)
+
+
+def remove_checkpoint_files(prefix: str) -> None:
+    """Remove a checkpoint, the manifest first."""
+    remove(_index(prefix))
+    _remove_shards(prefix)
+
+
+def remove_leftovers(base: str) -> None:
+    """Remove shards of saves that were killed: those of checkpoints `base` and `base-<step>` without a manifest."""
+    folder = Path(base).parent
+    for path in list(folder.iterdir()):
+        prefix = path.name.partition(".data-")[0]
+        is_shard = prefix != path.name and ".safetensors" in path.name
+        mine = prefix == Path(base).name or prefix.startswith(f"{Path(base).name}-")
+        if is_shard and mine and not _index(str(folder / prefix)).exists():
+            remove(path)
+
+
+def checkpoint_exists(prefix: str) -> bool:
+    """Whether there is a checkpoint of that name."""
+    return _index(prefix).is_file()
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+class CheckpointReader:
+    """Reads a checkpoint.
+
+    Raises:
+        NotFoundError: there is none of that name. DataLossError: its manifest is damaged.
+
+    >>> reader = CheckpointReader("/tmp/model.ckpt-10")
+    >>> reader.get_variable_to_shape_map()
+    {'v': [2, 3]}
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        index = _index(prefix)
+        try:
+            manifest = json.loads(index.read_bytes())
+            if manifest["format"] != FORMAT:
+                raise ValueError(f"its format is {manifest['format']!r}, not {FORMAT!r}")
+            self._shards: list[dict[str, Any]] = manifest["shards"]
+            self._tensors: dict[str, dict[str, Any]] = manifest["tensors"]
+            self._dtypes = {name: as_dtype(t["dtype"]) for name, t in self._tensors.items()}
+            if any(Path(s["file"]).name != s["file"] for s in self._shards):
+                raise ValueError("a shard lies elsewhere")
+        except FileNotFoundError:
+            raise NotFoundError(None, None, f"There is no checkpoint '{prefix}': {index} does not exist") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as e:
+            raise DataLossError(None, None, f"The manifest {index} is damaged: {e}") from None
+
+    def get_variable_to_shape_map(self) -> dict[str, list[int]]:
+        """Name -> shape of each tensor."""
+        return {name: list(t["shape"]) for name, t in self._tensors.items()}
+
+    def get_variable_to_dtype_map(self) -> dict[str, DType]:
+        """Name -> element type of each tensor."""
+        return dict(self._dtypes)
+
+    def has_tensor(self, name: str) -> bool:
+        """Whether it holds a tensor of that name."""
+        return name in self._tensors
+
+    def get_tensor(self, name: str) -> Array:
+        """A tensor. Errors as of `region`."""
+        return self.region(name)
+
+    def region(self, name: str, spec: str = "") -> Array:
+        """A slice of a tensor, such as `10 4 0,4:0,4`; '' for all of it.
+
+        Raises:
+            NotFoundError: no such tensor. InvalidArgumentError: the slice is none of it.
+            DataLossError: a shard is missing or damaged; the text names the file and the tensor.
+        """
+        found = self._tensors.get(name)
+        if found is None:
+            import difflib
+
+            close = difflib.get_close_matches(name, self._tensors, n=3) or sorted(self._tensors)[:5]
+            raise NotFoundError(
+                None,
+                None,
+                f"Key {name} not found in checkpoint '{self._prefix}'; it has {', '.join(close) or 'nothing'}",
+            )
+        try:
+            wanted = Region.parse(spec, found["shape"])
+        except ValueError as e:
+            raise InvalidArgumentError(None, None, f"'{name}': {e}") from None
+        if wanted.full != tuple(found["shape"]):
+            raise InvalidArgumentError(
+                None, None,
+                f"'{name}' has shape {text(tuple(found['shape']))} in checkpoint '{self._prefix}', "
+                f"not {text(wanted.full)}",
+            )  # fmt: skip
+        dtype = self._dtypes[name]
+        pieces = [(Region(wanted.full, tuple(s["offset"]), tuple(s["shape"])), s) for s in found["slices"]]
+        for region, piece in pieces:
+            if region == wanted:
+                return self._read(name, piece, dtype)
+        out = np.zeros(wanted.shape, dtype.np)
+        missing = out.size
+        for region, piece in pieces:
+            place = wanted.overlap(region)
+            if place is not None:
+                part = self._read(name, piece, dtype)[place[1]]
+                out[place[0]] = part
+                missing -= part.size
+        if missing:
+            raise DataLossError(None, None, f"Checkpoint '{self._prefix}' lacks {missing} elements of '{name}'")
+        return out
+
+    def _read(self, name: str, piece: Mapping[str, Any], dtype: DType) -> Array:
+        from safetensors import SafetensorError, safe_open
+
+        shard = self._shards[piece["shard"]]
+        path = Path(self._prefix).parent / shard["file"]
+        try:
+            size = path.stat().st_size
+            if size != shard["bytes"]:
+                raise DataLossError(None, None, f"Shard {path} has {size} bytes, not {shard['bytes']}: it is damaged")
+            with safe_open(path, framework="numpy") as file:
+                data = file.get_tensor(piece["key"])
+        except (OSError, SafetensorError) as e:
+            raise DataLossError(None, None, f"Shard {path}, which holds '{name}', cannot be read: {e}") from None
+        if _checksum(data) != piece["crc"]:
+            raise DataLossError(
+                None, None,
+                f"Shard {path} is damaged: the checksum of '{name}' differs. Restore another checkpoint "
+                "(dt.train.get_checkpoint_state lists those that were kept).",
+            )  # fmt: skip
+        try:
+            return _from_plain(data, dtype, piece["shape"])
+        except (ValueError, msgpack.UnpackException) as e:
+            raise DataLossError(None, None, f"Shard {path} is damaged at '{name}': {e}") from None
+
+    def debug_string(self) -> bytes:
+        """One line per tensor: name, type, shape, as TensorFlow gives it."""
+        lines = [f"{n} (DT_{self._dtypes[n].name.upper()}) {t['shape']}" for n, t in sorted(self._tensors.items())]
+        return "\n".join(lines).encode()
+
+    def __repr__(self) -> str:
+        return f"<dt.train.CheckpointReader '{self._prefix}', {len(self._tensors)} tensors>"
+
+
+def _to_plain(value: Array, dtype: DType) -> Array:
+    """A value as safetensors can hold it."""
+    if dtype.np == np.dtype(object):
+        return np.frombuffer(msgpack.packb([bytes(v) for v in value.ravel()]), np.uint8)
+    value = np.ascontiguousarray(value).reshape(value.shape)
+    return value if dtype.name in _PLAIN else value.reshape(-1).view(np.uint8)
+
+
+def _from_plain(data: Array, dtype: DType, shape: Sequence[int]) -> Array:
+    if dtype.np == np.dtype(object):
+        words = msgpack.unpackb(data.tobytes())
+        out = np.empty(len(words), object)
+        out[:] = words
+        return out.reshape(shape)
+    return data if dtype.name in _PLAIN else data.view(dtype.np).reshape(shape)
+
+
+def _checksum(data: Array) -> int:
+    return zlib.crc32(np.ascontiguousarray(data).reshape(-1).view(np.uint8).data)
+
+
+__all__ = [
+    "CheckpointReader", "Region", "checkpoint_exists", "remove_checkpoint_files", "remove_leftovers", "write_manifest",
+    "write_shard",
+]  # fmt: skip

@@ -1,0 +1,194 @@
+"""Accumulators: what comes out of what went in, and when."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+import dovetail as tf
+from dovetail.graph.accumulators import AccumulatorKind, DenseAccumulator, SparseAccumulator
+from dovetail.graph.dtypes import as_dtype
+from dovetail.graph.errors import CancelledError, InvalidArgumentError
+from dovetail.graph.requests import Fate
+
+F32 = as_dtype("float32")
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    with tf.Graph().as_default() as fresh:
+        yield fresh
+
+
+def dense(shape=None, reduction="MEAN"):
+    return DenseAccumulator("a", AccumulatorKind(False, F32, shape, reduction))
+
+
+def sparse(shape=None, reduction="MEAN"):
+    return SparseAccumulator("a", AccumulatorKind(True, F32, shape, reduction))
+
+
+def array(*values):
+    return np.array(values, np.float32)
+
+
+def test_a_take_waits_for_enough_gradients_and_advances_the_step():
+    a = dense()
+    take = a.take(2)
+    a.apply(array(1, 2), 0)
+    assert take.fate is Fate.WAITING
+    a.apply(array(3, 6), 0)
+    np.testing.assert_array_equal(take.result(), [2, 4])
+    assert a.global_step == 1 and a.count == 0
+
+
+def test_a_take_gets_all_that_has_come():
+    a = dense(reduction="SUM")
+    for _ in range(5):
+        a.apply(array(1), 0)
+    np.testing.assert_array_equal(a.take(2), [5])
+
+
+def test_stale_gradients_are_dropped(caplog):
+    a = dense()
+    a.set_global_step(3)
+    a.apply(array(1), 2)
+    assert a.count == 0
+    a.apply(array(1), 3)
+    a.apply(array(5), 7)
+    np.testing.assert_array_equal(a.take(1), [3])
+    assert a.global_step == 4
+    with caplog.at_level(logging.WARNING):
+        a.set_global_step(1)
+    assert "goes back from 4 to 1" in caplog.text and a.global_step == 1
+
+
+def test_takes_are_served_in_order_and_a_cancelled_one_takes_nothing():
+    a = dense()
+    first, second, third = a.take(2), a.take(1), a.take(1)
+    a.apply(array(1), 0)
+    assert second.fate is Fate.WAITING
+    first.cancel()
+    np.testing.assert_array_equal(second.result(), [1])
+    assert third.fate is Fate.WAITING
+    a.drop()
+    with pytest.raises(CancelledError):
+        third.result()
+
+
+def test_shapes_must_fit():
+    a = dense((2,))
+    with pytest.raises(InvalidArgumentError, match="Shape mismatch"):
+        a.apply(array(1, 2, 3), 0)
+    b = dense()
+    b.apply(array(1, 2), 0)
+    with pytest.raises(InvalidArgumentError, match="Shape mismatch"):
+        b.apply(array(1), 0)
+    assert b.count == 1
+    with pytest.raises(InvalidArgumentError, match="num_required must be >= 1"):
+        b.take(0)
+
+
+def rows(a, indices, values, shape=(), step=0):
+    a.apply(np.array(indices, np.int64), array(*values).reshape(len(indices), -1), np.array(shape, np.int64), step)
+
+
+def test_rows_are_divided_by_the_number_of_gradients_that_had_them():
+    a = sparse()
+    rows(a, [3, 0], [4, 1])
+    rows(a, [2, 3], [3, 8])
+    indices, values, _ = a.take(2)
+    assert indices.tolist() == [0, 2, 3] and values.ravel().tolist() == [1, 3, 6]
+    a = sparse(reduction="SUM")
+    rows(a, [3, 0], [4, 1])
+    rows(a, [2, 3], [3, 8])
+    assert a.take(1)[1].ravel().tolist() == [1, 3, 12]
+
+
+def test_rows_must_fit():
+    a = sparse((4, 1))
+    with pytest.raises(InvalidArgumentError, match="outside"):
+        rows(a, [4], [1], (4, 1))
+    with pytest.raises(InvalidArgumentError, match="Shape mismatch"):
+        rows(a, [0], [1], (5, 1))
+    with pytest.raises(InvalidArgumentError, match="do not fit values"):
+        a.apply(np.array([0, 1]), np.zeros((1, 1), np.float32), np.array([], np.int64), 0)
+
+
+@given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=6), min_size=1, max_size=5), st.booleans())
+def test_sparse_agrees_with_sums_over_dictionaries(gradients, mean):
+    a = sparse(reduction="MEAN" if mean else "SUM")
+    total, had = {}, {}
+    for g in gradients:
+        rows(a, g, [i + 1 for i in range(len(g))])
+        for at, i in enumerate(g):
+            total[i] = total.get(i, 0) + at + 1
+        for i in set(g):
+            had[i] = had.get(i, 0) + 1
+    indices, values, _ = a.take(1)
+    assert indices.tolist() == sorted(total)
+    expected = [total[i] / (had[i] if mean else 1) for i in sorted(total)]
+    np.testing.assert_allclose(values.ravel(), expected, rtol=1e-6)
+
+
+# --- in a graph -------------------------------------------------------------------------------------------------------
+
+
+def test_nodes_are_named_as_in_tensorflow(graph):
+    a = tf.ConditionalAccumulator(tf.float32, shape=[2], shared_name="acc")
+    a.apply_grad([1.0, 2.0], 3)
+    a.take_grad(2)
+    a.num_accumulated()
+    names = {n.name: n.type for n in graph.nodes}
+    assert names["conditional_accumulator"] == "ResourceConditionalAccumulator"
+    assert names["conditional_accumulator_NumAccumulated"] == "ResourceAccumulatorNumAccumulated"
+    assert "ResourceAccumulatorTakeGradient/num_required" in names
+    s = tf.SparseConditionalAccumulator(tf.float32, shape=[4, 2])
+    assert s.take_indexed_slices_grad(1).values.shape.as_list() == [None, 2]
+
+
+def test_many_steps_add_and_one_takes():
+    x = tf.placeholder(tf.float32, [2])
+    a = tf.ConditionalAccumulator(tf.float32, shape=[2])
+    add, mean, count = a.apply_grad(x, 0), a.take_grad(3), a.num_accumulated()
+    taken = []
+    with tf.Session() as session:
+        thread = threading.Thread(target=lambda: taken.append(session.run(mean)))
+        thread.start()
+        for i in range(3):
+            session.run(add, {x: [i, 10 * i]})
+        thread.join(10)
+        assert taken[0].tolist() == [1, 10] and session.run(count) == 0
+        session.run(add, {x: [1, 1]})
+        assert session.run(count) == 0  # its local step is older than the step after the take
+        session.run(a.set_global_step(0))
+        session.run(add, {x: [1, 1]})
+        assert session.run(count) == 1
+
+
+def test_sparse_gradients_in_a_graph():
+    a = tf.SparseConditionalAccumulator(tf.float32, shape=[4, 1])
+    g = tf.IndexedSlices(tf.constant([[4.0], [1.0]]), tf.constant([3, 0]), tf.constant([4, 1]))
+    adds = [a.apply_indexed_slices_grad(g), a.apply_grad([2, 3], [[3.0], [8.0]], grad_shape=[4, 1])]
+    with tf.Session() as session:
+        session.run(adds)
+        indices, values, shape = session.run(a.take_grad(2))
+    assert indices.tolist() == [0, 2, 3] and values.tolist() == [[1], [3], [6]] and shape.tolist() == [4, 1]
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="reduction_type must be one of MEAN, SUM"):
+        tf.ConditionalAccumulator(tf.float32, reduction_type="MAX")
+    with pytest.raises(ValueError, match="must be equal"):
+        tf.ConditionalAccumulator(tf.float32, shape=[2]).apply_grad([1.0])
+    a = tf.ConditionalAccumulator(tf.float32, shared_name="s").take_grad(0)
+    b = tf.ConditionalAccumulator(tf.float64, shared_name="s").num_accumulated()
+    with tf.Session() as session:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="must be >= 1"):
+            session.run(a)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="has dtype"):
+            session.run(b)
