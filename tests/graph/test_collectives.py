@@ -1,0 +1,363 @@
+"""Collectives between tasks, without processes: messages are delivered by hand, and time passes when we say so."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import dovetail as dt
+from dovetail.graph import collectives, exchanges
+from dovetail.graph.collectives import Collectives, flat, unflat
+from dovetail.graph.errors import AbortedError, InvalidArgumentError, ResourceExhaustedError, UnavailableError
+from dovetail.graph.ops import collectives as ops
+from dovetail.graph.requests import Request
+
+TASKS = ["/job:worker/replica:0/task:0", "/job:worker/replica:0/task:1", "/job:worker/replica:0/task:2"]
+
+
+class Session:
+    """Stands for a session."""
+
+
+class Net:
+    """Tasks, and the messages between them."""
+
+    def __init__(self, count=2):
+        self.tasks = TASKS[:count]
+        self.under_way = []
+        self.down = set()
+        self.desks = {t: self.desk(t, 1) for t in self.tasks}
+        self.sessions = {t: Session() for t in self.tasks}
+
+    def desk(self, task, incarnation):
+        return Collectives(task, lambda to, fields, tensors: self.send(task, to, fields, tensors), 5.0, incarnation)
+
+    def send(self, sender, to, fields, tensors):
+        if to not in self.tasks:
+            raise KeyError(to)
+        if to not in self.down and sender not in self.down:
+            self.under_way.append((to, dict(fields), tensors))
+
+    def deliver(self, most=1000):
+        while self.under_way and most:
+            to, fields, tensors = self.under_way.pop(0)
+            if to not in self.down:
+                self.desks[to].message(fields, tensors)
+            most -= 1
+
+    def tick(self, now):
+        for task, desk in self.desks.items():
+            if task not in self.down:
+                desk.tick(now)
+        self.deliver()
+
+    def ask(self, i, value, instance="g", run=0, what="sum"):
+        task = self.tasks[i]
+        exchange = exchanges.all_reduce(i, len(self.tasks), np.asarray(value, np.float32), what, "auto")
+        members = [f"{t}/device:CPU:0" for t in self.tasks]
+        signature = f"{what} {np.shape(value)}"
+        session = self.sessions[task]
+        return self.desks[task].take_part(session, members, i, (instance, run), signature, "it", exchange, lambda x: x)
+
+
+def test_whoever_comes_first_waits():
+    net = Net()
+    first = net.ask(0, [1.0])
+    assert isinstance(first, Request)
+    net.deliver()
+    net.ask(1, [2.0])
+    told = []
+    assert first.when_settled(lambda: told.append(True))
+    net.deliver()
+    assert told == [True]
+    assert first.result() == [3.0]
+
+
+def test_parts_that_come_early_are_kept():
+    net = Net()
+    for i in (0, 1):
+        net.ask(i, [0.0])
+    net.deliver()
+    requests = [net.ask(0, [float(run)], run=run) for run in range(1, 4)]  # the other one has not got there yet
+    net.deliver()
+    for run in (3, 1, 2):
+        assert net.ask(1, [10.0], run=run) == [10.0 + run]  # what it needs is there: it need not wait
+    net.deliver()
+    assert [r.result()[0] for r in requests] == [11.0, 12.0, 13.0]
+
+
+def test_members_that_differ_fail_everywhere():
+    net = Net()
+    a, b = net.ask(0, [1.0, 2.0]), net.ask(1, [1.0])
+    net.deliver()
+    for request in (a, b):
+        with pytest.raises(InvalidArgumentError, match="all members must run the same program"):
+            request.result()
+
+
+def test_a_step_that_ends_early_fails_the_others():
+    net = Net(3)
+    a, b = net.ask(0, [1.0]), net.ask(1, [1.0])
+    net.ask(2, [1.0], instance="other")
+    net.deliver(6)  # the joins
+    b.cancel()
+    net.deliver()
+    with pytest.raises(AbortedError, match="was ended while it took part"):
+        a.result()
+    with pytest.raises(AbortedError):  # and it stays so in this session
+        net.ask(0, [1.0], run=1)
+
+
+def test_a_new_session_starts_anew():
+    net = Net()
+    net.ask(0, [1.0]).cancel()
+    net.ask(1, [1.0]).cancel()
+    net.deliver()
+    for task in net.tasks:
+        net.sessions[task] = Session()
+    a = net.ask(0, [1.0])
+    net.deliver()
+    net.ask(1, [5.0])
+    net.deliver()
+    assert a.result() == [6.0]
+
+
+def test_a_task_that_begins_anew_fails_who_needs_it():
+    net = Net()
+    for i in (0, 1):
+        net.ask(i, [0.0])
+    net.deliver()
+    request = net.ask(0, [1.0], run=1)
+    net.desks[TASKS[1]] = net.desk(TASKS[1], 2)  # killed and started again
+    net.ask(1, [1.0])
+    net.deliver()
+    with pytest.raises(AbortedError, match="begun anew"):
+        request.result()
+
+
+def test_parts_of_a_session_that_has_ended_are_not_taken_for_new_ones():
+    net = Net()
+    for i in (0, 1):
+        net.ask(i, [0.0])
+    net.deliver()
+    net.ask(0, [100.0], run=1)  # its part is there, and is never used
+    net.deliver()
+    net.sessions[TASKS[1]] = Session()
+    net.ask(1, [1.0]).cancel()
+    net.deliver()
+    for task in net.tasks:
+        net.sessions[task] = Session()
+    for run in (0, 1):
+        a = net.ask(0, [1.0], run=run)
+        net.ask(1, [2.0], run=run)
+        net.deliver()
+        assert a.result() == [3.0]
+
+
+def test_a_session_that_is_closed_tells_so():
+    net = Net()
+    for i in (0, 1):
+        net.ask(i, [0.0])
+    net.deliver()
+    request = net.ask(0, [1.0], run=1)
+    net.sessions[TASKS[1]] = None
+    net.tick(1.0)
+    with pytest.raises(AbortedError, match="task:1 has closed its session"):
+        request.result()
+
+
+def test_a_dead_member_is_noticed():
+    net = Net()
+    for i in (0, 1):
+        net.ask(i, [0.0])
+    net.deliver()
+    net.tick(0.0)
+    request = net.ask(0, [1.0], run=1)
+    for now in range(1, 12):
+        net.tick(float(now))
+    assert request.fate.name == "WAITING"  # it is slow, but it lives
+    net.down.add(TASKS[1])
+    for now in range(12, 19):
+        net.tick(float(now))
+    with pytest.raises(UnavailableError, match="task:1 has given no sign of life"):
+        request.result()
+
+
+def test_a_restarted_member_is_noticed():
+    net = Net()
+    for i in (0, 1):
+        net.ask(i, [0.0])
+    net.deliver()
+    request = net.ask(0, [1.0], run=1)
+    for now in (1.0, 2.0):
+        net.tick(now)
+    net.desks[TASKS[1]] = net.desk(TASKS[1], 2)
+    for now in (3.0, 4.0):
+        net.tick(now)
+    with pytest.raises(AbortedError, match="task:1 was restarted"):
+        request.result()
+
+
+def test_who_has_not_started_is_waited_for_and_named(caplog):
+    net = Net()
+    net.down.add(TASKS[1])
+    request = net.ask(0, [1.0])
+    for now in range(40):
+        net.tick(float(now))
+    assert request.fate.name == "WAITING"
+    assert 5 <= len(caplog.records) <= 8
+    assert "waits at it for /job:worker/replica:0/task:1" in caplog.text
+    net.down.clear()
+    net.ask(1, [2.0])  # its join is answered, though the first one's was lost
+    net.deliver()
+    assert request.result() == [3.0]
+
+
+def test_groups_that_cannot_be():
+    net = Net()
+    with pytest.raises(InvalidArgumentError, match="its op runs on"):
+        net.desks[TASKS[0]].take_part(
+            Session(), TASKS[:2], 1, ("g", 0), "", "it", exchanges.Doubling(1, 2, np.zeros(1), "sum"), id
+        )
+    with pytest.raises(InvalidArgumentError, match="no task of the server's cluster"):
+        net.desks[TASKS[0]].take_part(
+            Session(),
+            [TASKS[0], "/job:x/replica:0/task:0"],
+            0,
+            ("g", 0),
+            "",
+            "it",
+            exchanges.Doubling(0, 2, np.zeros(1), "sum"),
+            id,
+        )
+    with pytest.raises(InvalidArgumentError, match="without servers"):
+        Collectives().take_part(
+            Session(), ["", TASKS[1]], 0, ("g", 0), "", "it", exchanges.Doubling(0, 2, np.zeros(1), "sum"), id
+        )
+
+
+def test_malformed_messages_are_ignored():
+    net = Net()
+    request = net.ask(0, [1.0])
+    net.ask(1, [1.0])
+    token = net.under_way[-1][1]["token"]
+    net.under_way[:] = [m for m in net.under_way if m[1]["event"] == "join"]
+    net.deliver()
+    head = {
+        "event": "part",
+        "task": TASKS[1],
+        "group": next(iter(net.desks[TASKS[0]]._groups)),
+        "token": token,
+        "instance": "g",
+    }
+    for more in ({}, {"sender": 1, "to": 7}, {"sender": 0, "to": 0}, {"sender": 1, "to": 0}):
+        net.desks[TASKS[0]].message(head | more, ())
+    assert request.fate.name == "WAITING"
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_a_member_that_runs_too_far_ahead(monkeypatch, joined):
+    monkeypatch.setattr(collectives, "MAX_EARLY", 10)
+    net = Net()
+
+    def send(run):
+        exchange = exchanges.Tree(0, 2, np.zeros(1), 0)  # a root of broadcasts waits for nobody
+        members = [f"{t}/device:CPU:0" for t in net.tasks]
+        net.desks[TASKS[0]].take_part(net.sessions[TASKS[0]], members, 0, ("b", run), "", "it", exchange, lambda x: x)
+
+    if joined:
+        net.ask(1, [0.0])
+    for run in range(20 if not joined else 10):
+        send(run)
+    net.deliver()
+    if not joined:
+        with pytest.raises(ResourceExhaustedError, match="runs too far ahead"):
+            net.ask(1, [0.0])
+        return
+    for run in range(10, 20):
+        send(run)
+    net.deliver()
+    with pytest.raises(ResourceExhaustedError, match="runs too far ahead"):
+        net.ask(1, [0.0], run=1)
+
+
+def test_groups_that_nobody_joins_are_forgotten(monkeypatch):
+    monkeypatch.setattr(collectives, "MAX_GROUPS", 10)
+    net = Net()
+    net.ask(0, [1.0])
+    for i in range(100):
+        net.desks[TASKS[0]].message({"event": "join", "task": TASKS[1], "group": f"g{i}", "token": 1}, ())
+    assert len(net.desks[TASKS[0]]._groups) <= 11
+    request = net.ask(0, [1.0], run=1)
+    net.deliver()
+    net.ask(1, [0.0])
+    net.ask(1, [0.0], run=1)
+    net.deliver()
+    assert request.result() == [1.0]
+
+
+def test_flat():
+    a = [np.arange(6.0).reshape(2, 3), np.array(7.0), np.zeros((0, 2))]
+    for x, y in zip(unflat(flat(a), [x.shape for x in a]), a, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+# --- in a graph ---------------------------------------------------------------------------------------------------------
+
+
+def _in_one_process(build, count=2):
+    members = [f"/cpu:{i}" for i in range(count)]
+    with dt.Graph().as_default():
+        nodes = []
+        for rank, m in enumerate(members):
+            with dt.device(m):
+                nodes.append(build(members, rank))
+        with dt.Session(config=dt.ConfigProto(device_count={"CPU": count})) as session:
+            first = session.run(nodes)
+            again = session.run(nodes)
+    for x, y in zip(first, again, strict=True):
+        np.testing.assert_array_equal(x, y)
+    return first
+
+
+def test_members_in_one_graph():
+    x = np.arange(6, dtype=np.float32)
+    for way in ("ring", "doubling", "auto"):
+        for found in _in_one_process(lambda m, r, way=way: ops.all_reduce(x * (r + 1), m, r, "mean", way, "i"), 3):
+            np.testing.assert_allclose(found, x * 2)
+    for found in _in_one_process(lambda m, r: ops.all_gather(dt.constant([[r]] * (r + 1)), m, r, "i"), 3):
+        np.testing.assert_array_equal(found, [[0], [1], [1], [2], [2], [2]])
+    a, b = _in_one_process(lambda m, r: ops.reduce_scatter(dt.constant([1, 2, 3, 4]), m, r, "sum", "i"))
+    np.testing.assert_array_equal([a, b], [[2, 4], [6, 8]])
+    for found in _in_one_process(lambda m, r: ops.broadcast(dt.constant([r, r]), m, r, 1, "i"), 3):
+        np.testing.assert_array_equal(found, [1, 1])
+    members = ["/cpu:0"]
+    with dt.Graph().as_default(), dt.Session() as session:
+        session.run(ops.barrier(members, 0))
+        one, two = ops.all_reduce([dt.constant([1.0]), dt.constant(2.0)], members, 0)
+        assert session.run([one, two]) == [[1.0], 2.0]
+
+
+@pytest.mark.parametrize(
+    ("build", "text"),
+    [
+        (lambda: ops.all_reduce([1.0], ["/cpu:0"], 1), "rank"),
+        (lambda: ops.all_reduce([1.0], ["/cpu:0", "/cpu:0"], 0), "twice"),
+        (lambda: ops.all_reduce(1.0, ["/cpu:0"], 0, "median"), "reduction"),
+        (lambda: ops.all_reduce(1.0, ["/cpu:0"], 0, communication="tree"), "way"),
+        (lambda: ops.all_reduce(1, ["/cpu:0"], 0, "mean"), "no mean"),
+        (lambda: ops.all_reduce("a", ["/cpu:0"], 0), "cannot be reduced"),
+        (lambda: ops.all_reduce([dt.constant(1), dt.constant(1.0)], ["/cpu:0"], 0), "one type"),
+        (lambda: ops.all_gather(1.0, ["/cpu:0"], 0), "first axis"),
+        (lambda: ops.reduce_scatter([1, 2, 3], ["/cpu:0", "/cpu:1"], 0), "share evenly"),
+        (lambda: ops.broadcast(1.0, ["/cpu:0"], 0, root=2), "root"),
+    ],
+)
+def test_what_a_graph_refuses(build, text):
+    with dt.Graph().as_default(), pytest.raises((ValueError, TypeError), match=text):
+        build()
+
+
+def test_nccl_is_refused_with_advice():
+    with dt.Graph().as_default(), pytest.raises(dt.errors.UnimplementedError, match="'ring' or 'auto'"):
+        ops.all_reduce(1.0, ["/gpu:0"], 0, communication="NCCL")
