@@ -23,6 +23,7 @@ Yu et al., EuroSys 2018).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from .build import apply, constant, convert, make
@@ -316,10 +317,13 @@ def _counted(
 
 
 class LoopBuilder:
-    """One loop under construction."""
+    """One loop under construction. `beside`: for each variable, a node with which its steering nodes share a device."""
 
-    def __init__(self, context: LoopContext, variables: Any, shape_invariants: Any) -> None:
+    def __init__(
+        self, context: LoopContext, variables: Any, shape_invariants: Any, beside: Sequence[Node] | None = None
+    ) -> None:
         self.context = context
+        self.beside = beside
         self.graph = context.graph
         self.structure = variables
         self.values = [convert(v) for v in flatten(variables)]
@@ -342,30 +346,39 @@ class LoopBuilder:
             with context.open():
                 test = cond(*pack(self.structure, context.merges))
                 pred = context.bring(convert(test))
-                context.condition = apply("LoopCond", (pred,), None, "LoopCond")
+                with self._at(0):
+                    context.condition = apply("LoopCond", (pred,), None, "LoopCond")
                 inside = self._switch()
                 context.pivot_for_body = inside[0]
                 result = body(*pack(self.structure, inside))
                 leaves = self._leaves(result)
-                following = [make("NextIteration", (context.bring(v),)) for v in leaves]
+                following = []
+                for i, v in enumerate(leaves):
+                    with self._at(i):
+                        following.append(make("NextIteration", (context.bring(v),)))
             for merge, following_value, value in zip(context.merges, following, leaves, strict=True):
                 self._check_next(merge, following_value.outputs[0], value)
                 graph.close_loop(merge.op, following_value)
             return pack(self.structure, self._exit())
 
+    def _at(self, i: int) -> AbstractContextManager[None]:
+        """A block for the steering nodes of a variable."""
+        return nullcontext() if self.beside is None else self.graph.colocate_with(self.beside[i], ignore_existing=True)
+
     def _enter(self) -> None:
         """Enter and Merge of each variable."""
         context = self.context
         values = [context.outer.bring(v) for v in self.values] if context.outer is not None else self.values
-        for value, dims in zip(values, self.invariants, strict=True):
-            enter = context.enter(value, constant=False, dims=dims)
+        for i, (value, dims) in enumerate(zip(values, self.invariants, strict=True)):
+            with self._at(i):
+                enter = context.enter(value, constant=False, dims=dims)
             # A constant of the loop around would let this loop run ahead of it.
             around = context.outer.loop if context.outer is not None else None
             if around is not None and is_constant_enter(value.op):
                 enter.op.control_inputs = (*enter.op.control_inputs, around.pivot.op)
             context.enters.append(enter)
-        for enter in context.enters:
-            with context.open():
+        for i, enter in enumerate(context.enters):
+            with context.open(), self._at(i):
                 merge = make("Merge", (enter, enter))
             context.merges.append(merge.outputs[0])
             if context.pivot_for_pred is None:
@@ -380,7 +393,11 @@ class LoopBuilder:
             with self.graph.colocate_with(merge, ignore_existing=True):
                 switches.append(make("Switch", (merge, context.condition)))
         self._false_sides = [s.outputs[0] for s in switches]
-        return [identity(s.outputs[1]) for s in switches]
+        inside = []
+        for i, switch in enumerate(switches):
+            with self._at(i):
+                inside.append(identity(switch.outputs[1]))
+        return inside
 
     def _leaves(self, result: Any) -> list[Tensor]:
         """What the body returned, flat, in the structure of the variables."""
@@ -418,8 +435,8 @@ class LoopBuilder:
         """The variables after the loop."""
         context = self.context
         exits = []
-        for side in self._false_sides:
-            with as_is(self.graph, context.outer):
+        for i, side in enumerate(self._false_sides):
+            with as_is(self.graph, context.outer), self._at(i):
                 node = make("Exit", (side,))
             self.graph.scopes.mark_seen(node)
             exits.append(node.outputs[0])

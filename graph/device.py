@@ -97,8 +97,8 @@ class _Spec:
             object.__setattr__(self, name, _converted(name, value))
 
     @classmethod
-    def from_string(cls, spec: str) -> Self:
-        """The spec that `spec` spells. Empty parts are skipped, so `""` and `"/"` constrain nothing.
+    def from_string(cls, spec: str | None) -> Self:
+        """The spec that `spec` spells. Empty parts are skipped, so `""` and `"/"` constrain nothing; neither does None.
 
         Parts, in any order, split by `/`: `job:NAME`, `replica:N`, `task:N`; a device as `device:TYPE:N`,
         `device:TYPE:*`, or for the usual types short and in any case as `gpu`, `gpu:N`, `gpu:*`. `*` leaves
@@ -106,7 +106,7 @@ class _Spec:
 
         Raises:
             ValueError: an unknown part, a second device type, or a number that is none.
-            TypeError: `spec` is not a string.
+            TypeError: `spec` is neither a string nor None.
 
         >>> DeviceSpec.from_string("gpu:1/job:ps").to_string()
         '/job:ps/device:GPU:1'
@@ -151,8 +151,11 @@ class _Spec:
     def __hash__(self) -> int:
         return hash(_text(self))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), tuple(getattr(self, name) for name in _CONVERT)
 
-@dataclass(frozen=True, slots=True, init=False, eq=False, repr=False)
+
+@dataclass(slots=True, init=False, eq=False, repr=False)  # frozen, too, with an error of its own
 class DeviceSpec(_Spec):
     """A partial device name: what a device block asks for. Immutable; unset fields are None.
 
@@ -179,7 +182,16 @@ class DeviceSpec(_Spec):
     device_type: str | None
     device_index: int | None
 
-    def parse_from_string(self, spec: str) -> DeviceSpec:
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(
+            f"A DeviceSpec cannot be changed (setting {name!r}): make another one with "
+            "spec.replace(...) or spec.make_merged_spec(...), or use a DeviceSpecV1"
+        )
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"A DeviceSpec cannot be changed (deleting {name!r})")
+
+    def parse_from_string(self, spec: str | None) -> DeviceSpec:
         """The spec that `spec` spells; this one stays as it is (in TensorFlow 1's class it changes)."""
         return self.from_string(spec)
 
@@ -202,7 +214,7 @@ class DeviceSpecV1(_Spec):
             raise AttributeError(f"A device spec has no field {name!r}; its fields are {', '.join(_CONVERT)}")
         object.__setattr__(self, name, _converted(name, value))
 
-    def parse_from_string(self, spec: str) -> DeviceSpecV1:
+    def parse_from_string(self, spec: str | None) -> DeviceSpecV1:
         """Replace all fields by what `spec` spells, and return this object. A bad `spec` changes nothing."""
         self._set(_components(spec))
         return self
@@ -230,12 +242,14 @@ def _merged(under: DeviceFields, over: DeviceFields) -> _Components:
 
 
 @lru_cache(_CACHE_SIZE)
-def _components(spec: str) -> _Components:
+def _components(spec: str | None) -> _Components:
     """The front end's parser."""
+    if spec is None:
+        return None, None, None, None, None
     if not isinstance(spec, str):
         raise TypeError(f"A device spec is parsed from a string such as '/job:ps/gpu:0', not from {spec!r}")
     job: str | None = None
-    numbers: dict[str, int] = {}
+    numbers: dict[str, str] = {}  # read at the end: only the last of a repeated part counts
     device: tuple[str, str] | None = None
     for part in spec.split("/"):
         match part.split(":"):
@@ -245,7 +259,7 @@ def _components(spec: str) -> _Components:
                 job = name
                 continue
             case ["replica" | "task" as name, number]:
-                numbers[name] = _number(number, name, spec)
+                numbers[name] = number
                 continue
             case [short] if short.upper() in SHORT_TYPES:
                 found = (short.upper(), "*")
@@ -261,7 +275,7 @@ def _components(spec: str) -> _Components:
         if device is not None:
             raise ValueError(f"Multiple device types are not allowed while parsing the device spec: {spec}.")
         device = found
-    replica, task = numbers.get("replica"), numbers.get("task")
+    replica, task = (_number(numbers[n], n, spec) if n in numbers else None for n in ("replica", "task"))
     if device is None:
         return job, replica, task, None, None
     device_type, index = device
@@ -487,7 +501,7 @@ def task_name(fields: DeviceFields) -> str:
 
 
 @lru_cache(_CACHE_SIZE)
-def canonical_name(name: str) -> str:
+def canonical_name(name: str | None) -> str:
     """The canonical spelling of a device as a user writes it. Raises like `DeviceSpec.from_string`.
 
     >>> canonical_name("gpu:1/job:ps")

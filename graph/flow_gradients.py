@@ -199,7 +199,9 @@ class FlowGradients:
                 plain.append((node.index, node))
             else:
                 loops.setdefault(loop, []).append(node)
-        plain += [(max(n.index for n in inner), (loop, inner)) for loop, inner in loops.items()]
+        for inner in loops.values():
+            inner.sort(key=lambda n: n.index)  # they come in no order that two clients would share
+        plain += [(inner[-1].index, (loop, inner)) for loop, inner in loops.items()]
         return iter([item for _, item in sorted(plain, key=lambda pair: pair[0], reverse=True)])
 
     # --- branches ---------------------------------------------------------------------------------------------
@@ -270,12 +272,19 @@ class FlowGradients:
             around = around.outer
         captured = [n for n in nodes if is_constant_enter(n) and self.loop_of(n) is loop]
         scope = loop.frame.rpartition("/")[0].rpartition("/")[2] or "while"
+        assert loop.condition is not None
+        # Each variable of the backward loop belongs to a node of the forward loop: where gradients are colocated, with it.
+        beside = [loop.condition.op, *(loop.merges[i].op for i in variables), *captured]
         with graph.building_loop(), inside(graph, self.mirror(loop.outer)), graph.name_scope(f"{scope}_grad"):
             first = [
-                zeros_for(loop.exits[i]) if g is None else _dense(g) for i, g in zip(variables, received, strict=True)
+                self._or_zeros(g, loop.exits[i], loop.merges[i].op) for i, g in zip(variables, received, strict=True)
             ]
-            sums = [zeros_for(e.inputs[0], "b_acc") for e in captured]
-            counter = _Counter(graph, loop)
+            sums = []
+            for e in captured:
+                with reverse.beside(e):
+                    sums.append(zeros_for(e.inputs[0], "b_acc"))
+            with reverse.beside(beside[0]):
+                counter = _Counter(graph, loop)
             backward = BackwardLoop(graph, graph.unique_name("while_context"), loop)
             self._mirrors[loop] = backward
             dims = [(), *(loop.merges[i].dims for i in variables), *(s.dims for s in sums)]
@@ -292,24 +301,38 @@ class FlowGradients:
                 reverse.visit(inner, loop, on_path)
                 before = [reverse.total(loop.merges[i]) for i in variables]
                 found = [
-                    zeros_for(loop.merges[i]) if g is None else _dense(g)
-                    for i, g in zip(variables, before, strict=True)
+                    self._or_zeros(g, loop.merges[i], loop.merges[i].op) for i, g in zip(variables, before, strict=True)
                 ]
-                parts = [reverse.total(e.outputs[0]) for e in captured]
-                totals = [s if g is None else s + _dense(g) for s, g in zip(now[len(variables) :], parts, strict=True)]
+                totals = []
+                for e, s in zip(captured, now[len(variables) :], strict=True):
+                    g = reverse.total(e.outputs[0])
+                    with reverse.beside(e):
+                        totals.append(s if g is None else s + _dense(g))
                 for t, d in zip((*found, *totals), dims[1:], strict=True):
                     t.dims = merge(t.dims, d)
-                return [count - 1, *found, *totals]
+                with reverse.beside(beside[0]):
+                    return [count - 1, *found, *totals]
+
+            def again(count: Tensor, *_: Tensor) -> Tensor:
+                with reverse.beside(beside[0]):
+                    return greater(count, 0)
 
             shapes = [TensorShape(d) for d in dims]
             start = [counter.exit, *first, *sums]
-            result = LoopBuilder(backward, start, shapes).build(lambda count, *_: greater(count, 0), body)
-            counter.finish(backward.pushes)
+            builder = LoopBuilder(backward, start, shapes, beside if reverse.colocate else None)
+            result = builder.build(again, body)
+            with reverse.beside(beside[0]):
+                counter.finish(backward.pushes)
         for i, g in zip(variables, result[1 : 1 + len(variables)], strict=True):
             enter = loop.enters[i].op
             reverse.receive(enter, enter.inputs[0], g, on_path)
         for enter, g in zip(captured, result[1 + len(variables) :], strict=True):
             reverse.receive(enter, enter.inputs[0], g, on_path)
+
+    def _or_zeros(self, grad: Any, tensor: Tensor, node: Node) -> Any:
+        """A gradient, or zeros for a tensor; made beside a node."""
+        with self.reverse.beside(node):
+            return zeros_for(tensor) if grad is None else _dense(grad)
 
 
 class _Counter:

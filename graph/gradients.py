@@ -152,7 +152,7 @@ class ReversePass:
     def start(self, weights: Sequence[Any]) -> None:
         """Give each y its weight."""
         for i, (y, weight) in enumerate(zip(self.ys, weights, strict=True)):
-            with self._beside(y.op):
+            with self.beside(y.op):
                 grad = _ones_for(y, f"grad_ys_{i}") if weight is None else _checked_weight(y, weight, i)
                 self.received.setdefault(y, []).append(grad)
 
@@ -180,7 +180,7 @@ class ReversePass:
         grads = [None if t in stops else self.total(t) for t in node.outputs]
         if all(g is None for g in grads) and not self.flow.has_half(node):
             return
-        with self._beside(node), self.graph.name_scope(node.name + "_grad"):
+        with self.beside(node), self.graph.name_scope(node.name + "_grad"):
             if node.type not in _HANDS_ON_ROWS:
                 grads = [g._as_tensor() if isinstance(g, IndexedSlices) else g for g in grads]
             contributions = self._contributions(node, grads, on_path)
@@ -211,7 +211,7 @@ class ReversePass:
         if not parts:
             return None
         if len(parts) > 1:
-            with self.flow.beside(tensor.op), self._beside(tensor.op):
+            with self.flow.beside(tensor.op), self.beside(tensor.op):
                 parts[:] = [_sum(parts)]
         return parts[0]
 
@@ -220,7 +220,8 @@ class ReversePass:
         if grad is not None and self._leads_to_an_x(tensor, on_path):
             self.received.setdefault(tensor, []).append(_fitted(tensor, grad, node))
 
-    def _beside(self, node: Node) -> AbstractContextManager[None]:
+    def beside(self, node: Node) -> AbstractContextManager[None]:
+        """A block whose nodes share the device of a node, where gradients are colocated."""
         return self.graph.colocate_with(node, ignore_existing=True) if self.colocate else nullcontext()
 
     def _nodes_between(self) -> frozenset[Node]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .node import Node, Tensor
 from .opdef import OpDef, opdef as find_opdef
-from .scopes import ControlBlock, DeviceBlock, Scopes, control_inputs_for, requested_device
+from .scopes import ControlBlock, DeviceBlock, Scopes, awaited_by, control_inputs_for, requested_device
 from .shape import text
 from .source import Origin, caller, locate
 
@@ -108,6 +108,14 @@ class Graph:
         """Make the graph refuse to grow, so that a loop that adds nodes by mistake is noticed."""
         self._finalized = True
 
+    def unfinalize(self) -> None:
+        """Let the graph grow again: who has finalised it for a while is done."""
+        self._finalized = False
+
+    def _check_not_finalized(self, doing: str) -> None:
+        if self._finalized:
+            raise RuntimeError(f"Graph is finalized and cannot be modified ({doing})")
+
     def get_operations(self) -> list[Node]:
         """All nodes in order of creation (a copy)."""
         return list(self._nodes)
@@ -178,7 +186,9 @@ class Graph:
         import difflib
 
         # difflib is quadratic: on a large graph only look among names that end alike.
-        names = [n for n in self._by_name if n.rpartition("/")[2][:3] == name.rpartition("/")[2][:3]][:5000]
+        names = list(self._by_name)
+        if len(names) > 5000:
+            names = [n for n in names if n.rpartition("/")[2][:3] == name.rpartition("/")[2][:3]][:5000]
         close = difflib.get_close_matches(name, names, n=3)
         return f" Close names: {', '.join(close)}." if close else ""
 
@@ -252,9 +262,7 @@ class Graph:
         if origin is None:
             origin = caller()
         if self._finalized:
-            raise RuntimeError(
-                f"Graph is finalized and cannot be modified (adding a {definition.name} at {locate(origin)})"
-            )
+            self._check_not_finalized(f"adding a {definition.name} at {locate(origin)}")
         for t in inputs:
             if t.op.graph is not self:
                 raise ValueError(
@@ -380,8 +388,7 @@ class Graph:
             RuntimeError: the graph is finalized, or has grown since the nodes were numbered. ValueError: a name is taken.
         """
         with self._lock:
-            if self._finalized:
-                raise RuntimeError("Graph is finalized and cannot be modified (adding nodes that were saved or sent)")
+            self._check_not_finalized("adding nodes that were saved or sent")
             if nodes and nodes[0].index != len(self._nodes):
                 raise RuntimeError("Graph has grown while nodes that were saved or sent were being added")
             for node in nodes:
@@ -396,7 +403,7 @@ class Graph:
             self._has_late_edges |= has_late_edges
 
     def _colocate(self, node: Node, peers: tuple[Node, ...]) -> None:
-        """Apply `colocate_with(peer)` blocks, innermost last (SEMANTICS b.1)."""
+        """Apply `colocate_with(peer)` blocks, innermost last: the innermost peer with a device gives it; groups never nest."""
         for p in reversed(peers):
             if p.device:
                 node.device = p.device
@@ -477,7 +484,7 @@ class Graph:
     def device(self, device_name_or_function: Any) -> AbstractContextManager[None]:
         """A block whose nodes ask for a device: text, DeviceSpec, function of the node, or None to clear.
 
-        Blocks nest; fields of inner blocks win (SEMANTICS.md b).
+        Blocks nest; fields of inner blocks win. `requested_device` (scopes.py) has the rules.
 
         Raises:
             ValueError: malformed text, at entry. RuntimeError: blocks left in the wrong order.
@@ -495,18 +502,20 @@ class Graph:
             raise ValueError("colocate_with(None) makes sense only with ignore_existing=True")
         scopes = self.scopes
         saved = scopes.device, scopes.colocation
-        if not scopes.colocated:
+        depth = scopes.colocated
+        if not depth:
             scopes.hidden = scopes.device
-        scopes.colocated += 1
+        scopes.colocated = depth + 1
         scopes.device = None
         kept = () if ignore_existing else scopes.colocation
         inside = scopes.colocation = kept if node is None else (*kept, node)
         try:
             yield
         finally:
-            in_order = scopes.colocation is inside and scopes.device is None
-            scopes.device, scopes.colocation = saved
-            scopes.colocated -= 1
+            in_order = scopes.colocated == depth + 1 and scopes.colocation is inside and scopes.device is None
+            if scopes.colocated > depth:  # else it went with one around it that was left too early
+                scopes.device, scopes.colocation = DeviceBlock.still_open(saved[0]), saved[1]
+                scopes.colocated = depth
             if not in_order:
                 raise RuntimeError("Exiting colocation scope without proper scope nesting.")
 
@@ -546,10 +555,13 @@ class Graph:
         if control_inputs is None:
             scopes.control = scopes.flow = None
         else:
-            nodes = []
+            awaited = set(awaited_by(saved))  # an inner block does not ask again for what an outer one asks for
+            nodes: dict[Node, None] = {}
             for c in control_inputs:
                 element = self.as_graph_element(getattr(c, "_control_element", lambda c=c: c)())
-                nodes.append(element.op if isinstance(element, Tensor) else element)
+                node = element.op if isinstance(element, Tensor) else element
+                if node not in awaited:
+                    nodes[node] = None
             scopes.control = ControlBlock(saved, tuple(nodes))
         try:
             yield
@@ -583,11 +595,12 @@ class Graph:
     # --- collections -----------------------------------------------------------------------------------------------
 
     def add_to_collection(self, name: str, value: Any) -> None:
-        """Append to a collection."""
+        """Append to a collection. RuntimeError when the graph is finalized."""
+        self._check_not_finalized(f"adding to collection '{name}'")
         self._collections.setdefault(name, []).append(value)
 
     def add_to_collections(self, names: Iterable[str] | str, value: Any) -> None:
-        """Append to several collections, once each."""
+        """Append to several collections, once each. RuntimeError when the graph is finalized."""
         for name in {names} if isinstance(names, str) else dict.fromkeys(names):
             self.add_to_collection(name, value)
 
@@ -610,7 +623,8 @@ class Graph:
         return [k for k, v in self._collections.items() if v]
 
     def clear_collection(self, name: str) -> None:
-        """Empty a collection."""
+        """Empty a collection. RuntimeError when the graph is finalized."""
+        self._check_not_finalized(f"emptying collection '{name}'")
         self._collections.pop(name, None)
 
     # --- sessions --------------------------------------------------------------------------------------------------
@@ -672,16 +686,27 @@ class _DeviceContext:
         self._block: DeviceBlock | None = None
 
     def __enter__(self) -> None:
+        if self._block is not None:
+            raise RuntimeError(f"The device block {self._block.describe()} is open already")
         scopes = self._graph.scopes
         self._outer = scopes.device
         self._block = scopes.device = DeviceBlock(scopes.device, self._request, caller())
 
     def __exit__(self, *exc: object) -> None:
-        scopes = self._graph.scopes
-        in_order = scopes.device is self._block
-        scopes.device = self._outer
-        if not in_order:
-            raise RuntimeError("Exiting device scope without proper scope nesting.")
+        scopes, block = self._graph.scopes, self._block
+        self._block = None
+        if block is not None and scopes.device is block:
+            scopes.device = DeviceBlock.still_open(self._outer)
+            return
+        # Those inside it that are still open are left with it; one that was left so before changes nothing.
+        open_ = scopes.device
+        while open_ is not None and open_ is not block:
+            open_ = open_.outer
+        if open_ is not None:
+            scopes.device = self._outer
+        elif block is not None:
+            block.left = True
+        raise RuntimeError("Exiting device scope without proper scope nesting.")
 
 
 class _NameContext:

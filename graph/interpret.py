@@ -17,6 +17,7 @@ from .errors import InternalError, InvalidArgumentError, OpError
 from .frames import Frames, Item, Loop, in_order, is_steered
 from .graph import Graph
 from .node import Node, Tensor
+from .requests import Request
 from .shape import compatible, text
 from .state import DEAD, Context, Resources, SessionState, VariableState
 
@@ -164,6 +165,10 @@ class _Step:
         try:
             if op.is_stateful:
                 result = op.reference(self.interpreter._context(node), *inputs, **attrs)
+                if isinstance(result, Request):
+                    what = result.what
+                    result.cancel()
+                    raise InternalError(node, node, f"'{node.name}' waits for {what}, and nothing else runs")
             else:
                 result = op.reference(*inputs, **attrs)
         except OpError as e:

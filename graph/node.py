@@ -9,7 +9,8 @@ module; they put themselves into `operators` when they are defined.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .dtypes import DType
@@ -201,6 +202,23 @@ class Tensor(TensorOperators):
         return f"<dt.Tensor '{self.name}' shape={text(self.dims)} dtype={self.dtype.name}>"
 
 
+@dataclass(frozen=True, slots=True)
+class NodeDef:
+    """A node in plain data, as TensorFlow 1's device functions read it.
+
+    Attributes:
+        name: its name. op: what it does, such as `MatMul`. device: what it asks for.
+        input: the tensors it takes (`a`, `b:1`), then the nodes it waits for (`^c`).
+        attr: its constants. They are Python values, not messages as in TensorFlow.
+    """
+
+    name: str
+    op: str
+    input: tuple[str, ...]
+    device: str
+    attr: Mapping[str, Any]
+
+
 class Node:
     """One operation in a graph. TensorFlow 1 calls it `Operation`.
 
@@ -260,12 +278,21 @@ class Node:
         return locate(self._origin)
 
     def get_attr(self, name: str) -> Any:
-        """An attribute's value; ValueError names those that exist."""
+        """An attribute's value; ValueError names those that exist. `_class` is the list of its groups, if it is in others'."""
+        if name == "_class" and self.colocation:
+            return self.colocation_groups()
         if name not in self.attrs:
             raise ValueError(
                 f"Node '{self.name}' ({self.type}) has no attribute '{name}'; it has: {', '.join(self.attrs) or 'none'}"
             )
         return self.attrs[name]
+
+    @property
+    def node_def(self) -> NodeDef:
+        """The node in plain data: name, op, input, device, attr."""
+        taken = [t.op.name if t.value_index == 0 else t.name for t in self.inputs]
+        taken += [f"^{c.name}" for c in self.control_inputs]
+        return NodeDef(self.name, self.type, tuple(taken), self.device, dict(self.attrs))
 
     def colocation_groups(self) -> list[bytes]:
         """TensorFlow's `loc:@` names of its groups; its own when it is in no other."""

@@ -6,7 +6,7 @@ the old head. So a node records all device blocks around it by keeping one point
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +28,14 @@ class DeviceBlock:
         spec: canonical name that it merges in, or None for a function or a clearing block.
         function: the device function, or None.
         merged: all blocks from here outwards merged into one name, or None when a function is among them.
+        left: whether it was left in the wrong order, while a `colocate_with` hid it.
     """
 
-    __slots__ = ("_origin", "function", "merged", "outer", "spec")
+    __slots__ = ("_origin", "function", "left", "merged", "outer", "spec")
 
     def __init__(self, outer: DeviceBlock | None, request: Any, origin: Origin) -> None:
         self.outer = outer
+        self.left = False
         self._origin = origin
         self.spec: str | None = None
         self.function: DeviceFunction | None = None
@@ -47,6 +49,13 @@ class DeviceBlock:
             around = outer.merged if outer is not None else ""
             if around is not None:
                 self.merged = merge_names(around, self.spec)
+
+    @staticmethod
+    def still_open(block: DeviceBlock | None) -> DeviceBlock | None:
+        """The innermost block from here outwards that was not left."""
+        while block is not None and block.left:
+            block = block.outer
+        return block
 
     @property
     def clears(self) -> bool:
@@ -83,7 +92,7 @@ def as_canonical(request: Any) -> str:
 
 
 def requested_device(node: Node, block: DeviceBlock | None) -> str:
-    """The device that the open blocks ask for, walking from the innermost outwards (SEMANTICS b).
+    """The device that the open blocks ask for, walking from the innermost outwards.
 
     Texts merge, what stands further in winning; a function's answer replaces what was merged so far; None stops the walk.
     While functions run, `node.device` holds what has been merged so far.
@@ -98,7 +107,7 @@ def requested_device(node: Node, block: DeviceBlock | None) -> str:
                 answer = ""
             elif not isinstance(answer, (str, DeviceSpec)) and not hasattr(answer, "to_string"):
                 raise TypeError(
-                    f"The device function {block.describe()} opened at {block.source} returned {answer!r} for node "
+                    f"The device {block.describe()} opened at {block.source} returned {answer!r} for node "
                     f"'{node.name}' ({node.type}); it must return a string, a DeviceSpec or None"
                 )
             # Kept as it was spelled, as TensorFlow does: the placer judges it, unless a block further out merges it first.
@@ -130,6 +139,7 @@ class Scopes:
     flow: FlowContext | None = None  # the branch or loop that is being built
     name: str = ""
     container: str = ""
+    creators: tuple[Any, ...] = ()  # functions that make variables in place of `Variable`, innermost last
 
     def mark_seen(self, node: Node) -> None:
         """What takes this node's outputs waits for the inputs of the open `control_dependencies` blocks through it."""
@@ -143,12 +153,19 @@ class Scopes:
         return replace(self)
 
 
+def awaited_by(block: ControlBlock | None) -> Iterator[Node]:
+    """The inputs of a `control_dependencies` block and of those around it."""
+    while block is not None:
+        yield from block.inputs
+        block = block.outer
+
+
 def control_inputs_for(block: ControlBlock | None, input_nodes: set[Node]) -> tuple[Node, ...]:
     """Control inputs that the open blocks ask for, leaving out those that a data input already implies (as TensorFlow does)."""
-    out: list[Node] = []
+    out: list[tuple[Node, ...]] = []
     while block is not None:
         # An input made inside the block has itself waited for the block's inputs.
         if block.seen.isdisjoint(input_nodes):
-            out.extend(n for n in block.inputs if n not in input_nodes and n not in out)
+            out.append(tuple([n for n in block.inputs if n not in input_nodes]))
         block = block.outer
-    return tuple(out)
+    return tuple([n for nodes in reversed(out) for n in nodes])  # those of the outermost first

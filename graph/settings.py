@@ -35,12 +35,52 @@ SETTINGS = {
             0,
             "2: every fused kernel runs beside the NumPy references, and the first node that differs is named",
         ),
+        Setting("DOVETAIL_CLIENT_MB", 16384, "MiB that one client may feed to a server's running steps at once; 0: no limit"),
+        Setting("DOVETAIL_CLIENT_SESSIONS", 1000, "sessions that one client may have open at a server; 0: no limit"),
+        Setting("DOVETAIL_CLIENT_STEPS", 1000, "running steps, and unanswered calls, of one connection to a server; 0: no limit"),
+        Setting("DOVETAIL_CUDA_GRAPHS", 1, "1: launches that follow one another on a GPU become one CUDA graph; 0: they do not"),
+        Setting(
+            "DOVETAIL_DEBUG",
+            0,
+            "1: log which rewrite rules fired, and how often, when a program is made; 2: each place, with the user's line",
+        ),
+        Setting(
+            "DOVETAIL_CHECKPOINT_DIR",
+            "",
+            "the only folder in which this process writes and reads checkpoints for steps; default: anywhere",
+        ),
         Setting(
             "DOVETAIL_EMULATE_GPUS",
             0,
             "how many emulated GPU devices each task has: the CPU's kernels under a GPU's name",
         ),
+        Setting("DOVETAIL_GPU_MEMORY", 0, "bytes that this process may use of each GPU's memory; 0: all that is there"),
+        Setting("DOVETAIL_TUNE", 1, "0: GPUs take the likely best of several kernels; 1: the fastest, measured once and kept"),
+        Setting("DOVETAIL_KEYS", "", "folder of keys with which servers and clients prove who they are; default: no keys, loopback only"),
         Setting("DOVETAIL_LOG", "WARNING", "log level of a task started from the command line or by LocalCluster"),
+        Setting("DOVETAIL_LOG_FORMAT", "text", "how such a task logs: text, or json: one object a line, with job and task"),
+        Setting(
+            "DOVETAIL_METRICS",
+            "",
+            "where a server tells its figures to Prometheus: a port of localhost, or host:port; default: nowhere",
+        ),
+        Setting("DOVETAIL_STALL_S", 30.0, "seconds after which a step that waits for the same things is reported; 0: never"),
+        Setting("DOVETAIL_REWRITE", 1, "0: graphs are run as they were written: nothing is folded, merged or replaced"),
+        Setting(
+            "DOVETAIL_FAULTS",
+            "",
+            "for tests: faults on purpose, such as cut:all, delay:30 or save:7; graph/faults.py lists them",
+        ),
+        Setting(
+            "DOVETAIL_QUEUE_MB",
+            4096,
+            "MiB that one queue may hold, elements that wait for room included; more is an error, 0: no limit",
+        ),
+        Setting(
+            "DOVETAIL_SHARED_MEMORY",
+            1024,
+            "most MiB that a process lends to others of its machine for large tensors; 0: all tensors travel in messages",
+        ),
     )
 }
 

@@ -270,6 +270,8 @@ def get_variable(
     use_resource: bool | None = None,
     custom_getter: Any = None,
     constraint: Any = None,
+    synchronization: Any = None,
+    aggregation: Any = None,
 ) -> Any:
     """The variable of that name in the open variable scope: found or made, as the scope's `reuse` says.
 
@@ -280,7 +282,8 @@ def get_variable(
         initializer: an initializer object or class, a function of (shape, dtype), or a value. None: the
             scope's, or else `glorot_uniform_initializer` for floating types and zeros for ints and bools.
         regularizer: function of the variable whose result joins the regularization losses.
-        trainable, collections, caching_device, validate_shape, use_resource, constraint: as for `Variable`.
+        trainable, collections, caching_device, validate_shape, use_resource, constraint, synchronization, aggregation: as
+            for `Variable`.
         partitioner: function of (shape, dtype) that says into how many parts to cut it along each axis, such
             as `fixed_size_partitioner(3)`; None: the scope's, or else it is one. A scalar is never cut.
         custom_getter: function that is called as `custom_getter(getter, name, ...)` instead.
@@ -315,6 +318,8 @@ def get_variable(
         "use_resource": scope.use_resource if use_resource is None else use_resource,
         "constraint": scope.constraint if constraint is None else constraint,
     }
+    copies = {"synchronization": synchronization, "aggregation": aggregation}
+    arguments |= {k: v for k, v in copies.items() if v is not None}  # custom getters need not know them
     getter = _composed(custom_getter, scope.custom_getter)
     graph = get_default_graph()
     get = VariableStore.of(graph).get

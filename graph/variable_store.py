@@ -70,6 +70,8 @@ class VariableStore:
         validate_shape: bool = True,
         use_resource: bool | None = None,
         constraint: Any = None,
+        synchronization: Any = None,
+        aggregation: Any = None,
     ) -> Any:
         """Find or make the variable with this full name. Custom getters get this as their `getter`."""
         if partitioner is not None and not callable(partitioner):
@@ -81,6 +83,8 @@ class VariableStore:
             "validate_shape": validate_shape,
             "use_resource": use_resource,
             "constraint": constraint,
+            "synchronization": synchronization,
+            "aggregation": aggregation,
         }
         dims, wanted = as_dims(shape), as_dtype(dtype).base
         if partitioner is not None:

@@ -11,17 +11,20 @@ and a *resource* variable (`use_resource=True`) is
     v                             the place               v/Read/ReadVariableOp    its value, for fetches
     v/IsInitialized/VarIsInitializedOp
 
-where each use adds its own `ReadVariableOp`. Who shares what device with whom is told in SEMANTICS b.1: a
-plain initial value is made under the device blocks around it, what a function makes of it stands with the
-variable, and so do a reference variable's Assign and read.
+where each use adds its own `ReadVariableOp`. A reference variable's plain initial value is made under the device
+blocks around it; what a function makes of it, and a resource variable's in any case, is colocated with the
+variable, and so are the Assign, and a reference variable's read. Who uses a resource variable's place is brought
+to it by the placer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+from .aggregation import VariableAggregation, VariableSynchronization
 from .build import TensorLike, apply, convert
 from .dtypes import DType, as_dtype
 from .errors import UnimplementedError
@@ -49,7 +52,59 @@ def resource_variables_enabled() -> bool:
     return _resource_by_default[0]
 
 
-class Variable(TensorOperators):
+class _Creation(type):
+    """What `Variable(...)` does: it asks the functions of the open `variable_creator_scope` blocks, innermost first."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if cls is not Variable:
+            return super().__call__(*args, **kwargs)
+        wanted = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs
+        creators = get_default_graph().scopes.creators
+        create = partial(_create, partial(super().__call__))
+        for creator in creators:
+            create = partial(creator, create)
+        return create(**wanted)
+
+
+_ARGUMENTS = (
+    "initial_value", "trainable", "collections", "validate_shape", "caching_device", "name", "variable_def", "dtype",
+    "expected_shape", "import_scope", "constraint", "use_resource", "synchronization", "aggregation",
+)  # fmt: skip
+
+
+def _create(make: Callable[..., Any], **kwargs: Any) -> Any:
+    """The innermost creator: a variable. How its copies are kept equal is of interest only where there are copies."""
+    synchronization = VariableSynchronization(kwargs.pop("synchronization", None) or VariableSynchronization.AUTO)
+    aggregation = VariableAggregation(kwargs.pop("aggregation", None) or VariableAggregation.NONE)
+    if kwargs.get("trainable") is None and synchronization is VariableSynchronization.ON_READ:
+        kwargs["trainable"] = False
+    variable = make(**kwargs)
+    variable.synchronization, variable.aggregation = synchronization, aggregation
+    return variable
+
+
+@contextmanager
+def variable_creator_scope(variable_creator: Callable[..., Any]) -> Iterator[None]:
+    """A block in which `variable_creator(next_creator, **kwargs)` makes the variables.
+
+    `kwargs` are `Variable`'s arguments by name; `next_creator(**kwargs)` makes the variable as it would be made otherwise. The
+    innermost block is asked first.
+
+    >>> def on_ps(next_creator, **kwargs):
+    ...     with dt.device("/job:ps"):
+    ...         return next_creator(**kwargs)
+    >>> with variable_creator_scope(on_ps):
+    ...     v = Variable(1.0)
+    """
+    scopes = get_default_graph().scopes
+    saved, scopes.creators = scopes.creators, (*scopes.creators, variable_creator)
+    try:
+        yield
+    finally:
+        scopes.creators = saved
+
+
+class Variable(TensorOperators, metaclass=_Creation):
     """A value that lives from step to step, on one device. It stands for its value wherever a tensor may
     stand.
 
@@ -67,6 +122,7 @@ class Variable(TensorOperators):
         import_scope: not supported; here because TensorFlow 1 has it in this position.
         constraint: function that optimizers apply to the value after each update.
         use_resource: whether it is a resource variable; None: see `enable_resource_variables`.
+        synchronization, aggregation: how its copies are kept, where a distribution strategy makes several.
 
     Raises:
         ValueError: no initial value, one of unknown shape, or a wrong argument.
@@ -77,6 +133,12 @@ class Variable(TensorOperators):
 
     SaveSliceInfo = _SaveSliceInfo
     """Which slice of a partitioned variable a part is."""
+
+    synchronization = VariableSynchronization.AUTO
+    """When copies of it, where there are any, are made equal."""
+
+    aggregation = VariableAggregation.NONE
+    """What becomes of values that several replicas assign to it."""
 
     save_slice_info: _SaveSliceInfo | None = None
     """For a part of a partitioned variable: which slice of it this is."""
@@ -109,6 +171,8 @@ class Variable(TensorOperators):
         import_scope: str | None = None,
         constraint: Callable[[Any], Any] | None = None,
         use_resource: bool | None = None,
+        synchronization: Any = None,
+        aggregation: Any = None,
     ) -> None:
         if variable_def is not None or import_scope is not None:
             raise UnimplementedError(

@@ -110,7 +110,7 @@ def _lowest(dtype: np.dtype[Any]) -> Any:
 def _seen(x: Array, attrs: Attrs) -> Array:
     """Every window's pixels along the last axis: `[n, rows, columns, c, taps]`. Padding is below all."""
     found = patches(channels_last(x, attrs["data_format"]), _window(attrs), _lowest(x.dtype))
-    return found.reshape(*found.shape[:4], -1)
+    return found.reshape(*found.shape[:4], found.shape[4] * found.shape[5])
 
 
 def _max_pool(x: Array, **attrs: Any) -> Array:
@@ -140,7 +140,7 @@ def _max_pool_grad_grad(x: Array, y: Array, grad: Array, **attrs: Any) -> Array:
     if grad.shape != x.shape:
         raise ValueError("the gradient has another shape than the image")
     g = patches(channels_last(grad, attrs["data_format"]), _window(attrs))
-    picked = np.take_along_axis(g.reshape(*g.shape[:4], -1), _first_largest(x, attrs), -1)
+    picked = np.take_along_axis(g.reshape(*g.shape[:4], g.shape[4] * g.shape[5]), _first_largest(x, attrs), -1)
     return as_layout(picked[..., 0], attrs["data_format"])
 
 

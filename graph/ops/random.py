@@ -73,7 +73,7 @@ def _seed_attrs(seed: int | None) -> dict[str, Any]:
     return {"seed": first or 0, "seed2": second or 0}
 
 
-def _stream(context: Context, seed: int, seed2: int) -> Stream:
+def stream_of(context: Context, seed: int, seed2: int) -> Stream:
     """What a node draws from in this run."""
     key = (seed, seed2) if seed or seed2 else key_from(context.session.seed, context.node_name)
     return Stream(key, context.run_number())
@@ -146,7 +146,7 @@ def _define_draw(name: str, draw: str) -> None:
         return [(_float_attr(attrs), _shape_operand(inputs[0]))]
 
     def reference(context: Context, shape: Array, *, dtype: DType, seed: int, seed2: int) -> Array:
-        return function(_stream(context, seed, seed2), _sizes(shape), dtype.np)
+        return function(stream_of(context, seed, seed2), _sizes(shape), dtype.np)
 
     define(name, infer=infer, reference=reference, cost=_cost(draw), traits=Trait.STATEFUL)
 
@@ -157,7 +157,7 @@ def _uniform_int_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output
 
 
 def _uniform_int(context: Context, shape: Array, low: Array, high: Array, *, seed: int, seed2: int) -> Array:
-    stream, sizes = _stream(context, seed, seed2), _sizes(shape)
+    stream, sizes = stream_of(context, seed, seed2), _sizes(shape)
     a, b = _bounds(low, high, int(np.prod(sizes)))
     return stream.integers(sizes, a, b, low.dtype)
 
@@ -168,7 +168,7 @@ def _shuffle_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _shuffle(context: Context, value: Array, *, seed: int, seed2: int) -> Array:
-    stream = _stream(context, seed, seed2)
+    stream = stream_of(context, seed, seed2)
     return value if np.ndim(value) == 0 else value[stream.permutation(len(value))]
 
 
@@ -196,7 +196,7 @@ def _multinomial(
         raise ValueError(f"num_samples cannot be negative: {count}")
     if not classes and rows and count:
         raise ValueError("there must be at least one class to draw from")
-    u = _stream(context, seed, seed2).uniform((rows, count), np.dtype(np.float64))
+    u = stream_of(context, seed, seed2).uniform((rows, count), np.dtype(np.float64))
     out = np.empty((rows, count), output_dtype.np)
     for row, x in enumerate(logits.astype(np.float64)):
         edges = np.cumsum(np.exp(x - x.max()))  # the class whose stretch of the line holds the number

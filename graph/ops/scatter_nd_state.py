@@ -16,7 +16,7 @@ from ..build import TensorLike, convert, make
 from ..dtypes import resource
 from ..node import Node, Tensor
 from ..opdef import Attrs, Cost, Output, Trait, define, nbytes, size
-from ..state import Context, VariableState
+from ..state import Context, VariableState, changing
 from .operands import index_operand
 from .scattering import check_updates, combine_at, updates_fit
 from .state import as_place, expect_type, place_of
@@ -34,22 +34,19 @@ def _rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _scatter(ufunc: np.ufunc | None, is_ref: bool) -> Callable[..., Any]:
     def reference(context: Context, state: VariableState, indices: Array, updates: Array) -> Any:
-        def change(old: Array) -> Array:
-            at = check_updates(old.shape, indices, updates)
-            return combine_at(old.copy(), at, updates, ufunc, int(np.prod(indices.shape[:-1])))
-
-        state.update(change)
+        with changing([state]) as (value,):
+            at = check_updates(value.shape, indices, updates)
+            made = combine_at(value, at, updates, ufunc, int(np.prod(indices.shape[:-1])))
+            if made is not value:
+                value[...] = made
         return state if is_ref else ()
 
     return reference
 
 
 def _cost(node: Node) -> Cost:
-    # The value is copied before elements of it change, so that readers keep their snapshot.
-    place, indices, updates = node.inputs
-    _, dims = place_of(place)
-    held = int(np.prod([d or 1 for d in dims or ()])) * updates.dtype.size
-    return Cost(float(size(updates)), 2 * held + 2 * nbytes(updates) + nbytes(indices))
+    _, indices, updates = node.inputs
+    return Cost(float(size(updates)), 3 * nbytes(updates) + nbytes(indices))
 
 
 for _name, _ufunc in {"Update": None, "Add": np.add, "Sub": np.subtract}.items():

@@ -18,7 +18,7 @@ from ..errors import InvalidArgumentError
 from ..node import Node, Tensor
 from ..opdef import Attrs, Cost, Output, Trait, define, nbytes, size
 from ..shape import Dims, compatible, text
-from ..state import Context, VariableState
+from ..state import Context, VariableState, changing
 from .state import as_place, expect_index, expect_type, place_of, read_variable
 
 Array = np.ndarray[Any, Any]
@@ -68,7 +68,7 @@ def _set(rows: Array, at: Array, updates: Array) -> None:
     rows[at] = updates
 
 
-# How each op changes the picked rows of a fresh copy, in place; `.at` counts each occurrence of an index.
+# How each op changes the picked rows, in place; `.at` counts each occurrence of an index.
 _COMBINE: dict[str, Callable[[Array, Array, Array], None]] = {
     "Update": _set,
     "Add": np.add.at,
@@ -84,32 +84,25 @@ def _scatter(combine: Callable[[Array, Array, Array], None], is_ref: bool) -> Ca
     def reference(context: Context, state: VariableState, indices: Array, updates: Array) -> Any:
         indices, updates = np.asarray(indices), np.asarray(updates)
 
-        def change(old: Array) -> Array:
-            what = f"variable '{state.name}'"
-            check_bounds(indices, row_count(old, context.node_name, what), context.node_name, what)
-            expected = indices.shape + old.shape[1:]
+        what = f"variable '{state.name}'"
+        with changing([state]) as (value,):
+            check_bounds(indices, row_count(value, context.node_name, what), context.node_name, what)
+            expected = indices.shape + value.shape[1:]
             if updates.ndim and updates.shape != expected:
                 raise InvalidArgumentError(
                     context.node_name, None,
                     f"'{context.node_name}': updates have shape {text(updates.shape)}; "
                     f"indices.shape + variable.shape[1:] is {text(expected)}",
                 )  # fmt: skip
-            new = old.copy()
-            combine(new, indices, updates)
-            return new
-
-        state.update(change)
+            combine(value, indices, updates)
         return state if is_ref else ()
 
     return reference
 
 
 def _scatter_cost(node: Node) -> Cost:
-    # The value is copied before rows of it change, so that readers keep their snapshot.
-    place, indices, updates = node.inputs
-    _, dims = place_of(place)
-    held = int(np.prod([d or 1 for d in dims or ()])) * updates.dtype.size
-    return Cost(size(updates), 2 * held + 2 * nbytes(updates) + nbytes(indices))
+    _, indices, updates = node.inputs
+    return Cost(size(updates), 3 * nbytes(updates) + nbytes(indices))
 
 
 for _name, _combine in _COMBINE.items():

@@ -26,7 +26,7 @@ from ..errors import InvalidArgumentError
 from ..node import Node, Tensor
 from ..opdef import Attrs, Cost, Output, Trait, define, nbytes
 from ..shape import Dims, compatible, merge, text
-from ..state import Context, VariableState, update_together
+from ..state import Context, VariableState, changing, update_together
 from .scatter_state import check_bounds, row_count
 from .state import as_place, expect_index, expect_type, flag, place_of
 
@@ -67,7 +67,8 @@ class UpdateRule:
 
 
 def _gradient_descent(var: Array, grad: Array, *, alpha: Array) -> Sequence[Array]:
-    return (var - alpha * grad,)
+    step = np.asarray(alpha * grad)
+    return (np.subtract(var, step, out=step),)  # the memory of a large variable costs more than the arithmetic
 
 
 def _momentum(
@@ -109,6 +110,13 @@ def _adam(
     return var - moved * alpha / (np.sqrt(v) + epsilon), m, v
 
 
+def _adam_w(
+    var: Array, m: Array, v: Array, grad: Array, *, lr: Array, weight_decay: Array, **adam: Any
+) -> Sequence[Array]:
+    # Loshchilov and Hutter, 2019 (arXiv:1711.05101): the decay does not go through the moments.
+    return _adam(var * (np.ones((), var.dtype) - lr * weight_decay), m, v, grad, lr=lr, **adam)
+
+
 def _rms_prop(
     var: Array, ms: Array, mom: Array, grad: Array, *, lr: Array, rho: Array, momentum: Array, epsilon: Array
 ) -> Sequence[Array]:
@@ -136,6 +144,39 @@ def _centered_rms_prop(
     return var - mom, mg, ms, mom
 
 
+def _adadelta(
+    var: Array, accum: Array, accum_update: Array, grad: Array, *, lr: Array, rho: Array, epsilon: Array
+) -> Sequence[Array]:
+    one = np.ones((), var.dtype)
+    accum = accum * rho + grad * grad * (one - rho)
+    update = np.sqrt(accum_update + epsilon) / np.sqrt(accum + epsilon) * grad
+    return var - lr * update, accum, accum_update * rho + update * update * (one - rho)
+
+
+def _shrunk(x: Array, by: Array) -> Array:
+    """Nearer to zero by that much, and no further: what a penalty of the absolute value does."""
+    shrunk: Array = np.sign(x) * np.maximum(np.abs(x) - by, np.zeros((), x.dtype))
+    return shrunk
+
+
+def _ftrl(var: Array, accum: Array, linear: Array, grad: Array, *, lr: Array, l1: Array, l2: Array) -> Sequence[Array]:
+    # McMahan et al., 2013, with lr_power = -1/2, TensorFlow's default.
+    new = accum + grad * grad
+    linear = linear + grad - (np.sqrt(new) - np.sqrt(accum)) / lr * var
+    return -_shrunk(linear, l1) / (np.sqrt(new) / lr + l2 + l2), new, linear
+
+
+def _proximal_gradient_descent(var: Array, grad: Array, *, alpha: Array, l1: Array, l2: Array) -> Sequence[Array]:
+    # Duchi and Singer, 2009: a step, then the penalties.
+    return (_shrunk(var - alpha * grad, alpha * l1) / (np.ones((), var.dtype) + alpha * l2),)
+
+
+def _proximal_adagrad(var: Array, accum: Array, grad: Array, *, lr: Array, l1: Array, l2: Array) -> Sequence[Array]:
+    accum = accum + grad * grad
+    rate = lr / np.sqrt(accum)
+    return _shrunk(var - rate * grad, rate * l1) / (np.ones((), var.dtype) + rate * l2), accum
+
+
 _RMS_SCALARS = ("lr", "rho", "momentum", "epsilon")
 RULES = {
     rule.name: rule
@@ -153,8 +194,31 @@ RULES = {
             12,
             decays=True,
         ),
+        UpdateRule(
+            "AdamW",
+            ("m", "v"),
+            ("beta1_power", "beta2_power", "lr", "beta1", "beta2", "epsilon", "weight_decay"),
+            (),
+            {"use_nesterov": False},
+            _adam_w,
+            14,
+            decays=True,
+        ),
         UpdateRule("RMSProp", ("ms", "mom"), _RMS_SCALARS, (), {}, _rms_prop, 11),
         UpdateRule("CenteredRMSProp", ("mg", "ms", "mom"), _RMS_SCALARS, (), {}, _centered_rms_prop, 16),
+        UpdateRule("Adadelta", ("accum", "accum_update"), ("lr", "rho", "epsilon"), (), {}, _adadelta, 15),
+        UpdateRule("Ftrl", ("accum", "linear"), (), ("lr", "l1", "l2"), {}, _ftrl, 16),
+        UpdateRule(
+            "ProximalGradientDescent",
+            (),
+            ("alpha", "l1", "l2"),
+            (),
+            {},
+            _proximal_gradient_descent,
+            8,
+            gradient="delta",
+        ),
+        UpdateRule("ProximalAdagrad", ("accum",), ("lr", "l1", "l2"), (), {}, _proximal_adagrad, 12),
     )
 }
 
@@ -223,22 +287,33 @@ def _reference(rule: UpdateRule, is_sparse: bool, is_ref: bool) -> Callable[...,
             _check_shapes(context.node_name, states, old, grad, indices)
             if indices is None:
                 return rule.step(*old, grad, **given, **flags)
-            if rule.decays:
-                dense = np.zeros_like(old[0])
-                np.add.at(dense, indices, grad)
-                return rule.step(*old, dense, **given, **flags)
-            rows, group = np.unique(indices, return_inverse=True)
-            summed = np.zeros((len(rows), *old[0].shape[1:]), old[0].dtype)
-            np.add.at(summed, group.reshape(-1), grad)
-            changed = [value.copy() for value in old]
-            for value, new in zip(changed, rule.step(*[v[rows] for v in old], summed, **given, **flags), strict=True):
-                value[rows] = new
-            return changed
+            dense = np.zeros_like(old[0])
+            np.add.at(dense, indices, grad)
+            return rule.step(*old, dense, **given, **flags)
 
+        if indices is not None and not rule.decays:
+            _check_different(context.node_name, states)
+            with changing(states) as held:
+                _check_shapes(context.node_name, states, held, grad, indices)
+                rows, group = np.unique(indices, return_inverse=True)
+                summed = np.zeros((len(rows), *grad.shape[1:]), grad.dtype)
+                np.add.at(summed, group.reshape(-1), grad)
+                for value, new in zip(held, rule.step(*[v[rows] for v in held], summed, **given, **flags), strict=True):
+                    value[rows] = new
+            return states[0] if is_ref else ()
         update_together(states, change)
         return states[0] if is_ref else ()
 
     return reference
+
+
+def _check_different(node: str, states: Sequence[VariableState]) -> None:
+    """InvalidArgumentError unless the variable and its slots are places of their own."""
+    if len(set(states)) < len(states):
+        names = ", ".join(f"'{s.name}'" for s in states)
+        raise InvalidArgumentError(
+            node, None, f"'{node}': a variable and its slots must be different places, not {names}"
+        )
 
 
 def _check_shapes(
@@ -270,9 +345,7 @@ def _cost(rule: UpdateRule, is_sparse: bool) -> Callable[[Node], Cost]:
         held = int(np.prod([d or 1 for d in dims or ()]))
         grad = node.inputs[_layout(rule, is_sparse).index(rule.gradient)]
         touched = nbytes(grad) / dtype.size if is_sparse and not rule.decays else held
-        # Each place is read and written whole: a sparse update copies it, so that readers keep their
-        # snapshot.
-        return Cost(rule.flops * touched, 2 * held * dtype.size * (1 + len(rule.slots)) + nbytes(grad))
+        return Cost(rule.flops * touched, 2 * touched * dtype.size * (1 + len(rule.slots)) + nbytes(grad))
 
     return cost
 

@@ -78,6 +78,11 @@ FRONT_END = [
     ("/job:a/job:b", "/job:b"),
     ("/replica:1/replica:2", "/replica:2"),
     ("/task:1/job:a/task:2", "/job:a/task:2"),
+    ("/task:x/task:2", "/task:2"),
+    ("/replica:/replica:1", "/replica:1"),
+    # whatever int() reads
+    ("/task:+1", "/task:1"),
+    ("/cpu:1_0", "/device:CPU:10"),
 ]
 
 FRONT_END_ERRORS = [
@@ -134,8 +139,12 @@ def test_front_end_rejects_naming_the_spec(cls, text, message):
 def test_front_end_reads_only_strings():
     with pytest.raises(TypeError, match="parsed from a string"):
         DeviceSpec.from_string(3)
-    with pytest.raises(TypeError, match="parsed from a string"):
-        DeviceSpec.from_string(None)
+
+
+@BOTH
+def test_no_text_constrains_nothing(cls):
+    assert cls.from_string(None) == cls.from_string("") == cls()
+    assert cls(job="a").parse_from_string(None).to_string() == canonical_name(None) == ""
 
 
 def test_fields_of_a_parsed_spec():
@@ -204,9 +213,11 @@ def test_replace_sets_and_clears(cls):
 
 def test_the_v2_class_is_immutable():
     spec = DeviceSpec(job="a")
-    for field in ("job", "replica", "task", "device_type", "device_index"):
-        with pytest.raises(AttributeError):
+    for field in ("job", "replica", "task", "device_type", "device_index", "no_field"):
+        with pytest.raises(AttributeError, match="cannot be changed"):
             setattr(spec, field, "1")
+        with pytest.raises(AttributeError, match="cannot be changed"):
+            delattr(spec, field)
     assert not hasattr(spec, "merge_from")
     other = spec.parse_from_string("/gpu:1")
     assert (spec.to_string(), other.to_string()) == ("/job:a", "/device:GPU:1")

@@ -254,3 +254,41 @@ def test_another_loop_s_gradient_inside_a_loop_is_refused() -> None:
     y = loop(3, lambda v: v * x, x)
     with pytest.raises(LookupError, match="take them outside"):
         loop(2, lambda v: v + tf.gradients(y, x)[0], x)
+
+
+def test_the_backward_loop_is_beside_the_forward_loop_where_gradients_are_colocated():
+    """Nothing of it is left where `gradients` is called; and a loop on one far task costs no message per iteration."""
+    with tf.device("/job:ps"):
+        w = tf.get_variable("w", [4, 4])
+    with tf.device("/job:worker/task:1"):
+
+        def body(i, h):
+            inner = tf.while_loop(lambda j, g: j < 2, lambda j, g: (j + 1, g * 2.0), [0, h])[1]
+            return i + 1, tf.cond(i < 1, lambda: tf.tanh(tf.matmul(inner, w)), lambda: inner + h)
+
+        _, h = tf.while_loop(lambda i, h: i < 3, body, [0, tf.ones([2, 4])])
+        loss = tf.reduce_sum(h)
+    with tf.device("/job:worker/task:0"):
+        grads = tf.gradients(loss, [w], colocate_gradients_with_ops=True, name="back")
+    made = [n for n in w.graph.nodes if n.name.startswith("back/")]
+    assert {n.device for n in made} == {"/job:worker/task:1"}
+    plan = tf.place(None, {"ps": 1, "worker": 2}, fetches=grads)
+    assert not [c for c in plan.channels if c.loop is not None]
+
+
+def test_every_client_builds_the_same_backward_loop() -> None:
+    def build(count: int) -> list[str]:
+        with tf.Graph().as_default() as graph:
+            kept = []  # so that nodes lie elsewhere in memory each time
+            ws = []
+            for i in range(12):
+                ws.append(tf.placeholder(tf.float32, [i + 1], name=f"w{i}"))
+                kept += [object() for _ in range(count * (i % 3))]
+            _, y = tf.while_loop(
+                lambda i, y: i < 2, lambda i, y: (i + 1, y + tf.add_n([tf.reduce_sum(w) * y for w in ws])), [0, 1.0]
+            )
+            tf.gradients(y, ws[::-1])
+            return [f"{n.name} {[t.name for t in n.inputs]} {[t.dims for t in n.outputs]}" for n in graph.nodes]
+
+    first = build(0)
+    assert all(build(count) == first for count in (50, 500, 5))

@@ -1,0 +1,154 @@
+"""What a graph refuses, and what stays possible: finalized graphs, graphs that several threads build."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import dovetail as dt
+
+
+@pytest.fixture
+def graph() -> Iterator[dt.Graph]:
+    with dt.Graph().as_default() as g:
+        yield g
+
+
+def test_a_node_in_plain_data(graph: dt.Graph) -> None:
+    x = dt.placeholder(dt.float32, [4], name="x")
+    first, second = dt.split(x, 2, name="halves")
+    with dt.control_dependencies([x.op]), dt.device("/gpu:1"):
+        both = dt.add(second, first, name="both")
+    told = both.op.node_def
+    assert (told.name, told.device) == ("both", "/device:GPU:1")
+    assert list(told.input) == ["halves:1", "halves", "^x"]
+    assert told.op == both.op.type
+    assert isinstance(told, dt.NodeDef)
+    assert x.op.node_def.device == "" and not list(x.op.node_def.input)
+
+
+# --- finalized graphs ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda g: dt.constant(2.0),
+        lambda g: g.get_tensor_by_name("a:0") + 1.0,
+        lambda g: dt.Variable(1.0),
+        lambda g: g.add_to_collection("c", 1),
+        lambda g: g.add_to_collections(["c", "d"], 1),
+        lambda g: g.clear_collection("c"),
+    ],
+)
+def test_a_finalized_graph_cannot_be_changed(graph: dt.Graph, change: Callable[[Any], Any]) -> None:
+    dt.constant(1.0, name="a")
+    graph.finalize()
+    assert graph.finalized
+    with pytest.raises(RuntimeError, match="Graph is finalized and cannot be modified"):
+        change(graph)
+    assert [n.name for n in graph.get_operations()] == ["a"]
+    assert graph.get_all_collection_keys() == []
+
+
+def test_a_finalized_graph_can_be_used(graph: dt.Graph) -> None:
+    a = dt.constant(1.0, name="a")
+    graph.finalize()
+    graph.finalize()
+    with graph.device("/gpu:0"), graph.name_scope("s"), graph.colocate_with(a):
+        pass
+    a.op._set_device("/cpu:0")
+    assert a.device == "/device:CPU:0"
+    assert graph.get_collection("c") == []
+    with dt.Session(graph=graph) as session:
+        assert session.run(a) == 1.0
+
+
+# --- threads ------------------------------------------------------------------------------------------------------
+
+
+def in_threads(count: int, build: Callable[[int], None]) -> None:
+    """Run `build(0)`, `build(1)`, ... at the same time; what one of them raises is raised here."""
+    failed: list[BaseException] = []
+    start = threading.Barrier(count)
+
+    def run(i: int) -> None:
+        try:
+            start.wait(10)
+            build(i)
+        except BaseException as e:  # noqa: BLE001  # handed on
+            failed.append(e)
+
+    threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    if failed:
+        raise failed[0]
+
+
+def test_threads_may_build_one_graph(graph: dt.Graph) -> None:
+    def build(i: int) -> None:
+        with graph.as_default():
+            x = dt.constant(float(i))
+            for _ in range(100):
+                x = x + 1.0
+
+    in_threads(4, build)
+    nodes = graph.get_operations()
+    assert len(nodes) == 4 * 201
+    assert len({n.name for n in nodes}) == len(nodes)
+    assert [n.index for n in nodes] == list(range(len(nodes)))
+    assert all(t.op.index < n.index for n in nodes for t in n.inputs)
+
+
+def test_after_the_switch_no_block_of_one_thread_shows_in_another(graph: dt.Graph) -> None:
+    graph.switch_to_thread_local()
+    made: dict[int, list[dt.Operation]] = {i: [] for i in range(4)}
+    anchors = [dt.constant(0.0, name=f"anchor{i}") for i in range(4)]
+
+    def build(i: int) -> None:
+        with graph.as_default():
+            for _ in range(50):
+                with dt.device(f"/task:{i}"), dt.name_scope(f"of{i}/"), dt.container(f"box{i}"):
+                    with dt.control_dependencies([anchors[i]]):
+                        made[i].append(dt.constant(1.0).op)
+                    with dt.colocate_with(anchors[i]):
+                        made[i].append(dt.constant(2.0).op)
+
+    in_threads(4, build)
+    for i, nodes in made.items():
+        for waiting, beside in zip(nodes[::2], nodes[1::2], strict=True):
+            assert (waiting.device, waiting.control_inputs) == (f"/task:{i}", (anchors[i].op,))
+            assert (beside.device, beside.colocation) == ("", (f"anchor{i}",))
+            assert waiting.control_inputs and not beside.control_inputs
+            assert {waiting.container, beside.container} == {f"box{i}"}
+            assert waiting.name.startswith(f"of{i}/") and beside.name.startswith(f"of{i}/")
+
+
+def test_a_thread_starts_from_all_blocks_that_were_open_at_the_switch(graph: dt.Graph) -> None:
+    a = dt.constant(1.0, name="a")
+    found: list[dt.Operation] = []
+
+    def build(i: int) -> None:
+        with graph.as_default():
+            found.append(dt.constant(1.0).op)
+
+    with graph.name_scope("s"), graph.container("box"), graph.control_dependencies([a]), graph.colocate_with(a):
+        graph.switch_to_thread_local()
+        graph.switch_to_thread_local()  # twice is once
+        in_threads(2, build)
+    assert [(n.name[:2], n.container, n.control_inputs, n.colocation) for n in found] == [
+        ("s/", "box", (a.op,), ("a",))
+    ] * 2
+
+
+def test_default_graphs_are_the_thread_s_own(graph: dt.Graph) -> None:
+    found: list[Any] = []
+    in_threads(2, lambda i: found.append(dt.get_default_graph()))
+    assert dt.get_default_graph() is graph
+    assert graph not in found
