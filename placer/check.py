@@ -32,7 +32,7 @@ class PlanWarning:
     """One thing that costs more than it must.
 
     Attributes:
-        kind: `read-again`, `constant-sent`, `uneven-work`, `uneven-bytes`, `idle` or `memory`.
+        kind: `read-again`, `constant-sent`, `loop`, `uneven-work`, `uneven-bytes`, `idle` or `memory`.
         text: what was found, in numbers, and what would mend it.
         devices: complete names of the devices that it is about.
         nodes: names of the nodes that it is about.
@@ -55,6 +55,7 @@ def check(plan: Plan) -> list[PlanWarning]:
     found = [
         *_read_again(plan),
         *_constants_sent(plan),
+        *_loops(plan),
         *_uneven_work(plan),
         *_uneven_bytes(plan, loads),
         *_idle(plan, loads),
@@ -107,6 +108,27 @@ def _constants_sent(plan: Plan) -> Iterator[PlanWarning]:
                     (node.name,),
                     c.bytes,
                 )
+
+
+def _loops(plan: Plan) -> Iterator[PlanWarning]:
+    """A loop whose iterations wait for messages between tasks."""
+    crossing: dict[str, list[Channel]] = {}
+    for c in plan.channels:
+        if c.loop is not None and c.crosses_tasks:
+            crossing.setdefault(c.loop, []).append(c)
+    for loop, channels in crossing.items():
+        count, size = len(channels), sum(c.bytes for c in channels)
+        largest = sorted(channels, key=lambda c: -c.bytes)
+        tasks = dict.fromkeys(short(task_of(d)) for c in channels for d in (c.source, c.destination))
+        yield PlanWarning(
+            "loop",
+            f"Each iteration of '{loop}' sends {count} message{'s' * (count > 1)} ({size_text(size)}) between "
+            f"{_names(tasks)}: {_names(c.name for c in largest)}. An iteration cannot end before they have "
+            "come. Keep its body and its condition on one task, where they need not be on several.",
+            tuple(dict.fromkeys(d for c in channels for d in (c.source, c.destination))),
+            tuple(dict.fromkeys(c.name.lstrip("^").partition(":")[0] for c in largest[:LISTED])),
+            size,
+        )
 
 
 def _uneven_work(plan: Plan) -> Iterator[PlanWarning]:

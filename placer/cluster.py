@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import os
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -299,15 +299,17 @@ def local_devices(
     emulated_gpus: int = 0,
     *,
     incarnation: int | None = None,
+    gpu_memory: Sequence[int] = (),
 ) -> tuple[DeviceInfo, ...]:
-    """The devices that a task offers on this machine: its CPUs, then its emulated GPUs.
+    """The devices that a task offers on this machine: its CPUs, then its GPUs, real or emulated.
 
     Args:
         task: the task's name, `/job:worker/replica:0/task:0`; the replica may be left out and is 0 then.
         device_count: devices per type, as in TensorFlow's session config: `CPU` says how many there are (1
             unless given), `GPU` how many at most are used.
-        emulated_gpus: how many GPU devices to emulate with the CPU's kernels.
+        emulated_gpus: how many GPU devices to emulate with the CPU's kernels. The real ones are not offered then.
         incarnation: the task's number; drawn at random when not given.
+        gpu_memory: bytes of memory of each GPU that this machine has.
 
     Raises:
         InvalidArgumentError: `task` names no task.
@@ -325,16 +327,19 @@ def local_devices(
     cpus = limits.get("CPU", 1)
     if cpus == 0:
         raise ValueError("A task needs at least one CPU device: feeds and fetches pass through it")
-    gpus = min(emulated_gpus, limits.get("GPU", emulated_gpus))
+    present = emulated_gpus or len(gpu_memory)
+    gpus = min(present, limits.get("GPU", present))
 
     spec = parse_strict(task)
     spec = spec if spec.replica is not None else spec.replace(replica=0)
     number = new_incarnation() if incarnation is None else incarnation
+    emulated = emulated_gpus > 0
     memory = _host_memory()
+    found = [("CPU", i, memory, False) for i in range(cpus)]
+    found += [("GPU", i, memory if emulated else gpu_memory[i], emulated) for i in range(gpus)]
     return tuple(
-        DeviceInfo(DeviceName.of(spec.replace(device_type=kind, device_index=i)), memory, emulated, number)
-        for kind, count, emulated in (("CPU", cpus, False), ("GPU", gpus, True))
-        for i in range(count)
+        DeviceInfo(DeviceName.of(spec.replace(device_type=kind, device_index=i)), size, stand_in, number)
+        for kind, i, size, stand_in in found
     )
 
 

@@ -245,3 +245,36 @@ def _unit(text: str, what: str) -> float | None:
         return None
     bits = what != "flops" and (found[2] or "").startswith("bit")
     return _PREFIXES[found[1] or ""] / (8 if bits else 1)
+
+
+def cluster_text(cluster: Cluster) -> str:
+    """The YAML file that describes a cluster, for `read_cluster`; addresses, which a cluster does not know, are left out."""
+    import yaml
+
+    indices: dict[str, list[int]] = {}
+    devices: dict[str, list[dict[str, Any]]] = {}
+    for info in cluster.devices:
+        name = info.name
+        if name.task not in indices.setdefault(name.job, []):
+            indices[name.job].append(name.task)
+        known = {
+            "memory": info.memory_bytes, "flops": info.flops, "bandwidth": info.bandwidth, "emulated": info.emulated or None,
+        }  # fmt: skip
+        facts = {key: value for key, value in known.items() if value is not None}
+        devices.setdefault(f"/job:{name.job}/task:{name.task}", []).append(
+            {"name": f"{name.device_type.lower()}:{name.device_index}", **facts}
+        )
+    links = []
+    for link in cluster.links:
+        between = [end.replace("/replica:0", "") for end in (link.a, link.b)]
+        facts = {key: v for key, v in (("latency", link.latency), ("bandwidth", link.bandwidth)) if v is not None}
+        links.append({"between": between, **facts})
+    jobs: dict[str, Any] = {}
+    for job, tasks in sorted(indices.items()):
+        without_gaps = sorted(tasks) == list(range(len(tasks)))
+        jobs[job] = len(tasks) if without_gaps else {i: f"{job}{i}:0" for i in sorted(tasks)}
+    described: dict[str, Any] = {"jobs": jobs, "master": cluster.master.replace("/replica:0", ""), "devices": devices}
+    if links:
+        described["links"] = links
+    text: str = yaml.safe_dump(described, sort_keys=False, default_flow_style=None, width=120)
+    return text

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import reduce
 from itertools import combinations
 from operator import and_
@@ -133,12 +134,18 @@ def _common(group: Sequence[Member]) -> int:
 
 
 def nearest(request: DeviceSpec, able: int, cluster: Cluster) -> tuple[DeviceName, list[str]] | None:
-    """The device closest to a request among those of the bits `able`, and where it differs."""
+    """The device closest to a request among those of the bits `able`, and where it differs.
+
+    A job that is not there may be a slip: one whose name is like it is closer than all others.
+    """
     best: tuple[int, DeviceName, list[str]] | None = None
+    like = set(get_close_matches(request.job or "", {d.name.job for d in cluster.devices}))
     for i, d in sorted(enumerate(cluster.devices), key=lambda pair: _preference(pair[1].name, cluster)):
         if able >> i & 1:
             differs = [f for f in FIELDS if getattr(request, f) not in (None, getattr(d.name, f))]
             cost = sum(FIELDS[f] for f in differs)
+            if "job" in differs and like and d.name.job not in like:
+                cost += FIELDS["job"]
             if best is None or cost < best[0]:
                 best = cost, d.name, differs
     return None if best is None else best[1:]

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from ..graph.device import DeviceFields, DeviceSpec, is_compatible, matches, merge, override, parse_strict
 from ..graph.dtypes import resource
-from ..graph.errors import InvalidArgumentError
+from ..graph.errors import InternalError, InvalidArgumentError
 from ..graph.node import Node
 from ..graph.opdef import OpDef, Trait
 from .cluster import Cluster
@@ -80,7 +80,12 @@ class Candidates(NamedTuple):
 
 
 class ConflictError(Exception):
-    """Two constraints that cannot hold together."""
+    """Two constraints that cannot hold together. `clause` is the reason, to be put behind what cannot be done."""
+
+    @property
+    def clause(self) -> str:
+        text = str(self)
+        return f" because {text}" if text.startswith("no device type") else f": {text}"
 
 
 class Constraints:
@@ -110,12 +115,13 @@ class Constraints:
 
         Raises:
             InvalidArgumentError: its request is malformed.
+            InternalError: the device that it has had is no device of the cluster, or has no kernel for it.
             ConflictError: no device in the cluster has a kernel for it.
         """
         types = tuple(t for t in node.opdef.device_types if t in self._types_present)
         on_master = Trait.HOST_ONLY in node.opdef.traits
         if assigned is not None:
-            spec = parse_strict(assigned)
+            spec = self._kept(node, assigned, types)
             return self._number(Constraint(spec, ANYWHERE, spec, types, on_master))
         request = parse_strict(node.device)
         if not types:
@@ -127,6 +133,20 @@ class Constraints:
         return self._number(
             Constraint(request, request if is_state_source(node) else ANYWHERE, ANYWHERE, types, on_master)
         )
+
+    def _kept(self, node: Node, assigned: str, types: Sequence[str]) -> DeviceSpec:
+        """The device that a node has had since an earlier step. Only Dovetail itself can get it wrong."""
+        try:
+            spec = parse_strict(assigned)
+        except InvalidArgumentError as e:
+            told = f"Malformed assigned device '{assigned}': {e.message}"
+            raise InternalError(node, node, told) from None
+        if not any(str(d.name) == str(spec) for d in self.cluster.devices):
+            raise InternalError(node, node, f"Assigned device '{assigned}' does not match any device")
+        if spec.device_type not in types:
+            told = f"Assigned device '{assigned}' does not have registered OpKernel support for {node.type}"
+            raise InternalError(node, node, told)
+        return spec
 
     def merge(self, a: int, b: int) -> int:
         """The constraint of two groups that become one. Raises ConflictError."""
@@ -252,7 +272,10 @@ class Constraints:
         kinds = sorted({d.name.device_type for d in found})
         if not set(kinds) & set(c.types):
             return f"no supported kernel for {_and(kinds)} devices is available"
-        return f"'{spec}' is not on the master's task {self.cluster.master}"
+        return (
+            f"'{spec}' is not on the master's task {self.cluster.master}, "
+            "and what runs a function of the client's process is bound to it"
+        )
 
 
 class Note(NamedTuple):
@@ -340,7 +363,7 @@ class UnplaceableError(Exception):
 def form_groups(
     nodes: Sequence[Node], size: int, cluster: Cluster, assigned: Mapping[str, str], soft: bool
 ) -> tuple[Groups, UnplaceableError | None]:
-    """Group the nodes and sum up what each group demands (SEMANTICS d.2, d.3).
+    """Group the nodes and sum up what each group demands.
 
     Args:
         nodes: the nodes to place, in order of creation.
@@ -405,9 +428,9 @@ def _follow_places(groups: Groups, nodes: Sequence[Node]) -> None:
             except ConflictError as e:
                 raise UnplaceableError(str(e), node, source, edge=True) from None
             if followed != number[b]:
-                groups.notes.append(
-                    Note(node.index, source.index, "edge", f"it takes the place that '{source.name}' gives out")
-                )
+                # The request that is dropped is the whole group's: the text names the node that is to blame.
+                told = f"'{node.name}' takes the place that '{source.name}' gives out, and goes where that is"
+                groups.notes.append(Note(node.index, source.index, "edge", told))
                 number[b] = followed
             try:
                 groups.join(a, b)
@@ -441,22 +464,27 @@ def _follow_users(groups: Groups, nodes: Sequence[Node]) -> None:
             except ConflictError as e:
                 if not groups.constraints.soft:
                     raise UnplaceableError(
-                        f"Cannot colocate nodes '{node.name}' and '{other.name}': {e}", node, other
+                        f"Cannot colocate nodes '{node.name}' and '{other.name}'{e.clause}", node, other
                     ) from None
                 groups.notes.append(
                     Note(
                         node.index,
                         other.index,
                         "ignored",
-                        f"Ignoring request to colocate '{node.name}' with '{other.name}': {e}",
+                        f"Ignoring request to colocate '{node.name}' with '{other.name}'{e.clause}",
                     )
                 )
 
 
 def _common_types(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
-    """Types in both, in the order of both; where they differ about it, in the default order."""
-    ours, theirs = tuple(t for t in a if t in b), tuple(t for t in b if t in a)
-    return ours if ours == theirs else tuple(sorted(ours, key=type_rank))
+    """Types in both. Who prefers another order than the default one decides about it, unless the other does, too.
+
+    >>> _common_types(("CPU", "GPU"), ("GPU", "CPU"))
+    ('CPU', 'GPU')
+    """
+    default = tuple(sorted((t for t in a if t in b), key=type_rank))
+    preferred = {tuple(t for t in a if t in b), tuple(t for t in b if t in a)} - {default}
+    return preferred.pop() if len(preferred) == 1 else default
 
 
 def _and(words: Sequence[str]) -> str:

@@ -54,8 +54,8 @@ Strategy = Callable[[Any], SupportsIndex]
 
 def replica_device_setter(
     ps_tasks: int = 0,
-    ps_device: str = "/job:ps",
-    worker_device: str = "/job:worker",
+    ps_device: str | None = "/job:ps",
+    worker_device: str | None = "/job:worker",
     merge_devices: bool = True,
     cluster: Mapping[str, Any] | ClusterDef | ClusterSpec | None = None,
     ps_ops: Collection[str] | None = None,
@@ -66,8 +66,8 @@ def replica_device_setter(
     Args:
         ps_tasks: number of parameter servers. Ignored when `cluster` is given.
         ps_device: where ps ops go. When it names a job, its task is chosen by the strategy, unless an inner
-            block asks for another job. `""`: ps ops are treated like all others.
-        worker_device: where other ops go. `""`: nowhere in particular.
+            block asks for another job. `""` or None: ps ops are treated like all others.
+        worker_device: where other ops go. `""` or None: nowhere in particular.
         merge_devices: False leaves a node alone that inner blocks gave any device at all (deprecated).
         cluster: the number of parameter servers is the number of tasks of the job in `ps_device`.
         ps_ops: types of the ops that go to the parameter servers; `STANDARD_PS_OPS` unless given.
@@ -89,7 +89,7 @@ def replica_device_setter(
     ps_spec = DeviceSpec.from_string(ps_device)
     if cluster is not None:
         spec = ClusterSpec(cluster)
-        ps_tasks = spec.num_tasks(ps_spec.job) if ps_spec.job in spec.jobs else 0
+        ps_tasks = spec.num_tasks(ps_spec.job) if ps_spec.job is not None and ps_spec.job in spec.jobs else 0
     if ps_tasks < 0:
         raise ValueError(f"ps_tasks cannot be negative: {ps_tasks}")
     if ps_tasks == 0:
@@ -170,9 +170,9 @@ class RandomStrategy:
         self._seed = seed
 
     def __call__(self, node: NodeLike) -> int:
-        # Python's own hash of a string differs between processes; blake2b's does not.
-        digest = hashlib.blake2b(f"{node.name}_{self._seed}".encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "little") % self._num_tasks
+        # Python's own hash of a string differs between processes; MD5 does not, and gives TensorFlow's tasks.
+        digest = hashlib.md5(f"{node.name}_{self._seed}".encode(), usedforsecurity=False).hexdigest()
+        return int(digest, 16) % self._num_tasks
 
 
 class BalancedStrategy:

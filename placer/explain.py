@@ -36,7 +36,8 @@ def story(node: Node, fields: Collection[str] = ()) -> str:
     lines = [f"  '{node.name}' ({node.type}) {asks}, made at {line}{code}"]
     block, request, open_ = node.blocks, parse_strict(node.device) if fields else DeviceSpec(), set(fields)
     while block is not None:
-        its_own = parse_strict(block.spec) if block.spec is not None and open_ else None
+        # Read as it was when the block was opened: what a node cannot have (`/job:a-b`) may be overridden inside.
+        its_own = DeviceSpec.from_string(block.spec) if block.spec is not None and open_ else None
         # What a function asks for cannot be seen in it: what no block inside it asked for, it may have.
         asked = [f for f in _WORDS if f in open_ and (its_own is None or getattr(its_own, f) is not None)]
         said = [f"{_WORDS[f]} {getattr(request, f)}" for f in asked if getattr(request, f) is not None]
@@ -82,7 +83,9 @@ def unplaceable(found: UnplaceableError, graph: Graph, groups: Groups) -> Invali
         lines.append(story(node))
     else:
         if found.edge:
-            lines.append(f"'{node.name}' takes the place of state that '{other.name}' gives out: both go together.")
+            lines.append(_joining(node, f"takes the place of state that '{other.name}' gives out: both go together"))
+        elif node.colocation:
+            lines.append(_joining(node, f"is colocated with {_names(node.colocation)}: all go together"))
         a, b = groups.constraint(node.index), groups.constraint(other.index)
         indices = sorted({*groups.members(node.index), *groups.members(other.index)})
         group = _members(indices, graph, groups)
@@ -114,6 +117,10 @@ def cannot_assign(node: Node, graph: Graph, groups: Groups) -> InvalidArgumentEr
                 f"[ {_devices(groups)} ]. "
                 "Make sure the device specification refers to a valid device."
             )
+            if c.requested.device_type == "GPU" and "GPU" not in {
+                d.name.device_type for d in constraints.cluster.devices
+            }:
+                text += " The requested device appears to be a GPU, but no task has one."
         else:
             text = f"Could not satisfy explicit device specification '{node.device}' because {reason}."
     else:
@@ -136,6 +143,12 @@ def cannot_assign(node: Node, graph: Graph, groups: Groups) -> InvalidArgumentEr
     if "available devices are" not in text:
         lines.append(_available(groups))
     return InvalidArgumentError(node, node, "\n".join(lines))
+
+
+def _joining(node: Node, why: str) -> str:
+    """The node because of which two groups must share a device, and where it was made."""
+    line = node.source
+    return f"'{node.name}' ({node.type}) {why}; made at {line}" + (f": {line.text}" if line.text else "")
 
 
 def _members(indices: Iterable[int], graph: Graph, groups: Groups) -> list[Member]:

@@ -50,20 +50,27 @@ def render_html(plan: Plan, title: str = "") -> str:
         plan: the plan.
         title: what the browser's tab shows; '' says how large the plan is.
     """
-    own = "\n".join(_read(f"{name}.js") for name in SCRIPTS)
+    own = "\n".join(page_file(f"{name}.js") for name in SCRIPTS)
     # The library puts itself into the window; the page's own names stay inside a function.
-    style, script = _read("page.css"), f'"use strict";\n{_read(LIBRARY)}\n(() => {{\n{own}\n}})();\n'
+    script = f'"use strict";\n{page_file(LIBRARY)}\n(() => {{\n{own}\n}})();\n'
     nodes = sum(len(p.nodes) for p in plan.partitions.values())
+    title = title or f"Plan: {nodes:,} nodes on {len(plan.partitions)} devices"
+    licence = html.escape(page_file("dagre.LICENSE.txt").strip().replace("--", "- -"))
+    return filled("page.html", title, page_file("page.css"), script, payload(plan), licence=licence)
+
+
+def filled(skeleton: str, title: str, style: str, script: str, data: bytes, **more: str) -> str:
+    """A page: a skeleton of `placer/page/` with what belongs into it; `more` is HTML."""
     parts = {
-        "title": html.escape(title or f"Plan: {nodes:,} nodes on {len(plan.partitions)} devices"),
+        "title": html.escape(title),
         "style_hash": _hash(style),
         "script_hash": _hash(script),
-        "licence": html.escape(_read("dagre.LICENSE.txt").strip().replace("--", "- -")),
         "style": style,
         "script": script,
-        "data": base64.b64encode(payload(plan)).decode("ascii"),
+        "data": base64.b64encode(data).decode("ascii"),
+        **more,
     }
-    page, *rest = _read("page.html").split("{{")
+    page, *rest = page_file(skeleton).split("{{")
     for piece in rest:  # one pass: what was put in is never searched for marks
         name, _, after = piece.partition("}}")
         page += parts[name] + after
@@ -89,7 +96,8 @@ def write_html(plan: Plan, path: str | os.PathLike[str], title: str = "") -> Non
     Path(path).write_text(render_html(plan, title), encoding="utf-8", newline="\n")
 
 
-def _read(name: str) -> str:
+def page_file(name: str) -> str:
+    """A file of `placer/page/`."""
     return (files(__package__) / "page" / name).read_text(encoding="utf-8").replace("\r\n", "\n")
 
 

@@ -37,6 +37,9 @@ LISTED = 8  # nodes that a warning leads to
 VERSION = 1
 """Of the payload; a page is written together with its payload, so no page ever reads another version."""
 
+NARROW, PACES = 1, 2
+"""How a channel carries its value, where that is special: as bfloat16; not at all, since it tells the receiver's pace."""
+
 K = TypeVar("K", bound=Hashable)
 
 
@@ -252,6 +255,10 @@ class _Writer:
             "channelTarget": [number[c.destination] for c in channels],
             "channelBytes": [c.bytes for c in channels],
             "channelExact": [c.control or is_static(c.dims) for c in channels],
+            "channelHow": [
+                PACES if c.paces else NARROW if isinstance(v, Tensor) and c.dtype is not v.dtype.base else 0
+                for c, v in zip(channels, plan.partitioned.values, strict=True)
+            ],
             "channelRelays": [0 if c.relays is None else position[c.relays] + 1 for c in channels],  # +1
             **self._takers(channels, position),
         }

@@ -28,12 +28,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from ..graph.dtypes import DType
+from ..graph.dtypes import DType, bfloat16, float32
 from ..graph.errors import InvalidArgumentError
 from ..graph.frames import Frames, Guards, Item, Loop, in_order, is_steered
 from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
-from ..graph.opdef import nbytes
+from ..graph.opdef import Trait, nbytes
 from ..graph.shape import Dims
 from .steering import devices_after_moves
 
@@ -49,10 +49,12 @@ class Channel:
         destination: complete name of the device that receives.
         bytes: size of the value; an unknown size counts as 1; 0 for a control edge.
         control: whether it is a control edge: an empty message.
-        dtype: element type of the value; None for a control edge.
+        dtype: element type in which the value travels; None for a control edge.
         dims: its static shape; () for a control edge.
         relays: the channel whose value this one passes on inside a task, or None.
         loop: name of the loop in which it crosses once per iteration; None: it crosses once per step.
+        paces: whether it stands for no edge of the graph: it tells a sender how far the receiver is
+            (receive_schedule.py).
     """
 
     id: int
@@ -65,6 +67,7 @@ class Channel:
     dims: Dims
     relays: int | None = None
     loop: str | None = None
+    paces: bool = False
 
     @property
     def crosses_tasks(self) -> bool:
@@ -147,7 +150,9 @@ def needed(
     """The nodes that one step runs, in the global order: what fetches and targets depend on, up to feeds.
 
     The order is that of creation; where control edges were added against it later, the closest order that
-    they allow. A node is not run when all its outputs that are used are fed. A placeholder that is fed
+    they allow. What may have to wait for another step (a dequeue) comes as late as it can, with all that needs
+    it: the rest is not held up, and what only this step itself can put into a queue is put there first. A node is
+    not run when all its outputs that are used are fed. A placeholder that is fed
     satisfies the control edges from it.
     """
     fed = set(feeds)
@@ -170,8 +175,23 @@ def needed(
     found.sort(key=lambda n: n.index)
     if any(c.index > n.index for n in found for c in n.control_inputs):
         inside = set(found)
-        return in_order(found, lambda n: [b for b in n.before if b in inside])
+        found = in_order(found, lambda n: [b for b in n.before if b in inside])
+    if any(Trait.BLOCKING in n.opdef.traits for n in found):
+        found = _waiting_last(found)
     return found
+
+
+def _waiting_last(nodes: list[Node]) -> list[Node]:
+    """Nodes in waves: those that depend on no node that may wait, then those nodes, then what depends on one of them, ...
+
+    Of the nodes of one wave that may wait, those that only give (they have no outputs) come first.
+    """
+    wave: dict[Node, tuple[int, int]] = {}
+    for node in nodes:
+        number = max((wave[b][0] + (wave[b][1] > 0) for b in node.before if b in wave), default=0)
+        waits = Trait.BLOCKING in node.opdef.traits
+        wave[node] = number, (2 if node.outputs else 1) if waits else 0
+    return sorted(nodes, key=wave.__getitem__)
 
 
 def _is_fed_placeholder(node: Node, fed: set[Tensor]) -> bool:
@@ -184,6 +204,7 @@ def partition(
     *,
     feeds: Iterable[Tensor] = (),
     fetches: Iterable[Tensor] = (),
+    enable_bfloat16_sendrecv: bool = False,
 ) -> Partitioned:
     """Cut what one step runs by device.
 
@@ -192,6 +213,7 @@ def partition(
         device_of: complete device name of a node; nodes that share a place of state share a device.
         feeds: tensors that the client gives.
         fetches: tensors that the client gets; one that is fed comes back without any partition.
+        enable_bfloat16_sendrecv: float32 values cross as bfloat16: half the bytes, a relative error of up to 2**-9.
 
     Returns:
         the partitions of the devices that have something to run, in the order in which they first do, and the
@@ -199,22 +221,30 @@ def partition(
     """
     fed = set(feeds)
     fetched = [t for t in dict.fromkeys(fetches) if t not in fed]
+    cut: _Cut
     if not is_steered(nodes):
-        cut = _Cut(fed, {n.index: device_of(n) for n in nodes})
+        cut = _Cut(fed, {n.index: device_of(n) for n in nodes}, enable_bfloat16_sendrecv)
         for node in nodes:
             cut.add(node)
-        return cut.result(fetched)
+    else:
+        cut = _steered_cut(nodes, device_of, fed, fetched, enable_bfloat16_sendrecv)
+    return cut.result(fetched)
+
+
+def _steered_cut(
+    nodes: Sequence[Node], device_of: Callable[[Node], str], fed: set[Tensor], fetched: Sequence[Tensor], narrow: bool
+) -> _SteeredCut:
     frames = Frames(nodes, fed)
     for t in fetched:
         if frames.gives_in(t.op) is not None:
             raise InvalidArgumentError(
                 t.op, t.op, f"{t.name} is made inside {frames.gives_in(t.op)} and cannot be fetched: it has one value "
-                "per iteration. Fetch what the loop returns.",
+                f"per iteration. Fetch what the loop returns.\n  '{t.op.name}' ({t.op.type}), made at {t.op.source}",
             )  # fmt: skip
     items = frames.schedule()
-    steered = _SteeredCut(fed, devices_after_moves(nodes, device_of), guards=Guards(items))
+    steered = _SteeredCut(fed, devices_after_moves(nodes, device_of), narrow, guards=Guards(items))
     steered.add_all(items)
-    return steered.result(fetched)
+    return steered
 
 
 @dataclass(slots=True)
@@ -227,6 +257,7 @@ class _Cut:
 
     fed: set[Tensor]
     device: dict[int, str]
+    narrow: bool = False  # whether float32 crosses as bfloat16
     steps: dict[str, list[Step]] = field(default_factory=dict)
     feeds: dict[str, dict[str, None]] = field(default_factory=dict)
     channels: list[Channel] = field(default_factory=list)
@@ -289,18 +320,13 @@ class _Cut:
 
     def _open(self, value: Tensor | Node, source: str, here: str, relays: int | None = None) -> Channel:
         if isinstance(value, Tensor):
+            size, dtype = nbytes(value), value.dtype.base
+            if self.narrow and dtype is float32:
+                size, dtype = size // 2, bfloat16
             channel = Channel(
-                len(self.channels),
-                value.name,
-                source,
-                here,
-                nbytes(value),
-                False,
-                value.dtype.base,
-                value.dims,
-                relays,
+                len(self.channels), value.name, source, here, size, False, dtype, value.dims, relays,
                 self._loop_of(value),
-            )
+            )  # fmt: skip
         else:
             channel = Channel(
                 len(self.channels), f"^{value.name}", source, here, 0, True, None, (), relays, self._loop_of(value)

@@ -7,7 +7,7 @@ session makes the same plan from the same inputs before it runs a step.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..graph.collector import collector_paused
 from ..graph.device import DeviceName, DeviceSpec
+from ..graph.dtypes import bfloat16
 from ..graph.errors import InvalidArgumentError
 from ..graph.graph import Graph, get_default_graph
 from ..graph.node import Node, Tensor
@@ -26,19 +27,25 @@ from .cost import DeviceLoad, Traffic, device_loads, repeated, traffic, work
 from .diff import PlanDiff, diff
 from .draw import to_dot, to_svg
 from .partition import Channel, Partition, Partitioned, needed, partition
-from .place import Placement, Relaxation, place as place_nodes
+from .place import Placement, Relaxation, Rule, place as place_nodes
 from .plan_text import read_plan, write_plan
+from .receive_schedule import schedule_receives
 from .report import render, render_html, short, size_text
 from .steering import MOVES_TO_DATA, is_moved_to_data
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from .constraints import Groups
-    from .place import Flags, Ints
+    from .compare import Comparison
+    from .profile import Profile
     from .search.problem import Problem, Solution
+    from .verdict import Verdict
 
 STRATEGIES = ("rules", "auto", "single", "heft", "m-etf", "contiguous", "local-search", "exact")
+
+
+tools: dict[str, Callable[..., Any]] = {}
+"""What others know of a plan: {"kernels": ...}. Its functions come from the runtime, which knows placer and code generator both."""
 
 
 @dataclass(frozen=True, eq=False)  # no slots: the cached views live in the instance
@@ -120,10 +127,16 @@ class Plan:
             if runs_on not in (None, self.decisions.device_of(node)):
                 beside = "what it passes on" if node.type in MOVES_TO_DATA else "the first that takes what it passes on"
                 lines.append(f"  runs on {runs_on}, beside {beside}: a {node.type} elsewhere would cost a message")
+        if node in self.decisions and self.decisions.decision(node).rule is Rule.SEARCHED:
+            from .verdict import told_alternatives
+
+            lines += told_alternatives(self, node.name)
         values = {t.name for t in node.outputs} | {f"^{node.name}"}
         for c in self.channels:
             if c.name in values:
-                how = "control edge" if c.control else size_text(c.bytes)
+                how = "the pace" if c.paces else "control edge" if c.control else size_text(c.bytes)
+                if c.dtype is bfloat16 and not any(t.name == c.name and t.dtype.base is bfloat16 for t in node.outputs):
+                    how += " as bfloat16"
                 often = f", once per iteration of '{c.loop}'" if c.loop is not None else ""
                 lines.append(f"  sent as {c.name} ({how}{often}) {short(c.source)} -> {short(c.destination)}")
         return "\n".join(lines)
@@ -145,9 +158,59 @@ class Plan:
                 return f"'{node.name}' cannot be on {wanted}: {r.reason}"
         return f"'{node.name}' could be on {wanted}, but got {decision.chosen}: {decision.rule.text}"
 
+    def kernels(self, device: str, config: Any = None) -> Any:
+        """What a device's part of the step is compiled to: a `codegen.explain.DeviceKernels`, which prints.
+
+        It is a sequence of kernels. Each has the `nodes` in it, `bytes_read`, `bytes_written` and `flops`, and its
+        `source` text. Nothing is compiled.
+
+        Args:
+            device: may be named in part (`cpu:0`).
+            config: a `ConfigProto`, for how kernels are made; None: as a session without one makes them.
+
+        Raises:
+            InvalidArgumentError: not one device of the cluster has that name, or the step runs nothing there.
+        """
+        return tools["kernels"](self, str(_device(device, self.cluster)), config)
+
+    def why_not_fused(self, a: str | Node | Tensor, b: str | Node | Tensor) -> str:
+        """Why two nodes are not in one kernel, or in which one they are. KeyError when the step does not run one."""
+        one, other = self._node(a), self._node(b)
+        where = {n: device for device, p in self.partitions.items() for n in p.nodes}
+        for n in (one, other):
+            if n not in where:
+                raise KeyError(f"The step does not run '{n.name}'")
+        if where[one] != where[other]:
+            return f"'{one.name}' is on {where[one]}, '{other.name}' on {where[other]}"
+        text: str = self.kernels(where[one]).why_not_fused(one.name, other.name)
+        return text
+
     def diff(self, other: Plan) -> PlanDiff:
         """What changes from this plan to another: nodes that moved, traffic, state. Nodes match by name."""
         return diff(self, other)
+
+    def report(self, *, costs: Profile | str | os.PathLike[str] | None = None) -> Verdict:
+        """What the plan is worth: predicted time, a lower bound and the gap, what limits it, what else one could do.
+
+        >>> print(plan.report())
+        """
+        from .verdict import judge
+
+        return judge(self, costs)
+
+    def compare(self, trace: Any, *, costs: Profile | str | os.PathLike[str] | None = None) -> Comparison:
+        """What was predicted beside what happened: each kernel, each transfer, each device, the step.
+
+        Args:
+            trace: of a step (`run_metadata.trace`), or a `Timeline`.
+            costs: as `simulate` takes them.
+
+        >>> print(session.last_plan.compare(run_metadata.trace))
+        """
+        from .compare import compare
+        from .profile import as_profile
+
+        return compare(self, trace, as_profile(costs))
 
     def check(self) -> list[PlanWarning]:
         """Warnings worth money, the dearest first: what a better plan would not do."""
@@ -240,6 +303,9 @@ def place(
     strategy: str | Callable[[Problem], npt.ArrayLike] = "rules",
     budget_s: float = 5.0,
     seed: int = 0,
+    enable_bfloat16_sendrecv: bool = False,
+    enable_recv_scheduling: bool = False,
+    costs: Profile | str | os.PathLike[str] | None = None,
 ) -> Plan:
     """Plan a step; no server has to run.
 
@@ -262,6 +328,9 @@ def place(
             (`placer.search.problem.Problem`) to the device of each of its nodes: that.
         budget_s: work that a search may do, in seconds of a common processor. seed: another walk for each;
             the same input, budget and seed give the same plan on any machine.
+        enable_bfloat16_sendrecv, enable_recv_scheduling: what a session does that has these `GraphOptions`:
+            float32 crosses as bfloat16; sends are held back while their receiver is far behind.
+        costs: what nodes and links take, for a search: a `dt.Profile`, or the path of one; None: analytic costs.
 
     Raises:
         InvalidArgumentError: the graph cannot be placed, or a device or task is malformed or not there.
@@ -289,24 +358,31 @@ def place(
     with collector_paused():
         steps = needed(graph, tensors, nodes, fed)
         solutions: list[Solution] = []
+        measured = None
+        if costs is not None:
+            from .profile import as_profile
 
-        def search(placed: Sequence[Node], groups: Groups, by_rules: Ints) -> tuple[Ints, Flags]:
-            from .search.auto import assign
+            measured = as_profile(costs)
 
-            devices, chosen, solution = assign(
-                placed, found, groups, by_rules, running=steps, feeds=fed, strategy=strategy,
-                budget_s=budget_s, seed=seed,
+        search = None
+        if strategy != "rules":
+            from .search.auto import searching
+
+            search = searching(
+                found, strategy, running=steps, feeds=fed, budget_s=budget_s, seed=seed, costs=measured,
+                told=solutions.append,
             )  # fmt: skip
-            solutions.append(solution)
-            return devices, chosen
-
         decisions = place_nodes(
             graph,
             found,
             allow_soft_placement=allow_soft_placement,
-            search=None if strategy == "rules" else search,
+            search=search,
         )
-        cut = partition(steps, decisions.device_of, feeds=fed, fetches=tensors)
+        cut = partition(
+            steps, decisions.device_of, feeds=fed, fetches=tensors, enable_bfloat16_sendrecv=enable_bfloat16_sendrecv
+        )
+        if enable_recv_scheduling:
+            cut = schedule_receives(cut)
     return Plan(
         graph,
         found,

@@ -145,6 +145,8 @@ def _records(plan: Plan, with_graph: bool) -> Iterator[Any]:
         found = {f: getattr(channel, f) for f in _CHANNEL_FIELDS}
         found["source"], found["destination"] = devices[channel.source], devices[channel.destination]
         found["dtype"] = None if channel.dtype is None else channel.dtype.name
+        if not found["paces"]:
+            del found["paces"]  # files from before it was there are read, too
         yield {"channel": found}
     for device_name, p in plan.partitions.items():
         loops = {what: None for _, what in p.steps if isinstance(what, LoopPart)}
@@ -379,6 +381,8 @@ class _Reader:
         given["dtype"] = None if given["dtype"] is None else _BY_NAME[given["dtype"]]
         given["dims"] = _dims(given["dims"])
         _str(given["name"]), _int(given["bytes"], 1 << 62)
+        if not isinstance(given.get("paces", False), bool):
+            raise _BadError(f"`paces` must be true or false, not {given['paces']!r}")
         self._channels.append(Channel(id=len(self._channels), **given))
 
     def _take_partition(self, record: dict[str, Any]) -> None:

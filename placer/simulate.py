@@ -8,6 +8,7 @@ on a receiving device from its arrival until its last use.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,24 +16,29 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from .chart import Bar, Chart
+from .report import short, size_text
 from .search.problem import Floats, Ints, Problem, summed
 
 if TYPE_CHECKING:
     from .plan import Plan
+    from .profile import Profile
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A node on its device. Times are seconds after the start of the step.
+    """A node, or a kernel of several, on its device. Times are seconds after the start of the step.
 
     Attributes:
         name: the node. device: number of its device. start, finish: when it runs.
+        nodes: all nodes of a fused kernel, whose name is that of the last; else empty.
     """
 
     name: str
     device: int
     start: float
     finish: float
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,8 @@ class Timeline:
         spans: the nodes, by start. transfers: the values that cross, by start.
         critical: the chain of spans and transfers that ends last, first to last; each waits for the one
             before it: for its value, or for its device.
-        busy: seconds that each device works. peak: bytes that each device holds at most.
+        busy: seconds that each device works.
+        peak: bytes that each device holds at most; empty where that was not measured.
         makespan: seconds until the last node has ended.
     """
 
@@ -82,35 +89,76 @@ class Timeline:
 
     def __str__(self) -> str:
         share = [f"{b / self.makespan:.0%}" if self.makespan > 0 else "-" for b in self.busy]
-        width = max(map(len, self.devices))
+        names = [short(name) for name in self.devices]
+        width = max(map(len, names))
         lines = [
             f"{self.makespan * 1e3:.3f} ms; {len(self.spans)} nodes, {len(self.transfers)} transfers; "
-            f"limited by {self.limited_by}"
+            f"limited by {short(self.limited_by)}"
         ]
-        lines += [
-            f"  {name:<{width}}  busy {s:>4}  peak {p / 2**20:.1f} MiB"
-            for name, s, p in zip(self.devices, share, self.peak, strict=True)
-        ]
+        peaks = [f"  peak {p / 2**20:.1f} MiB" for p in self.peak] or [""] * len(self.devices)
+        lines += [f"  {name:<{width}}  busy {s:>4}{p}" for name, s, p in zip(names, share, peaks, strict=True)]
         return "\n".join(lines)
 
+    def __repr__(self) -> str:
+        return f"<dt.Timeline of {len(self.spans)} nodes and {len(self.transfers)} transfers, {self.makespan * 1e3:.3g} ms>"
 
-def simulate(plan: Plan, *, contended: bool = False) -> Timeline:
-    """One step of a plan on a clock, by analytic costs (search/step.py tells them).
+    def chart(self, title: str = "") -> Chart:
+        """The timeline as a picture: a lane for each device that does something, and for each link that carries something."""
+        critical = set(map(id, self.critical))
+        bars = [
+            Bar(self.devices[s.device], s.start, s.finish, s.name, "kernel", ", ".join(s.nodes), id(s) in critical)
+            for s in self.spans
+        ] + [
+            Bar(
+                f"{short(self.devices[t.source])} -> {short(self.devices[t.destination])}",
+                t.start, t.finish, t.name, "transfer", size_text(round(t.bytes)), id(t) in critical,
+            )
+            for t in self.transfers
+        ]  # fmt: skip
+        busiest = sorted(zip(self.busy, self.devices, strict=True), reverse=True)[:3]
+        busy = ", ".join(f"{short(d)} {b / self.makespan:.0%}" for b, d in busiest if b > 0)
+        facts = (("limited by", short(self.limited_by)), ("busy", busy))
+        return Chart(title or "Predicted step", tuple(bars), self.makespan, facts)
+
+    def to_html(self, path: str | os.PathLike[str], title: str = "") -> None:
+        """Write one self-contained page that shows the timeline, and opens without a network."""
+        self.chart(title).to_html(path)
+
+    def to_svg(self) -> str:
+        """The timeline as one `<svg>` element."""
+        return self.chart().to_svg()
+
+    def _repr_html_(self) -> str:
+        return self.to_svg()
+
+
+def simulate(plan: Plan, *, contended: bool = False, costs: Profile | str | os.PathLike[str] | None = None) -> Timeline:
+    """One step of a plan on a clock.
 
     Args:
+        costs: what was measured, a `Profile` or the path of one; None: analytic costs (search/step.py tells them).
         contended: whether transfers over the same link wait for each other.
 
     >>> print(simulate(dt.place(graph, {"worker": 2}, fetches=loss)))
     """
+    problem, assignment, names, devices = step_of(plan, contended=contended, costs=costs)
+    return timeline(problem, assignment, names, devices)
+
+
+def step_of(
+    plan: Plan, *, contended: bool = False, costs: Profile | str | os.PathLike[str] | None = None
+) -> tuple[Problem, Ints, list[str], tuple[str, ...]]:
+    """A plan's step as a problem without constraints, the plan's answer to it, and the names of its nodes and devices."""
+    from .profile import as_profile
     from .search.step import step_problem
 
     where = {node: str(device) for device, p in plan.partitions.items() for node in p.nodes}
     order = sorted(where, key=lambda node: node.index)
     feeds = {plan.graph.get_tensor_by_name(name) for name in plan.feeds}
-    problem = step_problem(order, plan.cluster, feeds=feeds, contended=contended)
+    problem = step_problem(order, plan.cluster, feeds=feeds, contended=contended, costs=as_profile(costs))
     number = {str(device.name): d for d, device in enumerate(plan.cluster.devices)}
     assignment = np.array([number[where[node]] for node in order], np.int32)
-    return timeline(problem, assignment, [node.name for node in order], tuple(number))
+    return problem, assignment, [node.name for node in order], tuple(number)
 
 
 def timeline(

@@ -2,7 +2,7 @@
 
 A Switch costs nothing where its data are, and a message elsewhere; so a Switch goes to its data, an Exit too,
 and an Enter or NextIteration to the first node that takes what it passes on. This happens after placement, as
-in TensorFlow (SEMANTICS.md e.4): the placer's answer stays what it was, and the plan tells of the move. A
+in TensorFlow: the placer's answer stays what it was, and the plan tells of the move. A
 RefEnter stays with its variable. So all steering nodes of one loop variable come to run beside its Merge.
 """
 

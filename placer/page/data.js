@@ -87,6 +87,8 @@ function measureDevices(p) {
 /* Whether an input is computed in this step, rather than fed or left out. */
 const flows = (from, index) => plan.runs[from] > 0 && !(plan.hasFed[from] && plan.fed.has(from + ":" + index));
 
+const NARROW = 1, PACES = 2; // how values cross: page_data.py
+
 const isControl = (channel) => plan.channelOutput[channel] < 0;
 const crossesTasks = (channel) => plan.devices[plan.channelSource[channel]].task !== plan.devices[plan.channelTarget[channel]].task;
 const takersOf = (channel) => plan.taker.subarray(plan.takerStart[channel], plan.takerStart[channel + 1]);
@@ -98,9 +100,13 @@ function channelName(channel) {
 
 /* [words, bytes, whether the bytes are known] of the value on a channel. */
 function channelValue(channel) {
-  if (isControl(channel)) return ["control edge", 0, true];
-  return plan.values[plan.outputValue[plan.outputStart[plan.channelNode[channel]] + plan.channelOutput[channel]]];
+  if (isControl(channel)) return [plan.channelHow[channel] === PACES ? "pace of the receiver" : "control edge", 0, true];
+  const [words, bytes, exact] = plan.values[plan.outputValue[plan.outputStart[plan.channelNode[channel]] + plan.channelOutput[channel]]];
+  return plan.channelHow[channel] === NARROW ? [words.replace(/^float32/, "bfloat16"), bytes / 2, exact] : [words, bytes, exact];
 }
+
+/* Whether its bytes per step are known: nobody knows how often a loop goes round. */
+const isExact = (channel) => plan.channelExact[channel] > 0 && (isControl(channel) || !plan.channelLoop[channel]);
 
 /* Who takes what a node makes: built once, for all nodes. */
 function consumers(node) {

@@ -63,7 +63,7 @@ class ChannelSum {
     this.bytes += plan.channelBytes[channel];
     if (isControl(channel)) this.controls++;
     else this.tensors++;
-    this.exact &&= plan.channelExact[channel] > 0;
+    this.exact &&= isExact(channel);
   }
 
   get text() { return this.tensors ? bytesText(this.bytes, this.exact) : "control"; }

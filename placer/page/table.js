@@ -25,13 +25,14 @@ const tables = {
     noun: "channel",
     count: () => plan.channelNode.length,
     columns: [
-      { title: "Tensor", width: "minmax(220px, 3fr)", of: channelName, className: "name" },
+      { title: "Tensor", width: "minmax(190px, 3fr)", of: channelName, className: "name" },
       { title: "Value", width: "minmax(130px, 1.2fr)", of: (c) => channelValue(c)[0] },
       { title: "From", width: "minmax(128px, 0.8fr)", of: (c) => briefDevice(plan.channelSource[c]) },
       { title: "To", width: "minmax(128px, 0.8fr)", of: (c) => briefDevice(plan.channelTarget[c]) },
       { title: "Bytes", width: "84px", of: (c) => plan.channelBytes[c], text: (c) => (isControl(c) ? "" : bytesText(plan.channelBytes[c], plan.channelExact[c] > 0)), number: true },
       { title: "Crosses", width: "90px", of: (c) => (crossesTasks(c) ? "network" : plan.channelRelays[c] ? "passed on" : "in the task") },
-      { title: "When", width: "minmax(70px, 0.7fr)", of: (c) => (plan.channelLoop[c] ? "each iteration of " + plan.loops[plan.channelLoop[c] - 1] : "once") },
+      { title: "When", width: "118px", of: (c) => (plan.channelLoop[c] ? "each iteration of " + plan.loops[plan.channelLoop[c] - 1] : "once"),
+        text: (c) => (plan.channelLoop[c] ? "each iteration" : "once") },
       { title: "Takers", width: "76px", of: (c) => takersOf(c).length, text: (c) => numberText(takersOf(c).length), number: true },
     ],
     words: channelName,
@@ -111,7 +112,7 @@ const tableView = {
     for (let at = first; at < last; at++) {
       const i = this.rows[at];
       const row = h("div", { class: "row" + (at === this.at ? " chosen" : ""), role: "row", id: "row-" + at, "data-at": at, "aria-rowindex": at + 2, "aria-selected": String(at === this.at) },
-        this.table.columns.map((c) => { const text = String(c.text ? c.text(i) : c.of(i)); return h("div", { role: "gridcell", class: (c.number ? "number " : "") + (c.className || ""), title: text }, text); }));
+        this.table.columns.map((c) => { const text = String(c.text ? c.text(i) : c.of(i)); return h("div", { role: "gridcell", class: (c.number ? "number " : "") + (c.className || ""), title: c.number ? text : String(c.of(i)) }, text); }));
       row.style.gridTemplateColumns = this.template;
       row.style.top = offset + (at - first) * ROW + "px";
       drawn.push(row);

@@ -9,7 +9,7 @@ placement by the rules is one of the starts, so the answer is never predicted to
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,10 @@ from ..report import size_text
 from .portfolio import STRATEGIES, search
 from .problem import Found, InfeasibleError, Ints, Objective, Problem, Solution
 from .step import step_problem
+
+if TYPE_CHECKING:
+    from ..place import Search
+    from ..profile import Profile
 
 Strategy: TypeAlias = str | Callable[[Problem], npt.ArrayLike]
 NAMED = 5  # nodes that an error names
@@ -39,6 +43,7 @@ def assign(
     objective: Objective = Objective.MAKESPAN,
     budget_s: float = 5.0,
     seed: int = 0,
+    costs: Profile | None = None,
 ) -> tuple[Ints, npt.NDArray[np.bool_], Solution]:
     """A device for each node, and what the search says about it.
 
@@ -48,7 +53,7 @@ def assign(
         running: the nodes that the step runs; None: all. feeds: the tensors that it is given.
         strategy: a name (`portfolio.STRATEGIES`), or a function from the problem to an assignment of nodes
             (what it says about nodes that the step does not run is not used).
-        budget_s, seed: see `search`.
+        budget_s, seed: see `search`. costs: see `step_problem`.
 
     Returns:
         (len(nodes),) numbers of `cluster.devices`; whether there was a choice for each; and the solution of
@@ -80,10 +85,10 @@ def assign(
         allowed = np.concatenate([allowed, np.eye(len(cluster.devices), dtype=bool)[fixed]])
     problem = step_problem(
         ordered, cluster, running=running, feeds=feeds, unit=unit.astype(np.int32), allowed=allowed,
-        allowed_kind=of_unit[unit], objective=objective,
+        allowed_kind=of_unit[unit], objective=objective, costs=costs,
     )  # fmt: skip
     if callable(strategy):
-        solution = _by_function(problem, strategy, np.where(runs[unit], -1, rules))
+        solution = _by_function(problem, strategy, np.where(runs[unit], -1, rules), ordered, cluster)
     else:
         if strategy not in STRATEGIES:
             raise ValueError(f"There is no search {strategy!r}; searches: {', '.join(STRATEGIES)}")
@@ -97,6 +102,31 @@ def assign(
     return solution.assignment[back], chosen[back], solution
 
 
+def searching(
+    cluster: Cluster, strategy: Strategy, *, running: Collection[Node] | None = None, feeds: Collection[Tensor] = (),
+    budget_s: float = 5.0, seed: int = 0, costs: Profile | None = None, told: Callable[[Solution], None] | None = None,
+) -> Search | None:  # fmt: skip
+    """`assign` as what `placer.place.place` takes for `search`; None for the strategy "rules".
+
+    `told` is given the solution.
+    """
+    if strategy == "rules":
+        return None
+
+    def search(
+        nodes: Sequence[Node], groups: Groups, by_rules: npt.NDArray[np.signedinteger]
+    ) -> tuple[Ints, npt.NDArray[np.bool_]]:
+        devices, chosen, solution = assign(
+            nodes, cluster, groups, by_rules, running=running, feeds=feeds, strategy=strategy, budget_s=budget_s,
+            seed=seed, costs=costs,
+        )  # fmt: skip
+        if told is not None:
+            told(solution)
+        return devices, chosen
+
+    return search
+
+
 def _topologically(nodes: Sequence[Node]) -> list[Node]:
     """The nodes in order of creation; where a control edge was added against it, behind what they need."""
     inside = {node: i for i, node in enumerate(nodes)}
@@ -105,14 +135,16 @@ def _topologically(nodes: Sequence[Node]) -> list[Node]:
         return list(nodes)
     from graphlib import TopologicalSorter
 
-    before = {
-        node: [b for b in (*(t.op for t in node.inputs), *node.control_inputs) if b in inside] for node in nodes
-    }
+    before = {node: [b for b in node.before if b in inside] for node in nodes}  # not back to a loop's begin
     return list(TopologicalSorter(before).static_order())
 
 
 def _by_function(
-    problem: Problem, strategy: Callable[[Problem], npt.ArrayLike], fixed: npt.NDArray[np.signedinteger]
+    problem: Problem,
+    strategy: Callable[[Problem], npt.ArrayLike],
+    fixed: npt.NDArray[np.signedinteger],
+    nodes: Sequence[Node],
+    cluster: Cluster,
 ) -> Solution:
     """The assignment that a function gives; nodes with a device in `fixed`, not -1, have that one anyway."""
     given = np.asarray(strategy(problem))
@@ -128,6 +160,17 @@ def _by_function(
             None, None, f"The strategy {name} must return devices from 0 to {problem.devices - 1}"
         )
     assignment = np.where(fixed >= 0, fixed, given).astype(np.int32)
+    allowed = problem.unit_allowed[problem.unit]
+    wrong = np.flatnonzero(~allowed[np.arange(problem.nodes), assignment])
+    if len(wrong):
+        node, names = nodes[wrong[0]], [str(d.name) for d in cluster.devices]
+        may = ", ".join(name for name, yes in zip(names, allowed[wrong[0]], strict=True) if yes)
+        more = f"; other nodes that are wrong: {len(wrong) - 1}" if len(wrong) > 1 else ""
+        raise InvalidArgumentError(
+            node, node,
+            f"The strategy {name} puts '{node.name}' on {names[assignment[wrong[0]]]}, but it may only be on {may}"
+            f"{more}\n  '{node.name}' ({node.type}) asks for '{node.device}', made at {node.source}",
+        )  # fmt: skip
     broken = problem.violations(assignment)
     if broken:
         raise InvalidArgumentError(None, None, f"The strategy {name} breaks constraints: {'; '.join(broken)}")

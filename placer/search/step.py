@@ -3,16 +3,18 @@
 Costs are analytic: the operations and bytes that an op's definition tells, over what the device can do. A
 device that has not been measured is taken for a common one of its type (`TYPICAL`); an emulated device works
 at the speed of the host's. Transfers take the link's latency plus bytes over its bandwidth; links that are not
-known are taken for loopback between tasks, for memory copies within one (`BETWEEN_TASKS`, `WITHIN_TASK`).
+known are taken for loopback between tasks, for memory copies within one (`BETWEEN_TASKS`, `WITHIN_TASK`). Where a
+profile says what a node or a link took (../profile.py), that counts.
 
 Memory is what the step keeps on a device for good: the state behind variables. Fed values come from the
-client to whoever needs them and cost nothing here.
+client to whoever needs them and cost nothing here. A loop counts as one iteration, and the way back to its
+next one is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -21,6 +23,9 @@ from ...graph.opdef import OpDef, Trait, nbytes
 from ..cluster import Cluster, DeviceInfo
 from ..cost import state_bytes
 from .problem import Flags, Floats, Ints, Objective, Problem
+
+if TYPE_CHECKING:
+    from ..profile import Profile
 
 
 class Speed(NamedTuple):
@@ -48,20 +53,24 @@ def step_problem(
     allowed_kind: Ints | None = None,
     objective: Objective = Objective.MAKESPAN,
     contended: bool = False,
+    costs: Profile | None = None,
 ) -> Problem:
     """The problem of placing these nodes on the cluster's devices, in the order of `cluster.devices`.
 
     Args:
-        nodes: in a topological order of data and control edges; edges to other nodes are left out.
+        nodes: in a topological order of data and control edges; edges to other nodes, and those that lead back to the
+            next iteration of a loop, are left out.
         running: those that the step runs; the others cost nothing. None: all run.
         feeds: tensors that the client gives.
         unit, allowed, allowed_kind: as in `Problem`; None: each node by itself, on any device.
+        costs: what was measured; None: analytic costs alone.
     """
     n, d = len(nodes), len(cluster.devices)
     place = {node: i for i, node in enumerate(nodes)}
     fed, runs = set(feeds), None if running is None else set(running)
     speeds = [speed_of(device) for device in cluster.devices]
     classes = list(dict.fromkeys(speeds))
+    device_class = np.array([classes.index(s) for s in speeds], np.int32)
     flops, moved, memory = np.zeros(n), np.zeros(n), np.zeros(n)
     busy = np.ones(n, bool)
     handles: dict[OpDef, bool] = {}
@@ -80,9 +89,10 @@ def step_problem(
             flops[i], moved[i] = opdef.cost_of(node)
         else:
             busy[i] = False
+        back = node.back_edge if opdef.name == "Merge" else None
         for t in node.inputs:
             source = place.get(t.op)
-            if source is not None and t not in fed:
+            if source is not None and t not in fed and t.op is not back:
                 consumers.setdefault((source, t.value_index), []).append(i)
         for c in node.control_inputs:
             source = place.get(c)
@@ -91,6 +101,13 @@ def step_problem(
     keys = sorted(consumers)
     ends = [sorted(set(consumers[key])) for key in keys]
     size = [0.0 if out < 0 else float(nbytes(nodes[i].outputs[out])) for i, out in keys]
+    seconds = np.array([busy * (s.overhead + np.maximum(flops / s.flops, moved / s.bandwidth)) for s in classes])
+    if costs is not None:  # each device is a class of its own then
+        names = [str(device.name) for device in cluster.devices]
+        seconds, cluster = costs.applied([node.name for node in nodes], names, seconds[device_class]), costs.on(cluster)
+        device_class = np.arange(d, dtype=np.int32)
+        if runs is not None:
+            seconds = seconds * np.array([node in runs for node in nodes])
     latency, per_byte = links_of(cluster)
     # Ports stand for links where both ends are not known: half of a mean link at each end of a transfer, or
     # all of it where a load counts each end by itself.
@@ -98,8 +115,8 @@ def step_problem(
     part = 1.0 if objective is Objective.THROUGHPUT else 0.5
     return Problem(
         objective,
-        seconds=np.array([busy * (s.overhead + np.maximum(flops / s.flops, moved / s.bandwidth)) for s in classes]),
-        device_class=np.array([classes.index(s) for s in speeds], np.int32),
+        seconds=seconds,
+        device_class=device_class,
         memory=memory,
         capacity=np.array([np.inf if x.memory_bytes is None else float(x.memory_bytes) for x in cluster.devices]),
         slots=np.ones(d, np.int32),

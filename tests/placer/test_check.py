@@ -44,6 +44,27 @@ def test_a_good_plan_has_no_warnings():
     assert place(g, CLUSTER, fetches=made).check() == []
 
 
+@pytest.mark.parametrize("far", [False, True])
+def test_a_loop_that_crosses_in_every_iteration(far):
+    with dt.Graph().as_default() as g, dt.device("/job:worker/task:0"):
+
+        def body(i, x):
+            with dt.device("/job:worker/task:1" if far else None):
+                x = dt.add(x, x, name="double")
+            return i + 1, x
+
+        _, x = dt.while_loop(lambda i, x: i < 5, body, [0, dt.ones([4])], name="grow")
+    found = [w for w in place(g, CLUSTER, fetches=x).check() if w.kind == "loop"]
+    assert bool(found) == far
+    for warning in found:  # x there, x back, and whether there is another iteration
+        assert (warning.bytes, set(warning.devices)) == (33, {W0, W1})
+        assert (
+            "'grow/while_context' sends 3 messages (33 B) between /job:worker/task:0, /job:worker/task:1"
+            in warning.text
+        )
+        assert {"grow/double", "grow/LoopCond"} <= set(warning.nodes)
+
+
 def test_reading_a_variable_again_and_again():
     g, made = model(reads=2)
     found = [w for w in place(g, CLUSTER, fetches=made).check() if w.kind == "read-again"]

@@ -185,6 +185,18 @@ def test_a_task_has_one_incarnation_and_another_one_next_time():
 
 
 @pytest.mark.parametrize(
+    ("device_count", "emulated", "gpus"),
+    [({}, 0, [(80, False), (40, False)]), ({"GPU": 1}, 0, [(80, False)]), ({"GPU": 0}, 0, []), ({}, 1, [(None, True)])],
+)
+def test_real_gpus_are_offered_unless_emulated_ones_are_asked_for(device_count, emulated, gpus):
+    found = local_devices("/job:a/task:0", device_count, emulated, gpu_memory=[80, 40])
+    host = found[0].memory_bytes
+    assert [(d.memory_bytes, d.emulated) for d in found[1:]] == [
+        (host if size is None else size, e) for size, e in gpus
+    ]
+
+
+@pytest.mark.parametrize(
     ("device_count", "emulated", "message"),
     [({"CPU": 0}, 0, "at least one CPU"), ({"CPU": -1}, 0, "negative"), ({"GPU": -1}, 0, "negative"),
      (None, -1, "negative"), ({"TPU": 1}, 0, "not 'TPU'")],

@@ -5,7 +5,7 @@ import pytest
 import dovetail as dt
 from dovetail.graph.errors import InvalidArgumentError
 from dovetail.placer.cluster import Cluster, Link
-from dovetail.placer.cluster_input import _quantity, as_cluster, make_cluster, read_cluster
+from dovetail.placer.cluster_input import _quantity, as_cluster, cluster_text, make_cluster, read_cluster
 
 FILE = """
 jobs:
@@ -146,3 +146,12 @@ def test_devices_of_one_task_win_over_those_of_its_job():
     found = make_cluster({"a": 2}, {"a": ["cpu:0"], "/job:a/task:1": ["cpu:0", "gpu:3"]})
     assert [len(found.devices_of(t)) for t in found.tasks] == [1, 2]
     assert isinstance(found, Cluster)
+
+
+def test_a_cluster_survives_its_file(tmp_path):
+    gpu = {"name": "gpu:0", "memory": 80e9, "flops": 6.7e13, "bandwidth": 3.35e12}
+    links = [Link("/job:ps/task:0", "/job:worker/task:0", 5e-5, 3.125e9), Link("/job:worker", "", 1e-3, None)]
+    devices = {"worker": ["cpu:0", gpu], "gaps": [{"name": "cpu:0", "emulated": True}]}
+    made = make_cluster({"ps": 2, "worker": 1, "gaps": {1: "a:1", 3: "b:1"}}, devices, links=links)
+    (tmp_path / "c.yaml").write_text(cluster_text(made))
+    assert read_cluster(tmp_path / "c.yaml") == made

@@ -60,6 +60,10 @@ def test_large_groups_are_still_reduced():
         ("/job:moon/task:1", "/job:ps/replica:0/task:1/device:CPU:0", ["job"]),
         ("/replica:3/job:ps", "/job:ps/replica:0/task:0/device:CPU:0", ["replica"]),
         ("", "/job:worker/replica:0/task:0/device:GPU:0", []),
+        # a slip in a job's name
+        ("/job:sp/task:1", "/job:ps/replica:0/task:1/device:CPU:0", ["job"]),
+        ("/job:pss/task:7", "/job:ps/replica:0/task:0/device:CPU:0", ["task", "job"]),
+        ("/job:wroker/task:1", "/job:worker/replica:0/task:1/device:GPU:0", ["job"]),
     ],
 )
 def test_the_nearest_device(request_, device, differs):
@@ -149,7 +153,8 @@ def test_who_has_its_request_from_another_is_not_blamed():
     ]
     with pytest.raises(InvalidArgumentError) as e:
         place(g, CLUSTER)
-    told = str(e.value).split("These requests contradict each other:")[1]
+    joined, told = str(e.value).split("These requests contradict each other:")
+    assert "'c/x' (Const) is colocated with a, b: all go together; made at " in joined and 'name="c")' in joined
     assert told.index("'a' (Neg) asks for") < told.index("'b' (Neg) asks for") < told.index("What would work")
     assert "<- asks for task 0" in told and "<- asks for task 1" in told
     assert "  'a' asks for '/job:ps/task:1' instead: then all 3 can be on /job:ps/replica:0/task:1/device:CPU:0" in told
@@ -175,3 +180,13 @@ def test_nothing_to_suggest_where_no_device_can_run_it():
     gpus = make_cluster({"a": 1}, {"a": ["gpu:0"]})
     with pytest.raises(InvalidArgumentError, match="No OpKernel was registered to support Op 'ConflictCpuOnly'"):
         place(g, gpus)
+
+
+def test_a_block_that_no_node_could_obey_is_shown_where_it_was_overridden():
+    with dt.Graph().as_default() as graph, dt.device("/job:a-b/task:1"), dt.device("/job:ps/cpu:7"):
+        dt.constant(1.0, name="c")
+    with pytest.raises(InvalidArgumentError) as e:
+        place(graph, CLUSTER)
+    assert e.value.op.name == "c" and "explicitly assigned to /job:ps/task:1/device:CPU:7" in e.value.message
+    outer, inner = "inside device block '/job:a-b/task:1'", "inside device block '/job:ps/device:CPU:7'"
+    assert outer in e.value.message and re.search(f"{inner} .*<- asks for .*index 7", e.value.message)

@@ -330,6 +330,11 @@ def test_random_depends_on_name_and_seed_only():
     assert set(chosen) == {0, 1, 2, 3}
 
 
+def test_random_gives_tensorflows_tasks():
+    names = ["Variable", "Variable_1", "Variable_2", "Variable_3", "A unicode \u018e string \xf1"]
+    assert [RandomStrategy(2, seed=0)(SimpleNamespace(name=n)) for n in names] == [1, 0, 1, 1, 1]
+
+
 def test_random_is_the_same_in_every_process():
     code = (
         "from types import SimpleNamespace as N; from dovetail.placer.device_setter import RandomStrategy;"

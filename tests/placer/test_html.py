@@ -16,12 +16,13 @@ import pytest
 import dovetail as dt
 import dovetail.placer
 from dovetail.placer.html import LIBRARY, SCRIPTS, render_html, write_html
-from dovetail.placer.page_data import payload
+from dovetail.placer.page_data import NARROW, PACES, payload
 from dovetail.placer.plan import Plan
 
 sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves the path alone
 import page_plans
 
+TIMELINE = {"timeline.html", "timeline.css", "timeline.js"}  # the page of chart.py, tested in test_chart.py
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
@@ -100,7 +101,7 @@ def test_the_browser_is_told_to_run_nothing_else(plan):
 
 def test_every_file_of_the_page_is_used_and_licensed(plan):
     names = {f.name for f in (files(dovetail.placer) / "page").iterdir()}
-    assert names == {f"{s}.js" for s in SCRIPTS} | {LIBRARY, "page.html", "page.css", "dagre.LICENSE.txt"}
+    assert names == {f"{s}.js" for s in SCRIPTS} | {LIBRARY, "page.html", "page.css", "dagre.LICENSE.txt", *TIMELINE}
     page = render_html(plan)
     assert "Copyright (c) 2012-2014 Chris Pettitt" in page and "{{" not in page.partition("<script>")[0]
 
@@ -243,6 +244,25 @@ def test_channels_of_a_loop_say_so():
     bodies = [c for c, loop in zip(plan.channels, data["channelLoop"], strict=True) if loop]
     assert any("grow/mul" in c.name for c in bodies), "the product crosses in every iteration"
     assert all(data["loops"][loop - 1].startswith("grow") for loop in data["channelLoop"] if loop)
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_what_crosses_in_another_form_says_so(on):
+    with dt.Graph().as_default() as graph:
+        with dt.device("/job:a"):
+            x = dt.constant(1.0, name="x") * 1.0
+            wide = dt.cast(x, dt.float64)
+        with dt.device("/job:b"):
+            y = dt.constant(1.0)
+            for _ in range(8):
+                y = dt.tanh(y)
+            y, other = y + x, wide + 1.0
+    plan = dt.place(
+        graph, {"a": 1, "b": 1}, fetches=[y, other], enable_bfloat16_sendrecv=on, enable_recv_scheduling=on
+    )  # fmt: skip
+    how = dict(zip([c.name for c in plan.channels], unpack(payload(plan))["channelHow"], strict=True))
+    assert (how.pop(x.name), how.pop(wide.name)) == (NARROW if on else 0, 0)
+    assert bool(how) == on and all(h == PACES for h in how.values())
 
 
 def test_overruled_requests_and_warnings_are_told():

@@ -1,4 +1,4 @@
-"""Cutting a placed graph: who gets what, in which order (SEMANTICS e)."""
+"""Cutting a placed graph: who gets what, in which order."""
 
 import sys
 from pathlib import Path
@@ -18,6 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves
 from random_graphs import A0, A1, B0, B1, placed_graphs  # noqa: E402
 
 SHORT = {"a0": A0, "a1": A1, "b0": B0, "b1": B1}
+ALL = make_cluster(dict.fromkeys("abc", 1), {j: ["cpu:0", "cpu:1"] for j in "abc"}, "/job:a/task:0")
+SHORT_OF = {v: k for k, v in SHORT.items()}
 
 
 @pytest.fixture
@@ -37,8 +39,7 @@ def cut(graph, *, fetches=(), targets=None, feeds=()):
         targets = [] if fetches else [n for n in graph.nodes if n.type != "Placeholder"]
     nodes = needed(graph, fetches, targets, feeds)
     found = partition(nodes, lambda n: n.device, feeds=feeds, fetches=fetches)
-    short = {v: k for k, v in SHORT.items()}
-    text = {}
+    short, text = SHORT_OF, {}
     for device, p in found.partitions.items():
         steps = text[short[device]] = []
         for kind, what in p.steps:
@@ -202,6 +203,36 @@ def test_control_edges_from_a_fed_placeholder_are_satisfied(graph):
     assert cut(graph, targets=[p.op], feeds=[p])[0] == {}
 
 
+def test_float32_may_cross_as_bfloat16(graph):
+    with on("a0"):
+        c = dt.constant(np.zeros((3, 4), "float32"), name="c")
+        d = dt.constant(np.zeros(5, "float64"), name="d")
+        i = dt.constant([1, 2], name="i")
+        v = dt.Variable(np.zeros(2, "float32"), name="v")
+    with on("b0"), dt.control_dependencies([i]):
+        for t in (c, d, i, v.handle):
+            graph.create("Identity", [t], {}, f"{t.op.name}_there")
+    with on("b1"):
+        dt.negative(c, name="relayed")
+    nodes = needed(graph, targets=graph.nodes)
+    narrow = partition(nodes, lambda n: n.device, enable_bfloat16_sendrecv=True)
+    found = {(c.name, SHORT_OF[c.destination]): (c.dtype and c.dtype.name, c.bytes) for c in narrow.channels}
+    assert found == {
+        ("c:0", "b0"): ("bfloat16", 24),
+        ("c:0", "b1"): ("bfloat16", 24),
+        ("d:0", "b0"): ("float64", 40),
+        ("i:0", "b0"): ("int32", 8),
+        ("v:0", "b0"): ("bfloat16", 4),
+        ("^i", "b0"): (None, 0),
+    }
+    wide = partition(nodes, lambda n: n.device)
+    for device, p in wide.partitions.items():
+        assert [(kind, what.name) for kind, what in p.steps] == [
+            (kind, what.name) for kind, what in narrow.partitions[device].steps
+        ]
+    assert {c.dtype.name for c in wide.channels if c.dtype} == {"float32", "float64", "int32"}
+
+
 def test_fetching_twice_returns_once(graph):
     with on("a0"):
         c = dt.constant(1.0, name="c")
@@ -287,10 +318,48 @@ def test_joining_the_partitions_gives_the_graph_back(example):
 
 @given(placed_graphs())
 def test_the_edges_of_the_joined_partitions_are_those_of_the_graph(example):
-    """Follow every value that a node takes back through the channels, knowing only partitions: it ends at its maker."""
     g, fetches, targets, feeds = example
     nodes = needed(g, fetches, targets, feeds)
-    found = partition(nodes, lambda n: n.device, feeds=feeds, fetches=fetches)
+    check_edges(nodes, partition(nodes, lambda n: n.device, feeds=feeds, fetches=fetches), feeds)
+
+
+@given(placed_graphs(flow=True))
+def test_loops_and_branches_are_joined_too(example):
+    g, fetches, targets, feeds = example
+    g.finalize()
+    fetches = [t for t in fetches if g.is_fetchable(t)]
+    placed = place(g, ALL, allow_soft_placement=True)
+    nodes = needed(g, fetches, targets, feeds)
+    found = partition(nodes, placed.device_of, feeds=feeds, fetches=fetches)
+    check_edges(nodes, found, feeds)
+    assert sorted(n.index for p in found.partitions.values() for n in p.nodes) == sorted(n.index for n in nodes)
+    ends = {"sends": "source", "receives": "destination"}
+    for end, at in ends.items():
+        seen = [(c.id, p.device) for p in found.partitions.values() for c in getattr(p, end)]
+        assert sorted(seen) == [(c.id, getattr(c, at)) for c in found.channels]
+    refs = {t.name for n in nodes for t in n.outputs if t.dtype.is_ref}
+    shared = [(c.name, c.destination) for c in found.channels if c.name not in refs]
+    assert len(shared) == len(set(shared)), "delivered twice"
+    inside = {id(c): part for p in found.partitions.values() for c, part in loop_of_channels(p, "recv")}
+    for p in found.partitions.values():  # both ends of a channel are in the same loop, and the channel says so
+        for c, part in loop_of_channels(p, "send"):
+            assert part == inside[id(c)] == c.loop
+
+
+def loop_of_channels(p, kind):
+    """The channels of a partition, each with the name of the loop around its end here."""
+    around = []
+    for k, what in p.steps:
+        if k == "loop":
+            around.append(what.name)
+        elif k == "end":
+            around.pop()
+        elif k == kind:
+            yield what, around[-1] if around else None
+
+
+def check_edges(nodes, found, feeds):
+    """Follow every value that a node takes back through the channels, knowing only partitions: it ends at its maker."""
     fed = {t.name for t in feeds}
     made = {d: {t.name: n for n in p.nodes for t in n.outputs} for d, p in found.partitions.items()}
     for d, p in found.partitions.items():

@@ -1,10 +1,10 @@
-"""The placer's rules (SEMANTICS d.2 to d.5), one table per rule."""
+"""The placer's rules, one table per rule."""
 
 import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.graph.errors import InvalidArgumentError
+from dovetail.graph.errors import InternalError, InvalidArgumentError
 from dovetail.graph.opdef import Trait, define
 from dovetail.placer.cluster_input import make_cluster
 from dovetail.placer.place import Rule, place
@@ -247,6 +247,14 @@ def test_a_group_has_the_types_that_all_members_support(graph):
         place(graph, cluster())
 
 
+def test_a_group_need_not_be_a_node_s_name(graph):
+    a, b, c = (dt.negative(1.0, name=n).op for n in "abc")
+    a.colocation = b.colocation = ("nobody",)
+    graph.set_device(b, "/job:ps/task:1")
+    assert where(graph, cluster(), a, b, c) == (PS1, PS1, W0G)
+    assert place(graph, cluster()).decision("a").group == ("a", "b")
+
+
 def test_a_group_may_be_named_before_its_node_exists(graph):
     a = dt.add(dt.constant(1.0), dt.constant(1.0))
     a.op.colocation = ("later",)
@@ -280,6 +288,16 @@ def test_a_request_against_a_place_yields(graph):
     assert told and "takes the place that" in told[0].reason and told[0].requested == "/job:worker"
 
 
+def test_what_uses_a_queue_is_with_the_queue(graph):
+    with dt.device("/job:ps/task:1"):
+        queue = dt.FIFOQueue(3, [dt.float32], shapes=[()])
+    with dt.device("/job:worker/gpu:0"):
+        users = [queue.enqueue(1.0), queue.dequeue().op, queue.close()]
+    found = place(graph, cluster())
+    assert {found.device_of(u) for u in (queue.queue_ref.op, *users)} == {PS1}
+    assert {r.node for r in found.relaxations} >= {u.name for u in users}
+
+
 def test_two_places_in_one_node_must_agree(graph):
     with dt.device("/job:ps/task:0"):
         v = dt.Variable(np.zeros(3, "float32"), use_resource=True)
@@ -310,7 +328,7 @@ def test_state_stays_where_it_was(graph):
 
 def test_a_device_that_is_gone_is_an_error(graph):
     v = dt.Variable(np.zeros(3, "float32"), name="v")
-    with pytest.raises(InvalidArgumentError, match="Cannot assign a device for operation v"):
+    with pytest.raises(InternalError, match="does not match any device"):
         place(graph, cluster(), assigned={v.op.name: TASK.format("moon", 0, "CPU", 0)})
 
 
@@ -377,6 +395,19 @@ def test_conflicting_indices_in_a_group_are_given_up(graph):
     assert "several device types or indices" in found.relaxations[0].reason
 
 
+def test_a_place_s_type_and_index_are_not_given_up_for_a_colocation(graph):
+    with dt.device("/cpu:1"):
+        v = dt.Variable(np.zeros(3, "float32"), use_resource=True, name="v")
+    b = dt.negative(1.0, name="b").op
+    b.colocation = ("v",)
+    graph.set_device(b, "/gpu:0")
+    with pytest.raises(InvalidArgumentError, match="Cannot merge devices with incompatible types"):
+        place(graph, cpus())
+    found = place(graph, cpus(), allow_soft_placement=True)
+    assert found.device_of("v") == found.device_of("b") == found.device_of(v.initializer) == cpu("worker", 0, 1)
+    assert [r.node for r in found.relaxations] == ["b"]
+
+
 def test_an_impossible_colocation_is_ignored_softly(graph):
     with dt.device("/job:ps"):
         a = dt.add(dt.constant(1.0), dt.constant(1.0), name="a")
@@ -421,6 +452,24 @@ def test_an_unknown_device_is_told_with_what_there_is(graph):
     assert all(d in text for d in (PS0, W0G1, W1G))
     assert "inside device block '/job:moon' at" in text
     assert 'name="a")' in text  # the user's own line
+
+
+def test_a_setter_may_ask_for_a_task_that_is_not_there(graph):
+    with dt.device(dt.train.replica_device_setter(ps_tasks=2, ps_strategy=lambda node: 7)):
+        dt.Variable([1.0], name="v")
+    with pytest.raises(InvalidArgumentError, match="'v' was explicitly assigned to /job:ps/task:7") as e:
+        place(graph, cluster())
+    assert "inside device block function replica_device_setter" in str(e.value) and "asks for task 7" in str(e.value)
+
+
+def test_a_task_that_was_filtered_out_is_not_there(graph):
+    with dt.device("/job:worker/task:1"):
+        dt.negative(1.0, name="far")
+    near = cluster().filtered(["/job:ps", "/job:worker/task:0"])
+    with pytest.raises(InvalidArgumentError, match="explicitly assigned to /job:worker/task:1") as e:
+        place(graph, near)
+    assert PS1 in str(e.value) and W0G in str(e.value) and W1 not in str(e.value)
+    assert "'far' asks for '/job:worker/task:0' instead" in str(e.value)
 
 
 def test_the_first_failing_node_in_graph_order_is_told(graph):

@@ -81,6 +81,19 @@ def plan():
         yield place(g, {"ps": 2, "worker": 1}, fetches=y, allow_soft_placement=True), links
 
 
+@given(placed_graphs(flow=True))
+def test_how_values_cross_survives(example):
+    g, fetches, targets, feeds = example
+    g.finalize()
+    fetches = [t for t in fetches if g.is_fetchable(t)]
+    plan = place(
+        g, CLUSTER, fetches=fetches, targets=targets, feeds=feeds, allow_soft_placement=True,
+        enable_bfloat16_sendrecv=True, enable_recv_scheduling=True,
+    )  # fmt: skip
+    same(plan, again(plan))
+    assert again(plan).channels == plan.channels
+
+
 def test_files(plan, tmp_path):
     plan, _ = plan
     path = tmp_path / "a.plan"

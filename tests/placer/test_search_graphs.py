@@ -107,8 +107,22 @@ def test_a_function_places_and_is_held_to_the_constraints(graph):
         place(graph, fetches=total, strategy=lambda p: np.full(p.nodes, 7))
     with dt.device("/task:0"):
         pinned = dt.identity(total)
-    with pytest.raises(InvalidArgumentError, match="may not be on device 1"):
+    with pytest.raises(InvalidArgumentError, match=r"puts 'Identity' on .*task:1.*but it may only be on .*task:0"):
         place(graph, fetches=pinned, strategy=lambda p: np.full(p.nodes, 1))
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("strategy", ["auto", "heft", "m-etf", "local-search"])
+def test_loops_are_searched(graph, strategy, late):
+    """A loop leads back to its begin; the search takes one iteration of it, and what it finds can be cut and run."""
+    start = dt.constant(np.ones(8, "float32"))
+    _, x = dt.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x + x), [0, start])
+    first, last = dt.negative(x), dt.exp(-x)
+    if late:  # a control edge against the order of creation
+        first.op._add_control_input(last.op)
+    (grad,) = dt.gradients(first + last, [start])
+    plan = place(graph, tasks=2, fetches=[first, last, grad], strategy=strategy)
+    assert {n.name for p in plan.partitions.values() for n in p.nodes} >= {first.op.name, last.op.name, grad.op.name}
 
 
 def test_the_same_input_gives_the_same_plan(graph):
