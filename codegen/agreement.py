@@ -1,0 +1,38 @@
+"""Whether a compiled kernel computed what the reference did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..graph.dtypes import bfloat16, float16
+
+
+def agree(mine: Any, theirs: Any) -> bool:
+    """Whether a kernel's result is the reference's, up to what other rounding inside can make of it."""
+    a, b = np.asarray(mine), np.asarray(theirs)
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if a.dtype in (float16.np, bfloat16.np):
+        # The reference rounds after each op, the kernel at its end: a few of those roundings may add up.
+        narrow = 2.0 ** (-10 if a.dtype == float16.np else -7)
+        a, b = a.astype(np.float64), b.astype(np.float64)
+        finite = b[np.isfinite(b)]
+        largest = float(np.abs(finite).max()) if finite.size else 0.0
+        return bool(np.allclose(a, b, rtol=16 * narrow, atol=8 * narrow * largest, equal_nan=True))
+    if a.dtype.kind != "f":
+        # A comparison of two numbers that rounding brought apart or together may turn out either way, but seldom.
+        return bool(np.count_nonzero(a != b) <= 1e-3 * a.size)
+    epsilon = float(np.finfo(a.dtype).eps)
+    finite = b[np.isfinite(b)]
+    largest = float(np.abs(finite).max()) if finite.size else 0.0
+    return bool(np.allclose(a, b, rtol=2000 * epsilon, atol=200 * epsilon * largest, equal_nan=True))
+
+
+def difference(mine: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any]) -> str:
+    if mine.shape != theirs.shape:
+        return f"shape {mine.shape} instead of {theirs.shape}"
+    wrong = np.argwhere(~((mine == theirs) | ((mine != mine) & (theirs != theirs))))
+    at = tuple(int(i) for i in wrong[0]) if len(wrong) else ()
+    return f"{len(wrong)} of {mine.size} elements; at {at} it is {mine[at]!r} instead of {theirs[at]!r}"

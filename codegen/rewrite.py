@@ -1,0 +1,499 @@
+"""Rewriting: a unit's nodes are replaced by fewer, or cheaper, ones that give the same.
+
+Two walks over the steps, in their order. The first *simplifies*: what depends on constants only is computed now, equal nodes
+become one, and the rules of `rules/algebra.py` and `rules/arranging.py` are applied, to what they made themselves too. As inputs
+come first, each node is seen with inputs that are simple already, so one walk is enough. The second *recognises* functions that
+were spelled out (`rules/functions.py`); it replaces only what nobody else looks into. After each walk, nodes that it has left
+without a taker go; those that had none before stay, because the step runs them for themselves.
+
+What may not change, does not: a step's feeds, the names of its fetches, sends and receives, nodes with state, those that read a
+variable, and everything that steers, in their order. (Only a value that is stored over before anybody can see it is not stored:
+`rules/stores.py`.) Nodes under a `cond` may be dead, and are not looked into. Nodes are never changed in place, because they may
+be the user's own: a node one of whose inputs was replaced is copied. What takes a node's place has its name and its source line,
+so errors still point at what the user wrote.
+
+The work is linear in the nodes. Rules that need an op which the unit does not have are passed over from the start.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..graph.dtypes import resource
+from ..graph.node import Node, Tensor
+from ..graph.opdef import OpDef, Trait, opdef
+from ..graph.settings import setting
+from ..graph.shape import Dims, element_count
+from ..graph.static_value import static_value
+from .rules.algebra import algebra_rules
+from .rules.arranging import arranging_rules
+from .rules.functions import function_rules
+from .rules.pattern import Match, Rule, match, may_match, needs, roots
+from .rules.stores import dead_stores
+from .unit import BeginLoop, EndLoop, LeaveUnless, RunGuarded, SendTensor, Unit, UnitStep, taken_by
+
+logger = logging.getLogger(__name__)
+
+_IMPURE = Trait.STATEFUL | Trait.STATE_HANDLE | Trait.BLOCKING | Trait.HOST_ONLY
+_STEERING = frozenset(
+    ("Enter", "RefEnter", "Exit", "NextIteration", "LoopCond", "Switch", "RefSwitch", "Merge", "Placeholder", "NoOp", "ControlTrigger")
+)  # fmt: skip
+_METADATA = frozenset(("Shape", "Size", "Rank"))  # known where the shape is
+_SWAPS = frozenset(("AddV2", "Mul"))  # what gives the same bits with its operands exchanged
+_MOST_FOLDED = (
+    1 << 16
+)  # bytes of a folded constant, or as many as it is made from: a Fill of a large array stays a Fill
+_MOST_FOLDED_IN_ALL = 1 << 24  # bytes per unit
+_MOST_FLOPS = 1e7  # of a node that is folded: some ten milliseconds
+_MOST_ROUNDS = 16  # rules applied to one node after the other; no sensible chain is longer
+_SMALL_CONSTANT = 256  # bytes up to which equal constants become one
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrites:
+    """Which rewrites are wanted.
+
+    Attributes:
+        fold: compute what depends on constants only.
+        merge: let equal nodes become one.
+        rules: apply the rule tables.
+        fast: those rules too that change rounding.
+        recognised: the ops that a spelled-out function may become.
+    """
+
+    fold: bool = True
+    merge: bool = True
+    rules: bool = True
+    fast: bool = False
+    recognised: frozenset[str] = frozenset()
+
+
+NONE = Rewrites(False, False, False)
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """One rewrite that happened: the rule's name, the node that it replaced, and the op that takes its place."""
+
+    rule: str
+    node: Node
+    became: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: '{self.node.name}' ({self.node.type}), made at {self.node.source}, became {self.became}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A unit after rewriting, and what was done to it. Prints as its nodes, one per line."""
+
+    unit: Unit
+    fired: tuple[Fired, ...]
+
+    def __str__(self) -> str:
+        return text_of(self.unit)
+
+
+def rewrite(unit: Unit, wanted: Rewrites) -> Rewritten:
+    """A unit that gives the same with less work; the unit itself when there is nothing to gain.
+
+    With DOVETAIL_DEBUG=1, each rule that fired is logged with how often it did; with 2, each place.
+    """
+    fired: list[Fired] = []
+    walk = _Walk(unit, wanted, (*algebra_rules, *arranging_rules) if wanted.rules else ())
+    if wanted.fold or wanted.merge or wanted.rules or walk.current:
+        unit = walk.run()
+        fired += walk.fired
+    if wanted.rules:
+        dead = dead_stores(unit.steps, [t for _, t in unit.fetches], walk.may_change)
+        if dead:
+            unit = replace(unit, steps=tuple([s for s in unit.steps if s not in dead]))
+            fired += [Fired("dead store", walk.originals.get(n, n), by.name) for n, by in dead.items()]
+        walk = _Walk(unit, replace(wanted, fold=False, merge=False), function_rules, private=True)
+        if walk.table:
+            unit = walk.run()
+            fired += walk.fired
+    _tell(unit, fired)
+    return Rewritten(unit, tuple(fired))
+
+
+def _tell(unit: Unit, fired: Sequence[Fired]) -> None:
+    level = setting("DOVETAIL_DEBUG")
+    if level >= 1 and fired:
+        counts = ", ".join(f"{n} x {rule}" for rule, n in Counter(f.rule for f in fired).items())
+        logger.warning("rewrites on %s: %s", unit.device, counts)
+    if level >= 2:
+        for f in fired:
+            logger.warning("  %s", f)
+
+
+# --- the walk ----------------------------------------------------------------------------------------------------------
+
+
+class _Walk:
+    """One walk over a unit's steps.
+
+    `private`: a rule applies only where nobody but the match takes what it covers.
+    """
+
+    def __init__(self, unit: Unit, wanted: Rewrites, rules: Iterable[Rule], *, private: bool = False) -> None:
+        self.unit = unit
+        self.wanted = wanted
+        self.private = private
+        self.steps: list[UnitStep] = []
+        self.current: dict[Tensor, Tensor] = {}  # the unit's tensors -> what is there now
+        self.before: dict[Tensor, Tensor] = {}  # the other way round
+        self.makers: dict[Tensor, Node] = {}  # who makes a tensor, where that may be looked at
+        self.copies: dict[Node, Node] = {}
+        self.originals: dict[Node, Node] = {}  # of copies
+        self.same: dict[tuple[Any, ...], Node] = {}  # by what makes nodes equal
+        self.pure: dict[OpDef, bool] = {}
+        self.fired: list[Fired] = []
+        self.folded = 0  # bytes
+        self.fed = {t for _, t in unit.feeds}
+        self.feeds = tuple([(name, self.stand_in(t)) for name, t in unit.feeds])
+        self.table = self.rules_here(rules)
+        self.uses: Counter[Tensor] = Counter()
+        if private and self.table:
+            self.uses.update(t for s in unit.steps for t in taken_by(s))
+            self.uses.update(t for _, t in unit.fetches)
+
+    def stand_in(self, tensor: Tensor) -> Tensor:
+        """What stands for a fed tensor: never something from which others could tell a value that is not used."""
+        if tensor.op.opdef.name == "Placeholder":
+            return tensor
+        attrs = {"dtype": tensor.dtype.base, "shape": tensor.dims}
+        node = new_node("Placeholder", (), attrs, [(tensor.dtype.base, tensor.dims)], tensor.op)
+        self.current[tensor] = node.outputs[0]
+        return node.outputs[0]
+
+    def rules_here(self, rules: Iterable[Rule]) -> dict[str, list[Rule]]:
+        """Type of a node -> the rules that may apply to it, of those that can apply in this unit at all."""
+        present = {s.opdef.name for s in self.unit.steps if type(s) is Node}
+        # What one rule makes may be what another one needs.
+        present |= {type_ for rule in rules if needs(rule.parsed) <= present for type_ in rule.makes}
+        table: dict[str, list[Rule]] = {}
+        for rule in rules:
+            if (not rule.fast or self.wanted.fast) and needs(rule.parsed) <= present:
+                for root in roots(rule.parsed) & present:
+                    table.setdefault(root, []).append(rule)
+        return table
+
+    def run(self) -> Unit:
+        """Walk; gives the unit itself when nothing has changed."""
+        for step in self.unit.steps:
+            if type(step) is Node:
+                self.node(step)
+            else:
+                self.steps.append(self.renewed(step) if self.current else step)
+        if not self.current:
+            return self.unit
+        fetches = tuple([(name, self.current.get(t, t)) for name, t in self.unit.fetches])
+        return Unit(self.unit.device, tuple(self.live(fetches)), self.feeds, fetches)
+
+    def node(self, original: Node) -> None:
+        """Put a node, or what takes its place, after the steps so far."""
+        node = self.copy(original) if self.current else original
+        if not self.may_change(node):
+            self.steps.append(node)
+            return
+        rounds = _MOST_ROUNDS if node.opdef.name in self.table or self.may_fold(node) else 0
+        for _ in range(rounds):
+            found = self.replacement(node)
+            if found is None:
+                break
+            rule, tensor, made = found
+            is_new = tensor.op in made
+            self.place_all(made, tensor.op)
+            self.fired.append(Fired(rule, original, tensor.op.opdef.name if is_new else tensor.name))
+            if not is_new:
+                self.replace(original, (tensor,))
+                return
+            node = tensor.op
+        equal = self.place(node)
+        if equal is not node:
+            self.fired.append(Fired("equal nodes", original, equal.name))
+        if equal is not original:
+            self.replace(original, equal.outputs)
+
+    def may_change(self, node: Node) -> bool:
+        """Whether a node is a function of its inputs and nothing else."""
+        op = node.opdef
+        pure = self.pure.get(op)
+        if pure is None:
+            known = op.reference is not None or op.name == "Const"
+            pure = self.pure[op] = known and op.name not in _STEERING and not op.traits & _IMPURE
+        if not pure:
+            return False
+        for t in node.inputs:
+            if t.dtype.is_ref or t.dtype is resource:
+                return False
+        if self.fed:
+            for t in node.outputs:
+                if t in self.fed:
+                    return False
+        return True
+
+    def may_fold(self, node: Node) -> bool:
+        """Whether a node may have a value that is known now: the quick answer."""
+        if not self.wanted.fold or not node.inputs:
+            return False
+        maker = self.makers.get(node.inputs[0])
+        return (maker is not None and maker.opdef.name == "Const") or node.opdef.name in _METADATA
+
+    # --- replacing -------------------------------------------------------------------------------------------------
+
+    def replace(self, original: Node, tensors: Sequence[Tensor]) -> None:
+        """Let other tensors take the place of a node's outputs."""
+        for old, new in zip(original.outputs, tensors, strict=True):
+            self.current[old] = new
+            self.before.setdefault(new, old)
+
+    def place(self, node: Node) -> Node:
+        """Put a node after the steps so far, unless there is an equal one; gives the one that is there."""
+        if self.wanted.merge:
+            key = _identity(node)
+            if key is not None:
+                equal = self.same.setdefault(key, node)
+                if equal is not node:
+                    return equal
+        self.steps.append(node)
+        for t in node.outputs:
+            self.makers[t] = node
+        return node
+
+    def place_all(self, made: Sequence[Node], last: Node) -> None:
+        """Put what a rule made after the steps so far, but for the last, which takes the root's place."""
+        instead: dict[Tensor, Tensor] = {}
+        for new in made:
+            if instead:
+                new.inputs = tuple([instead.get(t, t) for t in new.inputs])
+            if new is not last:
+                equal = self.place(new)
+                if equal is not new:
+                    instead.update(zip(new.outputs, equal.outputs, strict=True))
+
+    def replacement(self, node: Node) -> tuple[str, Tensor, Sequence[Node]] | None:
+        """What takes a node's place: the rule, the tensor, and nodes that were made for it."""
+        if self.may_fold(node):
+            constant = self.constant_of(node)
+            if constant is not None:
+                return "constant", constant.outputs[0], [constant]
+        rules = self.table.get(node.opdef.name)
+        if rules is None or len(node.outputs) != 1:
+            return None
+        makers = [self.makers.get(t) for t in node.inputs]
+        above = [n.opdef.name if n is not None else "" for n in makers]
+        for rule in rules:
+            if not may_match(rule.shapes, node, above):
+                continue
+            for found in match(rule.parsed, node, self.makers.get):
+                made: list[Node] = []
+                m = Match(found, node, self.makers.get, lambda *what: self.make(node, made, *what))  # noqa: B023
+                tensor = rule.apply(m)
+                if tensor is None or not _fits(tensor, node.outputs[0]):
+                    continue
+                if self.private and not (
+                    self.is_private(found.nodes) and tensor.op.opdef.name in self.wanted.recognised
+                ):
+                    continue
+                return rule.name, tensor, made
+        return None
+
+    @staticmethod
+    def make(root: Node, made: list[Node], op: str, inputs: Sequence[Tensor], attrs: dict[str, Any]) -> Tensor:
+        """A new node's tensor, for a rule."""
+        new = new_node(op, inputs, attrs, opdef(op).infer(inputs, attrs), root)
+        made.append(new)
+        return new.outputs[0]
+
+    def is_private(self, nodes: Sequence[Node]) -> bool:
+        """Whether nobody outside takes what the nodes make, but for the last."""
+        inside: Counter[Tensor] = Counter()
+        for n in dict.fromkeys(nodes):
+            inside.update(self.before.get(t, t) for t in n.inputs)
+        covered = [t for n in nodes[:-1] if n.opdef.name != "Const" for t in n.outputs]
+        return all(self.uses[self.before.get(t, t)] <= inside[self.before.get(t, t)] for t in covered)
+
+    def constant_of(self, node: Node) -> Node | None:
+        """A constant with the node's value, if that is known now and small."""
+        if len(node.outputs) != 1 or node.opdef.name == "Const":
+            return None
+        (output,) = node.outputs
+        if node.opdef.name in _METADATA:
+            value = static_value(output)
+            return None if value is None else self.const(node, value)
+        given = []
+        for t in node.inputs:
+            maker = self.makers.get(t)
+            if maker is None or maker.opdef.name != "Const":
+                return None
+            given.append(maker.attrs["value"])
+        count = element_count(output.dims)
+        if not given or count is None or output.dtype.np.hasobject:
+            return None
+        size = count * output.dtype.size
+        if size > max(_MOST_FOLDED, sum(v.nbytes for v in given)) or self.folded + size > _MOST_FOLDED_IN_ALL:
+            return None
+        if node.opdef.cost_of(node).flops > _MOST_FLOPS:
+            return None
+        try:
+            with np.errstate(all="ignore"):
+                assert node.opdef.reference is not None
+                value = np.asarray(node.opdef.reference(*given, **node.opdef.kernel_attrs(node.attrs)))
+        except Exception:
+            return None  # for the running graph to report
+        self.folded += size
+        return self.const(node, value)
+
+    @staticmethod
+    def const(node: Node, value: np.ndarray[Any, Any]) -> Node | None:
+        (output,) = node.outputs
+        if value.dtype != output.dtype.np:
+            return None
+        value = np.array(value)
+        value.flags.writeable = False
+        return new_node("Const", (), {"value": value}, [(output.dtype, value.shape)], node)
+
+    # --- what takes other tensors than before ----------------------------------------------------------------------
+
+    def copy(self, node: Node) -> Node:
+        """The node, or a copy of it when one of its inputs is another now."""
+        current = self.current
+        for t in node.inputs:
+            if t in current:
+                break
+        else:
+            return node
+        inputs = tuple([current.get(t, t) for t in node.inputs])
+        copied = new_node(node.opdef, inputs, node.attrs, [(t.dtype, t.dims) for t in node.outputs], node)
+        # Whoever takes a fed output takes what is fed.
+        copied.outputs = tuple(
+            [old if old in self.fed else new for old, new in zip(node.outputs, copied.outputs, strict=True)]
+        )
+        for old, new in zip(node.outputs, copied.outputs, strict=True):
+            if old is not new:
+                current[old] = new
+                self.before[new] = old
+        self.copies[node] = copied
+        self.originals[copied] = node
+        return copied
+
+    def renewed(self, step: UnitStep) -> UnitStep:
+        """A step that is no plain node, with what it takes now."""
+        current, copies = self.current, self.copies
+
+        def now(what: Any) -> Any:
+            return copies.get(what, what) if isinstance(what, Node) else what
+
+        if isinstance(step, SendTensor):
+            tensor = None if step.tensor is None else current.get(step.tensor, step.tensor)
+            return replace(step, tensor=tensor, token=now(step.token))
+        if isinstance(step, RunGuarded):
+            return RunGuarded(self.copy(step.node), tuple([now(a) for a in step.after]))
+        if isinstance(step, BeginLoop):
+            return BeginLoop(step.name, tuple([self.copy(m) for m in step.merges]))
+        if isinstance(step, LeaveUnless):
+            return LeaveUnless(current.get(step.condition, step.condition))
+        if isinstance(step, EndLoop):
+            return EndLoop(tuple([current.get(t, t) for t in step.nexts]))
+        return step
+
+    def live(self, fetches: Iterable[tuple[str, Tensor]]) -> list[UnitStep]:
+        """The steps without those whose results somebody took before, and nobody does now."""
+        taken = {t for s in self.unit.steps for t in taken_by(s)}
+        taken.update(t for _, t in self.unit.fetches)
+        before = {n for n in self.unit.steps if type(n) is Node}
+        needed = {t for _, t in fetches}
+        left: list[UnitStep] = []
+        for step in reversed(self.steps):
+            if type(step) is Node and not any(t in needed for t in step.outputs) and self.may_change(step):
+                original = self.originals.get(step, step)
+                if original not in before or any(t in taken for t in original.outputs):
+                    continue
+            needed.update(taken_by(step))
+            left.append(step)
+        left.reverse()
+        return left
+
+
+def new_node(
+    op: str | OpDef, inputs: Sequence[Tensor], attrs: dict[str, Any], signature: Sequence[Any], root: Node
+) -> Node:
+    """A node in nobody's graph, with the name and the source line of the one that it stands for."""
+    node = Node()
+    node.opdef = op if isinstance(op, OpDef) else opdef(op)
+    node.graph, node.index, node.name, node._origin = root.graph, root.index, root.name, root._origin
+    node.inputs, node.control_inputs, node.attrs = tuple(inputs), (), attrs
+    node.device, node.colocation, node.blocks, node.container = root.device, (), None, root.container
+    node.outputs = tuple([Tensor(node, i, dtype, dims) for i, (dtype, dims) in enumerate(signature)])
+    return node
+
+
+def _fits(new: Tensor, old: Tensor) -> bool:
+    """Whether a tensor can take another's place: of its type, and known to have the shape that the other is known to have."""
+    return new.dtype is old.dtype and _implies(new.dims, old.dims)
+
+
+def _implies(new: Dims, old: Dims) -> bool:
+    if old is None or new == old:
+        return True
+    return new is not None and len(new) == len(old) and all(b is None or a == b for a, b in zip(new, old, strict=True))
+
+
+def _identity(node: Node) -> tuple[Any, ...] | None:
+    """What two nodes share exactly if they always give the same; None for one that is like no other."""
+    op = node.opdef
+    if op.name == "Const":
+        value = node.attrs["value"]
+        if value.nbytes > _SMALL_CONSTANT or value.dtype.hasobject:
+            return None
+        return op, node.outputs[0].dtype, value.shape, value.tobytes()
+    inputs = node.inputs
+    if op.name in _SWAPS and id(inputs[1]) < id(inputs[0]):
+        inputs = inputs[::-1]
+    if not node.attrs:
+        return op, *inputs
+    # repr tells 0.0 from -0.0 and 1 from True, which are equal
+    attrs = tuple([(k, repr(v) if isinstance(v, float | int) else v) for k, v in node.attrs.items()])
+    try:
+        hash(attrs)
+    except TypeError:
+        return None
+    return op, *inputs, attrs
+
+
+# --- as text -----------------------------------------------------------------------------------------------------------
+
+
+def text_of(unit: Unit) -> str:
+    """A unit's steps, one per line, as tests and people read them."""
+    lines = [f"feed {name}" for name, _ in unit.feeds]
+    for step in unit.steps:
+        if isinstance(step, Node):
+            lines.append(_line(step))
+        elif isinstance(step, RunGuarded):
+            lines.append(f"unless dead: {_line(step.node)}")
+        else:
+            what = ", ".join(t.name for t in taken_by(step))
+            lines.append(f"{type(step).__name__}({what})")
+    return "\n".join(lines + [f"fetch {name} = {_short(t)}" for name, t in unit.fetches])
+
+
+def _line(node: Node) -> str:
+    if node.opdef.name == "Const":
+        value = node.attrs["value"]
+        return f"{node.name} = {value.tolist() if value.size <= 8 else f'{value.dtype}{list(value.shape)}'}"
+    given = [_short(t) for t in node.inputs]
+    given += [f"{k}={v.name if hasattr(v, 'name') else v}" for k, v in node.attrs.items()]
+    return f"{node.name} = {node.opdef.name}({', '.join(given)})"
+
+
+def _short(tensor: Tensor) -> str:
+    return tensor.op.name if tensor.value_index == 0 else tensor.name

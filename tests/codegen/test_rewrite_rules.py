@@ -1,0 +1,328 @@
+"""Each rewrite rule: a program it fires in, what is left of it, and that the numbers stay what they were."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail as dt
+from dovetail.codegen.rewrite import Rewrites, rewrite
+from dovetail.codegen.rules.algebra import algebra_rules
+from dovetail.codegen.rules.arranging import arranging_rules
+from dovetail.codegen.rules.functions import function_rules
+from dovetail.codegen.unit import Unit
+from dovetail.graph.build import apply
+from dovetail.graph.interpret import Interpreter, execution_order
+
+FUNCTIONS = frozenset(("Sigmoid", "Softmax", "LogSoftmax", "Gelu", "Silu", "LayerNorm", "Attention"))
+EVERYTHING = Rewrites(recognised=FUNCTIONS)
+
+SPECIAL = np.array([0.0, -0.0, 1.0, -1.5, 1e-40, -1e38, 3e38, np.inf, -np.inf, np.nan, 0.1, 7.0], np.float32)
+
+
+def unit_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> Unit:
+    order = execution_order([t.op for t in fetches], dict.fromkeys(feeds))
+    nodes = [n for n in order if n.type != "Placeholder"]
+    return Unit("/device:CPU:0", tuple(nodes), tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches))
+
+
+def evaluate(unit: Unit, values: Sequence[Any]) -> list[Any]:
+    """A unit of plain nodes, by the references."""
+    at = {t: v for (_, t), v in zip(unit.feeds, values, strict=True)}
+    with np.errstate(all="ignore"):
+        for node in unit.steps:
+            assert node.opdef.reference is not None
+            attrs = node.opdef.kernel_attrs(node.attrs)
+            result = node.opdef.reference(*[at[t] for t in node.inputs], **attrs)
+            at.update(zip(node.outputs, (result,) if len(node.outputs) == 1 else result, strict=True))
+    return [at[t] for _, t in unit.fetches]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A rule, a program, the lines that are left of it without feeds and fetches, and how near its numbers must be.
+
+    `feeds`: element type and shape of each placeholder (x, y, z), or the arrays to feed to them.
+    """
+
+    rule: str
+    build: Callable[..., Any]
+    after: str
+    feeds: tuple[Any, ...] = (SPECIAL,)
+    tolerance: float = 0.0
+    fast: bool = False
+
+
+def floats(*shape: int, low: float = -3.0, high: float = 3.0) -> Any:
+    return np.random.default_rng(len(shape)).uniform(low, high, shape).astype(np.float32)
+
+
+def whole(*shape: int) -> Any:
+    return np.random.default_rng(0).integers(-(2**31), 2**31 - 1, shape).astype(np.int32)
+
+
+def by_hand(x: Any) -> Any:
+    return x - dt.reduce_max(x, -1, keepdims=True)
+
+
+def standard(x: Any, epsilon: float = 1e-3) -> Any:
+    mean = dt.reduce_mean(x, -1, keepdims=True)
+    return (x - mean) / dt.sqrt(dt.reduce_mean(dt.square(x - mean), -1, keepdims=True) + epsilon)
+
+
+def attention(q: Any, k: Any, v: Any) -> Any:
+    return dt.matmul(dt.nn.softmax(dt.matmul(q, k, transpose_b=True) * 0.3), v)
+
+
+ROWS = floats(5, 16)
+TRUTH = np.array([True, False])
+COLUMN = SPECIAL[::-1].copy()
+
+CASES = [
+    Case("times one", lambda x: dt.abs(x * 1.0), "y = Abs(x)"),
+    Case("divided by one", lambda x: dt.abs(x / 1.0), "y = Abs(x)"),
+    Case("minus zero", lambda x: dt.abs(x - 0.0), "y = Abs(x)"),
+    Case("plus minus zero", lambda x: dt.abs(x + -0.0), "y = Abs(x)"),
+    Case("integer plus zero", lambda x: dt.abs(x + 0), "y = Abs(x)", (whole(9),)),
+    Case("integer times zero", lambda x: x * 0, "y = ZerosLike(x)", (whole(9),)),
+    Case("integer minus itself", lambda x: x - x, "y = ZerosLike(x)", (whole(9),)),
+    Case("to the power one", lambda x: dt.abs(x**1.0), "y = Abs(x)"),
+    Case("double negation", lambda x: dt.abs(dt.negative(-x)), "y = Abs(x)"),
+    Case("plus a negative", lambda x, y: x + -y, "y = Sub(x, x2)", (SPECIAL, COLUMN)),
+    Case("minus a negative", lambda x, y: x - -y, "y = AddV2(x, x2)", (SPECIAL, COLUMN)),
+    Case("product of negatives", lambda x, y: -x * -y, "y = Mul(x, x2)", (SPECIAL, COLUMN)),
+    Case("quotient of negatives", lambda x, y: -x / -y, "y = RealDiv(x, x2)", (SPECIAL, COLUMN)),
+    Case("square of a negative", lambda x: dt.square(-x), "y = Square(x)"),
+    Case("square of an absolute value", lambda x: dt.square(dt.abs(x)), "y = Square(x)"),
+    Case("absolute value of a negative", lambda x: dt.abs(-x), "y = Abs(x)"),
+    Case("absolute value twice", lambda x: dt.abs(dt.abs(x)), "y = Abs(x)"),
+    Case("relu twice", lambda x: dt.nn.relu(dt.nn.relu(x)), "y = Relu(x)"),
+    Case("not not", lambda x: dt.logical_not(dt.logical_not(x)), "", (TRUTH,)),
+    Case("maximum with itself", lambda x: dt.abs(dt.maximum(x, x)), "y = Abs(x)"),
+    Case("minimum with itself", lambda x: dt.abs(dt.minimum(x, x)), "y = Abs(x)"),
+    Case("and with itself", lambda x: dt.logical_and(x, x), "", (TRUTH,)),
+    Case("or with itself", lambda x: dt.logical_or(x, x), "", (TRUTH,)),
+    Case("choice between equals", lambda x, c: dt.abs(dt.where_v2(c, x, x)), "y = Abs(x)", (SPECIAL, np.array(True))),
+    Case("divided by a power of two", lambda x: x / 8.0, "y = 0.125\ny = Mul(x, y)"),
+    Case("integer constants + together", lambda x: x + 2_000_000_000 + 2_000_000_000, "y = -294967296\ny = AddV2(x, y)", (whole(9),)),
+    Case("integer constants * together", lambda x: x * 3 * 5, "y = 15\ny = Mul(x, y)", (whole(9),)),
+    Case("plus zero", lambda x: dt.abs(x + 0.0), "y = Abs(x)", fast=True),
+    Case("divided by a constant", lambda x: x / 3.0, "y = 0.3333333432674408\ny = Mul(x, y)", (ROWS,), 1e-6, fast=True),
+    Case("to the power two", lambda x: x**2.0, "y = Square(x)", (ROWS,), 1e-6, fast=True),
+    Case("to the power a half", lambda x: dt.abs(x) ** 0.5, "a = Abs(x)\ny = Sqrt(a)", (ROWS,), 1e-6, fast=True),
+    Case("to the power minus one", lambda x: x**-1.0, "y = Reciprocal(x)", (ROWS,), 1e-6, fast=True),
+    Case("one over a root", lambda x: 1.0 / dt.sqrt(x), "y = Rsqrt(x)", (np.abs(ROWS),), 1e-6, fast=True),
+    Case("logarithm of an exponential", lambda x: dt.abs(dt.log(dt.exp(x))), "y = Abs(x)", (ROWS,), 1e-5, fast=True),
+    Case("logarithm of a softmax", lambda x: dt.log(dt.nn.softmax(x)), "y = LogSoftmax(x)", (ROWS,), 1e-5, fast=True),
+    Case("constants added together", lambda x: x + 0.1 + 0.2, "y = 0.30000001192092896\ny = AddV2(x, y)", (ROWS,), 1e-5, fast=True),
+    Case("constants multiplied together", lambda x: x * 0.1 * 3.0, "y = 0.30000001192092896\ny = Mul(x, y)", (ROWS,), 1e-6, fast=True),
+    Case("axes from the front", lambda x: dt.reduce_sum(x, -1), "y = 1\ny = Sum(x, y, keep_dims=False)", (ROWS,)),
+    Case("identity", lambda x: dt.abs(dt.identity(dt.stop_gradient(x))), "y = Abs(x)"),
+    Case("transpose that moves nothing", lambda x: dt.abs(dt.transpose(x, [0, 1])), "y = Abs(x)", (ROWS,)),
+    Case(
+        "transpose twice",
+        lambda x: dt.transpose(dt.transpose(x, [1, 2, 0]), [1, 0, 2]),
+        "y = [2, 1, 0]\ny = Transpose(x, y)",
+        (floats(2, 3, 4),),
+    ),
+    Case(
+        "transpose into MatMul",
+        lambda x, y: dt.matmul(dt.transpose(x), y) + dt.matmul(y, dt.transpose(x)),
+        "a = MatMul(x, x2, transpose_a=True, transpose_b=False)\n"
+        "a = MatMul(x2, x, transpose_a=False, transpose_b=True)\ny = AddV2(a, a)",
+        (floats(5, 5), floats(5, 5, 1)[..., 0]),
+        1e-5,
+    ),
+    Case(
+        "transpose into BatchMatMulV2",
+        lambda x: dt.matmul(x, dt.transpose(x, [0, 2, 1])),
+        "y = BatchMatMulV2(x, x, adj_x=False, adj_y=True)",
+        (floats(2, 3, 4),),
+        1e-5,
+    ),
+    Case("reshape to the same shape", lambda x: dt.abs(dt.reshape(x, [5, 16])), "y = Abs(x)", (ROWS,)),
+    Case(
+        "reshape twice",
+        lambda x: dt.reshape(dt.expand_dims(dt.reshape(x, [16, 5]), 0), [80]),
+        "a = [80]\ny = Reshape(x, a)",
+        (ROWS,),
+    ),
+    Case("cast to the same type", lambda x: dt.abs(apply("Cast", (x,), {"DstT": dt.float32})), "y = Abs(x)"),
+    Case(
+        "cast of a cast",
+        lambda x: dt.cast(dt.cast(x, dt.int64), dt.float32),
+        "y = Cast(x, DstT=float32)",
+        (whole(9),),
+    ),
+    Case("sum of one", lambda x: dt.abs(apply("AddN", (x,))), "y = Abs(x)"),
+    Case("sigmoid", lambda x: 1.0 / (1.0 + dt.exp(-x)), "y = Sigmoid(x)", (SPECIAL,), 1e-6),
+    Case(
+        "softmax",
+        lambda x: dt.exp(by_hand(x)) / dt.reduce_sum(dt.exp(by_hand(x)), 1, keepdims=True),
+        "y = Softmax(x)",
+        (ROWS,),
+        1e-6,
+    ),
+    Case(
+        "log-softmax",
+        lambda x: by_hand(x) - dt.log(dt.reduce_sum(dt.exp(by_hand(x)), -1, keepdims=True)),
+        "y = LogSoftmax(x)",
+        (ROWS,),
+        1e-6,
+    ),
+    Case(
+        "softmax without a maximum",
+        lambda x: dt.exp(x) / dt.reduce_sum(dt.exp(x), -1, keepdims=True),
+        "y = Softmax(x)",
+        (ROWS,),
+        1e-6,
+        fast=True,
+    ),
+    Case(
+        "gelu by tanh",
+        lambda x: 0.5 * x * (1.0 + dt.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3.0))),
+        "y = Gelu(x, approximate=True)",
+        (ROWS,),
+        1e-6,
+    ),
+    Case(
+        "gelu by erf",
+        lambda x: x * (0.5 * (1.0 + dt.erf(x / math.sqrt(2.0)))),
+        "y = Gelu(x, approximate=False)",
+        (ROWS,),
+        1e-6,
+    ),
+    Case("silu", lambda x: x * dt.sigmoid(x), "y = Silu(x)", (ROWS,), 1e-6),
+    Case("layer norm", standard, "y = LayerNorm(x, epsilon=0.0010000000474974513)", (ROWS,), 1e-5),
+    Case("layer norm, factored", dt.nn.layer_norm, "y = LayerNorm(x, epsilon=9.999999747378752e-06)", (ROWS,), 1e-5),
+    Case(
+        "layer norm, factored, with gain and bias",
+        dt.nn.layer_norm,
+        "y = LayerNorm(x, x2, x3, epsilon=9.999999747378752e-06)",
+        (ROWS, floats(16), floats(16)[::-1].copy()),
+        1e-5,
+    ),
+    Case(
+        "gain and bias of a layer norm",
+        lambda x, gain, bias: standard(x) * gain + bias,
+        "y = LayerNorm(x, x2, x3, epsilon=0.0010000000474974513)",
+        (ROWS, floats(16), floats(16)[::-1].copy()),
+        1e-5,
+    ),
+    Case(
+        "attention",
+        attention,
+        "y = Attention(x, x2, x3, scale=0.30000001192092896)",
+        (floats(2, 3, 5, 4), floats(2, 3, 6, 4), floats(2, 3, 6, 7)),
+        1e-5,
+    ),
+]  # fmt: skip
+
+
+def rewritten(case: Case) -> tuple[Unit, Any]:
+    graph = dt.Graph()
+    with graph.as_default():
+        feeds = [dt.placeholder(v.dtype, v.shape, name=f"x{i + 1}" if i else "x") for i, v in enumerate(case.feeds)]
+        result = case.build(*feeds)
+    unit = unit_of([result], feeds)
+    return unit, rewrite(unit, Rewrites(fast=case.fast, recognised=FUNCTIONS))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.rule)
+def test_a_rule_fires_and_leaves(case: Case) -> None:
+    unit, done = rewritten(case)
+    assert case.rule in [f.rule for f in done.fired]
+    ((_, fetched),) = done.unit.fetches
+    lines = []
+    for line in str(done).splitlines():
+        if line.startswith(("feed", "fetch")):
+            continue
+        # Names come from Python's names of the ops; what matters is the result ("y") and what leads there ("a").
+        for node in sorted({n.name for n in unit.steps}, key=len, reverse=True):
+            line = _renamed(line, node, "y" if node == fetched.op.name else "a")
+        lines.append(line)
+    assert "\n".join(lines) == case.after
+
+
+def _renamed(line: str, name: str, to: str) -> str:
+    return re.sub(rf"(?<![\w/]){re.escape(name)}(?![\w/])(?!\()", to, line)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.rule)
+def test_a_rule_keeps_the_numbers(case: Case) -> None:
+    unit, done = rewritten(case)
+    (before,), (after,) = evaluate(unit, case.feeds), evaluate(done.unit, case.feeds)
+    assert np.asarray(before).dtype == np.asarray(after).dtype
+    assert np.shape(before) == np.shape(after)
+    if case.tolerance:
+        np.testing.assert_allclose(after, before, rtol=case.tolerance, atol=case.tolerance)
+    else:
+        np.testing.assert_array_equal(after, before)
+        if not case.fast and np.asarray(before).dtype.kind == "f":
+            np.testing.assert_array_equal(np.signbit(after)[after == after], np.signbit(before)[after == after])
+
+
+def test_every_rule_has_a_case() -> None:
+    names = {r.name for r in (*algebra_rules, *arranging_rules, *function_rules)}
+    assert sorted(names) == sorted(c.rule for c in CASES)
+
+
+# --- where a rule must not fire --------------------------------------------------------------------------------------
+
+LEFT_ALONE: dict[str, Callable[[Any], Any]] = {
+    "-0 + 0 is 0": lambda x: x + 0.0,
+    "0 times infinity": lambda x: x * 0.0,
+    "infinity minus itself": lambda x: x - x,
+    "rounding twice": lambda x: x + 0.1 + 0.2,
+    "a third": lambda x: x / 3.0,
+    "a constant that makes the result larger": lambda x: x * np.ones((1, 1, 12), np.float32),
+    "a cast that loses": lambda x: dt.cast(dt.cast(x, dt.float16), dt.float32),
+    "a fraction cut off": lambda x: dt.cast(dt.cast(x, dt.int32), dt.float32),
+    "a softmax over columns": lambda x: dt.exp(x) / dt.reduce_sum(dt.exp(x), 0, keepdims=True),
+    "another root": lambda x: 0.5 * x * (1.0 + dt.tanh(0.8 * (x + 0.044715 * x**3.0))),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_ALONE)
+def test_left_alone(name: str) -> None:
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [12])
+        y = LEFT_ALONE[name](x)
+    unit = unit_of([y], [x])
+    done = rewrite(unit, EVERYTHING)
+    assert {f.rule for f in done.fired} <= {"equal nodes", "constant"}
+    (after,), (before,) = evaluate(done.unit, [SPECIAL]), evaluate(unit, [SPECIAL])
+    np.testing.assert_array_equal(np.asarray(after).view(np.uint8), np.asarray(before).view(np.uint8))
+
+
+def test_parts_that_somebody_else_takes_stay() -> None:
+    with dt.Graph().as_default() as graph:
+        x = dt.placeholder(dt.float32, [None, 4])
+        e = dt.exp(by_hand(x))
+        y = e / dt.reduce_sum(e, -1, keepdims=True)
+        z = dt.gradients(y, x)
+    for fetches in ([y, e], [y, *z]):
+        done = rewrite(unit_of(fetches, [x]), EVERYTHING)
+        assert "softmax" not in {f.rule for f in done.fired}
+        right = Interpreter(graph).run(fetches, {x: ROWS[:, :4]})
+        for mine, theirs in zip(evaluate(done.unit, [ROWS[:, :4]]), right, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
+def test_a_shape_that_is_given_later_may_not_fit() -> None:
+    """The inferred shape is the only one that fits; what is fed may still be another, and that is an error."""
+    with dt.Graph().as_default():
+        x, n = dt.placeholder(dt.float32, [2]), dt.placeholder(dt.int32, [1])
+        once = dt.reshape(x, n)
+        twice = dt.reshape(once, [2, 1])
+        with dt.Session(config=dt.ConfigProto(graph_rewrite=1)) as session:
+            for fetched in (once, twice):
+                assert session.run(fetched, {x: [1.0, 2.0], n: [2]}).size == 2
+                with pytest.raises(dt.errors.InvalidArgumentError, match="reshape"):
+                    session.run(fetched, {x: [1.0, 2.0], n: [3]})
