@@ -1,0 +1,244 @@
+"""The axes of one node: over which axes its tensors lie, and which of them it reduces.
+
+A `Pattern` numbers a node's axes and says, for each tensor, which number each of its dimensions is. A dimension of size 1 has no
+number: it is no axis, and what lacks an axis is broadcast along it. From the patterns of single nodes fusion finds out whether
+several nodes lie in one space (`groups`).
+
+Where a size is not known before the graph runs, a pattern assumes that nothing is broadcast along it. The launcher of a kernel
+compares the real shapes with that, and with what is `assumed` of values that only the running graph knows:
+
+    the gradient of a broadcast     Sum(gradient, axes), Reshape(..., shape of x), whose axes BroadcastGradientArgs finds from
+                                    the shapes of both operands: those of them that are known to be repeated are summed, the
+                                    others are assumed not to be
+    a shape that is computed        the result is assumed to have the sizes that its axes have elsewhere
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from ..graph.node import Node, Tensor
+from ..graph.static_value import static_dims, static_value
+from .trace import NotFusibleError
+
+REDUCTIONS = frozenset(("Sum", "Mean", "Prod", "Max", "Min", "Any", "All"))
+LAST_AXIS = frozenset(("Softmax", "LogSoftmax", "LayerNorm", "SoftmaxCrossEntropyWithLogits"))
+_VIEWS = frozenset(("Identity", "StopGradient", "PreventGradient", "ExpandDims", "Squeeze", "Reshape", "BroadcastTo"))
+
+Labels: TypeAlias = "tuple[int | None, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """What a pattern takes for granted of the value of an input that holds sizes or axes.
+
+    Attributes:
+        tensor: the input, a vector of integers.
+        labels: those of the tensor that it is about.
+        over: None: the vector holds that tensor's sizes. Else it holds axes of that tensor, and all that are not among these
+            have size 1.
+    """
+
+    tensor: Tensor
+    labels: Labels
+    over: frozenset[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A node's own axes, as labels.
+
+    Attributes:
+        inputs: for each input, a label per dimension (None: size 1); None for an input that holds no data (axes, a shape).
+        outputs: the same for each output.
+        reduced: labels that are reduced.
+        sizes: static size of each label.
+        is_view: the only output is the first input, seen in another way.
+        assumed: what must hold of inputs that hold no data.
+    """
+
+    inputs: tuple[Labels | None, ...]
+    outputs: tuple[Labels, ...]
+    reduced: frozenset[int]
+    sizes: dict[int, int | None]
+    is_view: bool = False
+    assumed: tuple[Assumed, ...] = ()
+
+    @property
+    def space(self) -> frozenset[int]:
+        """All labels."""
+        return frozenset(self.sizes)
+
+
+def pattern_of(node: Node) -> Pattern:
+    """A node's axes.
+
+    Raises:
+        NotFusibleError: they are not known before the graph runs.
+    """
+    computed = _unbroadcast_pattern(node)
+    if computed is not None:
+        return computed
+    for t in (*node.inputs, *node.outputs):
+        if t.dims is None:
+            raise NotFusibleError(f"the rank of {t.name} is not known")
+        if 0 in t.dims:
+            raise NotFusibleError("it has no elements")
+    if node.type in REDUCTIONS or node.type in LAST_AXIS or node.type in ("L2Loss", "BiasAddGrad"):
+        return _reduction_pattern(node)
+    if node.type in ("Reshape", "ExpandDims", "Squeeze"):
+        return _reshape_pattern(node)
+    return _elementwise_pattern(node)
+
+
+def _sizes(labels: Labels, dims: tuple[int | None, ...]) -> dict[int, int | None]:
+    return {x: d for x, d in zip(labels, dims, strict=True) if x is not None}
+
+
+def _numbered(dims: tuple[int | None, ...]) -> Labels:
+    """A label per dimension that is not 1: its place."""
+    return tuple(None if d == 1 else i for i, d in enumerate(dims))
+
+
+def _elementwise_pattern(node: Node) -> Pattern:
+    dims = node.outputs[0].dims or ()
+    labels = _numbered(dims)
+    inputs: list[Labels | None] = []
+    assumed: list[Assumed] = []
+    for i, t in enumerate(node.inputs):
+        if node.type == "BroadcastTo" and i == 1:
+            inputs.append(None)
+            assumed.append(Assumed(t, labels))
+            continue
+        own = t.dims or ()
+        at = len(dims) - len(own)
+        if node.type == "Select" and i == 0 and len(own) != len(dims):
+            raise NotFusibleError("its condition chooses rows")
+        if node.type == "BiasAdd" and i == 1 and node.attrs["data_format"] == "NCHW":
+            at = 1
+        inputs.append(tuple(None if d == 1 else labels[at + j] for j, d in enumerate(own)))
+        if any(d != 1 and labels[at + j] is None for j, d in enumerate(own)):
+            raise NotFusibleError("a size is not known")
+    return Pattern(
+        tuple(inputs), (labels,), frozenset(), _sizes(labels, dims), node.type in _VIEWS, tuple(assumed)
+    )  # fmt: skip
+
+
+def _reduction_pattern(node: Node) -> Pattern:
+    dims = node.inputs[0].dims or ()
+    labels = _numbered(dims)
+    keep = bool(node.attrs.get("keep_dims", False))
+    if node.type in REDUCTIONS:
+        axes = static_value(node.inputs[1])
+        if axes is None:
+            raise NotFusibleError("its axes are not known before the graph runs")
+        over = {int(a) % max(len(dims), 1) for a in np.asarray(axes).ravel()}
+    elif node.type == "L2Loss":
+        over = set(range(len(dims)))
+    elif node.type == "BiasAddGrad":
+        over = set(range(len(dims))) - {1 if node.attrs["data_format"] == "NCHW" else len(dims) - 1}
+    else:
+        over = {len(dims) - 1}
+    reduced = frozenset(i for i in over if labels[i] is not None)
+    if not reduced:
+        raise NotFusibleError("it reduces axes of size 1 only")
+    kept = tuple(None if i in over else x for i, x in enumerate(labels) if keep or i not in over)
+    inputs: tuple[Labels | None, ...] = (labels, *(None for _ in node.inputs[1:]))
+    outputs: tuple[Labels, ...] = (kept,)
+    if node.type in ("Softmax", "LogSoftmax"):
+        outputs = (labels,)
+    elif node.type == "LayerNorm":
+        if any(t.dims != dims[-1:] for t in node.inputs[1:]):
+            raise NotFusibleError("the sizes of gain and bias are not known to be that of the last axis")
+        inputs, outputs = (labels, *(labels[-1:] for _ in node.inputs[1:])), (labels,)
+    elif node.type == "SoftmaxCrossEntropyWithLogits":
+        if node.inputs[1].dims != dims:
+            raise NotFusibleError("the shapes of logits and labels are not known to be equal")
+        inputs, outputs = (labels, labels), (kept, labels)
+    return Pattern(inputs, outputs, reduced, _sizes(labels, dims))
+
+
+def _reshape_pattern(node: Node) -> Pattern:
+    before, after = node.inputs[0].dims or (), node.outputs[0].dims or ()
+    old, new = [d for d in before if d != 1], [d for d in after if d != 1]
+    if len(old) != len(new) or any(a != b for a, b in zip(old, new, strict=True)) or old.count(None) > 1:
+        raise NotFusibleError("it changes more than axes of size 1")
+
+    def counted(dims: Iterable[int | None]) -> Labels:
+        labels = iter(range(len(old)))
+        return tuple(None if d == 1 else next(labels) for d in dims)
+
+    made = counted(after)
+    assumed = (Assumed(node.inputs[1], made),) if node.type == "Reshape" else ()
+    inputs = (counted(before), *(None for _ in node.inputs[1:]))
+    return Pattern(inputs, (made,), frozenset(), dict(enumerate(old)), True, assumed)
+
+
+# --- gradients of broadcasts -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Unbroadcast:
+    """`Sum(gradient, axes)`, where the axes are those along which an operand was repeated.
+
+    Attributes:
+        gradient: dims of what is summed. operand: dims of the operand that was repeated.
+        sizes: the vector with the operand's sizes.
+        over: the axes that are known to be repeated.
+    """
+
+    gradient: tuple[int | None, ...]
+    operand: tuple[int | None, ...]
+    sizes: Tensor
+    over: frozenset[int]
+
+
+def _unbroadcast(node: Node) -> _Unbroadcast | None:
+    """What a `Sum` undoes, if it undoes a broadcast whose axes only the running graph knows."""
+    if node.type != "Sum" or node.inputs[1].op.type != "BroadcastGradientArgs" or node.attrs.get("keep_dims", False):
+        return None
+    axes = node.inputs[1]
+    mine = axes.op.outputs.index(axes)
+    gradient, operand, other = node.inputs[0].dims, *(static_dims(axes.op.inputs[i]) for i in (mine, 1 - mine))
+    if gradient is None or operand is None or other is None or 0 in gradient:
+        return None
+    if len(gradient) != max(len(operand), len(other)):
+        return None
+    own, theirs = (_aligned(dims, len(gradient)) for dims in (operand, other))
+    over = frozenset(i for i, (a, b) in enumerate(zip(own, theirs, strict=True)) if a == 1 and b != 1)
+    over |= frozenset(range(len(gradient) - len(operand)))
+    return _Unbroadcast(gradient, operand, axes.op.inputs[mine], over)
+
+
+def _aligned(dims: tuple[int | None, ...], rank: int) -> tuple[int | None, ...]:
+    return (1,) * (rank - len(dims)) + dims
+
+
+def _unbroadcast_pattern(node: Node) -> Pattern | None:
+    """The pattern of one of the two nodes that undo a broadcast; None for other nodes."""
+    if node.type == "Sum":
+        found = _unbroadcast(node)
+        if found is None:
+            return None
+        labels = _numbered(found.gradient)
+        made = tuple(x for i, x in enumerate(labels) if i not in found.over)
+        reduced = frozenset(x for i, x in enumerate(labels) if i in found.over and x is not None)
+        assumed = (Assumed(node.inputs[1], labels, found.over),)
+        return Pattern((labels, None), (made,), reduced, _sizes(labels, found.gradient), not reduced, assumed)
+    if node.type != "Reshape":
+        return None
+    found = _unbroadcast(node.inputs[0].op)
+    if found is None or node.inputs[1] is not found.sizes:
+        return None
+    missing = len(found.gradient) - len(found.operand)
+    labels = tuple(None if i in found.over else x for i, x in enumerate(_numbered(found.gradient)))
+    taken = tuple(x for i, x in enumerate(labels) if i not in found.over)
+    made = labels[missing:]
+    if any(d == 1 and x is not None for d, x in zip(found.operand, made, strict=True)):
+        return None  # a size that the gradient does not know yet is 1
+    sizes = {x: d for x, d in zip(labels, found.gradient, strict=True) if x is not None}
+    return Pattern((taken, None), (made,), frozenset(), sizes, True, (Assumed(node.inputs[1], made),))

@@ -1,0 +1,38 @@
+"""What a GPU's unit becomes before it is lowered: the passes that only GPUs have, around fusion, in their order.
+
+attention and its gradient    parts become one node each (`attention_pass`)
+fusion                        nodes that lie in one space become kernels (`fuse`)
+edges                         kernels are joined to the products that they stand beside (`edged`)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .attention_pass import join_attention
+from .edged import join_edges
+from .fuse import FusedNodes, Fusion, fuse
+from .rewrite import Fired, Rewrites
+from .trace import GPU_SUPPORTED
+from .unit import Unit
+
+
+def gpu_rewrites(wanted: Rewrites) -> Rewrites:
+    """What is rewritten for a GPU, where that is for CPUs: templates make some functions worth to be recognised."""
+    return replace(wanted, recognised=wanted.recognised | {"Attention"})
+
+
+def fuse_for_gpu(unit: Unit, wanted: Rewrites) -> tuple[Unit, Fusion, tuple[Fired, ...]]:
+    """The unit after its first pass, its steps with kernels among them, and what the first pass did.
+
+    Args:
+        unit: what a GPU runs, after rewriting.
+        wanted: what may be rewritten.
+    """
+    fired: tuple[Fired, ...] = ()
+    if "Attention" in wanted.recognised and wanted.rules:
+        unit, fired = join_attention(unit)
+    fused = fuse(unit, small=True, lone=True, types=GPU_SUPPORTED)
+    steps = join_edges(unit, fused.steps)
+    inside = {n.name for s in steps if isinstance(s, FusedNodes) for n in s.nodes}
+    return unit, Fusion(steps, {name: why for name, why in fused.reasons.items() if name not in inside}), fired

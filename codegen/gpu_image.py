@@ -1,0 +1,118 @@
+"""What a compiled GPU kernel says about itself: its parameters, registers and stack, read from the ELF file.
+
+A compiler adds parameters of its own and lays all of them out. Whoever launches a kernel must agree with it to the byte, and no
+driver checks that; so the layout is read back from the binary. It needs neither a GPU nor the vendor's tools.
+
+A cubin has a section `.nv.info.<function>` of attributes, one per parameter, and a section `.nv.info` with registers and frame
+sizes (the attributes' numbers are those that `cuobjdump -elf` prints). An hsaco has a note with a msgpack map, whose keys are
+described in LLVM's "User Guide for AMDGPU Backend", code object V5.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+_KPARAM_INFO, _REGCOUNT, _FRAME_SIZE = 0x17, 0x2F, 0x11
+_SIZED = 4  # the format of an attribute whose value is as many bytes as its header says
+_AMD_METADATA = 32  # the type of the note
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFacts:
+    """One function of a binary.
+
+    Attributes:
+        parameters: offset and size of each, in bytes, the compiler's own included.
+        registers: 32-bit registers of a thread.
+        stack: bytes of a thread's stack: what did not fit into registers.
+    """
+
+    parameters: tuple[tuple[int, int], ...]
+    registers: int
+    stack: int
+
+
+def facts_of(image: bytes, entry: str) -> ImageFacts:
+    """Read a cubin or an hsaco.
+
+    Raises:
+        ValueError: it is neither, or has no such function.
+    """
+    if image[:5] != b"\x7fELF\x02":
+        raise ValueError("a GPU binary is an ELF file of 64 bits")
+    sections = dict(_sections(image))
+    facts = _of_hsaco(sections[".note"], entry) if ".note" in sections else _of_cubin(sections, image, entry)
+    if facts is None:
+        raise ValueError(f"the binary has no function {entry!r}")
+    return facts
+
+
+def _sections(image: bytes) -> Iterator[tuple[str, bytes]]:
+    (table,) = struct.unpack_from("<Q", image, 40)
+    size, count, names = struct.unpack_from("<HHH", image, 58)
+    headers = [struct.unpack_from("<IIQQQQIIQQ", image, table + i * size) for i in range(count)]
+    start = headers[names][4]
+    for h in headers:
+        at = start + h[0]
+        yield image[at : image.index(b"\0", at)].decode(), image[h[4] : h[4] + h[5]]
+
+
+def _of_cubin(sections: dict[str, bytes], image: bytes, entry: str) -> ImageFacts | None:
+    own = sections.get(f".nv.info.{entry}")
+    if own is None:
+        return None
+    parameters: dict[int, tuple[int, int]] = {}
+    for kind, body in _attributes(own):
+        if kind == _KPARAM_INFO:
+            _, ordinal, offset, flags = struct.unpack("<IHHI", body)
+            parameters[ordinal] = (offset, flags >> 18)
+    symbol = _symbol(sections, entry)
+    of_function = {
+        kind: struct.unpack("<II", body)[1]
+        for kind, body in _attributes(sections.get(".nv.info", b""))
+        if kind in (_REGCOUNT, _FRAME_SIZE) and struct.unpack("<II", body)[0] == symbol
+    }
+    return ImageFacts(
+        tuple(parameters[i] for i in sorted(parameters)), of_function.get(_REGCOUNT, 0), of_function.get(_FRAME_SIZE, 0)
+    )
+
+
+def _attributes(info: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    while at + 4 <= len(info):
+        form, kind, value = struct.unpack_from("<BBH", info, at)
+        at += 4
+        if form == _SIZED:
+            yield kind, info[at : at + value]
+            at += value
+
+
+def _symbol(sections: dict[str, bytes], name: str) -> int:
+    """A symbol's number."""
+    symbols, names = sections[".symtab"], sections[".strtab"]
+    for i in range(len(symbols) // 24):
+        (at,) = struct.unpack_from("<I", symbols, 24 * i)
+        if names[at : names.index(b"\0", at)].decode() == name and symbols[24 * i + 4] & 0xF == 2:  # a function
+            return i
+    return -1
+
+
+def _of_hsaco(note: bytes, entry: str) -> ImageFacts | None:
+    import msgpack
+
+    name_size, size, kind = struct.unpack_from("<III", note, 0)
+    if kind != _AMD_METADATA:
+        return None
+    at = 12 + -(-name_size // 4) * 4
+    metadata: dict[str, Any] = msgpack.unpackb(note[at : at + size])
+    for kernel in metadata["amdhsa.kernels"]:
+        if kernel[".name"] == entry:
+            arguments = [
+                (a[".offset"], a[".size"]) for a in kernel[".args"] if not a[".value_kind"].startswith("hidden_")
+            ]
+            registers = kernel[".vgpr_count"] + kernel.get(".agpr_count", 0)
+            return ImageFacts(tuple(arguments), registers, kernel[".private_segment_fixed_size"])
+    return None

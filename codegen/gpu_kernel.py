@@ -1,0 +1,287 @@
+"""What a GPU kernel is, before and after compiling. Plain data: nothing here needs Triton or a GPU.
+
+    TritonKernel  --triton_compile.compile_kernel(kernel, target)-->  Binary  --the device layer-->  a launch
+
+A kernel is written for one set of *constants* and takes everything else as *parameters*. Parameters are known by name, and so
+are the things that a launch has at hand: whoever launches has one mapping from names to addresses and numbers, and gives each
+kernel what it asks for, in the order of `Binary.parameters`. A `Routine` is one or a few kernels that run one after the other on
+one stream, with scratch memory between them, and do the work of one fused group, one matrix product, one sort. By convention
+
+    in0, in1, ...     addresses of the inputs, in order          n0, n1, ...   sizes of the axes
+    out0, out1, ...   addresses of the outputs, in order         scratch0, ... addresses of the routine's scratch
+
+How many blocks a launch has is data, too: a `Grid`, in terms of the same names.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+MOST_BLOCKS = (2**31 - 1, 65535, 65535)  # along x, y and z, of CUDA; HIP has more
+
+_SCALARS = {"i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "u8": 1, "u16": 2, "u32": 4, "u64": 8,
+            "fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}  # fmt: skip
+_POINTED = {**_SCALARS, "fp8e4nv": 1, "fp8e5": 1}
+
+_TRITON = {"float32": "fp32", "float64": "fp64", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8e4nv",
+           "float8_e5m2": "fp8e5", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16",
+           "uint32": "u32", "uint64": "u64", "bool": "i1"}  # fmt: skip
+
+
+def triton_type(dtype: str) -> str:
+    """Triton's name of an element type, by NumPy's: `fp32` for `float32`.
+
+    Raises:
+        KeyError: kernels cannot have this type.
+    """
+    return _TRITON[dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A kind of GPU to compile for.
+
+    Attributes:
+        kind: `cuda` or `hip`.
+        arch: compute capability times ten (90) for CUDA, the processor's name (`gfx942`) for HIP.
+        warp_size: threads that run in step.
+    """
+
+    kind: str
+    arch: int | str
+    warp_size: int
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("cuda", "hip"):
+            raise ValueError(f"kernels are compiled for cuda or hip, not for {self.kind!r}")
+        if not isinstance(self.arch, int if self.kind == "cuda" else str):
+            raise ValueError(f"a {self.kind} target has an arch such as {90 if self.kind == 'cuda' else 'gfx942'!r}")
+
+    def __str__(self) -> str:
+        return f"sm_{self.arch}" if self.kind == "cuda" else str(self.arch)
+
+
+SM80 = Target("cuda", 80, 32)  # A100
+SM90 = Target("cuda", 90, 32)  # H100, H200
+SM100 = Target("cuda", 100, 32)  # B200
+GFX942 = Target("hip", "gfx942", 64)  # MI300
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One run-time argument of a kernel.
+
+    Attributes:
+        name: the argument's name in the kernel's text, and in the launcher's mapping.
+        type: Triton's: `*fp32` for an address, `i32`, `i64`, `fp32`... for a number.
+        divisible: the launcher promises that the address, or the number, is a multiple of 16. Vector loads need that of every
+            address and stride that they come from.
+    """
+
+    name: str
+    type: str
+    divisible: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():
+            raise ValueError(f"{self.name!r} is no name of an argument")
+        if (self.type[1:] not in _POINTED) if self.is_address else (self.type not in _SCALARS):
+            raise ValueError(f"argument {self.name} has the type {self.type!r}, which Triton does not take")
+
+    @property
+    def is_address(self) -> bool:
+        """Whether it is the address of an array."""
+        return self.type.startswith("*")
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes among the kernel's arguments; it is aligned to as many."""
+        return 8 if self.is_address else _SCALARS[self.type]
+
+
+@dataclass(frozen=True, slots=True)
+class TritonKernel:
+    """A kernel as source text, with all that decides what it is compiled to.
+
+    Attributes:
+        name: the `@triton.jit` function of `text` that is launched.
+        text: a whole module, which imports nothing but Triton. It should begin with `HEADER`.
+        parameters: the function's run-time arguments, in order.
+        constants: name and value of each `tl.constexpr` argument. They follow the parameters.
+        num_warps, num_stages: Triton's. A block has num_warps times the target's warp_size threads.
+        contract: whether a product and a sum may become one operation, rounded once. NumPy's results need `False`.
+        options: further options of Triton's compiler, for one kind of target: (("matrix_instr_nonkdim", 16),).
+    """
+
+    name: str
+    text: str
+    parameters: tuple[Parameter, ...]
+    constants: tuple[tuple[str, bool | int | float | str], ...] = ()
+    num_warps: int = 4
+    num_stages: int = 3
+    contract: bool = False
+    options: tuple[tuple[str, bool | int | float | str], ...] = ()
+
+    def __post_init__(self) -> None:
+        found = re.search(rf"^def {re.escape(self.name)}\(([^)]*)\)", self.text, re.MULTILINE)
+        if found is None:
+            raise ValueError(f"the text has no function {self.name!r}")
+        names = [a.split(":")[0].strip() for a in found.group(1).split(",") if a.strip()]
+        given = [p.name for p in self.parameters] + [name for name, _ in self.constants]
+        if names != given:
+            raise ValueError(f"{self.name} takes {', '.join(names)}; given are {', '.join(given)}")
+        if self.num_warps & (self.num_warps - 1) or not 1 <= self.num_warps <= 32:
+            raise ValueError(f"a block has 1, 2, 4, 8, 16 or 32 warps, not {self.num_warps}")
+
+
+HEADER = "import triton\nimport triton.language as tl\n\n\n"
+"""How a kernel's text begins. The same for all: Triton's own cache key contains the line that a function begins in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A compiled kernel.
+
+    Attributes:
+        image: what the driver loads: a cubin, or an hsaco.
+        entry: the function in it.
+        parameters: the run-time arguments. After them the function takes two addresses: of global_scratch and of
+            profile_scratch; 0 is right for one whose size is 0.
+        num_warps: warps in a block.
+        shared_bytes: dynamic shared memory of a block. More than 48 KiB must be asked for beforehand.
+        global_scratch, profile_scratch: bytes per block.
+        num_ctas: blocks in a cluster (1: no clusters).
+        cooperative: whether the launch must be a cooperative one.
+        registers: of a thread; 0 where it is not known.
+        spills: bytes of a thread's stack: registers that did not fit, and arrays.
+        target: what it was compiled for.
+    """
+
+    image: bytes
+    entry: str
+    parameters: tuple[Parameter, ...]
+    num_warps: int
+    shared_bytes: int
+    global_scratch: int
+    profile_scratch: int
+    num_ctas: int
+    cooperative: bool
+    registers: int
+    spills: int
+    target: Target
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.num_warps * self.target.warp_size
+
+    def to_fields(self) -> dict[str, Any]:
+        """All but the image, as plain data for JSON."""
+        fields = asdict(self)
+        del fields["image"]
+        return fields
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any], image: bytes) -> Binary:
+        """Put together again what `to_fields` gave.
+
+        Raises:
+            KeyError, TypeError, ValueError: the fields are not those of a binary.
+        """
+        rest = dict(fields)
+        parameters = tuple(Parameter(**p) for p in rest.pop("parameters"))
+        return cls(image=image, parameters=parameters, target=Target(**rest.pop("target")), **rest)
+
+
+# --- launches --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A number that is known at launch: the product of some sizes, divided, rounded up, times something.
+
+    Attributes:
+        names: the sizes; none: 1.
+        per: what their product is divided by.
+        times: what that is multiplied by, afterwards.
+    """
+
+    names: tuple[str, ...]
+    per: int = 1
+    times: int = 1
+
+    def of(self, sizes: Mapping[str, int]) -> int:
+        """The number, for these sizes.
+
+        >>> Count(("n0", "n1"), 1024).of({"n0": 100, "n1": 50})
+        5
+        """
+        return -(-math.prod(sizes[name] for name in self.names) // self.per) * self.times
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """How many blocks a launch has along x, y and z: each a product of counts.
+
+    >>> Grid((Count(("m",), 128), Count(("n",), 64)), (Count(("batch",)),)).of({"m": 300, "n": 64, "batch": 7})
+    (3, 7, 1)
+    """
+
+    x: tuple[Count, ...] = ()
+    y: tuple[Count, ...] = ()
+    z: tuple[Count, ...] = ()
+
+    def of(self, sizes: Mapping[str, int]) -> tuple[int, int, int]:
+        """The blocks, for these sizes. When one number is 0 there is nothing to launch.
+
+        Raises:
+            ValueError: more blocks than a GPU takes.
+        """
+        x, y, z = (math.prod(c.of(sizes) for c in counts) for counts in (self.x, self.y, self.z))
+        if any(have > most for have, most in zip((x, y, z), MOST_BLOCKS, strict=True)):
+            raise ValueError(f"a grid of {x} x {y} x {z} blocks is larger than {MOST_BLOCKS}")
+        return x, y, z
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Memory that a routine's kernels share and nobody else sees. It need not be cleared.
+
+    Attributes:
+        name: of the parameter that gets its address.
+        type: of an element, in Triton's words: `fp32`.
+        count: how many elements: a product.
+    """
+
+    name: str
+    type: str
+    count: tuple[Count, ...]
+
+    def bytes(self, sizes: Mapping[str, int]) -> int:
+        """How many bytes, for these sizes."""
+        return math.prod(c.of(sizes) for c in self.count) * _POINTED[self.type]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel, and how many blocks of it."""
+
+    kernel: TritonKernel
+    grid: Grid
+
+
+@dataclass(frozen=True, slots=True)
+class Routine:
+    """Kernels that together do one piece of work: launched in order, on one stream.
+
+    Attributes:
+        launches: in order.
+        scratch: memory that they need besides inputs and outputs.
+    """
+
+    launches: tuple[Launch, ...]
+    scratch: tuple[Scratch, ...] = ()

@@ -1,0 +1,32 @@
+"""Which devices are GPUs of this machine, and their backends. Nothing of CUDA or Triton is loaded for those that are none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .backends.base import Backend
+from .options import KernelOptions
+
+if TYPE_CHECKING:
+    from .backends.cuda import CudaBackend
+
+
+def gpu_backend(options: KernelOptions, host: Backend, device: str, gpus: frozenset[str]) -> CudaBackend | None:
+    """The backend for a device's part of a step; None for one that is no GPU.
+
+    Args:
+        options: how kernels are made.
+        host: the backend of the CPUs, whose rewrites are done here, too.
+        device: full device name.
+        gpus: full names of the GPUs of this task. GPU:1 is the second that the process sees.
+    """
+    if device not in gpus:
+        return None
+    from .backends.cuda import CudaBackend
+    from .cuda.device import device as gpu
+    from .gpu_fusion import gpu_rewrites
+
+    index = int(device.rpartition(":")[2])
+    backend = CudaBackend(gpu(index), peers=gpus, check=options.check >= 2)
+    backend.rewrites = gpu_rewrites(host.rewrites)
+    return backend

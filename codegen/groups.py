@@ -1,0 +1,386 @@
+"""Groups: which nodes of a unit come together in one kernel.
+
+One walk over the unit's steps. A *group* is a kernel in the making: nodes whose values lie in one space of axes (`loops`). Each
+node that has a loop form joins the open groups that make or already read what it takes, if all of its axes can be told to be
+axes of theirs; else it opens a group. So chains grow downwards, reductions swallow what feeds them and what uses them, and
+nodes that read the same tensor come together side by side.
+
+A kernel runs in the place of its *last* node. That is right exactly if nobody outside needs one of its results before: so a
+group is closed as soon as any other step takes a tensor of it. Sends, receives and nodes with state are never moved and keep
+their order, so what was said of the global order (no two devices wait for each other) stays true. Two groups cannot wait for
+each other either: whoever takes from a group has closed it.
+
+A receive closes all groups: what can be computed before is not to wait for another task.
+
+Where control flow is, a group stays on one side: its nodes are all in one loop body, and all dead or alive together (`guards`).
+
+Views (reshapes that only add or drop axes of size 1, broadcasts, identities) cost nothing inside a kernel, so each group that
+wants one gets its own copy of it, and the node itself goes when nobody else is left.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ..graph.dtypes import DType
+from ..graph.node import Node, Tensor
+from ..graph.shape import Dims, element_count
+from .axes import Labels, Pattern, pattern_of
+from .guards import NONE, Guards, Sources, asked_for
+from .loops import LoopsBuilder
+from .trace import SUPPORTED, NotFusibleError, check_types, number_of, rule_of
+from .unit import RecvTensor, RunGuarded, SendTensor, Unit, taken_by
+
+MOST_NODES = 200
+LATEST = 16  # how many open groups are asked whether they read what a node reads
+SMALL = 4096  # elements below which NumPy's few calls are as quick as a kernel's one
+
+
+@dataclass(eq=False, slots=True)
+class Axis:
+    """An axis of a group's space."""
+
+    size: int | None
+
+
+Axes: TypeAlias = "tuple[Axis | None, ...]"
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    """A kernel in the making."""
+
+    space: list[Axis]
+    reduced: set[Axis]
+    sources: Sources = NONE  # why all of it may be dead
+    nodes: list[Node] = field(default_factory=list)
+    dims: dict[Tensor, Axes] = field(default_factory=dict)  # of what it makes and what it reads
+    made: set[Tensor] = field(default_factory=set)
+
+    @property
+    def kept(self) -> list[Axis]:
+        return [a for a in self.space if a not in self.reduced]
+
+
+@dataclass(frozen=True, slots=True)
+class _Join:
+    """How groups, and a node, become one.
+
+    Attributes:
+        main: the group that takes the others in. rest: the others.
+        same: axes of the others -> the axes of the main group that they are.
+        reduced: what is reduced then.
+        mapping: the node's labels -> axes of the main group.
+    """
+
+    main: Group
+    rest: list[Group]
+    same: dict[Axis, Axis]
+    reduced: set[Axis]
+    mapping: dict[int, Axis]
+
+
+class Walk:
+    """The walk over a unit.
+
+    Attributes:
+        groups: those that were formed, in order; some are not worth a kernel.
+        patterns: of the nodes in them, and of views.
+        views: views that stand by themselves, of which groups may have copies.
+        reasons: node name -> why it is in no group.
+        passed: nodes that were too small to look at.
+        guarded: what the nodes that may be dead wait for.
+    """
+
+    def __init__(self, unit: Unit, *, small: bool, types: Sequence[DType] = SUPPORTED) -> None:
+        self.unit = unit
+        self.small = small
+        self.types = types
+        self.fed = {t for _, t in unit.feeds}
+        self.open: dict[Group, None] = {}  # in order
+        self.group_of: dict[Tensor, Group] = {}  # tensors that a group makes
+        self.patterns: dict[Node, Pattern] = {}
+        self.views: set[Node] = set()  # that stand by themselves
+        self.at_hand: set[Node] = set()  # those of them that may be copied here
+        self.reasons: dict[str, str] = {}
+        self.groups: dict[Group, None] = {}
+        self.passed: list[Node] = []
+        self.small_dims: dict[Dims, bool] = {}
+        self.guards = Guards()
+        self.guarded: dict[Node, tuple[Node | int, ...]] = {}
+        self.asked = asked_for(unit)
+
+    def walk(self) -> None:
+        """Form the groups."""
+        for step in self.unit.steps:
+            sources = self.guards.see(step)
+            if isinstance(step, Node):
+                self.node(step, sources)
+            elif isinstance(step, RunGuarded):
+                self.guarded[step.node] = step.after
+                self.node(step.node, sources)
+            elif isinstance(step, SendTensor):
+                self.taken(taken_by(step))
+            else:
+                # A kernel runs in the place of its last node: what joined it behind a receive would make the others wait for
+                # another task, with nothing done meanwhile.
+                self.open.clear()
+                if not isinstance(step, RecvTensor):  # a loop begins, tests or ends: nothing moves across
+                    self.at_hand.clear()
+
+    def node(self, node: Node, sources: Sources) -> None:
+        if node.type in ("Const", "Placeholder"):
+            return
+        if not self.small and self.is_small(node):
+            self.passed.append(node)
+            if self.open:
+                self.taken(node.inputs)
+            return
+        try:
+            if any(t in self.fed for t in node.outputs):
+                raise NotFusibleError("a value is fed for it")
+            if node in self.asked:
+                raise NotFusibleError("it tells others whether its branch is taken")
+            rule_of(node)
+            pattern = self.patterns[node] = pattern_of(node)
+            check_types(self.data_only(node, pattern), self.types)
+            self.trial(node, pattern)
+        except NotFusibleError as e:
+            self.reasons[node.name] = str(e)
+            self.patterns.pop(node, None)
+            self.taken(node.inputs)
+            return
+        if not self.joined(node, pattern, sources):
+            self.taken(node.inputs)
+            if pattern.is_view:
+                self.views.add(node)
+                self.at_hand.add(node)
+            else:
+                self.start(node, pattern, sources)
+
+    def is_small(self, node: Node) -> bool:
+        """Whether it is small, and takes nothing from a group that is not: the quick way past most nodes of most graphs."""
+        small, group_of = self.small_dims, self.group_of
+        for t in (*node.outputs, *node.inputs):
+            dims = t.dims
+            known = small.get(dims)
+            if known is None:
+                count = element_count(dims)
+                known = small[dims] = count is not None and count < SMALL
+            if not known or t in group_of:
+                return False
+        return True
+
+    @staticmethod
+    def data_only(node: Node, pattern: Pattern) -> Node:
+        """A stand-in with the inputs that hold data, for checking types."""
+        stand_in = Node()
+        stand_in.opdef = node.opdef
+        stand_in.inputs = tuple(t for t, labels in zip(node.inputs, pattern.inputs, strict=True) if labels is not None)
+        stand_in.outputs = node.outputs
+        return stand_in
+
+    @staticmethod
+    def trial(node: Node, pattern: Pattern) -> None:
+        """Write the node in loop IR, alone, so that one that cannot be written is known now."""
+        builder = LoopsBuilder([i in pattern.reduced for i in range(max(pattern.space, default=-1) + 1)])
+        rule_of(node, pattern.is_view)(builder, node, loaded(builder, node, pattern))
+
+    # --- who takes what --------------------------------------------------------------------------------------------
+
+    def taken(self, tensors: Iterable[Tensor]) -> None:
+        """Somebody else takes these: the groups that make them can't move any further."""
+        for t in tensors:
+            group = self.group_of.get(t)
+            if group is not None and group in self.open:
+                del self.open[group]
+
+    def known(self, group: Group, tensor: Tensor) -> Axes | None:
+        """A tensor's axes in a group, if it makes or reads it, or would through views."""
+        found = group.dims.get(tensor)
+        if found is not None or tensor.op not in self.at_hand:
+            return found
+        pattern = self.patterns[tensor.op]
+        base = self.known(group, tensor.op.inputs[0])
+        labels = pattern.inputs[0]
+        if base is None or labels is None:
+            return None
+        axis_of = {label: axis for label, axis in zip(labels, base, strict=True) if label is not None}
+        if any(label is not None and label not in axis_of for label in pattern.outputs[0]):
+            return None  # a broadcast along an axis that only the reader knows
+        return tuple(None if label is None else axis_of[label] for label in pattern.outputs[0])
+
+    # --- joining ---------------------------------------------------------------------------------------------------
+
+    def joined(self, node: Node, pattern: Pattern, sources: Sources) -> bool:
+        """Put the node into an open group, if there is one that it fits into."""
+        data = [(t, labels) for t, labels in zip(node.inputs, pattern.inputs, strict=True) if labels is not None]
+        makers = [
+            g
+            for g in dict.fromkeys(self.group_of.get(t) for t, _ in data)
+            if g is not None and g in self.open and g.sources == sources
+        ]
+        latest = list(itertools.islice(reversed(self.open), LATEST))
+        latest = [g for g in latest if g.sources == sources and g not in makers]
+        readers = [g for g in latest if any(self.known(g, t) is not None for t, _ in data)]
+        if pattern.is_view and not makers:
+            return False
+        for groups in ([*makers], *([g] for g in makers), *([g] for g in readers)):
+            if not groups or sum(len(g.nodes) for g in groups) >= MOST_NODES:
+                continue
+            merged = self.merged(groups, data, pattern)
+            if merged is None:
+                continue
+            for g in makers:
+                if g not in groups:
+                    del self.open[g]
+            self.unite(merged)
+            self.add(merged.main, node, pattern, merged.mapping)
+            return True
+        return False
+
+    def merged(self, groups: Sequence[Group], data: Sequence[tuple[Tensor, Labels]], pattern: Pattern) -> _Join | None:
+        """The groups as one, and the node's labels as axes of it; None when they don't fit. Changes nothing."""
+        main, *rest = sorted(groups, key=lambda g: len(g.space), reverse=True)
+        same: dict[Axis, Axis] = {}  # axes of the other groups -> axes of the main one
+        mapping: dict[int, Axis] = {}
+        for group in (main, *rest):
+            if group is not main:
+                for t in group.dims.keys() & main.dims.keys():  # what both read tells which axes are one
+                    if len(group.dims[t]) != len(main.dims[t]):
+                        return None
+                    for mine, theirs in zip(main.dims[t], group.dims[t], strict=True):
+                        if mine is None or theirs is None:
+                            if mine is not theirs:
+                                return None
+                        elif same.setdefault(theirs, mine) is not mine:
+                            return None
+            for t, labels in data:
+                axes = self.known(group, t)
+                if axes is None:
+                    continue
+                for label, axis in zip(labels, axes, strict=True):
+                    if (label is None) != (axis is None):
+                        return None
+                    if label is None or axis is None:
+                        continue
+                    if group is not main:
+                        there = mapping.get(label)
+                        if there is not None and same.setdefault(axis, there) is not there:
+                            return None
+                        axis = same.get(axis)
+                        if axis is None:
+                            return None
+                    if mapping.setdefault(label, axis) is not axis:
+                        return None
+        self.guess(main, pattern, mapping)
+        if mapping.keys() != pattern.space or len(set(mapping.values())) != len(mapping):
+            return None
+        for label, axis in mapping.items():
+            if None not in (pattern.sizes[label], axis.size) and pattern.sizes[label] != axis.size:
+                return None
+        everything, reduced = set(main.space), set(main.reduced)
+        for group in rest:
+            if not all(a in same for a in group.space):
+                return None
+            also = {same[a] for a in group.reduced}
+            if reduced and also and reduced != also:
+                return None
+            reduced |= also
+        over, own = {mapping[label] for label in pattern.reduced}, set(mapping.values())
+        if over and (reduced and over != reduced or own != everything):
+            return None
+        reduced |= over
+        # Everything lies in the whole space, or in its kept axes; what reduces, in the whole.
+        levels = [own, *({same[a] for a in group.space} for group in rest)]
+        if any(level not in (everything, everything - reduced) for level in levels):
+            return None
+        if any(group.reduced and {same[a] for a in group.space} != everything for group in rest):
+            return None
+        return _Join(main, rest, same, reduced, mapping)
+
+    @staticmethod
+    def guess(group: Group, pattern: Pattern, mapping: dict[int, Axis]) -> None:
+        """A label unknown to the group is the axis in its place in the group's space, if that has the very size."""
+        if len(pattern.space) != len(group.space):
+            return
+        taken = set(mapping.values())
+        for label, axis in zip(sorted(pattern.space), group.space, strict=True):
+            if (
+                label not in mapping
+                and axis not in taken
+                and axis.size is not None
+                and axis.size == pattern.sizes[label]
+            ):
+                mapping[label] = axis
+
+    def unite(self, join: _Join) -> None:
+        """Make the groups of a join one."""
+        main = join.main
+        main.reduced = join.reduced
+        for group in join.rest:
+            del self.open[group], self.groups[group]
+            inside = set(main.nodes)
+            main.nodes += [n for n in group.nodes if n not in inside]
+            main.made |= group.made
+            for t, axes in group.dims.items():
+                main.dims.setdefault(t, tuple(None if a is None else join.same[a] for a in axes))
+            for t in group.made:
+                self.group_of[t] = main
+
+    def start(self, node: Node, pattern: Pattern, sources: Sources) -> None:
+        """A new group of one node."""
+        axes = {label: Axis(pattern.sizes[label]) for label in sorted(pattern.space)}
+        group = Group([axes[label] for label in sorted(axes)], {axes[label] for label in pattern.reduced}, sources)
+        self.open[group] = self.groups[group] = None
+        self.add(group, node, pattern, axes)
+
+    def add(self, group: Group, node: Node, pattern: Pattern, mapping: dict[int, Axis]) -> None:
+        for t, labels in zip(node.inputs, pattern.inputs, strict=True):
+            if labels is not None:
+                self.read(group, t, tuple(None if x is None else mapping[x] for x in labels))
+        group.nodes.append(node)
+        for t, labels in zip(node.outputs, pattern.outputs, strict=True):
+            group.dims[t] = tuple(None if x is None else mapping[x] for x in labels)
+            group.made.add(t)
+            self.group_of[t] = group
+        for label, axis in mapping.items():
+            if axis.size is None:
+                axis.size = pattern.sizes[label]
+
+    def read(self, group: Group, tensor: Tensor, axes: Axes) -> None:
+        """Let a group read a tensor; of a view, it reads what is viewed and gets a copy of the view."""
+        if tensor in group.dims:
+            return
+        view = tensor.op
+        if view in self.at_hand:
+            pattern = self.patterns[view]
+            labels = pattern.inputs[0]
+            assert labels is not None
+            axis_of = {label: axis for label, axis in zip(pattern.outputs[0], axes, strict=True) if label is not None}
+            self.read(group, view.inputs[0], tuple(None if x is None else axis_of[x] for x in labels))
+            group.nodes.append(view)
+        elif tensor in self.group_of:
+            self.taken([tensor])
+        group.dims[tensor] = axes
+
+
+def constant_of(tensor: Tensor) -> bool | int | float | None:
+    """The number that a tensor always is, if it is a constant of one element."""
+    return number_of(tensor.op.attrs["value"]) if tensor.op.type == "Const" else None
+
+
+def loaded(builder: LoopsBuilder, node: Node, pattern: Pattern) -> list[int]:
+    """Values of a node's inputs when it stands alone."""
+    out = []
+    for i, (t, labels) in enumerate(zip(node.inputs, pattern.inputs, strict=True)):
+        if labels is not None:
+            number = constant_of(t)
+            axes = [x for x in labels if x is not None]
+            out.append(
+                builder.load(i, t.dtype.base, axes) if number is None else builder.constant(number, t.dtype.base)
+            )
+    return out

@@ -1,0 +1,389 @@
+"""From loops and sizes to launches: which forms of a kernel to try, with which tiles, and in how many steps.
+
+Sizes are arguments of a kernel, so one serves all batches. What a kernel does depend on is a `Specialisation`: coarse facts of
+the sizes (are they multiples of 16, how many powers of two is a row long, do indices fit 32 bits), so a program meets few. For
+each there are a few candidates, the likely best one first; the autotuner measures them on the device.
+
+When there are few rows, and they are long, a block per row would leave most of a GPU idle. Then the work goes in steps, each
+a kernel of its own, with the results of reductions in scratch memory:
+
+    for each stage of reductions    totals of SPLITS pieces of each row; then the reduction of the totals
+    at the end                      the outputs that have all axes, element by element
+
+No kernel adds to memory atomically, so results are the same in every run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from ..graph.dtypes import DType, bfloat16, float16, float32
+from .gpu_kernel import Count, Grid, Launch, Parameter, Routine, Scratch, TritonKernel, triton_type
+from .loops import Loops, Store, Value
+from .pairs import SOFTMAX, Pair, pairs_of
+from .triton_source import triton_source
+from .triton_values import LOOPED, PARTIAL, WHOLE, Names, Tile, sides_of
+
+LONGEST_WHOLE = 16384  # elements of a row in one tile: 32 for each of 512 threads
+BLOCKS = 264  # two for each multiprocessor of an H200: with fewer, rows are cut into pieces
+SHORTEST_PIECE = 4096  # elements of a tile's piece of rows; below it a second kernel costs more than it gains
+_POINTS = ((1024, 4), (512, 4), (2048, 8), (4096, 8))  # elements of a tile and warps, when nothing is reduced
+
+
+@dataclass(frozen=True, slots=True)
+class Specialisation:
+    """What a kernel's text and promises depend on.
+
+    Attributes:
+        divisible: for each axis, whether its size is a multiple of 16: then vectors of elements never cross a row's end.
+        row: the power of two that x (see `Sides`) fits into; 0: more than LONGEST_WHOLE.
+        exact: whether x is that long.
+        splits: into how many pieces each row is cut; 1: it is not.
+        wide: whether some array has 2**31 elements or more.
+        aligned: whether the addresses of all arrays are multiples of 16 bytes.
+    """
+
+    divisible: tuple[bool, ...]
+    row: int
+    exact: bool = False
+    splits: int = 1
+    wide: bool = False
+    aligned: bool = True
+
+
+def specialise(loops: Loops, sizes: Sequence[int], *, aligned: bool = True) -> Specialisation:
+    """The facts of these sizes of the axes that decide which kernels there are."""
+    sides = sides_of(loops)
+    ny, nx = (math.prod(sizes[a] for a in side) for side in (sides.y, sides.x))
+    row = 1 << max(nx - 1, 0).bit_length()
+    splits = 1
+    if loops.reduced_axes:
+        blocks = -(-ny // _rows_of(loops, row)) if sides.y else 1
+        if blocks < BLOCKS // 2 and nx * _rows_of(loops, row) >= 2 * SHORTEST_PIECE and nx > 256:
+            most = max(1, nx * _rows_of(loops, row) // SHORTEST_PIECE)
+            splits = min(256, 1 << (min(BLOCKS // max(blocks, 1), most)).bit_length() - 1)
+    # Masks are for whole tiles: they may reach beyond the space by as much as a tile has.
+    wide = math.prod((max(n, 1) for n in sizes), start=1) + (1 << 20) >= 2**31
+    return Specialisation(
+        tuple(n % 16 == 0 for n in sizes), row if row <= LONGEST_WHOLE else 0, row == nx, splits, wide, aligned
+    )
+
+
+def size_names(loops: Loops) -> tuple[str, ...]:
+    """What a launch calls the sizes of the axes."""
+    return tuple(f"n{a}" for a in range(len(loops.reduced)))
+
+
+@lru_cache(maxsize=4096)
+def routines(loops: Loops, facts: Specialisation) -> tuple[Routine, ...]:
+    """Ways to do the work of a fused kernel, the likely best one first. All give the same numbers, but for the order of sums.
+
+    A launch knows `in0`..., `out0`... and `n0`..., see `gpu_kernel`.
+    """
+    names = Names(
+        tuple(f"in{i}" for i in range(len(loops.loads))),
+        tuple(f"out{i}" for i in range(len(loops.stores))),
+        size_names(loops),
+        tuple(f"n{a}" for a in loops.reduced_axes) if any(v.op == "count" for v in loops.values) else (),
+    )
+    if facts.splits > 1:
+        return (_in_steps(loops, names, facts), *(Routine((k,)) for k in _kernels(loops, names, facts)))
+    return tuple(Routine((k,)) for k in _kernels(loops, names, facts))
+
+
+# --- one kernel ------------------------------------------------------------------------------------------------------
+
+
+def _rows_of(loops: Loops, row: int) -> int:
+    """Rows of a tile, when reducing: 32 neighbours of memory if it is along y that elements lie side by side."""
+    return 64 if _along_y(loops) else max(1, 1024 // max(row, 1))
+
+
+def _along_y(loops: Loops) -> bool:
+    """Whether elements that are neighbours along y are neighbours in memory."""
+    return bool(loops.reduced_axes and loops.kept_axes) and loops.kept_axes[-1] > loops.reduced_axes[-1]
+
+
+def _kernels(loops: Loops, names: Names, facts: Specialisation) -> list[Launch]:
+    """Candidates for the whole work in one kernel."""
+    sides = sides_of(loops)
+    y, x = (tuple(names.sizes[a] for a in side) for side in (sides.y, sides.x))
+    tile = Tile(WHOLE, wide=facts.wide)
+    if not sides.x and not sides.y:
+        return [_launch(loops, tile, names, facts, {}, 1, Grid())]
+    if not loops.reduced_axes:
+        out = []
+        for elements, warps in _POINTS:
+            if not y:
+                out.append(_launch(loops, tile, names, facts, {"XB": elements}, warps, Grid((Count(x, elements),))))
+                continue
+            across = min(facts.row or elements, elements)
+            rows = elements // across
+            one = bool(facts.row) and facts.row <= elements
+            shape = replace(tile, one_row=rows == 1, exact=one and facts.exact, one_column=one)
+            grid = Grid((Count(y, rows),) if one else (Count(x, across), Count(y, rows)))
+            out.append(_launch(loops, shape, names, facts, {"YB": rows, "XB": across}, warps, grid))
+        return list(dict.fromkeys(out))
+    out = []
+    whole = facts.row and facts.row <= (256 if _along_y(loops) else LONGEST_WHOLE)
+    if whole:
+        for elements in (1024, 4096):
+            rows = 1 if not y else (32 if _along_y(loops) else max(1, elements // facts.row))
+            shape = replace(tile, one_row=rows == 1, exact=facts.exact)
+            blocks = {"YB": rows, "XB": facts.row} if y else {"XB": facts.row}
+            out.append(
+                _launch(
+                    loops, shape, names, facts, blocks, _warps(rows * facts.row), Grid((Count(y, rows),) if y else ())
+                )
+            )
+    if not whole or facts.row >= 2048:
+        for rows, across in ((64, 16), (32, 64), (128, 8)) if _along_y(loops) else ((1, 2048), (1, 4096), (1, 1024)):
+            shape = replace(tile, form=LOOPED, one_row=rows == 1)
+            blocks = {"YB": rows, "XB": across} if y else {"XB": across}
+            grid = Grid((Count(y, rows),) if y else ())
+            out.append(_launch(loops, shape, names, facts, blocks, _warps(rows * across), grid))
+    return list(dict.fromkeys(out))
+
+
+def _warps(elements: int) -> int:
+    """Warps for a tile: 8 to 32 elements a thread."""
+    return min(16, max(1, elements // 512))
+
+
+def _launch(
+    loops: Loops,
+    tile: Tile,
+    names: Names,
+    facts: Specialisation,
+    blocks: dict[str, int],
+    warps: int,
+    grid: Grid,
+    output_types: Sequence[str] | None = None,
+) -> Launch:
+    text, constants = triton_source(loops, tile, names)
+    types = [triton_type(v.dtype.name) for v in loops.loads]
+    types += output_types or [triton_type(loops.values[s.value].dtype.name) for s in loops.stores]
+    parameters = [
+        Parameter(name, f"*{kind}", facts.aligned)
+        for name, kind in zip((*names.inputs, *names.outputs), types, strict=True)
+    ]
+    whole = "i64" if facts.wide else "i32"
+    divisible = dict(zip(names.sizes, facts.divisible, strict=True))
+    parameters += [Parameter(n, whole, divisible.get(n, False)) for n in names.arguments]
+    return Launch(
+        TritonKernel("kernel", text, tuple(parameters), tuple((c, blocks[c]) for c in constants), warps), grid
+    )
+
+
+# --- several kernels -------------------------------------------------------------------------------------------------
+
+
+def _in_steps(loops: Loops, names: Names, facts: Specialisation) -> Routine:
+    """Few and long rows: cut into pieces."""
+    steps = _Steps(loops, names, facts)
+    for stage in range(max(steps.stages)):
+        steps.reduce(stage)
+    steps.finish()
+    return Routine(tuple(steps.launches), tuple(steps.scratch))
+
+
+class _Steps:
+    """The launches of a routine in several steps, as they are made."""
+
+    def __init__(self, loops: Loops, names: Names, facts: Specialisation) -> None:
+        self.loops = loops
+        self.names = names
+        self.facts = facts
+        self.sides = sides_of(loops)
+        self.stages = loops.stages()
+        self.kept = tuple(names.sizes[a] for a in self.sides.y)
+        self.pairs = pairs_of(loops)
+        self.stored: set[int] = set()  # outputs that have no reduced axes, and are done
+        self.given: dict[int, str] = {}  # reductions that are done -> where their results are
+        self.launches: list[Launch] = []
+        self.scratch: list[Scratch] = []
+
+    def reduce(self, stage: int) -> None:
+        """The reductions that can be made after so many: totals of pieces, and the reduction of the totals."""
+        loops, facts = self.loops, self.facts
+        found = [i for i, v in enumerate(loops.values) if v.op == "reduce" and self.stages[i] == stage + 1]
+        late = {p.second for p in self.pairs.values()}
+        first = [r for r in found if r not in late]
+        if not first:
+            return
+        totals: dict[int, list[str]] = {}
+        types: list[str] = []
+        for r in first:
+            kind, pair = triton_type(_wide(loops.values[r]).name), self.pairs.get(r)
+            parts = 1 if pair is None else 2 if pair.kind == SOFTMAX else 3
+            types += [kind] * parts
+            totals[r] = [self.new_scratch(kind, Count((), times=facts.splits)) for _ in range(parts)]
+        # The second of a pair is made with the first.
+        reductions = sorted([*first, *(self.pairs[r].second for r in first if r in self.pairs)])
+        part, inputs = _part(loops, [Store(r, loops.values[r].axes) for r in reductions], self.given, self.names)
+        rows, across = (64, 16) if _along_y(loops) else (1, 2048)
+        tile = Tile(PARTIAL, one_row=rows == 1, wide=facts.wide)
+        blocks = {"YB": rows, "XB": across, "SPLITS": facts.splits}
+        grid = Grid((Count(self.kept, rows), Count((), times=facts.splits)))
+        called = self.called(part, inputs, [t for r in first for t in totals[r]], self.names.sizes)
+        self.launches.append(_launch(part, tile, called, facts, blocks, _warps(rows * across), grid, types))
+
+        # The totals' reduction: over the kept axes, reducing one of pieces.
+        types = [triton_type(_wide(loops.values[r]).name) for r in reductions]
+        done = [self.new_scratch(t) for t in types]
+        known = {*self.given, *reductions}
+        ready = [i for i, s in enumerate(loops.stores) if not self.is_full(s) and i not in self.stored]
+        ready = [i for i in ready if self.stages[loops.stores[i].value] and self.behind(loops.stores[i].value) <= known]
+        self.stored.update(ready)
+        summary, inputs = _summary(loops, reductions, totals, self.pairs, ready, self.given, self.names)
+        rows = 16 if self.kept else 1
+        tile = Tile(WHOLE, one_row=not self.kept, exact=True, wide=facts.wide)
+        blocks = {"YB": rows, "XB": facts.splits}
+        grid = Grid((Count(self.kept, rows),) if self.kept else ())
+        outputs = [*done, *(self.names.outputs[i] for i in ready)]
+        types += [triton_type(loops.values[loops.stores[i].value].dtype.name) for i in ready]
+        called = self.called(summary, inputs, outputs, (*self.kept, str(facts.splits)))
+        of_kept = replace(facts, divisible=(*(facts.divisible[a] for a in self.sides.y), True))
+        warps = _warps(rows * facts.splits)
+        self.launches.append(_launch(summary, tile, called, of_kept, blocks, warps, grid, types))
+        self.given |= dict(zip(reductions, done, strict=True))
+
+    def behind(self, value: int) -> set[int]:
+        """The reductions that a value is made from."""
+        needed = _needed(self.loops, [value], {})
+        return {i for i in needed if self.loops.values[i].op == "reduce"}
+
+    def finish(self) -> None:
+        """The outputs that have all axes, element by element."""
+        loops = self.loops
+        rest = [i for i, s in enumerate(loops.stores) if self.is_full(s) or self.stages[s.value] == 0]
+        if rest:
+            last, inputs = _part(loops, [loops.stores[i] for i in rest], self.given, self.names)
+            called = self.called(last, inputs, [self.names.outputs[i] for i in rest], self.names.sizes)
+            facts = replace(self.facts, row=0, exact=False, splits=1)
+            self.launches.append(_kernels(replace(last, reduced=(False,) * len(last.reduced)), called, facts)[0])
+
+    def is_full(self, store: Store) -> bool:
+        """Whether an output has the reduced axes."""
+        return any(a in self.sides.x for a in store.axes)
+
+    def new_scratch(self, kind: str, *more: Count) -> str:
+        """Memory for a value of each kept element."""
+        name = f"scratch{len(self.scratch)}"
+        self.scratch.append(Scratch(name, kind, (*(Count((n,)) for n in self.kept), *more)))
+        return name
+
+    def called(self, part: Loops, inputs: Sequence[str], outputs: Sequence[str], sizes: tuple[str, ...]) -> Names:
+        """What a part calls things."""
+        counts = any(v.op == "count" for v in part.values)
+        return Names(tuple(inputs), tuple(outputs), sizes, self.names.counted if counts else ())
+
+
+def _part(
+    loops: Loops, stores: Sequence[Store], given: Mapping[int, str], names: Names
+) -> tuple[Loops, tuple[str, ...]]:
+    """The loops that make these stores only, and the names of their inputs.
+
+    Reductions that are `given` are read: arrays of all kept axes.
+    """
+    needed = _needed(loops, [s.value for s in stores], given)
+    inputs: list[str] = []
+    number: dict[int, int] = {}
+    values: list[Value] = []
+    for i in needed:
+        v = loops.values[i]
+        number[i] = len(values)
+        if i in given:
+            values.append(Value("load", (), _wide(v), loops.kept_axes, len(inputs)))
+            inputs.append(given[i])
+        elif v.op == "load":
+            values.append(replace(v, data=len(inputs)))
+            inputs.append(names.inputs[int(v.data)])
+        else:
+            values.append(replace(v, args=tuple(number[a] for a in v.args)))
+    moved = tuple(Store(number[s.value], s.axes) for s in stores)
+    return Loops(loops.reduced, tuple(values), moved), tuple(inputs)
+
+
+def _summary(
+    loops: Loops,
+    reductions: Sequence[int],
+    totals: Mapping[int, Sequence[str]],
+    pairs: Mapping[int, Pair],
+    ready: Sequence[int],
+    given: Mapping[int, str],
+    names: Names,
+) -> tuple[Loops, tuple[str, ...]]:
+    """The loops that reduce totals of pieces: over the kept axes, reducing an axis of pieces.
+
+    They store the reductions and then the outputs that are `ready` by that.
+    """
+    place = {axis: at for at, axis in enumerate(loops.kept_axes)}
+    every = tuple(range(len(place)))
+    pieces = (*every, len(every))
+    roots = [*reductions, *(loops.stores[i].value for i in ready)]
+    inputs: list[str] = []
+    number: dict[int, int] = {}
+    values: list[Value] = []
+
+    def new(value: Value) -> int:
+        values.append(value)
+        return len(values) - 1
+
+    def load(name: str, dtype: DType, axes: tuple[int, ...]) -> int:
+        inputs.append(name)
+        return new(Value("load", (), dtype, axes, len(inputs) - 1))
+
+    for i in _needed(loops, roots, {**given, **dict.fromkeys(reductions, "")}):
+        v = loops.values[i]
+        kind = _wide(v)
+        if i in totals:
+            own = [load(name, kind, pieces) for name in totals[i]]
+            pair = pairs.get(i)
+            if pair is None:
+                number[i] = new(Value("reduce", (own[0],), kind, every, v.data))
+            elif pair.kind == SOFTMAX:
+                number[i] = new(Value("reduce", (own[0],), kind, every, "max"))
+                scale = new(Value("exp", (new(Value("sub", (own[0], number[i]), kind, pieces)),), kind, pieces))
+                part = new(Value("mul", (own[1], scale), kind, pieces))
+                number[pair.second] = new(Value("reduce", (part,), kind, every, "sum"))
+            else:
+                means, rests, counts = own
+                weighted = new(Value("mul", (means, counts), kind, pieces))
+                number[i] = new(Value("reduce", (weighted,), kind, every, "sum"))
+                count = new(Value("reduce", (counts,), kind, every, "sum"))
+                mean = new(Value("div", (number[i], count), kind, every))
+                away = new(Value("sub", (means, mean), kind, pieces))
+                square = new(Value("mul", (away, away), kind, pieces))
+                moved = new(Value("mul", (counts, square), kind, pieces))
+                rest = new(Value("add", (rests, moved), kind, pieces))
+                number[pair.second] = new(Value("reduce", (rest,), kind, every, "sum"))
+        elif i in number:
+            continue  # the second of a pair
+        elif i in given:
+            number[i] = load(given[i], kind, every)
+        elif v.op == "load":
+            number[i] = load(names.inputs[int(v.data)], v.dtype, tuple(place[a] for a in v.axes))
+        else:
+            axes = tuple(place[a] for a in v.axes)
+            number[i] = new(replace(v, args=tuple(number[a] for a in v.args), axes=axes))
+    stores = [Store(number[r], every) for r in reductions]
+    stores += [Store(number[loops.stores[i].value], every) for i in ready]
+    return Loops((False,) * len(every) + (True,), tuple(values), tuple(stores)), tuple(inputs)
+
+
+def _needed(loops: Loops, roots: Sequence[int], given: Mapping[int, str]) -> list[int]:
+    """The values that these are made of, in order; behind `given` ones nothing is needed."""
+    needed = set(roots)
+    for i in range(len(loops.values) - 1, -1, -1):
+        if i in needed and i not in given:
+            needed.update(loops.values[i].args)
+    return sorted(needed)
+
+
+def _wide(value: Value) -> DType:
+    """What totals of a value are kept in."""
+    return float32 if value.dtype in (float16, bfloat16) else value.dtype

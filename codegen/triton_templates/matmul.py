@@ -1,0 +1,437 @@
+"""Matrix products: one matrix or a stack of them, either operand transposed, with elementwise work before and after.
+
+A program makes one tile of the result: it goes along the inner size in steps of BK and adds up products of tiles in registers.
+Three things make that fast. Programs that run at the same time should use the same operand tiles, so that these stay in the L2
+cache: tiles are numbered in groups of GROUP rows. The next tiles are loaded while the present ones are multiplied: Triton does
+that, `num_stages` deep. And where the result has too few tiles to fill a GPU but the inner size is long, SPLITS programs share
+one tile ("split-k"): each writes its sum to scratch memory, and a second kernel adds them up, always in the same order, so that a
+result does not depend on which program was first.
+
+Operands and result are contiguous. Launch names: `in0` (a), `in1` (b), then what the edges read: of `prologue_a`, of
+`prologue_b`, of `epilogue`; `out0`...; sizes as `product_sizes` gives them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ...graph.dtypes import DType, float32
+from ..gpu_kernel import Count, Grid, Launch, Parameter, Routine, Scratch, Target, TritonKernel, triton_type
+from .edges import Edge, EdgeWriter, Place, plain, type_text
+from .writing import Constants, inside, lines, make_kernel
+
+_SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024, "gfx942": 64 * 1024}
+"""Bytes of shared memory that one block may have."""
+
+_FEWEST_STEPS = 8  # steps along the inner size below which a split does not pay for its second kernel
+_LONG = 1 << 23  # a row this long, times a position in a tile, may not fit 32 bits
+_PROCESSORS = 132  # of an H100; an A100 has 108, a B200 148, an MI300X 304
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """How a product is cut: tiles of m x n, in steps of k; see `TritonKernel` for warps and stages.
+
+    Attributes:
+        splits: how many programs share a tile of the result.
+        described: operand tiles are fetched by the GPU's copy engine (TMA), from a description of the matrix, instead of by
+            addresses that threads compute. From sm_90 on; rows in memory must begin at multiples of 16 bytes.
+    """
+
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+    splits: int = 1
+    described: bool = False
+
+
+_HALF = (
+    Tile(128, 256, 64, 8, 3),
+    Tile(128, 128, 64, 8, 4),
+    Tile(128, 128, 64, 4, 3),
+    Tile(128, 64, 64, 4, 4),
+    Tile(64, 128, 64, 4, 4),
+    Tile(64, 64, 64, 4, 4),
+    Tile(32, 64, 64, 4, 5),
+    Tile(16, 64, 128, 4, 4),
+)
+_BYTE = tuple(replace(t, k=2 * t.k) for t in _HALF[:7]) + (Tile(16, 64, 256, 4, 3),)
+_MOST_DESCRIBED = 2  # of the likely tiles, how many are tried with descriptions, too
+_TF32 = (
+    Tile(128, 128, 32, 8, 4),
+    Tile(128, 64, 32, 4, 4),
+    Tile(64, 128, 32, 4, 4),
+    Tile(64, 64, 32, 4, 4),
+    Tile(32, 64, 32, 4, 4),
+    Tile(16, 64, 64, 4, 4),
+)
+_EXACT = (
+    Tile(128, 128, 16, 8, 3),
+    Tile(128, 64, 16, 8, 3),
+    Tile(64, 64, 16, 4, 3),
+    Tile(32, 64, 32, 4, 3),
+    Tile(16, 64, 32, 4, 3),
+)
+
+
+def product_sizes(
+    a: Sequence[int], b: Sequence[int], transpose_a: bool = False, transpose_b: bool = False
+) -> dict[str, int]:
+    """The sizes that a launch needs, from the operands' shapes.
+
+    Args:
+        a, b: rank 2, or 3 with the stack's length first; a stack of one is used for all matrices of the other.
+
+    Raises:
+        ValueError: the shapes do not fit.
+
+    >>> product_sizes((5, 2, 3), (1, 3, 4))
+    {'m': 2, 'n': 4, 'k': 3, 'batch': 5, 'a_step': 6, 'b_step': 0}
+    """
+    m, k = reversed(a[-2:]) if transpose_a else a[-2:]
+    inner, n = reversed(b[-2:]) if transpose_b else b[-2:]
+    counts = [math.prod(s[:-2]) for s in (a, b)]
+    if k != inner or len(a) > 3 or len(b) > 3 or (counts[0] != counts[1] and 1 not in counts):
+        raise ValueError(f"matrix sizes do not match: {tuple(a)} times {tuple(b)}")
+    batch = counts[0] if counts[1] == 1 else counts[1]
+    steps = (0 if counts[0] == 1 else m * k, 0 if counts[1] == 1 else k * n)
+    return {"m": m, "n": n, "k": k, "batch": batch, "a_step": steps[0], "b_step": steps[1]}
+
+
+def tiles(dtype: DType, target: Target, tf32: bool, known: Mapping[str, int], describable: bool = False) -> list[Tile]:
+    """Ways to cut a product with operands of a type, likely ones first.
+
+    Args:
+        known: sizes that are always the same; others are taken to be large.
+        describable: whether operands can be described, see `Tile`.
+    """
+    choice = {1: _BYTE, 2: _HALF}.get(dtype.size, _TF32 if tf32 else _EXACT)
+    m, n, k = (known.get(name, 1 << 14) for name in ("m", "n", "k"))
+    found = []
+    for t in choice:
+        if target.kind == "hip":
+            t = replace(t, stages=2, k=min(t.k, 64 if dtype.size <= 2 else 32))
+        # AMD keeps the next tiles in registers
+        stages = t.stages if target.kind == "cuda" else 1
+        fits = (t.m + t.n) * t.k * dtype.size * stages <= _SHARED.get(target.arch, 99 * 1024)
+        too_large = (t.m > 16 and t.m >= 2 * m) or (t.n > 64 and t.n >= 2 * n)
+        if fits and not too_large and t not in found:
+            found.append(t)
+    found.sort(key=lambda t: _waste(t, m, n))
+    out = []
+    for t in found:
+        count = -(-m // t.m) * -(-n // t.n) * known.get("batch", 1)
+        splits = min(_PROCESSORS // count, k // (t.k * _FEWEST_STEPS), 16) if count else 1
+        if splits > 1:
+            out.append(replace(t, splits=1 << (splits.bit_length() - 1)))
+        elif describable and t.m >= 64 and sum(x.described for x in out) < _MOST_DESCRIBED:
+            out.append(replace(t, described=True))
+        out.append(t)
+    return out
+
+
+def _can_describe(target: Target, dtype: DType, transposed: tuple[bool, bool], known: Mapping[str, int]) -> bool:
+    """Whether both operands can be described."""
+    modern = target.kind == "cuda" and int(target.arch) >= 90
+    beside = "m" if transposed[0] else "k", "k" if transposed[1] else "n"
+    return modern and dtype.size <= 2 and all(known.get(name, 1) % 16 == 0 for name in beside)
+
+
+def _waste(t: Tile, m: int, n: int) -> float:
+    """How much more work whole tiles, on whole waves of processors, are than the product."""
+    high, wide = -(-m // t.m), -(-n // t.n)
+    waves = -(-high * wide // _PROCESSORS)
+    per_load = t.m * t.n / (t.m + t.n)  # products for each number that is loaded
+    return waves * _PROCESSORS * t.m * t.n * (1 + 64 / per_load)
+
+
+def matmul(
+    a: DType,
+    b: DType,
+    *,
+    target: Target,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    batched: bool = False,
+    epilogue: Edge | None = None,
+    prologue_a: Edge | None = None,
+    prologue_b: Edge | None = None,
+    tf32: bool = False,
+    known: Mapping[str, int] | None = None,
+    at: Sequence[Tile] | None = None,
+) -> list[Routine]:
+    """Ways to compute a @ b.
+
+    Args:
+        a, b: element types: float32, float16, bfloat16, or float8 (e4m3fn, e5m2).
+        transpose_a, transpose_b: the operand lies transposed in memory: a is [k, m], b is [n, k].
+        batched: stacks: a is [batch, m, k], b is [batch, k, n], or one matrix for all.
+        epilogue: from the product, float32 over ([batch,] m, n), to the outputs. None: rounded to a's type; left as it is for float8.
+        prologue_a, prologue_b: from an operand over ([batch,] m, k), ([batch,] k, n), to the one that is multiplied.
+        tf32: products of float32 may be made from 10 bits of each factor.
+        known: sizes that never change. Multiples of 16 give vector loads.
+        at: the tiles to use instead of `tiles`.
+
+    Raises:
+        ValueError: no kernel can do this.
+    """
+    known = known or {}
+    left, right = (e.outputs[0] if e else d for e, d in ((prologue_a, a), (prologue_b, b)))
+    _check(left, right, target)
+    rank = 3 if batched else 2
+    if epilogue is None:
+        epilogue = plain(a if a.size > 1 else float32, rank)
+    writer = _Product(
+        (a, b), (left, right), (transpose_a, transpose_b), batched, epilogue, (prologue_a, prologue_b), tf32, known
+    )
+    describable = a.size == b.size and _can_describe(target, a, (transpose_a, transpose_b), known)
+    return [writer.routine(t) for t in (tiles(left, target, tf32, known, describable) if at is None else at)]
+
+
+def _check(left: DType, right: DType, target: Target) -> None:
+    names = {left.name, right.name}
+    if names - {"float8_e4m3fn", "float8_e5m2"} and (len(names) > 1 or not names <= {"float32", "float16", "bfloat16"}):
+        raise ValueError(f"no kernel multiplies {left.name} with {right.name}")
+    if left.size == 1 and (target.arch == 80 or target.kind == "hip"):
+        raise ValueError(f"{target} has no products of {left.name}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """Writes the kernels of one product."""
+
+    stored: tuple[DType, DType]
+    multiplied: tuple[DType, DType]
+    transposed: tuple[bool, bool]
+    batched: bool
+    epilogue: Edge
+    prologues: tuple[Edge | None, Edge | None]
+    tf32: bool
+    known: Mapping[str, int]
+
+    def routine(self, tile: Tile) -> Routine:
+        """The kernels for one way to cut."""
+        blocks = (Count(("m",), tile.m), Count(("n",), tile.n), Count(("batch",)) if self.batched else Count(()))
+        grid = Grid(blocks)
+        if tile.splits == 1:
+            return Routine((Launch(self.product(tile), grid),))
+        split = replace(grid, y=(Count((), times=tile.splits),))
+        total = Launch(self.total(tile.splits), Grid((Count(("m",), 16), Count(("n",), 128), blocks[2])))
+        names = ("batch", "m", "n") if self.batched else ("m", "n")
+        sums = Scratch("scratch0", "fp32", (Count((), times=tile.splits), *(Count((name,)) for name in names)))
+        return Routine((Launch(self.product(tile), split), total), (sums,))
+
+    # --- pieces ------------------------------------------------------------------------------------------------------
+
+    def sizes(self, *names: str) -> tuple[Parameter, ...]:
+        """Parameters for sizes; those of a stack where there is one."""
+        steps = [n for n in names if self.batched or n not in ("batch", "a_step", "b_step")]
+        return tuple(Parameter(n, "i64" if n.endswith("step") else "i32", self.divisible(n)) for n in steps)
+
+    def divisible(self, name: str) -> bool:
+        """Whether a size is known to be a multiple of 16."""
+        inner = {"a_step": ("m", "k"), "b_step": ("k", "n")}.get(name, (name,))
+        return any(self.known.get(n, 1) % 16 == 0 for n in inner)
+
+    def place(self) -> Place:
+        """Where the result's tile lies."""
+        masks = ("(rows < m)[:, None]", "(columns < n)[None, :]")
+        return self.stacked(("rows[:, None]", "columns[None, :]"), ("m", "n"), masks)
+
+    def stacked(self, index: tuple[str, str], sizes: tuple[str, str], masks: tuple[str, str]) -> Place:
+        """A place in a matrix, or in one matrix of a stack."""
+        return (
+            Place(("matrix", *index), ("batch", *sizes), ("", *masks)) if self.batched else Place(index, sizes, masks)
+        )
+
+    def product(self, tile: Tile) -> TritonKernel:
+        """The kernel that multiplies, and ends with the epilogue unless sums of several programs are still to be added."""
+        even = self.known.get("k", 1) % (tile.k * tile.splits) == 0
+        loads, prologues = [], []
+        first_input = 2
+        for which, name in enumerate("ab"):
+            load, prologue = self.operand(which, name, first_input, even, tile.described)
+            loads += load
+            if prologue:
+                prologues.append(prologue)
+                first_input += len(prologue.parameters)
+        epilogue = EdgeWriter(self.epilogue, first_input)
+        if tile.splits > 1:
+            offset = "(rows[:, None] * n + columns[None, :])"
+            start = f"{'(' if self.batched else ''}tl.program_id(1).to(tl.int64){' * batch + matrix)' if self.batched else ''} * m * n"
+            ending = [
+                f"tl.store(scratch0 + {start} + {offset}, total, mask=(rows < m)[:, None] & (columns < n)[None, :])"
+            ]
+            outputs: tuple[Parameter, ...] = (Parameter("scratch0", "*fp32", True),)
+        else:
+            ending = epilogue.store("total", self.place())
+            outputs = (*epilogue.parameters, *epilogue.outputs())
+        parameters = (
+            *(Parameter(f"in{i}", "*" + triton_type(d.name), True) for i, d in enumerate(self.stored)),
+            *(p for w in prologues for p in w.parameters),
+            *outputs,
+            *self.sizes("m", "n", "k", "a_step", "b_step", *(["batch"] if tile.splits > 1 else [])),
+        )
+        constants: Constants = (("BM", tile.m), ("BN", tile.n), ("BK", tile.k), ("GROUP", 8))
+        constants += (("SPLITS", tile.splits),) if tile.splits > 1 else ()
+        name = "matmul_part" if tile.splits > 1 else "matmul"
+        accuracy = f', input_precision="{"tf32" if self.tf32 else "ieee"}"' if self.multiplied[0] is float32 else ""
+        body = lines(
+            self.numbering(),
+            self.descriptions() if tile.described else self.starts(),
+            "total = tl.zeros([BM, BN], tl.float32)",
+            self.before_split(tile),
+            inside(
+                f"for start in range({'0, k' if tile.splits == 1 else 'begin, tl.minimum(begin + share, k)'}, BK):",
+                loads,
+                f"total = tl.dot(a, b, total{accuracy})",
+                [] if tile.described else self.next_step(),
+            ),
+            "rows = tile_m.to(tl.int64) * BM + tl.arange(0, BM)",
+            "columns = tile_n * BN + tl.arange(0, BN)",
+            ending,
+        )
+        called = {f for w in (*prologues, epilogue) for f in w.functions}
+        return make_kernel(
+            name, parameters, constants, body, functions=called, num_warps=tile.warps, num_stages=tile.stages
+        )
+
+    def numbering(self) -> list[str]:
+        """Which tile this program makes."""
+        return [
+            "tiles_m = tl.cdiv(m, BM)",
+            "tiles_n = tl.cdiv(n, BN)",
+            "number = tl.program_id(0)",
+            *(
+                ["matrix = (number // (tiles_m * tiles_n)).to(tl.int64)", "number %= tiles_m * tiles_n"]
+                if self.batched
+                else []
+            ),
+            "# tiles in groups of GROUP rows: programs that run together share operands in L2",
+            "first = number // (GROUP * tiles_n) * GROUP",
+            "high = tl.minimum(tiles_m - first, GROUP)",
+            "tile_m = first + number % (GROUP * tiles_n) % high",
+            "tile_n = number % (GROUP * tiles_n) // high",
+        ]
+
+    def inner_strides(self) -> tuple[str, str]:
+        """How far the next element along k is in each operand; empty: beside."""
+        return ("m" if self.transposed[0] else ""), ("" if self.transposed[1] else "n")
+
+    def starts(self) -> list[str]:
+        """Addresses of the first tiles."""
+        out = ["inner = tl.arange(0, BK)", "below = tl.arange(0, BM)", "beside = tl.arange(0, BN)"]
+        a_stack, b_stack = ("matrix * a_step + ", "matrix * b_step + ") if self.batched else ("", "")
+        if self.transposed[0]:
+            out.append(f"a_tile = in0 + {a_stack}tile_m * BM + below[:, None] + {self.far('inner[None, :]', 'm')} * m")
+        else:
+            start = f"{a_stack}tile_m.to(tl.int64) * BM * k"
+            out.append(f"a_tile = in0 + {start} + {self.far('below[:, None]', 'k')} * k + inner[None, :]")
+        if self.transposed[1]:
+            start = f"{b_stack}tile_n.to(tl.int64) * BN * k"
+            out.append(f"b_tile = in1 + {start} + inner[:, None] + {self.far('beside[None, :]', 'k')} * k")
+        else:
+            out.append(f"b_tile = in1 + {b_stack}tile_n * BN + {self.far('inner[:, None]', 'n')} * n + beside[None, :]")
+        return out
+
+    def far(self, positions: str, size: str) -> str:
+        """Positions in a tile that are multiplied by a size: in 32 bits where that is known to suffice."""
+        return positions if self.known.get(size, _LONG) < _LONG else f"{positions}.to(tl.int64)"
+
+    def next_step(self) -> list[str]:
+        """From the tiles of one step to those of the next."""
+        strides = [f"{s}.to(tl.int64) * BK" if s else "BK" for s in self.inner_strides()]
+        return [f"{name}_tile += {stride}" for name, stride in zip("ab", strides, strict=True)]
+
+    def descriptions(self) -> list[str]:
+        """The operands, for the copy engine: it knows where they end and fetches zeros from beyond."""
+        out = ["inner = tl.arange(0, BK)", "below = tl.arange(0, BM)", "beside = tl.arange(0, BN)"]
+        shapes = (("k, m", "BK, BM") if self.transposed[0] else ("m, k", "BM, BK"),
+                  ("n, k", "BN, BK") if self.transposed[1] else ("k, n", "BK, BN"))  # fmt: skip
+        for i, (name, (shape, block)) in enumerate(zip("ab", shapes, strict=True)):
+            start = f"in{i} + matrix * {name}_step" if self.batched else f"in{i}"
+            strides = f"[{shape.split(', ')[1]}, 1]"
+            out.append(f"{name}_matrix = tl.make_tensor_descriptor({start}, [{shape}], {strides}, [{block}])")
+        return out
+
+    def before_split(self, tile: Tile) -> list[str]:
+        """Where this program's share of the inner size begins."""
+        if tile.splits == 1:
+            return []
+        share = ["share = tl.cdiv(tl.cdiv(k, BK), SPLITS) * BK", "begin = tl.program_id(1) * share"]
+        if tile.described:
+            return share
+        a, b = (f" * {s}" if s else "" for s in self.inner_strides())
+        return [
+            *share,
+            f"a_tile += begin.to(tl.int64){a}",
+            f"b_tile += begin.to(tl.int64){b}",
+        ]
+
+    def operand(
+        self, which: int, name: str, first_input: int, even: bool, described: bool
+    ) -> tuple[list[str], EdgeWriter | None]:
+        """The lines that load a tile, and do the work of the prologue on it."""
+        outer = ("(below < m - tile_m * BM)[:, None]", "(beside < n - tile_n * BN)[None, :]")[which]
+        along = ("(inner < k - start)[None, :]", "(inner < k - start)[:, None]")[which]
+        mask = outer if even else f"{outer} & {along}"
+        if described:
+            outer_start = ("tile_m * BM", "tile_n * BN")[which]
+            down = (which == 0) != self.transposed[which]  # whether the inner size lies along memory
+            at = f"{outer_start}, start" if down else f"start, {outer_start}"
+            flip = ".T" if self.transposed[which] else ""
+            out = [f"{name} = {name}_matrix.load([{at}]){flip}"]
+        else:
+            out = [f"{name} = tl.load({name}_tile, mask={mask}, other=0.0)"]
+        edge = self.prologues[which]
+        if edge is None:
+            return out, None
+        writer = EdgeWriter(edge, first_input)
+        if self.stored[which].size < 4:
+            out.append(f"{name} = {name}.to(tl.float32)")
+        index = (("(tile_m.to(tl.int64) * BM + below)[:, None]", "(start + inner)[None, :]"),
+                 ("(start + inner).to(tl.int64)[:, None]", "(tile_n * BN + beside)[None, :]"))[which]  # fmt: skip
+        masks = (outer, "" if even else along)
+        place = self.stacked(index, (("m", "k"), ("k", "n"))[which], masks if which == 0 else (masks[1], masks[0]))
+        computed, (value,) = writer.compute(name, place, prefix=name)
+        out += computed
+        if not even and any(v.op not in ("load", "cast") for v in edge.loops.values):
+            value = f"tl.where({along}, {value}, 0.0)"
+        out.append(f"{name} = {value}.to({type_text(self.multiplied[which])})")
+        return out, writer
+
+    def total(self, splits: int) -> TritonKernel:
+        """The kernel that adds up the sums of a split product, and does the epilogue."""
+        epilogue = EdgeWriter(self.epilogue, 2 + sum(len(EdgeWriter(e, 0).parameters) for e in self.prologues if e))
+        parameters = (
+            Parameter("scratch0", "*fp32", True),
+            *epilogue.parameters,
+            *epilogue.outputs(),
+            *self.sizes("m", "n", "batch"),
+        )
+        constants: Constants = (("BM", 16), ("BN", 128), ("SPLITS", splits))
+        count, matrix = ("batch * ", "matrix * m * n + ") if self.batched else ("", "")
+        body = lines(
+            "tiles_m = tl.cdiv(m, BM)",
+            "tiles_n = tl.cdiv(n, BN)",
+            "number = tl.program_id(0)",
+            ["matrix = (number // (tiles_m * tiles_n)).to(tl.int64)", "number %= tiles_m * tiles_n"]
+            if self.batched
+            else [],
+            "rows = (number // tiles_n).to(tl.int64) * BM + tl.arange(0, BM)",
+            "columns = number % tiles_n * BN + tl.arange(0, BN)",
+            "inside = (rows < m)[:, None] & (columns < n)[None, :]",
+            f"part = scratch0 + {matrix}rows[:, None] * n + columns[None, :]",
+            "total = tl.zeros([BM, BN], tl.float32)",
+            inside(
+                "for _ in tl.static_range(SPLITS):",
+                "total += tl.load(part, mask=inside, other=0.0)",
+                f"part += {count}m.to(tl.int64) * n",
+            ),
+            epilogue.store("total", self.place()),
+        )
+        return make_kernel("matmul_total", parameters, constants, body, functions=epilogue.functions)

@@ -1,0 +1,207 @@
+"""What comes together in one kernel: gradients with unknown batch sizes, branches, loop bodies; and that it stays right."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail as dt
+from dovetail.codegen.fuse import FusedNodes, Fusion, fuse
+from dovetail.codegen.unit import RecvTensor, Unit
+from dovetail.graph.interpret import execution_order
+from dovetail.graph.node import Node
+
+
+def fusion_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> Fusion:
+    order = execution_order([t.op for t in fetches], dict.fromkeys(feeds))
+    nodes = tuple(n for n in order if n.type != "Placeholder")
+    ends = (tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches))
+    return fuse(Unit("/device:CPU:0", nodes, *ends), small=True)
+
+
+def layer(batch: int | None) -> tuple[list[Any], list[Any]]:
+    """A loss, its gradients, and what is fed: a residual layer with a gate and a normalisation."""
+    x, w, b = (dt.placeholder(dt.float32, s) for s in ([batch, 6], [6, 6], [6]))
+    h = dt.nn.gelu(dt.matmul(x, w) + b, approximate=True)
+    h = x * dt.sigmoid(h) + h / (1.0 + abs(x))
+    h = (h - dt.reduce_mean(h, -1, keepdims=True)) * b
+    loss = dt.reduce_mean(dt.square(h - x))
+    return [loss, *dt.gradients(loss, [x, w, b])], [x, w, b]
+
+
+def test_a_gradient_fuses_alike_whether_the_batch_is_known_or_not() -> None:
+    fusions = []
+    for batch in (8, None):
+        with dt.Graph().as_default():
+            fusions.append(fusion_of(*layer(batch)))
+    rest = [{s.type for s in f.steps if not isinstance(s, FusedNodes)} for f in fusions]
+    # What is more between the kernels may only be arithmetic on shapes.
+    assert rest[1] - rest[0] <= {"Shape", "Size", "FloorDiv", "Maximum", "Cast", "BroadcastGradientArgs"}
+    assert len(fusions[1].kernels) <= len(fusions[0].kernels) + 1
+
+
+@pytest.mark.parametrize("batch", [1, 2, 37])
+def test_a_gradient_with_an_unknown_batch_is_right(batch: int) -> None:
+    values = [
+        np.random.default_rng(i).standard_normal(s).astype(np.float32) for i, s in enumerate(((batch, 6), (6, 6), (6,)))
+    ]
+    results = []
+    for backend in ("numpy", "numba"):
+        with dt.Graph().as_default() as graph:
+            fetches, feeds = layer(None)
+            with dt.Session(graph=graph, config=dt.ConfigProto(kernel_backend=backend)) as session:
+                results.append(session.run(fetches, dict(zip(feeds, values, strict=True))))
+    for plain, fused in zip(*results, strict=True):
+        np.testing.assert_allclose(fused, plain, rtol=1e-4, atol=1e-5)
+
+
+SHAPES = [((5, 3), (5, 3)), ((1, 3), (5, 3)), ((5, 3), (1, 3)), ((1, 3), (1, 3)), ((0, 3), (1, 3)), ((5, 3), (5, 1))]
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_a_broadcast_that_only_the_running_graph_knows_is_undone(shapes: Any) -> None:
+    """Fusion assumes that there is none; the kernel must find out, by the axes or by the shape to return to."""
+    values = [np.random.default_rng(i).standard_normal(s).astype(np.float32) for i, s in enumerate(shapes)]
+    results = []
+    for backend in ("numpy", "numba"):
+        with dt.Graph().as_default() as graph:
+            x, y = (dt.placeholder(dt.float32, [None, None]) for _ in range(2))
+            z = dt.reduce_sum(dt.tanh(x * y + x))
+            gradients = [g * 2.0 + 1.0 for g in dt.gradients(z, [x, y])]
+            with dt.Session(graph=graph, config=dt.ConfigProto(kernel_backend=backend)) as session:
+                results.append(session.run(gradients, dict(zip([x, y], values, strict=True))))
+    for plain, fused, value in zip(*results, values, strict=True):
+        assert fused.shape == value.shape
+        np.testing.assert_allclose(fused, plain, rtol=1e-5)
+
+
+def test_a_broadcast_to_a_computed_shape_is_compared_with_what_is_there() -> None:
+    with dt.Graph().as_default() as graph:
+        x, y, rows = (dt.placeholder(t, s) for t, s in ((dt.float32, [1, 3]), (dt.float32, [None, 3]), (dt.int32, [])))
+        wide = dt.broadcast_to(x * 2.0, dt.stack([rows, 3]))
+        both = [wide + y, dt.reduce_sum(wide * 1.5, 1)]
+        config = dt.ConfigProto(kernel_backend="numba")
+        with dt.Session(graph=graph, config=config) as session:
+            a, b = np.ones((1, 3), np.float32), np.ones((4, 3), np.float32)
+            for count, expected in ((4, 4), (1, 1)):
+                sums = session.run(both, {x: a, y: b, rows: count})
+                assert sums[0].shape == (4, 3)
+                assert sums[1].shape == (expected,)
+            with pytest.raises(dt.errors.InvalidArgumentError):
+                session.run(both, {x: a, y: b, rows: 3})
+
+
+# --- branches and loops ----------------------------------------------------------------------------------------------
+
+
+def kernels_in(build: Callable[[], tuple[Any, list[Any]]]) -> str:
+    """The program of a step, as text."""
+    from dovetail.codegen import lower as lowering
+
+    seen: list[str] = []
+    original = lowering.lower
+
+    def spy(*args: Any) -> Any:
+        program = original(*args)
+        seen.append(str(program))
+        return program
+
+    with pytest.MonkeyPatch.context() as patch, dt.Graph().as_default() as graph:
+        import dovetail.runtime.worker as worker
+
+        patch.setattr(worker, "lower", spy)
+        fetch, feeds = build()
+        with dt.Session(graph=graph, config=dt.ConfigProto(kernel_backend="numba")) as session:
+            session.run(fetch, {t: np.ones([2 if d is None else d for d in t.dims], t.dtype.np) for t in feeds})
+    return "\n".join(seen)
+
+
+def branches() -> tuple[Any, list[Any]]:
+    x, p = dt.placeholder(dt.float32, [None, 4]), dt.placeholder(dt.bool, [])
+    y = x * 2.0
+    out = dt.cond(p, lambda: dt.tanh(y * x + 1.0) * 0.5, lambda: dt.nn.softmax(dt.exp(y) - x))
+    return out + 1.0, [x, p]
+
+
+def test_each_branch_is_one_guarded_kernel() -> None:
+    text = kernels_in(branches)
+    guarded = [line for line in text.splitlines() if "unless dead" in line]
+    assert sum("Fused" in line for line in guarded) == 2
+    assert not any(f"= {op}(" in line for line in guarded for op in ("Tanh", "Exp", "Softmax", "Mul", "Sub"))
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_branch_gives_what_it_gives_without_kernels(taken: bool) -> None:
+    value = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
+    results = []
+    for backend in ("numpy", "numba"):
+        with dt.Graph().as_default() as graph:
+            out, (x, p) = branches()
+            (gradient,) = dt.gradients(dt.square(out), [x])
+            with dt.Session(graph=graph, config=dt.ConfigProto(kernel_backend=backend)) as session:
+                results.append(session.run([out, gradient], {x: value, p: taken}))
+    for plain, fused in zip(*results, strict=True):
+        np.testing.assert_allclose(fused, plain, rtol=1e-5, atol=1e-5)
+
+
+def nested(x: Any, p: Any, q: Any) -> Any:
+    def inner() -> Any:
+        return dt.cond(q, lambda: dt.exp(x * 0.5) + x, lambda: dt.tanh(x) * x - 1.0) * 2.0 + x
+
+    return dt.cond(p, inner, lambda: dt.ones_like(x) * 3.0 + dt.constant(1.0))
+
+
+@pytest.mark.parametrize("p", [True, False])
+@pytest.mark.parametrize("q", [True, False])
+def test_branches_inside_branches(p: bool, q: bool) -> None:
+    value = np.random.default_rng(1).standard_normal((3, 4)).astype(np.float32)
+    results = []
+    for backend in ("numpy", "numba"):
+        with dt.Graph().as_default() as graph:
+            x, a, b = dt.placeholder(dt.float32, [None, 4]), dt.placeholder(dt.bool, []), dt.placeholder(dt.bool, [])
+            out = nested(x, a, b)
+            with dt.Session(graph=graph, config=dt.ConfigProto(kernel_backend=backend)) as session:
+                results.append(session.run([out, *dt.gradients(out, [x])], {x: value, a: p, b: q}))
+    for plain, fused in zip(*results, strict=True):
+        np.testing.assert_allclose(fused, plain, rtol=1e-5, atol=1e-6)
+
+
+def loop(x: Any) -> Any:
+    def body(i: Any, v: Any) -> Any:
+        moved = dt.tanh(v * 0.9 + x) * 1.5
+        return i + 1, dt.cond(dt.equal(i % 2, 0), lambda: moved * 2.0 - x, lambda: dt.exp(-abs(moved)) + v)
+
+    return dt.while_loop(lambda i, v: i < 5, body, [0, x])[1]
+
+
+def test_a_loop_body_is_fused_and_right() -> None:
+    text = kernels_in(lambda: (lambda x: (loop(x), [x]))(dt.placeholder(dt.float32, [None, 4])))
+    inside = text[text.index("while ") : text.index("again:")]
+    assert "Fused" in inside
+    assert "Tanh" not in inside
+    assert sum("unless dead" in line and "Fused" in line for line in inside.splitlines()) == 2
+    value = np.random.default_rng(2).standard_normal((3, 4)).astype(np.float32)
+    results = []
+    for backend in ("numpy", "numba"):
+        with dt.Graph().as_default() as graph:
+            x = dt.placeholder(dt.float32, [None, 4])
+            out = loop(x)
+            with dt.Session(graph=graph, config=dt.ConfigProto(kernel_backend=backend)) as session:
+                results.append(session.run([out, *dt.gradients(out, [x])], {x: value}))
+    for plain, fused in zip(*results, strict=True):
+        np.testing.assert_allclose(fused, plain, rtol=1e-4, atol=1e-5)
+
+
+def test_a_receive_ends_the_kernels_before_it() -> None:
+    """What joined them behind it would make them wait for another task."""
+    with dt.Graph().as_default() as graph:
+        x, y = dt.placeholder(dt.float32, [64, 64], name="x"), dt.placeholder(dt.float32, [64, 64], name="y")
+        before = dt.tanh(x * 2.0, name="before")
+        after = dt.tanh(before + y, name="after")
+    nodes = [n for n in graph.nodes if n is not y.op]
+    at = nodes.index(before.op) + 1
+    receive = RecvTensor(0, y, "/job:worker/replica:0/task:1/device:CPU:0")
+    unit = Unit("/device:CPU:0", (*nodes[:at], receive, *nodes[at:]), (("x:0", x),), (("after:0", after),))
+    kinds = [type(s).__name__ for s in fuse(unit, small=True).steps if not isinstance(s, Node)]
+    assert kinds == ["FusedNodes", "RecvTensor", "FusedNodes"]

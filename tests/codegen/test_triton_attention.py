@@ -1,0 +1,175 @@
+"""Attention, forward and backward: its numbers in Triton's interpreter, and what it compiles to."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, SM100, Routine, Target
+from dovetail.codegen.triton_compile import compile_kernel
+from dovetail.codegen.triton_interpret import run_routine
+from dovetail.codegen.triton_templates.attention import Blocks, attention, attention_gradient, attention_sizes
+from dovetail.graph.dtypes import DType, bfloat16, float16, float32, int32
+
+pytest.importorskip("triton")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
+        yield
+
+
+def run(routine: Routine, arrays: dict[str, Any], sizes: dict[str, int]) -> None:
+    run_routine(routine, {**arrays, **sizes})
+
+
+SMALL = Blocks(16, 32, 4, 2)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem: sizes, and what is special about it."""
+
+    dtype: DType = float32
+    heads: int = 2
+    kv_heads: int = 2
+    queries: int = 37
+    keys: int = 37
+    size: int = 16
+    causal: bool = False
+    mask: tuple[int, ...] | None = None
+    heads_first: bool = True
+
+
+CASES = {
+    "plain": Case(),
+    "whole blocks": Case(queries=32, keys=64),
+    "causal": Case(causal=True, queries=70, keys=70),
+    "causal, more keys": Case(causal=True, queries=20, keys=75),
+    "causal, more queries: the first see nothing": Case(causal=True, queries=75, keys=40),
+    "mask for all": Case(mask=(1, 1, 1, 37)),
+    "mask of each": Case(mask=(2, 2, 37, 37), causal=True),
+    "mask by head": Case(mask=(1, 2, 37, 37), queries=37),
+    "shared keys": Case(heads=4, kv_heads=2, causal=True),
+    "one query": Case(queries=1, keys=70),
+    "odd head size": Case(size=24),
+    "length first": Case(heads_first=False, heads=4, kv_heads=2, causal=True, size=20),
+    "float16": Case(float16, size=32),
+    "bfloat16, causal, masked": Case(bfloat16, size=16, causal=True, mask=(2, 1, 37, 37)),
+}
+DIGITS = {"float32": 1e-5, "float16": 3e-3, "bfloat16": 2e-2}
+
+
+def oracle(q: Any, k: Any, v: Any, mask: Any, do: Any, scale: float, causal: bool) -> tuple[Any, ...]:
+    """Result and gradients in float64, [batch, heads, length, size]; heads of keys repeated."""
+    q, k, v, do = (x.astype(np.float64) for x in (q, k, v, do))
+    shared = q.shape[1] // k.shape[1]
+    wide_k, wide_v = np.repeat(k, shared, 1), np.repeat(v, shared, 1)
+    s = np.einsum("bhid,bhjd->bhij", q, wide_k) * scale
+    if mask is not None:
+        s = s + mask.astype(np.float64)
+    if causal:
+        seen = np.arange(k.shape[2]) <= np.arange(q.shape[2])[:, None] + (k.shape[2] - q.shape[2])
+        s = np.where(seen, s, -np.inf)
+    largest = s.max(-1, keepdims=True)
+    e = np.exp(s - np.where(np.isinf(largest), 0, largest))
+    p = e / np.maximum(e.sum(-1, keepdims=True), 1e-300)
+    o = p @ wide_v
+    dp = np.einsum("bhid,bhjd->bhij", do, wide_v)
+    ds = p * (dp - (do * o).sum(-1, keepdims=True)) * scale
+    dk, dv = np.einsum("bhij,bhid->bhjd", ds, q), np.einsum("bhij,bhid->bhjd", p, do)
+    groups = (k.shape[0], k.shape[1], shared, *k.shape[2:])
+    return o, ds @ wide_k, dk.reshape(groups).sum(2), dv.reshape(groups).sum(2)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+def test_numbers(case: Case) -> None:
+    rng = np.random.default_rng(3)
+    first = case.heads_first
+
+    def stored(x: Any) -> Any:
+        return np.ascontiguousarray(x if first else x.swapaxes(1, 2))
+
+    def made(heads: int, length: int) -> Any:
+        return rng.standard_normal((2, heads, length, case.size)).astype(case.dtype.np)
+
+    q, k, v = made(case.heads, case.queries), made(case.kv_heads, case.keys), made(case.kv_heads, case.keys)
+    do = made(case.heads, case.queries)
+    mask = None
+    if case.mask is not None:
+        mask = rng.standard_normal(case.mask).astype(case.dtype.np)
+        mask[..., 0, 3:9] = -np.inf
+    scale = case.size**-0.5
+    want = oracle(q, k, v, mask, do, scale, case.causal)
+    given = {"target": SM90, "causal": case.causal, "mask": None if mask is None else case.dtype, "heads_first": first}
+    (forward,) = attention(case.dtype, case.size, scale, **given, at=[SMALL])
+    (backward,) = attention_gradient(case.dtype, case.size, scale, **given, at=[SMALL])
+    arrays = {"in0": stored(q), "in1": stored(k), "in2": stored(v)}
+    sizes = attention_sizes(arrays["in0"].shape, arrays["in1"].shape, case.mask, first)
+    out = [np.full_like(stored(x), np.nan) for x in (q, q, k, k)]
+    lse = np.full((2, case.heads, case.queries), np.nan, np.float32)
+    masks = {} if mask is None else {"in3": mask}
+    run(forward, {**arrays, **masks, "out0": out[0], "out1": lse}, sizes)
+    masks = {} if mask is None else {"in6": mask}
+    outs = {"out0": out[1], "out1": out[2], "out2": out[3]}
+    run(backward, {**arrays, **masks, "in3": out[0], "in4": lse, "in5": stored(do), **outs}, sizes)
+    for name, got, expected in zip(("result", "dq", "dk", "dv"), out, want, strict=True):
+        error = np.abs(got.astype(np.float64) - stored(expected)).max()
+        assert error <= DIGITS[case.dtype.name] * np.abs(expected).max(), f"{name} is off by {error}"
+
+
+def test_a_query_that_sees_nothing_is_zero() -> None:
+    q = np.ones((1, 1, 4, 16), np.float32)
+    mask = np.zeros((1, 1, 4, 4), np.float32)
+    mask[0, 0, 2] = -np.inf
+    (forward,) = attention(float32, 16, 1.0, target=SM90, mask=float32, at=[SMALL])
+    out, lse = np.full_like(q, np.nan), np.zeros((1, 1, 4), np.float32)
+    run(
+        forward,
+        {"in0": q, "in1": q, "in2": q, "in3": mask, "out0": out, "out1": lse},
+        attention_sizes(q.shape, q.shape, mask.shape),
+    )
+    np.testing.assert_array_equal(out[0, 0, :, 0], [1, 1, 0, 1])
+
+
+def test_nan_is_not_hidden() -> None:
+    q = np.ones((1, 1, 4, 16), np.float32)
+    k = q.copy()
+    k[0, 0, 1, 0] = np.nan
+    (forward,) = attention(float32, 16, 1.0, target=SM90, at=[SMALL])
+    out, lse = np.zeros_like(q), np.zeros((1, 1, 4), np.float32)
+    run(forward, {"in0": q, "in1": k, "in2": q, "out0": out, "out1": lse}, attention_sizes(q.shape, q.shape))
+    assert np.isnan(out).all()
+
+
+def test_wrong_shapes() -> None:
+    with pytest.raises(ValueError, match="do not go with keys"):
+        attention_sizes((1, 3, 4, 16), (1, 2, 4, 16))
+    with pytest.raises(ValueError, match="mask of shape"):
+        attention_sizes((1, 2, 4, 16), (1, 2, 4, 16), (1, 2, 4, 3))
+    with pytest.raises(ValueError, match="not in int32"):
+        attention(int32, 16, 1.0, target=SM90)
+
+
+COMPILED = {
+    "bfloat16": (bfloat16, 64, True, None),
+    "masked": (bfloat16, 128, False, bfloat16),
+    "float32": (float32, 64, True, None),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("target", [SM80, SM90, SM100, GFX942], ids=str)
+def test_compiles(target: Target, name: str) -> None:
+    """Every kernel, with the blocks that it would be launched with first."""
+    dtype, size, causal, mask = COMPILED[name]
+    forward = attention(dtype, size, 0.125, target=target, causal=causal, mask=mask)[0]
+    backward = attention_gradient(dtype, size, 0.125, target=target, causal=causal, mask=mask)[0]
+    for launch in (*forward.launches, *backward.launches):
+        binary = compile_kernel(launch.kernel, target)  # checks the parameters against the binary's
+        print(launch.kernel.name, dtype.name, size, target, binary.registers, binary.spills, binary.shared_bytes)
+        assert binary.spills <= 64, f"{launch.kernel.name} for {target} spills {binary.spills} bytes"

@@ -1,0 +1,309 @@
+"""Compiling ahead of time: the cache, what a binary says about itself, and the functions of vecmath in Triton."""
+
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dovetail.codegen import triton_compile
+from dovetail.codegen.gpu_image import facts_of
+from dovetail.codegen.gpu_kernel import (
+    GFX942,
+    HEADER,
+    SM80,
+    SM90,
+    SM100,
+    Binary,
+    Count,
+    Grid,
+    Parameter,
+    Scratch,
+    Target,
+    TritonKernel,
+)
+from dovetail.codegen.triton_compile import compile_kernel, is_compiled, layout
+from dovetail.codegen.triton_interpret import run_kernel
+from dovetail.codegen.triton_math import functions
+from dovetail.graph.errors import InternalError
+
+pytest.importorskip("triton")
+
+ADD = TritonKernel(
+    "add",
+    HEADER
+    + """@triton.jit
+def add(x, y, out, n, scale, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    m = i < n
+    tl.store(out + i, tl.load(x + i, mask=m) + tl.load(y + i, mask=m) * scale, mask=m)
+""",
+    (Parameter("x", "*fp32", True), Parameter("y", "*fp32", True), Parameter("out", "*fp32", True), Parameter("n", "i32"),
+     Parameter("scale", "fp32")),
+    (("BLOCK", 1024),),
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
+        yield
+
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_kernel_must_say_all_its_arguments() -> None:
+    with pytest.raises(ValueError, match="add takes x, y, out, n, scale, BLOCK; given are x, y"):
+        TritonKernel("add", ADD.text, ADD.parameters[:2])
+    with pytest.raises(ValueError, match="no function 'sub'"):
+        TritonKernel("sub", ADD.text, ADD.parameters)
+    with pytest.raises(ValueError, match="warps"):
+        TritonKernel("add", ADD.text, ADD.parameters, ADD.constants, num_warps=3)
+
+
+def test_parameters_and_targets_are_checked() -> None:
+    with pytest.raises(ValueError, match="fp33"):
+        Parameter("x", "*fp33")
+    with pytest.raises(ValueError, match="no name"):
+        Parameter("x y", "i32")
+    with pytest.raises(ValueError, match="rocm"):
+        Target("rocm", "gfx942", 64)
+    with pytest.raises(ValueError, match="gfx942"):
+        Target("hip", 942, 64)
+
+
+def test_grids_and_scratch_follow_the_sizes() -> None:
+    grid = Grid((Count(("m",), 128), Count((), times=4)), (Count(("n", "k"), 64),))
+    assert grid.of({"m": 300, "n": 10, "k": 20}) == (12, 4, 1)
+    assert grid.of({"m": 0, "n": 10, "k": 20}) == (0, 4, 1)
+    with pytest.raises(ValueError, match="larger"):
+        grid.of({"m": 300, "n": 65536, "k": 65})
+    assert Scratch("s", "bf16", (Count(("m",)), Count((), times=4))).bytes({"m": 3}) == 24
+
+
+def test_arguments_are_laid_out_as_c_does() -> None:
+    kinds = ["i8", "*fp32", "i32", "i64", "fp16", "fp32"]
+    names = [f"a{i}" for i in range(len(kinds))]
+    text = HEADER + f"@triton.jit\ndef k({', '.join(names)}):\n    pass\n"
+    kernel = TritonKernel("k", text, tuple(Parameter(n, t) for n, t in zip(names, kinds, strict=True)))
+    assert layout(kernel) == ((0, 1), (8, 8), (16, 4), (24, 8), (32, 2), (36, 4), (40, 8), (48, 8))
+
+
+# --- binaries --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", [SM80, SM90, SM100, GFX942], ids=str)
+def test_a_binary_is_complete(target: Target) -> None:
+    binary = compile_kernel(ADD, target)
+    assert binary.image[:4] == b"\x7fELF"
+    assert (binary.entry, binary.parameters, binary.target) == ("add", ADD.parameters, target)
+    assert binary.threads == 4 * target.warp_size
+    assert binary.registers > 0
+    assert (binary.spills, binary.shared_bytes, binary.global_scratch, binary.profile_scratch) == (0, 0, 0, 0)
+    assert facts_of(binary.image, "add").parameters == ((0, 8), (8, 8), (16, 8), (24, 4), (28, 4), (32, 8), (40, 8))
+    assert Binary.from_fields(json.loads(json.dumps(binary.to_fields())), binary.image) == binary
+    with pytest.raises(ValueError, match="no function 'sub'"):
+        facts_of(binary.image, "sub")
+
+
+def test_what_is_no_binary_is_refused() -> None:
+    with pytest.raises(ValueError, match="ELF"):
+        facts_of(b"\x7fELF\x01" + bytes(100), "add")
+
+
+def test_registers_and_stack_are_those_that_the_vendors_tool_reads(tmp_path: Path) -> None:
+    import triton
+
+    many = TritonKernel("add", ADD.text, ADD.parameters, (("BLOCK", 2048),), num_warps=1, options=(("maxnreg", 24),))
+    for kernel in (ADD, many):
+        binary = compile_kernel(kernel, SM80)
+        (tmp_path / "k.cubin").write_bytes(binary.image)
+        tool = triton.knobs.nvidia.cuobjdump.path
+        text = subprocess.run(
+            [tool, "--dump-resource-usage", tmp_path / "k.cubin"], check=True, capture_output=True, text=True
+        )
+        found = re.search(r"REG:(\d+) STACK:(\d+)", text.stdout)
+        assert found is not None
+        assert (binary.registers, binary.spills) == (int(found[1]), int(found[2]))
+    assert compile_kernel(many, SM80).spills > 0
+
+
+def test_alignment_that_is_promised_makes_vector_loads() -> None:
+    aligned = TritonKernel(
+        "add", ADD.text, (*ADD.parameters[:3], Parameter("n", "i32", True), ADD.parameters[4]), ADD.constants
+    )
+    # 4 loads of 16 bytes instead of 16 loads of 4 bytes, each with an address and a condition of its own
+    assert len(compile_kernel(aligned, SM80).image) < len(compile_kernel(ADD, SM80).image)
+
+
+def test_a_kernel_that_triton_refuses_is_shown() -> None:
+    text = HEADER + "@triton.jit\ndef wrong(x):\n    tl.store(x, nothing_of_this_name)\n"
+    with pytest.raises(InternalError, match=r"does not compile wrong for sm_90(.|\n)*nothing_of_this_name"):
+        compile_kernel(TritonKernel("wrong", text, (Parameter("x", "*fp32"),)), SM90)
+
+
+# --- the cache -------------------------------------------------------------------------------------------------------
+
+WARM = """
+import sys
+import dovetail
+assert "triton" not in sys.modules and "numba" not in sys.modules
+sys.path.insert(0, {here!r})
+from test_triton_compile import ADD, SM90
+from dovetail.codegen.triton_compile import compile_kernel
+before = "triton" in sys.modules
+binary = compile_kernel(ADD, SM90)
+print(len(binary.image), "triton" in sys.modules and not before)
+"""
+
+
+def test_a_warm_start_does_not_import_triton() -> None:
+    binary = compile_kernel(ADD, SM90)
+    program = WARM.format(here=str(Path(__file__).parent)).replace(
+        "from test_triton_compile import ADD, SM90",
+        "from dovetail.codegen.gpu_kernel import *\nADD = " + repr(ADD),
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2]
+    )
+    assert done.stdout.split() == [str(len(binary.image)), "False"]
+
+
+def test_a_damaged_file_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = TritonKernel("add", ADD.text, ADD.parameters, (("BLOCK", 256),))
+    assert not is_compiled(kernel, SM90)
+    binary = compile_kernel(kernel, SM90)
+    assert is_compiled(kernel, SM90)
+    path = triton_compile._path(triton_compile.key_of(kernel, SM90)).with_suffix(".bin")
+    assert path.stat().st_mode & 0o077 == 0
+    for damaged in (binary.image[:100], bytes(len(binary.image))):
+        path.write_bytes(damaged)
+        monkeypatch.setattr(triton_compile, "_binaries", {})
+        assert compile_kernel(kernel, SM90).parameters == binary.parameters
+        assert facts_of(path.read_bytes(), "add").parameters == facts_of(binary.image, "add").parameters
+
+
+def test_what_decides_a_binary_is_in_its_name() -> None:
+    others = [
+        TritonKernel("add", ADD.text + "# more\n", ADD.parameters, ADD.constants),
+        TritonKernel("add", ADD.text, (Parameter("x", "*fp32"), *ADD.parameters[1:]), ADD.constants),
+        TritonKernel("add", ADD.text, ADD.parameters, (("BLOCK", 512),)),
+        TritonKernel("add", ADD.text, ADD.parameters, ADD.constants, num_warps=8),
+        TritonKernel("add", ADD.text, ADD.parameters, ADD.constants, contract=True),
+    ]
+    keys = {triton_compile.key_of(k, SM90) for k in (ADD, *others)} | {triton_compile.key_of(ADD, SM80)}
+    assert len(keys) == 7
+
+
+@pytest.mark.slow
+def test_processes_that_compile_the_same_do_not_disturb_each_other(tmp_path: Path) -> None:
+    program = f"from dovetail.codegen.gpu_kernel import *\nfrom dovetail.codegen.triton_compile import compile_kernel\n" \
+              f"print(compile_kernel({ADD!r}, SM90).image.hex())"  # fmt: skip
+    environment = {**os.environ, "DOVETAIL_CACHE_DIR": str(tmp_path)}
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment, cwd=Path(__file__).parents[2]
+        )
+        for _ in range(3)
+    ]
+    images = {w.communicate()[0] for w in workers}
+    assert [w.returncode for w in workers] == [0, 0, 0]
+    assert len(images) == 1
+    assert not list(tmp_path.rglob("*.part"))
+    assert len(list(tmp_path.rglob("*.bin"))) == 1
+
+
+# --- functions -------------------------------------------------------------------------------------------------------
+
+LARGEST_ERRORS = {"exp": 1, "expm1": 2, "log": 1, "log1p": 2, "tanh": 3, "erf": 2}  # units in the last place: vecmath's
+
+
+def points(dtype: Any) -> Any:
+    rng = np.random.default_rng(3)
+    near = rng.standard_normal(3000) * np.exp(rng.uniform(-30, 5, 3000))
+    special = [
+        0.0,
+        -0.0,
+        np.inf,
+        -np.inf,
+        np.nan,
+        1,
+        -1,
+        0.5,
+        1e-40,
+        -1e-40,
+        88.7,
+        -103.9,
+        709.7,
+        2.5,
+        3.5,
+        -0.5,
+        1e30,
+        -1e30,
+    ]
+    out = np.concatenate([near, special, np.ones(4096)]).astype(dtype)
+    return out[:4096]
+
+
+def applied(name: str, x: Any) -> Any:
+    kind = "fp32" if x.dtype == np.float32 else "fp64"
+    text = HEADER + functions([name]) + f"@triton.jit\ndef k(x, out, N: tl.constexpr):\n    i = tl.arange(0, N)\n" \
+                                        f"    tl.store(out + i, {name}(tl.load(x + i)))\n"  # fmt: skip
+    kernel = TritonKernel(
+        "k", text, (Parameter("x", f"*{kind}", True), Parameter("out", f"*{kind}", True)), (("N", len(x)),)
+    )
+    out = np.empty_like(x)
+    run_kernel(kernel, (1, 1, 1), {"x": x, "out": out})
+    return out
+
+
+@pytest.mark.parametrize("name", LARGEST_ERRORS)
+def test_functions_have_the_errors_of_vecmath(name: str) -> None:
+    from scipy import special
+
+    x = points(np.float32)
+    mine = applied(f"{name}32", x).astype(np.float64)
+    with np.errstate(all="ignore"):
+        exact = getattr(special if name == "erf" else np, name)(x.astype(np.float64))
+        rounded = exact.astype(np.float32)
+    finite = np.isfinite(rounded)
+    np.testing.assert_array_equal(mine[~finite], rounded[~finite].astype(np.float64))
+    errors = np.abs(mine[finite] - exact[finite]) / np.spacing(np.abs(rounded[finite])).astype(np.float64)
+    assert errors.max() <= LARGEST_ERRORS[name]
+    np.testing.assert_array_equal(np.signbit(mine[np.isfinite(mine)]), np.signbit(exact[np.isfinite(mine)]))
+
+
+@pytest.mark.parametrize("name", LARGEST_ERRORS)
+def test_functions_of_doubles(name: str) -> None:
+    from scipy import special
+
+    x = points(np.float64)
+    mine = applied(f"{name}64", x)
+    with np.errstate(all="ignore"):
+        exact = getattr(special if name == "erf" else np, name)(x)
+    np.testing.assert_allclose(mine, exact, rtol=2e-15, atol=5e-324)
+
+
+@pytest.mark.parametrize("name", ["rint32", "rint64", "trunc"])
+def test_rounding(name: str) -> None:
+    x = points(np.float64 if name == "rint64" else np.float32)
+    exact = np.trunc(x) if name == "trunc" else np.rint(x)
+    np.testing.assert_array_equal(applied(name, x), exact)
+
+
+def test_bits_of_a_float_survive_an_argument() -> None:
+    """A float32 argument goes into the parameter's bytes as it is."""
+    out = np.zeros(1024, np.float32)
+    scale = struct.unpack("<f", struct.pack("<f", 0.1))[0]
+    x = np.ones(1024, np.float32)
+    run_kernel(ADD, (1, 1, 1), {"x": x, "y": x, "out": out, "n": 1000, "scale": scale})
+    assert out[999] == np.float32(1) + np.float32(0.1)
+    assert out[1000] == 0

@@ -1,0 +1,353 @@
+"""Matrix products: their numbers in Triton's interpreter, and what they compile to."""
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, SM100, Routine, Target
+from dovetail.codegen.loops import BINARY, UNARY, LoopsBuilder
+from dovetail.codegen.triton_compile import compile_kernel
+from dovetail.codegen.triton_interpret import run_routine
+from dovetail.codegen.triton_templates.edges import Edge
+from dovetail.codegen.triton_templates.matmul import Tile, matmul, product_sizes, tiles
+from dovetail.graph.dtypes import DType, bfloat16, bool_, float8_e4m3fn, float8_e5m2, float16, float32, int32
+
+pytest.importorskip("triton")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
+        yield
+
+
+def run(routine: Routine, arrays: dict[str, Any], sizes: dict[str, int]) -> None:
+    run_routine(routine, {**arrays, **sizes})
+
+
+SMALL = Tile(16, 32, 16, 4, 3)
+RNG = np.random.default_rng(7)
+
+
+def values(dtype: DType, *shape: int) -> Any:
+    return RNG.standard_normal(shape).astype(dtype.np)
+
+
+def product(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
+    """The oracle, in float64."""
+    a, b = (np.asarray(x, np.float64) for x in (a, b))
+    a, b = (a.swapaxes(-1, -2) if transpose_a else a), (b.swapaxes(-1, -2) if transpose_b else b)
+    return np.einsum("...ij,...jk->...ik", a, b)
+
+
+def check(got: Any, want: Any, digits: float) -> None:
+    """Errors relative to the largest number: sums of a row share their scale."""
+    assert not np.isnan(got.astype(np.float64)).any()
+    assert np.abs(got.astype(np.float64) - want).max() <= digits * np.abs(want).max()
+
+
+DIGITS = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1e-2, "float8_e4m3fn": 1e-6, "float8_e5m2": 1e-6}
+
+
+@pytest.mark.parametrize("flips", list(itertools.product((False, True), repeat=2)), ids=["ab", "abt", "atb", "atbt"])
+@pytest.mark.parametrize("dtype", [float32, float16, bfloat16, float8_e4m3fn, float8_e5m2], ids=lambda d: d.name)
+def test_products(dtype: DType, flips: tuple[bool, bool]) -> None:
+    m, n, k = 19, 35, 37
+    a, b = values(dtype, *((k, m) if flips[0] else (m, k))), values(dtype, *((n, k) if flips[1] else (k, n)))
+    (routine,) = matmul(dtype, dtype, target=SM90, transpose_a=flips[0], transpose_b=flips[1], at=[SMALL])
+    out = np.full((m, n), np.nan, np.float32 if dtype.size == 1 else dtype.np)
+    run(routine, {"in0": a, "in1": b, "out0": out}, product_sizes(a.shape, b.shape, *flips))
+    check(out, product(a, b, *flips), DIGITS[dtype.name])
+
+
+@pytest.mark.parametrize("splits", [1, 2, 4])
+@pytest.mark.parametrize("stacks", [(3, 3), (1, 3), (3, 1)])
+def test_stacks_and_splits(stacks: tuple[int, int], splits: int) -> None:
+    a, b = values(float32, stacks[0], 21, 70), values(float32, stacks[1], 33, 70)
+    tile = Tile(16, 32, 16, 4, 3, splits)
+    (routine,) = matmul(float32, float32, target=SM90, transpose_b=True, batched=True, at=[tile])
+    out = np.full((3, 21, 33), np.nan, np.float32)
+    run(routine, {"in0": a, "in1": b, "out0": out}, product_sizes(a.shape, b.shape, False, True))
+    check(out, product(a, b, False, True), 2e-6)
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("flips", list(itertools.product((False, True), repeat=2)), ids=["ab", "abt", "atb", "atbt"])
+def test_described_operands(flips: tuple[bool, bool], batched: bool, splits: int) -> None:
+    """Tiles that the copy engine fetches, over the edges of the matrices, too."""
+    m, n, k = 48, 80, 112
+    stack = (2,) if batched else ()
+    a = values(bfloat16, *stack, *((k, m) if flips[0] else (m, k)))
+    b = values(bfloat16, *stack, *((n, k) if flips[1] else (k, n)))
+    tile = Tile(32, 32, 32, 4, 3, splits, described=True)
+    known = {"m": m, "n": n, "k": k}
+    (routine,) = matmul(
+        bfloat16, bfloat16, target=SM90, transpose_a=flips[0], transpose_b=flips[1], batched=batched, known=known, at=[tile]
+    )  # fmt: skip
+    out = np.full((*stack, m, n), np.nan, bfloat16.np)
+    run(routine, {"in0": a, "in1": b, "out0": out}, product_sizes(a.shape, b.shape, *flips))
+    check(out, product(a, b, *flips), DIGITS["bfloat16"])
+
+
+@pytest.mark.parametrize("m, n, k", [(1, 1, 1), (16, 32, 16), (17, 1, 100), (0, 3, 4), (3, 4, 0)])
+def test_odd_sizes(m: int, n: int, k: int) -> None:
+    a, b = values(float32, m, k), values(float32, k, n)
+    (routine,) = matmul(float32, float32, target=SM90, at=[SMALL])
+    out = np.full((m, n), np.nan, np.float32)
+    run(routine, {"in0": a, "in1": b, "out0": out}, product_sizes(a.shape, b.shape))
+    np.testing.assert_allclose(out, a @ b, rtol=1e-4, atol=1e-5)
+
+
+def test_many_tiles_in_groups() -> None:
+    """More rows of tiles than a group has."""
+    a, b = values(float32, 16 * 11, 16), values(float32, 16, 70)
+    (routine,) = matmul(float32, float32, target=SM90, at=[SMALL], known={"k": 16})
+    out = np.full((176, 70), np.nan, np.float32)
+    run(routine, {"in0": a, "in1": b, "out0": out}, product_sizes(a.shape, b.shape))
+    check(out, product(a, b, False, False), 2e-6)
+
+
+def dense_layer(dtype: DType, batched: bool) -> Edge:
+    """Bias, residual, tanh; the value before tanh is an output, too."""
+    rank = 3 if batched else 2
+    build = LoopsBuilder([False] * rank)
+    biased = build.apply("add", build.load(0, float32, range(rank)), build.load(1, float32, [rank - 1]))
+    kept = build.apply("add", biased, build.apply("cast", build.load(2, dtype, range(rank)), dtype=float32))
+    active = build.apply("mul", build.apply("tanh", kept), build.constant(0.5, float32))
+    for value in (active, kept):
+        build.store(build.apply("cast", value, dtype=dtype), range(rank))
+    return Edge(*build.finish())
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=lambda d: d.name)
+def test_epilogue_with_two_outputs(dtype: DType, batched: bool, splits: int) -> None:
+    stack = (2,) if batched else ()
+    a, b = values(dtype, *stack, 20, 40), values(dtype, *stack, 40, 37)
+    bias, residual = values(float32, 37), values(dtype, *stack, 20, 37)
+    tile = Tile(16, 32, 16, 4, 3, splits)
+    (routine,) = matmul(dtype, dtype, target=SM90, batched=batched, epilogue=dense_layer(dtype, batched), at=[tile])
+    outs = [np.full((*stack, 20, 37), np.nan, dtype.np) for _ in range(2)]
+    arrays = {"in0": a, "in1": b, "in2": bias, "in3": residual, "out0": outs[0], "out1": outs[1]}
+    run(routine, arrays, product_sizes(a.shape, b.shape))
+    kept = product(a, b, False, False) + bias + residual.astype(np.float64)
+    check(outs[1], kept, DIGITS[dtype.name])
+    check(outs[0], np.tanh(kept) / 2, DIGITS[dtype.name])
+
+
+def test_epilogue_by_rows_and_numbers() -> None:
+    """Operands that vary along rows, and along nothing; a flag as output."""
+    build = LoopsBuilder([False, False])
+    scaled = build.apply("mul", build.load(0, float32, [0, 1]), build.load(1, float32, [0]))
+    shifted = build.apply("sub", scaled, build.load(2, float32, []))
+    build.store(build.apply("gt", shifted, build.constant(0.0, float32)), [0, 1])
+    build.store(build.apply("select", build.apply("isnan", shifted), build.constant(1.0, float32), shifted), [0, 1])
+    a, b, by_row, number = values(float32, 9, 8), values(float32, 8, 40), values(float32, 9), values(float32, 1)
+    (routine,) = matmul(float32, float32, target=SM90, epilogue=Edge(*build.finish()), at=[SMALL])
+    positive, out = np.zeros((9, 40), np.bool_), np.full((9, 40), np.nan, np.float32)
+    arrays = {"in0": a, "in1": b, "in2": by_row, "in3": number, "out0": positive, "out1": out}
+    run(routine, arrays, product_sizes(a.shape, b.shape))
+    want = product(a, b, False, False) * by_row[:, None] - number
+    check(out, want, 2e-6)
+    np.testing.assert_array_equal(positive, out > 0)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("flips", list(itertools.product((False, True), repeat=2)))
+def test_prologues(flips: tuple[bool, bool], batched: bool) -> None:
+    """exp of a, scaled by row, in float16; b cast from float32. exp(0) is 1: what lies outside must not count."""
+    axes = [0, 1, 2] if batched else [0, 1]
+    build = LoopsBuilder([False] * len(axes))
+    scaled = build.apply("mul", build.apply("exp", build.load(0, float32, axes)), build.load(1, float32, [axes[-2]]))
+    build.store(build.apply("cast", scaled, dtype=float16), axes)
+    of_a = Edge(*build.finish())
+    build = LoopsBuilder([False] * len(axes))
+    wide = build.apply("mul", build.load(0, float32, axes), build.load(1, float32, [axes[-1]]))
+    build.store(build.apply("cast", wide, dtype=float16), axes)
+    of_b = Edge(*build.finish())
+    stack = (2,) if batched else ()
+    m, n, k = 18, 33, 21
+    a, b = (
+        values(float32, *stack, *((k, m) if flips[0] else (m, k))),
+        values(float32, *stack, *((n, k) if flips[1] else (k, n))),
+    )
+    rows, columns = values(float32, m), values(float32, n)
+    (routine,) = matmul(
+        float32, float32, target=SM90, transpose_a=flips[0], transpose_b=flips[1], batched=batched,
+        prologue_a=of_a, prologue_b=of_b, at=[Tile(16, 32, 16, 4, 3)],
+    )  # fmt: skip
+    out = np.full((*stack, m, n), np.nan, np.float32)
+    run(
+        routine, {"in0": a, "in1": b, "in2": rows, "in3": columns, "out0": out}, product_sizes(a.shape, b.shape, *flips)
+    )
+    left = np.exp(a) * (rows if flips[0] else rows[:, None])
+    right = b * (columns[:, None] if flips[1] else columns)
+    check(out, product(left.astype(np.float16), right.astype(np.float16), *flips), 2e-3)
+
+
+# --- which tiles, and compiled -----------------------------------------------------------------------------------------
+
+
+def test_which_operands_are_described() -> None:
+    known = {"m": 4096, "n": 4096, "k": 4096}
+
+    def described(target: Target, dtype: DType = bfloat16, **changes: int) -> bool:
+        made = matmul(dtype, dtype, target=target, known=known | changes)
+        return any("make_tensor_descriptor" in r.launches[0].kernel.text for r in made)
+
+    assert described(SM90) and described(SM100)
+    assert not described(SM80) and not described(GFX942)
+    assert not described(SM90, k=4095), "its rows begin anywhere"
+    assert not described(SM90, float32)
+
+
+def test_tiles_fit_the_problem() -> None:
+    few_rows = tiles(bfloat16, SM90, False, {"m": 8, "n": 4096, "k": 4096})
+    assert {t.m for t in few_rows} == {16}
+    assert max(t.splits for t in few_rows) > 1, "64 tiles leave most of a GPU idle"
+    large = tiles(bfloat16, SM90, False, {"m": 8192, "n": 8192, "k": 8192})
+    assert large[0].m * large[0].n >= 128 * 128
+    assert all(t.splits == 1 for t in large)
+    for target in (SM80, SM90, SM100, GFX942):
+        for dtype, tf32 in ((float32, False), (float32, True), (bfloat16, False)):
+            assert len(tiles(dtype, target, tf32, {})) >= 3
+
+
+@pytest.mark.parametrize("target", [SM80, GFX942], ids=str)
+def test_no_float8(target: Target) -> None:
+    with pytest.raises(ValueError, match="no products of float8_e4m3fn"):
+        matmul(float8_e4m3fn, float8_e4m3fn, target=target)
+
+
+def test_mixed_types_are_refused() -> None:
+    with pytest.raises(ValueError, match="no kernel multiplies float16 with float32"):
+        matmul(float16, float32, target=SM90)
+    with pytest.raises(ValueError, match="do not match"):
+        product_sizes((2, 3), (4, 5))
+
+
+def compiled(routine: Routine, target: Target) -> None:
+    for launch in routine.launches:
+        binary = compile_kernel(launch.kernel, target)  # checks the parameters against the binary's
+        # a few bytes of stack are no spilled tile
+        assert binary.spills <= 16, f"{launch.kernel.name} for {target} spills {binary.spills} bytes"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [SM80, SM90, SM100, GFX942], ids=str)
+def test_compiles(target: Target) -> None:
+    known = {"n": 1024, "k": 4096}
+    half = Tile(64, 64, 64, 4, 2, 2)
+    (routine,) = matmul(
+        bfloat16,
+        bfloat16,
+        target=target,
+        transpose_b=True,
+        epilogue=dense_layer(bfloat16, False),
+        known=known,
+        at=[half],
+    )
+    compiled(routine, target)
+    for tf32 in (False, True):
+        compiled(matmul(float32, float32, target=target, transpose_a=True, tf32=tf32, known=known)[-1], target)
+    compiled(matmul(float16, float16, target=target, batched=True, known={"k": 64, "m": 512, "n": 512})[0], target)
+    if target in (SM90, SM100):
+        described = Tile(128, 128, 64, 8, 3, described=True)
+        known |= {"m": 4096}
+        compiled(matmul(bfloat16, bfloat16, target=target, transpose_a=True, known=known, at=[described])[0], target)
+        compiled(matmul(float8_e4m3fn, float8_e5m2, target=target, transpose_b=True, known=known)[-1], target)
+
+
+# --- every operation at an edge ----------------------------------------------------------------------------------------
+
+
+def meaning(op: str, *args: Any) -> Any:
+    """What an operation of the loop IR means, in NumPy."""
+    names = {
+        "neg": "negative", "round": "rint", "not": "logical_not", "sub": "subtract", "mul": "multiply", "div": "divide",
+        "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal",
+        "and": "logical_and", "or": "logical_or", "xor": "logical_xor", "bitand": "bitwise_and", "bitor": "bitwise_or",
+        "bitxor": "bitwise_xor", "shl": "left_shift", "shr": "right_shift",
+    }  # fmt: skip
+    if op == "erf":
+        return np.vectorize(math.erf)(*args)
+    if op in ("asin", "acos", "atan", "asinh", "acosh", "atanh"):
+        op = "arc" + op[1:]
+    return getattr(np, names.get(op, op))(*args)
+
+
+def at_edge(op: str, operands: list[Any], dtype: DType) -> Any:
+    """The operation in the epilogue of a product: of its result, when that is float32, or of what the edge loads."""
+    build = LoopsBuilder([False, False])
+    result = build.load(0, float32, [0, 1])
+    wide = dtype is float32
+    args = [result] if wide else [build.load(1, dtype, [0, 1])]
+    args += [build.load(1 + (not wide) + i, dtype, [0, 1]) for i in range(len(operands) - 1)]
+    build.store(build.apply(op, *args), [0, 1])
+    edge = Edge(*build.finish())
+    (routine,) = matmul(float32, float32, target=SM90, epilogue=edge, at=[Tile(16, 32, 16, 4, 3)])
+    out = np.zeros((16, 32), edge.outputs[0].np)
+    first = operands[0] if wide else np.zeros((16, 32), np.float32)
+    arrays = {"in0": np.eye(16, dtype=np.float32), "in1": first, "out0": out}
+    arrays |= {f"in{2 + i}": x for i, x in enumerate(operands[1:] if wide else operands)}
+    run(routine, arrays, product_sizes((16, 16), (16, 32)))
+    return out
+
+
+ON_FLOATS = sorted(
+    (UNARY | BINARY) - {"cast", "not", "invert", "and", "or", "xor", "bitand", "bitor", "bitxor", "shl", "shr"}
+)
+ON_INTEGERS = ["abs", "add", "bitand", "bitor", "bitxor", "eq", "invert", "lt", "maximum", "minimum", "mul", "neg", "shl",
+               "shr", "sign", "sub"]  # fmt: skip
+
+
+@pytest.mark.parametrize("op", ON_FLOATS)
+def test_operations_on_floats(op: str) -> None:
+    x = np.linspace(-6, 6, 16 * 32, dtype=np.float32).reshape(16, 32)
+    x[0, :6] = [0.5, 1.5, -2.5, 0.0, 3.0, -1e-4]
+    if op in ("log", "sqrt"):
+        x = np.abs(x) + np.float32(0.01)
+    if op == "log1p":
+        x = np.abs(x)
+    if op in ("asin", "acos", "atanh"):
+        x = x / np.float32(6.1)
+    if op == "acosh":
+        x = np.abs(x) + np.float32(1.0)
+    operands = [x, np.roll(x, 5) + np.float32(0.25)][: 1 + (op in BINARY)]
+    got = at_edge(op, operands, float32)
+    np.testing.assert_allclose(got, meaning(op, *(a.astype(np.float64) for a in operands)), rtol=5e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("op", ON_INTEGERS)
+def test_operations_on_integers(op: str) -> None:
+    x = RNG.integers(-100, 100, (16, 32)).astype(np.int32)
+    y = RNG.integers(0, 5, (16, 32)).astype(np.int32)
+    operands = [x, y][: 1 + (op in BINARY)]
+    np.testing.assert_array_equal(at_edge(op, operands, int32), meaning(op, *operands))
+
+
+@pytest.mark.parametrize("op", ["and", "or", "xor", "not", "eq"])
+def test_operations_on_flags(op: str) -> None:
+    x, y = RNG.random((16, 32)) < 0.5, RNG.random((16, 32)) < 0.5
+    operands = [x, y][: 1 + (op in BINARY)]
+    np.testing.assert_array_equal(at_edge(op, operands, bool_), meaning(op, *operands))
+
+
+def test_nan_and_infinity_pass_an_edge() -> None:
+    x = np.zeros((16, 32), np.float32)
+    number = np.full_like(x, np.nan)
+    for op in ("maximum", "minimum"):
+        assert np.isnan(at_edge(op, [x, number], float32)).all()
+
+
+def test_edges_have_no_reductions() -> None:
+    build = LoopsBuilder([False, True])
+    build.store(build.reduce("sum", build.load(0, float32, [0, 1])), [0])
+    with pytest.raises(ValueError, match="cannot contain reductions"):
+        Edge(*build.finish())

@@ -1,0 +1,312 @@
+"""Kernels that are not loops: random numbers, picking, scans, sorting: in Triton's interpreter, and compiled."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, SM100, Routine, Target
+from dovetail.codegen.loops import Loops, LoopsBuilder
+from dovetail.codegen.triton_compile import compile_kernel
+from dovetail.codegen.triton_interpret import run_routine
+from dovetail.codegen.triton_ops import picking, random, rows, several
+from dovetail.graph.dtypes import (
+    bfloat16,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint32,
+    uint64,
+)
+from dovetail.graph.philox import Stream
+
+pytest.importorskip("triton")
+
+TARGETS = (SM80, SM90, SM100, GFX942)
+RNG = np.random.default_rng(5)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
+        yield
+
+
+def compiles(routine: Routine, targets: Sequence[Target] = (SM80, GFX942), stack: int = 0) -> None:
+    for launch in routine.launches:
+        for target in targets:
+            binary = compile_kernel(launch.kernel, target)
+            assert binary.spills <= stack, f"{target}: {binary.spills} bytes\n{launch.kernel.text}"
+
+
+# --- random numbers --------------------------------------------------------------------------------------------------
+
+STREAM = Stream((0xDEADBEEF, 0x12345678), (1 << 40) + 3)
+
+
+def drawn(routine: Routine, dtype: Any, count: int, **more: int) -> Any:
+    out = np.zeros(count, dtype.np)
+    numbers = {"key0": STREAM.key[0], "key1": STREAM.key[1], "draw": STREAM.draw, "n": count, **more}
+    run_routine(routine, {"out0": out, **numbers})
+    return out
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16, float32, float64], ids=lambda t: t.name)
+def test_uniform_numbers_are_the_cpus_bit_for_bit(dtype: Any) -> None:
+    for count in (1, 5, 1024, 2503):
+        wanted = STREAM.uniform((count,), dtype.np)
+        np.testing.assert_array_equal(drawn(random.uniform(dtype), dtype, count), wanted)
+
+
+@pytest.mark.parametrize("dtype", [bfloat16, float32, float64], ids=lambda t: t.name)
+def test_normal_numbers_are_the_cpus(dtype: Any) -> None:
+    mine = drawn(random.normal(dtype), dtype, 2503)
+    wanted = STREAM.normal((2503,), dtype.np)
+    if dtype is float64:
+        np.testing.assert_allclose(mine, wanted, rtol=1e-12)
+    else:
+        np.testing.assert_array_equal(mine, wanted)
+
+
+@pytest.mark.parametrize("dtype", [int32, int64, uint32, uint64], ids=lambda t: t.name)
+def test_random_integers_are_the_cpus(dtype: Any) -> None:
+    low, high = (-7, 1000) if not dtype.is_unsigned else (3, 1 << 31)
+    mine = drawn(random.integers(dtype), dtype, 1500, low=low % (1 << 64), span=high - low)
+    np.testing.assert_array_equal(mine, STREAM.integers((1500,), low, high, dtype.np))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [float16, float32, float64], ids=lambda t: t.name)
+def test_random_numbers_compile(dtype: Any) -> None:
+    compiles(random.uniform(dtype), TARGETS)
+    # The device libraries' cos of a double has a table for huge angles, which are never met.
+    compiles(random.normal(dtype), TARGETS, stack=64)
+    compiles(random.integers({float16: int32, float32: int64, float64: uint64}[dtype]), TARGETS)
+
+
+def test_types_without_random_numbers() -> None:
+    with pytest.raises(ValueError, match="int32"):
+        random.uniform(int32)
+    with pytest.raises(ValueError, match="int8"):
+        random.integers(int8)
+
+
+# --- picking ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("batch", "before", "length", "count", "after"),
+    [(1, 1, 11, 7, 300), (2, 3, 5, 4, 1), (1, 2, 4, 0, 3), (1, 1, 1, 1, 1)],
+)
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=lambda t: t.name)
+def test_gather(dtype: Any, batch: int, before: int, length: int, count: int, after: int) -> None:  # fmt: skip
+    x = RNG.standard_normal((batch, before, length, after)).astype(dtype.np)
+    at = RNG.integers(0, length, (batch, count)).astype(np.int64)
+    out = np.full((batch, before, count, after), 9, dtype.np)
+    sizes = {"batch": batch, "before": before, "length": length, "count": count, "after": after}
+    for routine in (picking.gather(dtype, int64), picking.gather(dtype, int64, after)):
+        out[...] = 9
+        run_routine(routine, {"in0": x, "in1": at, "out0": out, **sizes})
+    for b in range(batch):
+        np.testing.assert_array_equal(out[b], np.take(x[b], at[b], 1))
+
+
+def test_an_index_out_of_range_picks_zeros_and_adds_nothing() -> None:
+    x, at = np.ones((4, 8), np.float32), np.array([-1, 4, 2, 1000], np.int32)
+    out = np.full((4, 8), 9, np.float32)
+    sizes = {"batch": 1, "before": 1, "length": 4, "count": 4, "after": 8}
+    run_routine(picking.gather(float32, int32), {"in0": x, "in1": at, "out0": out, **sizes})
+    np.testing.assert_array_equal(out, np.array([[0], [0], [1], [0]], np.float32) * np.ones(8, np.float32))
+    run_routine(
+        picking.segment_sum(float32, int32), {"in0": x, "in1": at, "out0": out, "count": 4, "after": 8, "segments": 4}
+    )
+    np.testing.assert_array_equal(out.sum(1), [0, 0, 8, 0])
+
+
+@pytest.mark.parametrize("dtype", [float32, float16, bfloat16, float64, int32, int64], ids=lambda t: t.name)
+def test_segment_sum(dtype: Any) -> None:
+    x = (4 * RNG.standard_normal((50, 37))).astype(dtype.np)
+    at = RNG.integers(0, 6, 50).astype(np.int32)
+    out = np.full((9, 37), 7, dtype.np)
+    run_routine(
+        picking.segment_sum(dtype, int32, 37), {"in0": x, "in1": at, "out0": out, "count": 50, "after": 37, "segments": 9}
+    )
+    wanted = np.zeros((9, 37), np.float64)
+    np.add.at(wanted, at, x.astype(np.float64))
+    tolerance = {2: 1e-2, 4: 1e-5, 8: 1e-12}[dtype.size]
+    np.testing.assert_allclose(out.astype(np.float64), wanted, rtol=tolerance, atol=10 * tolerance)
+
+
+def test_small_integers_are_not_added() -> None:
+    with pytest.raises(ValueError, match="int8"):
+        picking.segment_sum(int8, int32)
+
+
+@pytest.mark.slow
+def test_picking_compiles() -> None:
+    for dtype in (float32, bfloat16, int64):
+        compiles(picking.gather(dtype, int64), TARGETS)
+        compiles(picking.segment_sum(dtype, int32), TARGETS)
+    compiles(picking.gather(int8, int32))
+
+
+# --- scans -----------------------------------------------------------------------------------------------------------
+
+
+def scanned(x: Any, kind: str, exclusive: bool, reverse: bool) -> Any:
+    work = x.astype(np.float64) if x.dtype.kind not in "iu" else x
+    work = work[:, ::-1] if reverse else work
+    function = np.cumsum if kind == "sum" else np.cumprod
+    out = function(work, axis=1, dtype=work.dtype)
+    if exclusive:
+        out = np.concatenate([np.full_like(out[:, :1], kind == "prod"), out[:, :-1]], 1)
+    return (out[:, ::-1] if reverse else out).astype(x.dtype)
+
+
+@pytest.mark.parametrize("shape", [(3, 40, 1), (2, 37, 5), (1, 1, 1), (2, 1100, 1), (1, 20000, 2), (2, 0, 1)])
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_running_sums(shape: tuple[int, int, int], exclusive: bool, reverse: bool) -> None:
+    x = RNG.standard_normal(shape).astype(np.float32)
+    before, length, after = shape
+    for routine in rows.scan("sum", float32, exclusive=exclusive, reverse=reverse):
+        if length > 10000 and routine.launches[0].kernel.num_warps == 4 and len(routine.launches) == 1:
+            continue  # many small tiles take long in the interpreter
+        out = np.full(shape, 9, np.float32)
+        run_routine(routine, {"in0": x, "out0": out, "before": before, "length": length, "after": after})
+        np.testing.assert_allclose(out, scanned(x, "sum", exclusive, reverse), rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [int8, int32, uint8, bfloat16, float64], ids=lambda t: t.name)
+def test_running_products_and_sums_of_other_types(dtype: Any) -> None:
+    x = RNG.integers(1, 4, (2, 60, 2)).astype(dtype.np)
+    sizes = {"before": 2, "length": 60, "after": 2}
+    for kind in ("sum", "prod"):
+        if kind == "prod" and dtype in (bfloat16, float64):
+            x = (x.astype(np.float32) * 0.5).astype(dtype.np)
+        routine = rows.scan(kind, dtype)[1]
+        out = np.zeros_like(x)
+        run_routine(routine, {"in0": x, "out0": out, **sizes})
+        np.testing.assert_allclose(
+            out.astype(np.float64),
+            scanned(x, kind, False, False).astype(np.float64),
+            rtol=1e-2 if dtype is bfloat16 else 1e-12,
+        )
+
+
+@pytest.mark.parametrize("kind", ["max", "min"])
+@pytest.mark.parametrize("dtype", [float32, bfloat16, int16, uint32], ids=lambda t: t.name)
+def test_the_place_of_the_largest(kind: str, dtype: Any) -> None:
+    x = (
+        (10 * RNG.standard_normal((3, 45, 2))).astype(dtype.np)
+        if dtype.is_floating
+        else RNG.integers(0, 5, (3, 45, 2)).astype(dtype.np)
+    )
+    if dtype.is_floating:
+        x[1, 7, 0] = x[1, 30, 0] = np.nan
+        x[2, :, 1] = -np.inf if kind == "max" else np.inf  # the worst there is: still the first of them
+    for routine in rows.argument(kind, dtype, int32):
+        out = np.full((3, 2), 99, np.int32)
+        run_routine(routine, {"in0": x, "out0": out, "before": 3, "length": 45, "after": 2})
+        wide = x.astype(np.float64)
+        np.testing.assert_array_equal(out, (np.argmax if kind == "max" else np.argmin)(wide, axis=1))
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16, int8, int32, uint32], ids=lambda t: t.name)
+@pytest.mark.parametrize("descending", [False, True])
+def test_sorting(dtype: Any, descending: bool) -> None:
+    length, k = 37, 10
+    x = (
+        (3 * RNG.standard_normal((2, length))).astype(dtype.np)
+        if dtype.is_floating
+        else RNG.integers(0, 9, (2, length)).astype(dtype.np)
+    )
+    if dtype is int32:
+        x[0, :3] = np.iinfo(np.int32).min, np.iinfo(np.int32).max, -1
+    if dtype is uint32:
+        x[0, :2] = 2**32 - 1, 0
+    if dtype.is_floating:
+        x[0, 3], x[0, 20], x[0, 9], x[0, 5], x[1, 4] = np.nan, np.inf, -0.0, 0.0, -np.inf
+        x[1, 30:] = x[1, 0]
+    values, places = np.zeros((2, k), dtype.np), np.zeros((2, k), np.int32)
+    routine = rows.sort(dtype, length, descending=descending)
+    run_routine(routine, {"in0": x, "out0": values, "out1": places, "before": 2, "length": length, "k": k})
+    wide = x.astype(np.float64)
+    order = np.argsort(wide, axis=1, kind="stable")
+    if descending:
+        order = length - 1 - np.argsort(wide[:, ::-1], axis=1, kind="stable")[:, ::-1]
+    np.testing.assert_array_equal(places, order[:, :k])
+    np.testing.assert_array_equal(values.astype(np.float64), np.take_along_axis(wide, order[:, :k], 1))
+
+
+def test_what_is_not_sorted_in_a_block() -> None:
+    with pytest.raises(ValueError, match="5000"):
+        rows.sort(float32, 5000)
+    with pytest.raises(ValueError, match="float64"):
+        rows.sort(float64, 50)
+
+
+@pytest.mark.slow
+def test_kernels_along_rows_compile() -> None:
+    for routine in rows.scan("sum", float32, exclusive=True)[:2]:
+        compiles(routine, [SM90])
+    compiles(rows.scan("prod", bfloat16, reverse=True)[-1])
+    compiles(rows.scan("sum", int8)[1])
+    compiles(rows.argument("max", float32, int64)[0], TARGETS)
+    compiles(rows.argument("min", int16, int32)[1])
+    compiles(rows.sort(float32, 250, descending=True), TARGETS)
+    compiles(rows.sort(uint32, 64, values=False))
+
+
+# --- the same for several arrays -------------------------------------------------------------------------------------
+
+
+def momentum() -> Loops:
+    """accumulated = accumulated * momentum + gradient; variable = variable - rate * accumulated."""
+    b = LoopsBuilder([False])
+    rate, keep = b.load(2, float32, []), b.load(3, float32, [])
+    variable, accumulated, gradient = (b.load(i, float32, [0]) for i in (0, 1, 4))
+    accumulated = b.apply("add", b.apply("mul", accumulated, keep), gradient)
+    b.store(b.apply("sub", variable, b.apply("mul", rate, accumulated)), [0])
+    b.store(accumulated, [0])
+    return b.finish()[0]
+
+
+def test_one_launch_updates_several_variables_in_place() -> None:
+    lengths = [5, 3000, 0, 1024, 1]
+    variables, slots, gradients = ([RNG.standard_normal(n).astype(np.float32) for n in lengths] for _ in range(3))
+    rate, keep = np.float32(0.1), np.float32(0.9)
+    new_slots = [s * keep + g for s, g in zip(slots, gradients, strict=True)]
+    new_variables = [v - rate * s for v, s in zip(variables, new_slots, strict=True)]
+    arguments: dict[str, Any] = {"in2": np.asarray(rate), "in3": np.asarray(keep), **several.sizes_of(lengths)}
+    for k in range(len(lengths)):
+        arguments |= {f"in0_{k}": variables[k], f"in1_{k}": slots[k], f"in4_{k}": gradients[k]}
+        arguments |= {f"out0_{k}": variables[k], f"out1_{k}": slots[k]}
+    routine = several.several(momentum(), len(lengths))
+    assert routine.launches[0].grid.of(several.sizes_of(lengths)) == (6, 1, 1)
+    run_routine(routine, arguments)
+    for k in range(len(lengths)):
+        np.testing.assert_array_equal(slots[k], new_slots[k])
+        np.testing.assert_array_equal(variables[k], new_variables[k])
+
+
+def test_one_launch_has_limits() -> None:
+    with pytest.raises(ValueError, match="1 to"):
+        several.several(momentum(), 1000)
+    b = LoopsBuilder([True])
+    b.store(b.reduce("sum", b.load(0, float32, [0])), [])
+    with pytest.raises(ValueError, match="one axis"):
+        several.several(b.finish()[0], 2)
+
+
+@pytest.mark.slow
+def test_updates_of_several_variables_compile() -> None:
+    compiles(several.several(momentum(), 3, divisible=True), TARGETS)
+    compiles(several.several(momentum(), several.MOST, wide=True))

@@ -1,0 +1,234 @@
+"""Pooling and depthwise convolutions: their numbers in Triton's interpreter, and what they compile to."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, SM100, Routine, Target
+from dovetail.codegen.loops import LoopsBuilder
+from dovetail.codegen.triton_compile import compile_kernel
+from dovetail.codegen.triton_interpret import run_routine
+from dovetail.codegen.triton_templates.depthwise import (
+    depthwise,
+    depthwise_filter_gradient,
+    depthwise_input_gradient,
+)
+from dovetail.codegen.triton_templates.edges import Edge
+from dovetail.codegen.triton_templates.images import image_sizes
+from dovetail.codegen.triton_templates.pooling import (
+    avg_pool,
+    avg_pool_gradient,
+    max_pool,
+    max_pool_gradient,
+    max_pool_gradient_gradient,
+)
+from dovetail.graph.dtypes import DType, bfloat16, bool_, float16, float32, float64, int8, int64
+from dovetail.graph.ops.windows import Window
+
+pytest.importorskip("triton")
+
+WINDOWS = {
+    "valid": Window((2, 2), (2, 2)),
+    "same, overlapping": Window((3, 2), (1, 2), padding="SAME"),
+    "gaps": Window((1, 2), (2, 3), padding="VALID"),
+    "explicit": Window((3, 3), (2, 1), (1, 1), "EXPLICIT", ((1, 2), (0, 1))),
+    "many taps": Window((6, 5), (3, 4), padding="SAME"),
+}
+IMAGE = (2, 6, 7, 3)
+DIGITS = {"float64": 1e-14, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1e-2, "int8": 0, "int64": 0}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
+        yield
+
+
+def run(routine: Routine, arrays: dict[str, Any], sizes: dict[str, int]) -> None:
+    run_routine(routine, {**arrays, **sizes})
+
+
+def stored(x: Any, data_format: str) -> Any:
+    """An NHWC image as it lies in memory."""
+    return np.ascontiguousarray(np.moveaxis(x, 3, 1)) if data_format == "NCHW" else np.ascontiguousarray(x)
+
+
+def values(dtype: DType, *shape: int) -> Any:
+    """Few different ones, so that windows have several largest pixels."""
+    return np.random.default_rng(2).integers(-3, 4, shape).astype(dtype.np)
+
+
+def windows(window: Window, image: tuple[int, ...]) -> Any:
+    """For each position, its taps in order: (number of the tap, pixel), pixel None where it is padding."""
+    rows, columns = window.positions(0, image[1]), window.positions(1, image[2])
+    (top, _), (left, _) = window.pads(0, image[1]), window.pads(1, image[2])
+    for r in range(rows or 0):
+        for q in range(columns or 0):
+            seen = []
+            for i in range(window.taps[0]):
+                for j in range(window.taps[1]):
+                    h = r * window.strides[0] - top + i * window.dilations[0]
+                    w = q * window.strides[1] - left + j * window.dilations[1]
+                    inside = 0 <= h < image[1] and 0 <= w < image[2]
+                    seen.append(((i, j), (h, w) if inside else None))
+            yield (r, q), seen
+
+
+def check(got: Any, want: Any, digits: float) -> None:
+    error = np.abs(got.astype(np.float64) - want.astype(np.float64)).max()
+    assert error <= digits * np.abs(want.astype(np.float64)).max()
+
+
+LAYOUTS = [(w, float32, f) for w in WINDOWS for f in ("NHWC", "NCHW")]
+TYPES = [("same, overlapping", d, "NHWC") for d in (float64, float16, bfloat16, int8, int64)]
+
+
+@pytest.mark.parametrize("name, dtype, data_format", LAYOUTS + TYPES, ids=lambda v: getattr(v, "name", v))
+def test_largest(name: str, dtype: DType, data_format: str) -> None:
+    window = WINDOWS[name]
+    x = values(dtype, *IMAGE)
+    rows, columns = window.positions(0, IMAGE[1]), window.positions(1, IMAGE[2])
+    dy = values(dtype, IMAGE[0], rows or 0, columns or 0, IMAGE[3])
+    y, dx, picked = dy.copy(), np.zeros(IMAGE, np.float64), dy.copy()
+    like = x[:, ::-1].copy()
+    for p, taps in windows(window, IMAGE):
+        for n in range(IMAGE[0]):
+            for c in range(IMAGE[3]):
+                best = max(
+                    (pixel for _, pixel in taps if pixel), key=lambda pixel: (x[n, *pixel, c], (-pixel[0], -pixel[1]))
+                )  # noqa: B023
+                y[n, *p, c] = x[n, *best, c]
+                dx[n, *best, c] += float(dy[n, *p, c])
+                picked[n, *p, c] = like[n, *best, c]
+    sizes = image_sizes(window, stored(x, data_format).shape, None, data_format)
+    arrays = {"in0": stored(x, data_format), "in2": stored(dy, data_format)}
+    for make, want in ((max_pool, y), (max_pool_gradient, dx), (max_pool_gradient_gradient, picked)):
+        out = np.zeros_like(stored(want.astype(dtype.np), data_format))
+        given = arrays if make is not max_pool_gradient_gradient else {**arrays, "in2": stored(like, data_format)}
+        (routine,) = make(dtype, window, data_format)
+        run(routine, {**given, "out0": out}, sizes)
+        check(out, stored(want.astype(dtype.np), data_format), DIGITS[dtype.name])
+
+
+def test_nan_is_the_largest() -> None:
+    x = np.array([1, np.nan, 3, np.nan], np.float32).reshape(1, 1, 4, 1)
+    window = Window((1, 4), (1, 1))
+    out, dx = np.zeros((1, 1, 1, 1), np.float32), np.full_like(x, -1)
+    sizes = image_sizes(window, x.shape)
+    run(max_pool(float32, window)[0], {"in0": x, "out0": out}, sizes)
+    assert np.isnan(out).all()
+    run(max_pool_gradient(float32, window)[0], {"in0": x, "in2": np.full_like(out, 5), "out0": dx}, sizes)
+    np.testing.assert_array_equal(dx.ravel(), [0, 5, 0, 0])
+
+
+@pytest.mark.parametrize("name, dtype, data_format", LAYOUTS + TYPES[:3], ids=lambda v: getattr(v, "name", v))
+def test_mean(name: str, dtype: DType, data_format: str) -> None:
+    window = WINDOWS[name]
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal(IMAGE).astype(dtype.np)
+    rows, columns = window.positions(0, IMAGE[1]), window.positions(1, IMAGE[2])
+    dy = rng.standard_normal((IMAGE[0], rows or 0, columns or 0, IMAGE[3])).astype(dtype.np)
+    y, dx = np.zeros(dy.shape), np.zeros(IMAGE)
+    for p, taps in windows(window, IMAGE):
+        pixels = [pixel for _, pixel in taps if pixel]
+        y[:, *p] = np.mean([x[:, *pixel].astype(np.float64) for pixel in pixels], 0)
+        for pixel in pixels:
+            dx[:, *pixel] += dy[:, *p].astype(np.float64) / len(pixels)
+    sizes = image_sizes(window, stored(x, data_format).shape, None, data_format)
+    out = np.zeros_like(stored(dy, data_format))
+    run(avg_pool(dtype, window, data_format)[0], {"in0": stored(x, data_format), "out0": out}, sizes)
+    check(out, stored(y, data_format), DIGITS[dtype.name])
+    out = np.zeros_like(stored(x, data_format))
+    run(avg_pool_gradient(dtype, window, data_format)[0], {"in0": stored(dy, data_format), "out0": out}, sizes)
+    check(out, stored(dx, data_format), DIGITS[dtype.name])
+
+
+def test_what_is_not_pooled() -> None:
+    with pytest.raises(ValueError, match="no kernel pools bool"):
+        max_pool(bool_, WINDOWS["valid"])
+    with pytest.raises(ValueError, match="no kernel pools int64"):
+        avg_pool(int64, WINDOWS["valid"])
+    with pytest.raises(ValueError, match="count to 2\\^31"):
+        image_sizes(WINDOWS["valid"], (1 << 16, 256, 256, 3))
+
+
+# --- depthwise convolutions --------------------------------------------------------------------------------------------
+
+DEPTHWISE = {
+    "same": (Window((3, 3), (1, 1), padding="SAME"), 1, float32),
+    "strides, two filters": (Window((3, 2), (2, 3), padding="SAME"), 2, float32),
+    "dilations": (Window((2, 3), (1, 1), (2, 2), "VALID"), 3, float32),
+    "many taps": (Window((6, 5), (1, 2), padding="SAME"), 1, float32),
+    "float16": (Window((3, 3), (2, 2), padding="SAME"), 2, float16),
+    "bfloat16": (Window((3, 3), (1, 1), padding="SAME"), 1, bfloat16),
+}
+
+
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("case", DEPTHWISE.values(), ids=list(DEPTHWISE))
+def test_depthwise(case: tuple[Window, int, DType], data_format: str) -> None:
+    window, multiplier, dtype = case
+    rng = np.random.default_rng(8)
+    filters = IMAGE[3] * multiplier
+    x = rng.standard_normal(IMAGE).astype(dtype.np)
+    w = rng.standard_normal((*window.taps, IMAGE[3], multiplier)).astype(dtype.np)
+    rows, columns = window.positions(0, IMAGE[1]), window.positions(1, IMAGE[2])
+    dy = rng.standard_normal((IMAGE[0], rows or 0, columns or 0, filters)).astype(dtype.np)
+    y, dx, dw = np.zeros(dy.shape), np.zeros(IMAGE), np.zeros(w.shape)
+    grouped = dy.astype(np.float64).reshape(*dy.shape[:3], IMAGE[3], multiplier)
+    for p, taps in windows(window, IMAGE):
+        for tap, pixel in taps:
+            if pixel is not None:
+                seen = x[:, *pixel, :, None].astype(np.float64)
+                y[:, *p] += (seen * w[tap].astype(np.float64)).reshape(IMAGE[0], filters)
+                dx[:, *pixel] += (grouped[:, *p] * w[tap].astype(np.float64)).sum(-1)
+                dw[tap] += (grouped[:, *p] * seen).sum(0)
+    laid = {"x": stored(x, data_format), "dy": stored(dy, data_format)}
+    sizes = image_sizes(window, laid["x"].shape, filters, data_format, depthwise=True)
+    digits = {"float32": 3e-6, "float16": 2e-3, "bfloat16": 1e-2}[dtype.name]
+    for make, first, second, want in (
+        (depthwise, laid["x"], w, stored(y, data_format)),
+        (depthwise_input_gradient, w, laid["dy"], stored(dx, data_format)),
+        (depthwise_filter_gradient, laid["x"], laid["dy"], dw),
+    ):
+        out = np.zeros(want.shape, dtype.np)
+        (routine,) = make(dtype, window, multiplier, data_format=data_format)
+        run(routine, {"in0": first, "in1": second, "out0": out}, sizes)
+        check(out, want, digits)
+
+
+def test_depthwise_epilogue() -> None:
+    """Bias by channel, then relu6."""
+    build = LoopsBuilder([False] * 4)
+    biased = build.apply("add", build.load(0, float32, range(4)), build.load(1, float32, [3]))
+    low = build.apply("maximum", biased, build.constant(0.0, float32))
+    build.store(build.apply("minimum", low, build.constant(6.0, float32)), range(4))
+    x, w = np.full((1, 4, 4, 3), 2, np.float32), np.ones((2, 2, 3, 1), np.float32)
+    bias, out = np.array([-9, 1, -7], np.float32), np.zeros((1, 3, 3, 3), np.float32)
+    (routine,) = depthwise(float32, Window((2, 2), (1, 1)), 1, epilogue=Edge(*build.finish()))
+    sizes = image_sizes(Window((2, 2), (1, 1)), x.shape, 3, depthwise=True)
+    run(routine, {"in0": x, "in1": w, "in2": bias, "out0": out}, sizes)
+    np.testing.assert_array_equal(out, np.broadcast_to(np.array([0, 6, 1], np.float32), out.shape))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [SM80, SM90, SM100, GFX942], ids=str)
+def test_compiles(target: Target) -> None:
+    window, known = Window((3, 3), (2, 2), padding="SAME"), {"channels": 64, "filters": 64}
+    pools: list[Callable[..., list[Routine]]] = [
+        max_pool,
+        max_pool_gradient,
+        max_pool_gradient_gradient,
+        avg_pool,
+        avg_pool_gradient,
+    ]
+    made = [make(bfloat16, window, known=known) for make in pools]
+    made += [make(float32, window, "NCHW") for make in (max_pool, avg_pool_gradient)]
+    for make in (depthwise, depthwise_input_gradient, depthwise_filter_gradient):
+        made.append(make(bfloat16, window, 1, known=known))
+    for launch in (x for routines in made for routine in routines for x in routine.launches):
+        binary = compile_kernel(launch.kernel, target)  # checks the parameters against the binary's
+        assert binary.spills <= 16, f"{launch.kernel.name} for {target} spills {binary.spills} bytes"

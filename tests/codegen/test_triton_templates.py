@@ -1,0 +1,52 @@
+"""The text of a few templates, against golden files. DOVETAIL_UPDATE_GOLDEN=1 writes them anew."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dovetail.codegen.gpu_kernel import SM90, Routine
+from dovetail.codegen.loops import LoopsBuilder
+from dovetail.codegen.triton_templates.attention import attention
+from dovetail.codegen.triton_templates.convolution import input_gradient
+from dovetail.codegen.triton_templates.edges import Edge
+from dovetail.codegen.triton_templates.matmul import Tile, matmul
+from dovetail.codegen.triton_templates.pooling import max_pool_gradient
+from dovetail.graph.dtypes import bfloat16, float32
+from dovetail.graph.ops.windows import Window
+
+GOLDEN = Path(__file__).with_name("golden")
+
+
+def dense_layer() -> Routine:
+    """bfloat16, with bias and relu; the inner size is shared by two programs."""
+    build = LoopsBuilder([False, False])
+    biased = build.apply("add", build.load(0, float32, [0, 1]), build.load(1, float32, [1]))
+    active = build.apply("maximum", biased, build.constant(0.0, float32))
+    build.store(build.apply("cast", active, dtype=bfloat16), [0, 1])
+    edge = Edge(*build.finish())
+    return matmul(
+        bfloat16,
+        bfloat16,
+        target=SM90,
+        epilogue=edge,
+        known={"n": 512, "k": 1024},
+        at=[Tile(64, 64, 64, 4, 3, splits=2)],
+    )[0]
+
+
+TEMPLATES = {
+    "dense_layer": dense_layer,
+    "causal_attention": lambda: attention(bfloat16, 64, 0.125, target=SM90, causal=True)[0],
+    "convolution_input": lambda: input_gradient(bfloat16, Window((3, 3), (2, 2), padding="SAME"), target=SM90)[0],
+    "max_pool_gradient": lambda: max_pool_gradient(float32, Window((3, 3), (2, 2), padding="SAME"), "NCHW")[0],
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_text_of_a_template(name: str) -> None:
+    text = "\n\n".join(f"# {launch.grid}\n{launch.kernel.text}" for launch in TEMPLATES[name]().launches)
+    path = GOLDEN / f"triton_{name}.py.txt"
+    if os.environ.get("DOVETAIL_UPDATE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
