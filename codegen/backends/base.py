@@ -15,13 +15,18 @@ from ..program import Kernel
 
 if TYPE_CHECKING:
     from ..fuse import FusedNodes
+    from ..rewrite import Rewrites
     from ..unit import Unit, UnitStep
 
 
 class Backend(Protocol):
-    """Makes kernels for one type of device."""
+    """Makes kernels for one type of device.
+
+    `rewrites`: what may be done to the nodes beforehand.
+    """
 
     name: str
+    rewrites: Rewrites
 
     def kernel(self, node: Node, context: Context | None) -> Kernel:
         """A function of the node's input arrays that gives its output (one array, or a tuple when not exactly one).

@@ -10,6 +10,7 @@ from ...graph.errors import UnimplementedError
 from ...graph.node import Node, Tensor
 from ...graph.state import Context
 from ..program import Kernel
+from ..rewrite import NONE, Rewrites
 from .base import NodeError
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ class NumpyBackend:
     """Runs every op's NumPy reference. Serves CPU devices, and emulated GPUs."""
 
     name = "numpy"
+    recognises = frozenset(("Sigmoid", "Softmax", "LogSoftmax", "Gelu", "Silu", "LayerNorm"))
+    """Ops that it has more for than for the nodes which say the same."""
+
+    rewrites: Rewrites = NONE
 
     def kernel(self, node: Node, context: Context | None) -> Kernel:
         """The op's reference with the node's attributes bound."""

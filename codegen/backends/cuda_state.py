@@ -1,0 +1,184 @@
+"""Variables in a GPU's memory, and the updates of optimisers as kernels.
+
+A variable's value is a `DeviceArray` that nobody changes while somebody else holds it: reads are snapshots, as everywhere. So an
+update writes to new memory, unless the variable is the only one that holds its value: then it is updated in place. Kernels that
+still read the old value were launched before, on the same stream.
+
+Every dense update is one kernel over the variable and its slots (`update_loops`). Sparse updates, and those of other types than
+floats, run on the host.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...graph.node import Node
+from ...graph.shape import element_count
+from ...graph.state import Context, VariableState
+from ..cuda.array import DeviceArray
+from ..cuda.device import Device
+from ..cuda.memory import Block
+from ..loops import Loops
+from ..program import Kernel
+from ..trace import GPU_SUPPORTED
+from ..triton_routines import routines, size_names, specialise
+from ..update_loops import update_of
+from .cuda import Choice, CudaBackend, OnDevice, lives_on_device
+from .cuda_random import DRAWS, RandomOnDevice
+
+if TYPE_CHECKING:
+    from .cuda import OnHost
+
+_ASSIGNS = frozenset(("Assign", "AssignVariableOp"))
+
+
+def state_kernel(backend: CudaBackend, node: Node, context: Context, fallback: OnHost) -> Kernel | None:
+    """The kernel of a node that changes variables, or draws random numbers; None: it has none for GPUs."""
+    if node.type in _ASSIGNS:
+        return _Assign(backend, node, context, fallback)
+    if node.type in DRAWS:
+        try:
+            return RandomOnDevice(backend.device, node, context, fallback)
+        except ValueError:  # not this type
+            return None
+    found = update_of(node)
+    if found is None:
+        return None
+    loops, places, gradient = found
+    dtype = node.inputs[gradient].dtype.base
+    if not dtype.is_floating or dtype not in GPU_SUPPORTED:
+        return None
+    return Update(backend, node, places, gradient, loops, fallback)
+
+
+# --- assignment ------------------------------------------------------------------------------------------------------
+
+
+class _Assign:
+    """Stores a value as it is: it is never changed by anybody who does not hold it alone."""
+
+    def __init__(self, backend: CudaBackend, node: Node, context: Context, fallback: OnHost) -> None:
+        self.backend = backend
+        self.fallback = fallback
+        self.validate = bool(node.attrs["validate_shape"])
+        self.is_ref = bool(node.outputs)
+        self.dims = context.output_dims[0] if self.is_ref else node.attrs.get("shape")
+
+    def __call__(self, state: VariableState, value: Any) -> Any:
+        if not lives_on_device(state.dtype, int(np.prod(value.shape, dtype=np.int64))):
+            return self.fallback(state, value)
+        if self.validate:
+            dims = state.read().shape if state.is_initialized else self.dims
+            if dims is not None and (
+                len(dims) != len(value.shape)
+                or any(d is not None and d != n for d, n in zip(dims, value.shape, strict=True))
+            ):
+                return self.fallback(state, value)  # which says what is wrong
+        if type(value) is not DeviceArray:
+            value = self.backend.device.from_host(np.asarray(value, state.dtype.np), state.name)
+        with state.lock:
+            state._value = value
+        return state if self.is_ref else ()
+
+
+# --- updates ---------------------------------------------------------------------------------------------------------
+
+
+class Update(OnDevice):
+    """An update of a variable and its slots by one kernel, in place where nobody else holds a value."""
+
+    def __init__(
+        self, backend: CudaBackend, node: Node, places: int, gradient: int, loops: Loops, fallback: OnHost
+    ) -> None:
+        constants = [i for i, t in enumerate(node.inputs) if t.op.type == "Const"]
+        super().__init__(backend, node.name, len(node.inputs), constants, fallback)
+        self.places = places
+        self.gradient = gradient
+        self.loops = loops
+        self.is_ref = bool(node.outputs)
+        self.dtype = node.inputs[gradient].dtype.base.np
+        self.node = node
+        self.count = element_count(node.inputs[gradient].dims)  # elements, where that is known
+        self.shared = tuple(i for i, v in enumerate(loops.loads) if not v.axes)
+
+    def choose(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
+        """Routines over all elements, whatever the shape."""
+        n = int(np.prod(shapes[0], dtype=np.int64))
+        outputs = [(shapes[0], self.dtype)] * self.places
+        names = dict(zip(size_names(self.loops), (n,), strict=True))
+        return Choice(routines(self.loops, specialise(self.loops, (n,))), names, outputs)
+
+    def __call__(self, *inputs: Any) -> Any:
+        states: Sequence[VariableState] = inputs[: self.places]
+        given = inputs[self.places :]
+        if not self.is_ready(states, given[self.gradient - self.places]):
+            return self.fallback(*inputs)
+        rest = [x if type(x) is DeviceArray else self._brought(self.places + i, x) for i, x in enumerate(given)]
+        device = self.device
+        with ExitStack() as held:
+            for state in sorted(set(states), key=lambda s: (s.name, id(s))):  # the order of update_together
+                held.enter_context(state.lock)
+            for state in states:
+                state._value = on_device(state, device)
+            shape = states[0].read().shape
+            ready = self._ready.get(shape)
+            if ready is None:
+                arrays = [*[s._value for s in states], *rest]
+                ready = self._tuned(self.choose([shape], ()), arrays)  # type: ignore[arg-type]
+                self._ready[shape] = ready
+                del arrays
+            with device.lock:
+                device.make_current()
+                old = [pointer_of(s) for s in states]
+                if not all(map(held_alone, states)):
+                    device.must_run("an update of a variable whose value somebody holds")
+                if device.updates is not None:
+                    device.updates += states
+                new: list[Any] = [
+                    s._value if held_alone(s) else device.empty(shape, self.dtype, s.name) for s in states
+                ]
+                ready.run([*old, *[x.pointer for x in rest], *[x.pointer for x in new]], self.label)
+                for state, value in zip(states, new, strict=True):
+                    state._value = value
+        return states[0] if self.is_ref else ()
+
+    def is_ready(self, states: Sequence[VariableState], gradient: Any) -> bool:
+        """Whether values and shapes are as they must be; where not, the reference says what is wrong."""
+        if not all(s.is_initialized for s in states):
+            return False
+        shape = states[0].read().shape
+        return bool(
+            gradient.shape == shape and all(s.read().shape == shape and s.dtype.np == self.dtype for s in states)
+        )
+
+
+def on_device(state: VariableState, device: Device) -> Any:
+    """A variable's value in a GPU's memory."""
+    value: Any = state._value
+    if type(value) is DeviceArray:
+        return value if value.device is device else device.from_peer(value, state.name)
+    return device.from_host(value, state.name)
+
+
+def pointer_of(state: VariableState) -> int:
+    """The address of a variable's value, which is in a GPU's memory."""
+    value: Any = state._value
+    address: int = value.pointer
+    return address
+
+
+def held_alone(state: VariableState) -> bool:
+    """Whether nobody but the variable holds its value, or the memory that it is in."""
+    value: Any = state._value
+    # The variable's slot, `value` here, and the argument of the call; the array's slot and the argument.
+    return (
+        type(value) is DeviceArray
+        and sys.getrefcount(value) == 3
+        and type(value._owner) is Block
+        and sys.getrefcount(value._owner) == 2
+    )

@@ -1,0 +1,183 @@
+"""Which nodes have a template, and what it takes: the way from a node to the kernels of `triton_templates`.
+
+A template of a node says, for the shapes of its inputs, which routines could do its work, what their sizes are, and which outputs
+they write. Everything that depends on the node alone is looked at when the template is made; a node that it cannot do has none,
+and runs on the host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...graph.dtypes import DType
+from ...graph.node import Node
+from ...graph.settings import setting
+from ..cuda.cublaslt import library_products
+from ..cuda.device import Device
+from ..gpu_kernel import Routine, Target, triton_type
+from ..triton_templates.edges import Edge, plain
+from ..triton_templates.matmul import matmul, product_sizes
+from ..triton_templates.transposition import transposition, transposition_sizes
+from .cuda import Choice
+
+_MOST_CANDIDATES = 6  # of one template: each is compiled once per machine, which takes up to a second
+
+
+@dataclass(slots=True)
+class Template:
+    """How one node runs.
+
+    Attributes:
+        inputs: how many of the node's inputs are loaded; the others are only looked at.
+        choose: (device, shapes of the loaded inputs, values of the others) -> what to launch, or None.
+        order: the node's inputs in the order that the others follow: first those that are loaded. None: their own.
+    """
+
+    inputs: int
+    choose: Callable[[Device, Sequence[tuple[int, ...]], Sequence[Any]], Choice | None]
+    order: tuple[int, ...] | None = None
+
+
+def template_of(node: Node, target: Target, edges: Sequence[Edge | None] = ()) -> Template | None:
+    """The template for a node; None when there is none.
+
+    `edges`: elementwise work on the operands, if any, and on the result (`codegen/edged.py`). What it reads beside the tiles
+    comes behind the inputs of a launch; of what it writes, the template's choice tells nothing.
+    """
+    from .attention_templates import ATTENTION_MAKERS
+    from .box_templates import BOX_MAKERS
+    from .image_templates import IMAGE_MAKERS, convolution_with_edge
+    from .reduction_templates import REDUCTION_MAKERS
+    from .row_templates import ROW_MAKERS
+
+    tables = (_MAKERS, ATTENTION_MAKERS, BOX_MAKERS, IMAGE_MAKERS, REDUCTION_MAKERS, ROW_MAKERS)
+    make = next((m[node.type] for m in tables if node.type in m), None)
+    try:
+        if any(edges):
+            return (
+                _product(node, target, edges)
+                if node.type in _PRODUCTS
+                else convolution_with_edge(node, target, edges[-1])
+            )
+        return None if make is None else make(node, target)
+    except (ValueError, KeyError):  # not these types, or attributes
+        return None
+
+
+# --- matrix products -------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Product:
+    """MatMul and BatchMatMul."""
+
+    node: Node
+    target: Target
+    transpose_a: bool
+    transpose_b: bool
+    batched: bool
+    edges: Sequence[Edge | None] = (None, None, None)
+    found: dict[Any, Sequence[Routine]] = field(default_factory=dict)
+
+    @property
+    def stored(self) -> list[DType]:
+        """Types of the operands in memory."""
+        given = zip(self.node.inputs, self.edges[:2], strict=True)
+        return [t.dtype.base if e is None else e.loops.loads[0].dtype for t, e in given]
+
+    @property
+    def rounding(self) -> Edge:
+        """The result in the node's type."""
+        return plain(self.node.outputs[0].dtype.base, 3 if self.batched else 2)
+
+    def routines(self, known: Mapping[str, int]) -> Sequence[Routine]:
+        """Ways to cut the product, for sizes of which these facts hold."""
+        key = tuple(sorted(known.items()))
+        if key not in self.found:
+            a, b = self.stored
+            before_a, before_b, behind = self.edges
+            self.found[key] = matmul(
+                a, b, target=self.target, transpose_a=self.transpose_a, transpose_b=self.transpose_b, batched=self.batched,
+                prologue_a=before_a, prologue_b=before_b, epilogue=behind or self.rounding, known=known,
+            )[:_MOST_CANDIDATES]  # fmt: skip
+        return self.found[key]
+
+    def choose(self, device: Device, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
+        """Tiles for these sizes."""
+        a, b = shapes
+        stack = a[:-2]
+        if self.batched and a[:-2] != b[:-2]:
+            return None
+        flat = [(math.prod(stack), *s[-2:]) for s in shapes] if self.batched else shapes
+        sizes = product_sizes(flat[0], flat[1], self.transpose_a, self.transpose_b)
+        if not all(sizes[n] for n in ("m", "n", "k", "batch")):
+            return None
+        known = {n: sizes[n] for n in ("m", "n", "k", "batch")}
+        dtype = self.node.outputs[0].dtype.base
+        candidates: list[Routine | Callable[[Sequence[int]], None]] = list(self.routines(known))
+        if not any(self.edges) and setting("DOVETAIL_TUNE"):
+            transposed = self.transpose_a, self.transpose_b
+            candidates += library_products(device, dtype, [sizes[n] for n in ("m", "n", "k", "batch")], transposed)
+        return Choice(candidates, sizes, [((*stack, sizes["m"], sizes["n"]), dtype.np)])
+
+
+def _flag(node: Node, *names: str) -> bool:
+    return any(bool(node.attrs.get(name)) for name in names)
+
+
+_PRODUCTS = frozenset(("MatMul", "BatchMatMulV2"))
+
+
+def _product(node: Node, target: Target, edges: Sequence[Edge | None] = (None, None, None)) -> Template:
+    a, b = node.inputs
+    if a.dtype.base is not b.dtype.base or node.outputs[0].dtype.base is not a.dtype.base:
+        raise ValueError("one type only")
+    product = _Product(
+        node,
+        target,
+        _flag(node, "transpose_a", "adj_x"),
+        _flag(node, "transpose_b", "adj_y"),
+        node.type != "MatMul",
+        edges,
+    )
+    product.routines({})  # ValueError for a type that no kernel multiplies
+    return Template(2, product.choose)
+
+
+# --- order of axes ---------------------------------------------------------------------------------------------------
+
+
+def _transpose(node: Node, target: Target) -> Template:
+    dtype = node.inputs[0].dtype.base
+    triton_type(dtype.name)  # KeyError for what kernels cannot have
+
+    def choose(device: Device, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
+        (shape,), (order,) = shapes, others
+        rank = len(shape)
+        if sorted(a % rank if rank else a for a in order) != list(range(rank)) or 0 in shape:
+            return None
+        order = [a % rank for a in order]
+        sizes = transposition_sizes(shape, order)
+        if any(n >= 1 << 31 for n in sizes.values()):
+            return None
+        made = [(tuple(shape[a] for a in order), dtype.np)]
+        if not sizes:
+            return Choice([copied(device, math.prod(shape) * dtype.size)], {}, made)
+        return Choice(transposition(dtype, sizes), sizes, made)
+
+    return Template(1, choose)
+
+
+def copied(device: Device, count: int) -> Callable[[Sequence[int]], None]:
+    """A copy of so many bytes as a candidate."""
+    return lambda addresses: device.copy_bytes(addresses[1], addresses[0], count)
+
+
+_MAKERS: dict[str, Callable[[Node, Target], Template]] = {
+    "MatMul": _product,
+    "BatchMatMulV2": _product,
+    "Transpose": _transpose,
+}

@@ -1,0 +1,127 @@
+"""Templates of nodes that work along an axis: running sums, places of extremes, largest elements, picking and adding rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...graph.node import Node
+from ..cuda.device import Device
+from ..gpu_kernel import Target
+from ..triton_ops.picking import gather, segment_sum
+from ..triton_ops.rows import LONGEST_SORTED, argument, scan, sort
+from .cuda import Choice
+from .gpu_templates import Template
+
+Shape = tuple[int, ...]
+Choose = Callable[[Device, Sequence[Shape], Sequence[Any]], Choice | None]
+
+
+def _around(shape: Shape, axis: int) -> dict[str, int] | None:
+    """The array as [before, length, after]; None when it has no elements, or no such axis."""
+    if not -len(shape) <= axis < len(shape) or 0 in shape:
+        return None
+    axis %= len(shape)
+    return {"before": math.prod(shape[:axis]), "length": shape[axis], "after": math.prod(shape[axis + 1 :])}
+
+
+def _scan(kind: str) -> Callable[[Node, Target], Template]:
+    def maker(node: Node, target: Target) -> Template:
+        dtype = node.outputs[0].dtype.base
+        routines = scan(kind, dtype, exclusive=bool(node.attrs["exclusive"]), reverse=bool(node.attrs["reverse"]))
+
+        def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+            sizes = _around(shapes[0], others[0][0])
+            return None if sizes is None else Choice(routines, sizes, [(shapes[0], dtype.np)])
+
+        return Template(1, choose)
+
+    return maker
+
+
+def _argument(kind: str) -> Callable[[Node, Target], Template]:
+    def maker(node: Node, target: Target) -> Template:
+        index = node.outputs[0].dtype.base
+        routines = argument(kind, node.inputs[0].dtype.base, index)
+
+        def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+            shape, axis = shapes[0], others[0][0]
+            sizes = _around(shape, axis)
+            if sizes is None:
+                return None
+            axis %= len(shape)
+            return Choice(routines, sizes, [((*shape[:axis], *shape[axis + 1 :]), index.np)])
+
+        return Template(1, choose)
+
+    return maker
+
+
+def _top_k(node: Node, target: Target) -> Template:
+    dtype = node.inputs[0].dtype.base
+    sort(dtype, 2, descending=True)  # ValueError for a type that is not sorted
+
+    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+        shape, k = shapes[0], others[0][0]
+        if not shape or 0 in shape or not 0 < k <= shape[-1] <= LONGEST_SORTED:
+            return None
+        sizes = {"before": math.prod(shape[:-1]), "length": shape[-1], "k": k}
+        made = (*shape[:-1], k)
+        return Choice([sort(dtype, shape[-1], descending=True)], sizes, [(made, dtype.np), (made, np.dtype(np.int32))])
+
+    return Template(1, choose)
+
+
+def _gather(node: Node, target: Target) -> Template:
+    params, indices = (t.dtype.base for t in node.inputs[:2])
+    gather(params, indices)  # KeyError for a type that kernels cannot have
+
+    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+        shape, picked = shapes
+        axis = others[0][0] % len(shape) if shape else 0
+        batch = int(node.attrs["batch_dims"])
+        batch = batch + len(picked) if batch < 0 else batch
+        if 0 in shape or 0 in picked or not batch <= axis < len(shape) or shape[:batch] != picked[:batch]:
+            return None
+        sizes = {
+            "batch": math.prod(shape[:batch]),
+            "before": math.prod(shape[batch:axis]),
+            "length": shape[axis],
+            "count": math.prod(picked[batch:]),
+            "after": math.prod(shape[axis + 1 :]),
+        }
+        routine = gather(params, indices, sizes["after"])
+        return Choice([routine], sizes, [((*shape[:axis], *picked[batch:], *shape[axis + 1 :]), params.np)])
+
+    return Template(2, choose)
+
+
+def _segment_sum(node: Node, target: Target) -> Template:
+    dtype = node.outputs[0].dtype.base
+    segment_sum(dtype, node.inputs[1].dtype.base)  # ValueError for a type that is not added
+
+    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+        data, ids = shapes
+        segments = others[0][0]
+        if 0 in data or segments <= 0 or data[: len(ids)] != ids:
+            return None
+        after = data[len(ids) :]
+        sizes = {"count": math.prod(ids), "after": math.prod(after), "segments": segments}
+        routine = segment_sum(dtype, node.inputs[1].dtype.base, sizes["after"])
+        return Choice([routine], sizes, [((segments, *after), dtype.np)])
+
+    return Template(2, choose)
+
+
+ROW_MAKERS: dict[str, Callable[[Node, Target], Template]] = {
+    "Cumsum": _scan("sum"),
+    "Cumprod": _scan("prod"),
+    "ArgMax": _argument("max"),
+    "ArgMin": _argument("min"),
+    "TopKV2": _top_k,
+    "GatherV2": _gather,
+    "UnsortedSegmentSum": _segment_sum,
+}

@@ -1,0 +1,104 @@
+"""Dense updates of variables on CPUs: one compiled kernel per rule of an optimizer, which overwrites the variable and its slots.
+
+An update reads and writes each element once, and makes nothing beside: no temporary arrays, and no new value next to the old
+one, unless somebody holds that (`graph.state.changing`). All variables of one element type share their rule's kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...graph.errors import InternalError
+from ...graph.node import Node
+from ...graph.shape import element_count
+from ...graph.state import VariableState, changing
+from ..agreement import agree, difference
+from ..kernel_cache import source_of
+from ..loop_cost import nanoseconds
+from ..loops import Loops
+from ..numba_source import as_passed
+from ..program import Kernel
+from ..threads import ranges_of, share
+from ..trace import SUPPORTED
+from ..update_loops import update_of
+from .warming import WarmingKernel
+
+SMALLEST = 1 << 10  # elements; below that NumPy takes about as long as a launch
+
+
+class UpdateKernel(WarmingKernel):
+    """The kernel of one update.
+
+    Args:
+        node: what it runs. reference: the op's reference, attributes bound.
+        loops: the new values of the places, from what they were and from the node's other inputs.
+        places: how many of the inputs are variables. gradient: which input has the variable's shape.
+        check: compare with the reference, at every run.
+    """
+
+    def __init__(
+        self, node: Node, reference: Kernel, loops: Loops, places: int, gradient: int, threads: int, check: bool
+    ) -> None:
+        super().__init__(source_of(loops, places).text, reference)
+        self.node = node
+        self._loops = loops
+        self._places = places
+        self._gradient = gradient - places
+        self._threads = threads
+        self._check = check
+        self._result_is_place = bool(node.outputs)
+
+    def __call__(self, *inputs: Any) -> Any:
+        function = self.function
+        if function is None:
+            return self._on_numpy(inputs)
+        states: Sequence[VariableState] = inputs[: self._places]
+        if len(set(states)) < len(states):
+            return self._reference(*inputs)
+        given = [np.asarray(x) for x in inputs[self._places :]]
+        shape, size = given[self._gradient].shape, given[self._gradient].size
+        with changing(states) as values:
+            fits = all(v.shape == shape for v in values)
+            if fits:
+                before = [v.copy() for v in values] if self._check else []
+                flat = [x.reshape(-1) for x in values]
+                arrays = [as_passed(x) for x in (*flat, *[x.ravel() for x in given], *flat)]
+                time = nanoseconds(self._loops, (size,))
+                share(function, (*arrays, size), ranges_of(size, time, self._threads), self._threads)
+                if self._check:
+                    self._compare(states, before, values, inputs[self._places :])
+        if not fits:
+            return self._reference(*inputs)  # which says what is wrong
+        return states[0] if self._result_is_place else ()
+
+    def _compare(
+        self, states: Sequence[VariableState], before: Sequence[Any], mine: Sequence[Any], given: Sequence[Any]
+    ) -> None:
+        """InternalError where the reference makes something else of the values that were there before."""
+        twins = [VariableState(s.name, s.dtype) for s in states]
+        for twin, value in zip(twins, before, strict=True):
+            twin.assign(value)
+        self._reference(*twins, *given)
+        for twin, value in zip(twins, mine, strict=True):
+            if not agree(value, twin.read()):
+                raise InternalError(
+                    self.node, self.node,
+                    f"The compiled update of '{twin.name}' by '{self.node.name}' ({self.node.type}), made at {self.node.source}, "
+                    f"differs from the reference: {difference(value, twin.read())}. This is an error in Dovetail; "
+                    f"DOVETAIL_BACKEND=numpy avoids it.",
+                )  # fmt: skip
+
+
+def update_kernel(node: Node, reference: Kernel, threads: int, check: bool) -> UpdateKernel | None:
+    """The kernel of a node that updates variables from a dense array; None: it is none, too small, or of a type without kernels."""
+    found = update_of(node)
+    if found is None:
+        return None
+    loops, places, gradient = found
+    grad = node.inputs[gradient]
+    if grad.dtype.base not in SUPPORTED or (element_count(grad.dims) or SMALLEST) < SMALLEST:
+        return None
+    return UpdateKernel(node, reference, loops, places, gradient, threads, check)

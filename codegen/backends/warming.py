@@ -1,0 +1,49 @@
+"""Kernels that start on NumPy and become compiled.
+
+Compiling costs 0.1 to 1 s, so a kernel's work is done by the references until that has cost about as much; then it is compiled by
+the background thread and swapped in. So a first step never waits, and what runs seldom or is small is never compiled.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..kernel_cache import Function, compile_now, compile_soon
+
+COMPILE_AFTER_S = 0.1  # time on NumPy after which a kernel is worth compiling; a small one compiles in about as much
+
+
+class WarmingKernel:
+    """A function of arrays that gets faster.
+
+    Args:
+        text: the kernel's source text. reference: what does its work until it is compiled.
+
+    Attributes:
+        function: the compiled function, or None while NumPy does the work.
+    """
+
+    def __init__(self, text: str, reference: Callable[..., Any]) -> None:
+        self.function: Function | None = None
+        self._text = text
+        self._reference = reference
+        self._spent = 0.0
+        self._asked = False
+
+    def compile(self) -> None:
+        """Compile it now."""
+        self.function = compile_now(self._text)
+
+    def _on_numpy(self, inputs: Sequence[Any]) -> Any:
+        began = time.perf_counter()
+        result = self._reference(*inputs)
+        self._spent += time.perf_counter() - began
+        if self._spent > COMPILE_AFTER_S and not self._asked:
+            self._asked = True
+            compile_soon(self._text, self._swap_in)
+        return result
+
+    def _swap_in(self, function: Function) -> None:
+        self.function = function

@@ -1,0 +1,121 @@
+"""The door to the CUDA driver: the only module that imports `cuda.bindings`.
+
+The bindings are NVIDIA's own, one Python function per function of the driver, so there is nothing to wrap: this module finds
+them, turns error codes into exceptions, and says whether there is a GPU at all without loading anything where there is none.
+Everything else of the layer calls `bindings().cuSomething(...)` through `check`.
+
+Tests put a stand-in for the driver in place of the bindings with `use`. It records launches and keeps "device memory" in the
+host's, so all of the layer runs where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+_SIGNS_OF_A_DRIVER = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
+OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+NOT_READY = 600  # CUDA_ERROR_NOT_READY
+PEER_ENABLED = 704  # CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
+_NO_DEVICE = (100, 101)  # CUDA_ERROR_NO_DEVICE, CUDA_ERROR_INVALID_DEVICE
+
+_found: Any = None
+_count: int | None = None
+
+
+class CudaError(Exception):
+    """The driver refused something, or an earlier kernel failed.
+
+    Attributes:
+        code: the driver's number for it.
+    """
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def bindings() -> Any:
+    """The driver's functions: the module `cuda.bindings.driver`, or what a test put in its place.
+
+    Raises:
+        ImportError: it is not installed; says what to install.
+    """
+    global _found
+    if _found is None:
+        try:
+            from cuda.bindings import driver
+        except ImportError as e:
+            raise ImportError(f"GPUs need the package cuda-bindings: pip install 'dovetail[cuda]' ({e})") from e
+        _found = driver
+    return _found
+
+
+def use(stand_in: Any) -> Any:
+    """Put something in the place of the bindings (None: the real ones, found anew); gives what was there."""
+    global _found, _count
+    before, _found, _count = _found, stand_in, None
+    return before
+
+
+def check(result: tuple[Any, ...]) -> Any:
+    """The value that a function of the driver gave; a tuple when there are several, None when there is none.
+
+    Raises:
+        CudaError: it failed.
+    """
+    code = int(result[0])
+    if code:
+        raise error(code)
+    return None if len(result) == 1 else result[1] if len(result) == 2 else result[1:]
+
+
+def error(code: int) -> CudaError:
+    """The exception for an error code, in the driver's words."""
+    driver = bindings()
+    words = []
+    for ask in (driver.cuGetErrorName, driver.cuGetErrorString):
+        failed, text = ask(driver.CUresult(code))
+        if not int(failed) and text is not None:
+            words.append(text.decode() if isinstance(text, bytes) else str(text))
+    return CudaError(code, ": ".join(words) or f"CUDA error {code}")
+
+
+def gpu_count() -> int:
+    """How many GPUs this process can use; 0 where there is no driver, or no bindings. Found once."""
+    global _count
+    if _count is None:
+        _count = _counted()
+    return _count
+
+
+def _counted() -> int:
+    if _found is None:
+        if not any(Path(sign).exists() for sign in _SIGNS_OF_A_DRIVER):
+            return 0
+        if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None:
+            logger.warning(
+                "This machine has a GPU, which needs the package cuda-bindings: pip install 'dovetail[cuda]'"
+            )
+            return 0
+    try:
+        driver = bindings()
+        check(driver.cuInit(0))
+        return int(check(driver.cuDeviceGetCount()))
+    except (CudaError, ImportError, RuntimeError, OSError) as e:
+        if not isinstance(e, CudaError) or e.code not in _NO_DEVICE:
+            logger.warning("The GPU of this machine cannot be used: %s", e)
+        return 0
+
+
+def gpu_memory() -> tuple[int, ...]:
+    """Bytes of memory of each GPU of this process. It does not start anything on them."""
+    sizes = []
+    for index in range(gpu_count()):
+        ordinal = check(bindings().cuDeviceGet(index))
+        sizes.append(int(check(bindings().cuDeviceTotalMem(ordinal))))
+    return tuple(sizes)

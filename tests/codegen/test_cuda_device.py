@@ -1,0 +1,510 @@
+"""The device layer on GPUs that run everything as late as they may: memory, copies, launches, graphs, tuning."""
+
+import ctypes
+import gc
+import inspect
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves the path alone
+
+from fake_driver import FakeDriver, fake_gpus
+
+from dovetail.codegen.cuda import driver, tune
+from dovetail.codegen.cuda.array import DeviceArray, from_cuda_array, from_dlpack
+from dovetail.codegen.cuda.device import PIECE, Device, NotCapturableError, device
+from dovetail.codegen.cuda.graphs import capture
+from dovetail.codegen.cuda.kernels import Arguments, KernelOnDevice, NotSuitableError, RoutineOnDevice
+from dovetail.codegen.cuda.memory import rounded
+from dovetail.codegen.gpu_kernel import (
+    HEADER,
+    SM90,
+    Binary,
+    Count,
+    Grid,
+    Launch,
+    Parameter,
+    Routine,
+    Scratch,
+    TritonKernel,
+)
+from dovetail.graph.errors import ResourceExhaustedError, UnimplementedError
+
+ADD = TritonKernel(
+    "add",
+    HEADER
+    + '''@triton.jit
+def add(in0, in1, out0, n0, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(in0 + i, i < n0) + tl.load(in1 + i, i < n0)
+    tl.store(out0 + i, x, i < n0)
+''',
+    (Parameter("in0", "*fp32", True), Parameter("in1", "*fp32", True), Parameter("out0", "*fp32", True), Parameter("n0", "i32")),
+    (("BLOCK", 64),),
+)  # fmt: skip
+GRID = Grid((Count(("n0",), 64),))
+SUM = Routine((Launch(ADD, GRID),))
+
+
+@pytest.fixture
+def fake():
+    with fake_gpus(2) as made:
+        yield made
+
+
+@pytest.fixture
+def gpu(fake: FakeDriver) -> Device:
+    return device(0)
+
+
+def prepared(fake: FakeDriver, gpu: Device, n: int, routine: Routine = SUM) -> RoutineOnDevice:
+    kernels = [KernelOnDevice(gpu, fake.compile_kernel(x.kernel, gpu.target)) for x in routine.launches]
+    return RoutineOnDevice(gpu, routine, kernels, 2, 1, {"n0": n})
+
+
+def add(fake: FakeDriver, a: DeviceArray, b: DeviceArray) -> DeviceArray:
+    gpu = a.device
+    out = gpu.empty(a.shape, a.dtype, "sum")
+    with gpu.entered():
+        prepared(fake, gpu, a.size)([a.pointer, b.pointer, out.pointer])
+    return out
+
+
+# --- devices ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_device_says_of_itself(gpu):
+    assert (gpu.name, gpu.target, gpu.multiprocessors, gpu.memory_bytes) == ("Fake GPU", SM90, 132, 1 << 30)
+    assert driver.gpu_count() == 2
+    assert repr(gpu) == "<GPU:0 Fake GPU>"
+    assert device(0) is gpu
+    with pytest.raises(IndexError, match="GPU:2 is asked for, and this process sees 2"):
+        device(2)
+
+
+def test_without_a_driver_there_is_no_gpu_and_nothing_is_imported(monkeypatch):
+    monkeypatch.setattr(driver, "_SIGNS_OF_A_DRIVER", ("/nowhere",))
+    before = driver.use(None)
+    try:
+        assert driver.gpu_count() == 0
+    finally:
+        driver.use(before)
+
+
+def test_a_driver_that_fails_counts_as_none(caplog):
+    class Broken(FakeDriver):
+        def cuDeviceGetCount(self):
+            return 3, None
+
+    before = driver.use(Broken())
+    try:
+        assert driver.gpu_count() == 0
+        assert "The GPU of this machine cannot be used: CUDA_ERROR_3: a fake error" in caplog.text
+    finally:
+        driver.use(before)
+
+
+def test_the_stand_in_has_the_bindings_functions_with_their_arguments():
+    real = pytest.importorskip("cuda.bindings.driver")
+    checked = 0
+    for name, function in inspect.getmembers(FakeDriver, inspect.isfunction):
+        if not name.startswith("cu"):
+            continue
+        said = getattr(real, name).__doc__.splitlines()[0]  # cuMemAlloc(size_t bytesize)
+        theirs = [a.split(":")[0].replace("*", " ").split()[-1] for a in said[said.index("(") + 1 : -1].split(",") if a]
+        mine = list(inspect.signature(function).parameters)[1:]
+        if name != "cuLaunchCooperativeKernel":
+            assert mine == theirs, name
+        checked += 1
+    assert checked > 30
+
+
+# --- copies ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, 1, 1000, 16384, 16385, PIECE // 4 + 1, 6 * PIECE // 4 + 3])
+def test_there_and_back(gpu, count):
+    x = np.arange(count, dtype=np.float32)
+    there = gpu.from_host(x)
+    assert (there.shape, there.dtype, there.nbytes) == ((count,), x.dtype, 4 * count)
+    np.testing.assert_array_equal(gpu.to_host(there), x)
+
+
+def test_a_host_array_may_change_once_it_was_handed_over(gpu):
+    for count in (10, 100_000):
+        x = np.ones(count, np.float32)
+        there = gpu.from_host(x)
+        x[:] = 2
+        assert (gpu.to_host(there) == 1).all()
+
+
+@pytest.mark.parametrize("count", [64, 100_000])
+def test_kernels_wait_for_copies_in_and_copies_out_for_kernels(fake, gpu, count):
+    a, b = np.arange(count, dtype=np.float32), np.ones(count, np.float32)
+    if count > 64:  # recorded only: the interpreter would take long
+        fake.kernels.clear()
+        x = gpu.from_host(a)
+        y = gpu.copy(x)
+        np.testing.assert_array_equal(gpu.to_host(y), a)
+        return
+    np.testing.assert_array_equal(gpu.to_host(add(fake, gpu.from_host(a), gpu.from_host(b))), a + 1)
+
+
+def test_memory_of_a_large_copy_is_used_again_only_behind_its_readers(gpu):
+    count = 100_000
+    first = gpu.from_host(np.full(count, 1.0, np.float32))
+    kept = gpu.copy(first)  # queued, has not run
+    pointer = first.pointer
+    del first
+    second = gpu.from_host(np.full(count, 2.0, np.float32))
+    assert second.pointer == pointer
+    assert (gpu.to_host(second) == 2).all()
+    assert (gpu.to_host(kept) == 1).all()
+
+
+def test_a_strided_array_arrives_in_order(gpu):
+    x = np.arange(12.0).reshape(3, 4).T
+    np.testing.assert_array_equal(np.asarray(gpu.from_host(x)), x)
+
+
+def test_from_one_gpu_to_another(fake, gpu):
+    other = device(1)
+    x = gpu.from_host(np.arange(5, dtype=np.int64))
+    y = other.from_peer(x)
+    pointer = x.pointer
+    del x  # its memory must stay until the copy has been made
+    assert gpu.from_host(np.zeros(5, np.int64)).pointer != pointer
+    np.testing.assert_array_equal(np.asarray(y), np.arange(5))
+    assert ("peer", 0, 1, 40) in fake.log and ("peer access", 1, 0) in fake.log
+    assert other.from_peer(y) is y
+    assert y.device is other
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_sizes_of_blocks_waste_at_most_a_quarter():
+    for count in (1, 511, 512, 513, 2049, 5000, 10**6, 3 * 10**9 + 1):
+        assert count <= rounded(count) <= max(512 * -(-count // 512), 1.25 * count)
+        assert rounded(count) % 512 == 0 and rounded(rounded(count)) == rounded(count)
+
+
+def test_freed_memory_is_used_again_and_counted(fake, gpu):
+    a = gpu.empty((1000,), np.dtype("float32"), "a")
+    assert gpu.pool.in_use == 4096
+    pointer = a.pointer
+    del a
+    b = gpu.empty((900,), np.dtype("float32"), "b")
+    assert b.pointer == pointer
+    c = gpu.empty((1000,), np.dtype("float32"), "c")
+    assert (gpu.pool.in_use, gpu.pool.held, gpu.pool.most_in_use) == (4096 + 4096, 8192, 8192)
+    del b, c
+    assert gpu.pool.trim() == 8192
+    assert (gpu.pool.in_use, gpu.pool.held, fake.in_use) == (0, 0, 0)
+
+
+def test_a_view_keeps_its_memory(gpu):
+    a = gpu.from_host(np.arange(6.0))
+    b = a.reshape((2, 3))
+    del a
+    assert gpu.pool.largest() == [(512, "")]
+    np.testing.assert_array_equal(np.asarray(b), np.arange(6.0).reshape(2, 3))
+    with pytest.raises(ValueError, match="cannot reshape 6 elements"):
+        b.reshape((7,))
+
+
+def test_out_of_memory_lists_the_largest(monkeypatch, fake):
+    monkeypatch.setenv("DOVETAIL_GPU_MEMORY", str(10 << 20))
+    gpu = device(0)
+    held = [gpu.empty((n << 18,), np.dtype("float32"), f"layer{n}/MatMul") for n in (1, 4, 3)]
+    with pytest.raises(ResourceExhaustedError) as e:
+        gpu.empty((4 << 18,), np.dtype("float32"), "loss/grad")
+    text = str(e.value)
+    assert "GPU:0 (Fake GPU) is out of memory: no room for 4.0 MiB for loss/grad; 8.0 MiB of at most 10.0 MiB" in text
+    assert (
+        text.index("4.0 MiB  layer4/MatMul")
+        < text.index("3.0 MiB  layer3/MatMul")
+        < text.index("1.0 MiB  layer1/MatMul")
+    )
+    del held[1]
+    assert gpu.empty((4 << 18,), np.dtype("float32"), "loss/grad").nbytes == 4 << 20
+
+
+def test_memory_that_is_only_kept_goes_back_before_the_error(fake):
+    fake.memory = 8 << 20
+    gpu = device(0)
+    gpu.empty((5 << 18,), np.dtype("float32"))
+    assert gpu.pool.held == 5 << 20
+    assert gpu.empty((6 << 18,), np.dtype("float32")).nbytes == 6 << 20
+    assert gpu.pool.held == 6 << 20
+
+
+def test_a_thread_that_has_not_used_the_gpu_may_allocate(gpu):
+    made = []
+    thread = threading.Thread(target=lambda: made.append(gpu.empty((100_000,), np.dtype("float32"))))
+    thread.start()
+    thread.join()
+    assert made[0].nbytes == 400_000
+
+
+def test_threads_share_the_pool(gpu):
+    failed = []
+
+    def work():
+        try:
+            for _ in range(50):
+                x = gpu.from_host(np.arange(100))
+                assert (np.asarray(x) == np.arange(100)).all()
+        except Exception as e:
+            failed.append(e)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert not failed
+    assert gpu.pool.largest() == []
+
+
+# --- launches --------------------------------------------------------------------------------------------------------
+
+
+def test_arguments_lie_where_the_compiler_put_them():
+    made = Arguments([Parameter("a", "*fp32"), Parameter("n", "i32"), Parameter("m", "i64"), Parameter("f", "i1"),
+                      Parameter("h", "fp16"), Parameter("s", "fp32")])  # fmt: skip
+    assert made.offsets == (0, 8, 16, 24, 26, 28, 32, 40)
+    made.write([0x1234, -1, 2**40, True, 1.5, 2.5])
+    data = bytes(made)
+    assert len(data) == 48
+    assert np.frombuffer(data[:8], np.uint64) == 0x1234 and np.frombuffer(data[8:12], np.int32) == -1
+    assert np.frombuffer(data[16:24], np.int64) == 2**40 and data[24] == 1
+    assert np.frombuffer(data[26:28], np.float16) == 1.5 and np.frombuffer(data[28:32], np.float32) == 2.5
+    pointers = (ctypes.c_void_p * 8).from_address(made.address)
+    assert [p - pointers[0] for p in pointers] == list(made.offsets)
+    with pytest.raises(UnimplementedError, match="x cannot be a bf16"):
+        Arguments([Parameter("x", "bf16")])
+
+
+def test_what_is_launched(fake, gpu):
+    a, b = gpu.from_host(np.arange(100, dtype=np.float32)), gpu.from_host(np.ones(100, np.float32))
+    out = add(fake, a, b)
+    ((_, entry, grid, block, values, stream),) = fake.launches()
+    assert (entry, grid, block) == ("add", (2, 1, 1), (128, 1, 1))
+    assert values == (a.pointer, b.pointer, out.pointer, 100)
+    assert stream == gpu.compute.handle.number
+    assert fake.ran == []  # a launch does not wait
+    np.testing.assert_array_equal(np.asarray(out), np.arange(100) + 1)
+    assert fake.ran == [("add", (2, 1, 1))]
+
+
+def test_nothing_is_launched_for_no_elements(fake, gpu):
+    add(fake, gpu.from_host(np.empty(0, np.float32)), gpu.from_host(np.empty(0, np.float32)))
+    assert fake.launches() == []
+
+
+def test_scratch_and_promises(fake, gpu):
+    text = HEADER + "@triton.jit\ndef k(in0, in1, out0, scratch0, n0):\n    pass\n"
+    names = (*[Parameter(n, "*fp32", True) for n in ("in0", "in1", "out0", "scratch0")], Parameter("n0", "i32", True))
+    routine = Routine(
+        (Launch(TritonKernel("k", text, names), GRID),), (Scratch("scratch0", "fp32", (Count(("n0",), 64),)),)
+    )
+    run = prepared(fake, gpu, 6400, routine)
+    with gpu.entered():
+        run([512, 1024, 1536], "sum of rows")
+    assert fake.launches()[0][4] == (512, 1024, 1536, *fake.allocated, 6400)
+    with pytest.raises(NotSuitableError, match="k wants a multiple of 16 for n0, not 6401"):
+        prepared(fake, gpu, 6401, routine)
+
+
+def test_much_shared_memory_is_asked_for_and_clusters_are_refused(fake, gpu):
+    def binary(**more):
+        return replace(Binary(b"x", "k", (), 8, 0, 0, 0, 1, False, 0, 0, SM90), **more)
+
+    assert KernelOnDevice(gpu, binary(shared_bytes=200_000)).function.shared == 200_000
+    with pytest.raises(UnimplementedError, match="clusters of 2 blocks"):
+        KernelOnDevice(gpu, binary(num_ctas=2))
+    with gpu.entered():
+        KernelOnDevice(gpu, binary(cooperative=True, global_scratch=16)).launch((3, 1, 1), [])
+    assert ("cooperative", "k") in fake.log and gpu.pool.held == 512
+
+
+# --- graphs ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_graph_runs_what_was_captured_again_and_again(fake, gpu):
+    a, b = gpu.from_host(np.arange(64, dtype=np.float32)), gpu.from_host(np.ones(64, np.float32))
+    gpu.synchronize()
+    with capture(gpu) as graph:
+        between = add(fake, a, b)
+        out = add(fake, between, b)
+        del between
+        gpu.empty((64,), np.dtype("float32"))  # must not get the memory of `between`: the graph will write there
+    assert fake.ran == []
+    kinds = [x[0] for x in fake.log if x[0] in ("begin capture", "end capture", "launch")]
+    assert kinds == ["begin capture", "launch", "launch", "end capture"]
+    assert len(graph.blocks) == 3
+    for _ in range(2):
+        graph.launch()
+    np.testing.assert_array_equal(np.asarray(out), np.arange(64) + 2)
+    assert len(fake.ran) == 4
+    assert fake.launches()[-1] == ("graph launch", 2)
+    used = gpu.pool.in_use
+    del graph
+    assert ("destroy graph",) in fake.log
+    del a, b, out
+    gc.collect()
+    assert gpu.pool.largest() == [] and used > 0
+
+
+def test_what_comes_from_the_host_is_copied_once_for_all_runs_of_a_graph(fake, gpu):
+    a = gpu.from_host(np.arange(64, dtype=np.float32))
+    with capture(gpu) as graph:
+        out = add(fake, a, gpu.from_host(np.ones(64, np.float32)))
+    for _ in range(2):
+        graph.launch()
+    np.testing.assert_array_equal(np.asarray(out), np.arange(64) + 1)
+    assert [c[0] for c in fake.copies()] == ["to device", "to device", "to host"]
+
+
+def test_a_capture_that_fails_leaves_the_device_as_it_was(fake, gpu):
+    stream = gpu.compute
+    x = gpu.from_host(np.ones(3))
+    with pytest.raises(NotCapturableError, match="a copy to the host cannot be part"), capture(gpu) as graph:
+        gpu.to_host(x)
+    assert gpu.compute is stream and gpu.pool.keeper is None
+    with pytest.raises(RuntimeError, match="not captured to its end"):
+        graph.launch()
+    np.testing.assert_array_equal(np.asarray(gpu.from_host(np.ones(3))), np.ones(3))
+
+
+# --- tuning ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_fastest_is_found_and_remembered(monkeypatch, tmp_path, gpu):
+    monkeypatch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(tune, "_chosen", {})
+    runs = [0, 0, 0]
+
+    def candidate(i: int, work: int):
+        def run():
+            runs[i] += 1
+            for _ in range(work):
+                gpu.clear(target)
+
+        return run
+
+    target = gpu.empty((4,), np.dtype("float32"))
+    candidates = [candidate(0, 3), candidate(1, 1), candidate(2, 2)]
+    assert tune.fastest(gpu, "key", candidates) == 1
+    assert all(r > 3 for r in runs)
+    before = list(runs)
+    assert tune.fastest(gpu, "key", candidates) == 1
+    monkeypatch.setattr(tune, "_chosen", {})
+    assert tune.fastest(gpu, "key", candidates) == 1  # from the disk
+    assert runs == before
+    assert tune.fastest(gpu, "another", candidates[:1]) == 0
+    (file,) = (tmp_path / "tuned").iterdir()
+    file.write_text('{"best": 7}')
+    monkeypatch.setattr(tune, "_chosen", {})
+    assert tune.fastest(gpu, "key", candidates) == 1  # what is not right is measured again
+    assert runs != before
+
+
+# --- other libraries -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float32, np.float16, np.int64, np.uint8, np.bool_, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2]
+)
+def test_dlpack_there_and_back(gpu, dtype):
+    x = gpu.from_host(np.arange(6).reshape(2, 3).astype(dtype))
+    y = from_dlpack(x, gpu)
+    assert (y.pointer, y.shape, y.dtype) == (x.pointer, x.shape, x.dtype)
+    assert x.__dlpack_device__() == (2, 0)
+    pointer, expected = x.pointer, np.asarray(x)
+    del x  # y keeps it
+    assert gpu.empty((6,), np.dtype(dtype)).pointer != pointer
+    np.testing.assert_array_equal(np.asarray(y), expected)
+    del y
+    gc.collect()
+    assert gpu.empty((6,), np.dtype(dtype)).pointer == pointer
+
+
+def test_a_capsule_that_nobody_takes_lets_the_array_go(gpu):
+    x = gpu.from_host(np.arange(3.0))
+    capsule = x.__dlpack__(stream=-1)
+    del x
+    assert len(gpu.pool.largest()) == 1
+    del capsule
+    assert gpu.pool.largest() == []
+
+
+def test_numpy_takes_a_copy(gpu):
+    x = gpu.from_host(np.arange(3.0))
+    np.testing.assert_array_equal(np.from_dlpack(x, device="cpu"), np.arange(3.0))
+    np.testing.assert_array_equal(np.asarray(x, np.int32), [0, 1, 2])
+    with pytest.raises(ValueError, match="without a copy"):
+        np.asarray(x, copy=False)
+    with pytest.raises(BufferError, match="not on"):
+        x.__dlpack__(dl_device=(2, 1))
+
+
+def test_cuda_array_interface_there_and_back(fake, gpu):
+    x = gpu.from_host(np.arange(6, dtype=np.int32).reshape(3, 2))
+    told = x.__cuda_array_interface__
+    assert (told["shape"], told["typestr"], told["data"], told["strides"]) == ((3, 2), "<i4", (x.pointer, False), None)
+
+    class Other:
+        __cuda_array_interface__ = {**told, "stream": None, "strides": (8, 4)}
+
+    y = from_cuda_array(Other(), gpu)
+    assert (y.pointer, y.shape) == (x.pointer, (3, 2))
+    Other.__cuda_array_interface__["strides"] = (4, 12)
+    with pytest.raises(ValueError, match="make it contiguous first"):
+        from_cuda_array(Other(), gpu)
+    with pytest.raises(AttributeError, match="use DLPack"):
+        _ = gpu.from_host(np.ones(2, ml_dtypes.bfloat16)).__cuda_array_interface__
+
+
+def test_an_unaligned_array_is_copied_to_where_kernels_take_it(gpu):
+    x = gpu.from_host(np.arange(8, dtype=np.float32))
+
+    class Tail:
+        __cuda_array_interface__ = {"shape": (7,), "typestr": "<f4", "data": (x.pointer + 4, False), "version": 3}
+
+    y = from_cuda_array(Tail(), gpu)
+    assert y.pointer % 16 == 0
+    np.testing.assert_array_equal(np.asarray(y), np.arange(1, 8))
+
+
+def test_an_array_on_another_gpu_is_not_taken(gpu):
+    with pytest.raises(ValueError, match="not on GPU:1"):
+        from_dlpack(gpu.from_host(np.ones(2)), device(1))
+
+
+@pytest.mark.parametrize("count", [1, 1000, PIECE // 4 + 1, 6 * PIECE // 4 + 3])
+def test_a_copy_to_the_host_that_has_begun(gpu, count):
+    x = np.arange(count, dtype=np.float32)
+    there = gpu.from_host(x)
+    coming = gpu.coming_to_host(there)
+    with gpu.entered():
+        pass
+    np.testing.assert_array_equal(coming.result(), x)
+    assert coming.array is None
+
+
+def test_a_copy_that_nobody_asks_for_keeps_its_memory_until_it_is_over(gpu):
+    there = gpu.from_host(np.ones(100_000, np.float32))
+    pointer = there.pointer
+    coming = gpu.coming_to_host(there)
+    del there, coming
+    gc.collect()
+    other = gpu.empty((100_000,), np.dtype(np.float32), "other")
+    assert other.pointer != pointer
+    gpu.synchronize()
+    assert not gpu._held
