@@ -1,10 +1,8 @@
 """Compiled CPU kernels on disk, shared by all processes of a user.
 
 A kernel's source text is its identity: it lies in a file named after its hash, together with what decides its meaning (the
-source of `vecmath`, the version of Numba), and Numba keeps the machine code beside it, per kind of processor. Files are written
-elsewhere and moved into place, so processes that make the same kernel at the same time do not disturb each other.
-
-The folder is private to the user (mode 0700): what lies in it is run.
+source of `vecmath`, the version of Numba), and Numba keeps the machine code beside it, per kind of processor. `disk_cache` has
+the folder, and puts files there so that processes that make the same kernel at the same time do not disturb each other.
 
 Numba and LLVM are imported here and below only, when the first kernel is compiled. Compiling takes 0.1 to 1 s a kernel, once per
 machine; it happens in one background thread unless somebody waits for it (`compile_now`).
@@ -16,10 +14,8 @@ import atexit
 import hashlib
 import importlib.util
 import logging
-import os
 import queue
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -27,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..graph.settings import setting
+from . import disk_cache
 from .loops import Loops
 from .numba_source import NumbaSource, numba_source
 
@@ -37,27 +33,8 @@ Function = Callable[..., Any]
 
 
 def folder() -> Path:
-    """Where kernels are kept: DOVETAIL_CACHE_DIR, or `dovetail` in the user's cache folder; made if it is not there.
-
-    If that cannot be written to, a folder for this process alone.
-    """
-    named = str(setting("DOVETAIL_CACHE_DIR"))
-    base = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dovetail"
-    kernels = base / "numba"
-    try:
-        kernels.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if kernels.stat().st_uid != os.getuid() or kernels.stat().st_mode & 0o022 or not os.access(kernels, os.W_OK):
-            raise PermissionError(f"{kernels} is open to others, or not writable")
-    except OSError as e:
-        return _own_folder(str(e))
-    return kernels
-
-
-@cache
-def _own_folder(why: str) -> Path:
-    made = Path(tempfile.mkdtemp(prefix="dovetail-"))
-    logger.warning("compiled kernels are kept for this process only: %s", why)
-    return made
+    """Where CPU kernels are kept: see `disk_cache`."""
+    return disk_cache.folder("numba")
 
 
 @cache
@@ -70,27 +47,15 @@ def versions() -> str:
 
 
 @cache
-def source_of(loops: Loops) -> NumbaSource:
-    """The source of a kernel; the same for equal loops."""
-    return numba_source(loops, versions())
+def source_of(loops: Loops, in_place: int = 0) -> NumbaSource:
+    """The source of a kernel, whose first so many outputs overwrite its first inputs; the same for equal loops."""
+    return numba_source(loops, versions(), in_place)
 
 
 def path_of(text: str) -> Path:
     """Where a kernel's source lies."""
     key = hashlib.sha256(text.encode()).hexdigest()[:32]
     return folder() / key[:2] / f"k{key}.py"
-
-
-def _put(path: Path, text: str) -> None:
-    if path.exists():
-        return
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
-    with os.fdopen(handle, "w", encoding="utf-8") as f:
-        f.write(text)
-    # Numba compares a source's time with that of the machine code: the same for everybody who writes this file.
-    os.utime(name, (0, 0))
-    Path(name).replace(path)
 
 
 # --- compiling -------------------------------------------------------------------------------------------------------
@@ -114,7 +79,7 @@ def compile_now(text: str) -> Function:
         function = _functions.get(text)
         if function is None:
             path = path_of(text)
-            _put(path, text)
+            disk_cache.put(path, text.encode())
             function = _functions[text] = _module(path).kernel
     return function
 

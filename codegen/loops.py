@@ -44,6 +44,14 @@ UNARY = frozenset(
         "log1p",
         "tanh",
         "erf",
+        "sinh",
+        "cosh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "asin",
+        "acos",
+        "atan",
         "isnan",
         "isinf",
         "isfinite",
@@ -78,7 +86,9 @@ BINARY = frozenset(
 )
 TO_BOOL = frozenset(["lt", "le", "gt", "ge", "eq", "ne", "isnan", "isinf", "isfinite", "not", "and", "or", "xor"])
 REDUCTIONS = frozenset(["sum", "prod", "max", "min", "any", "all"])
-COSTLY = frozenset(["exp", "expm1", "log", "log1p", "tanh", "erf"])
+COSTLY = frozenset(
+    ("exp", "expm1", "log", "log1p", "tanh", "erf", "sinh", "cosh", "asinh", "acosh", "atanh", "asin", "acos", "atan")
+)
 """What is kept rather than computed again: each costs about as much as ten additions."""
 
 

@@ -14,13 +14,18 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from ..graph.dtypes import DType
 from ..graph.errors import InvalidArgumentError
+from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
 from ..graph.shape import text
 from ..graph.state import Context, VariableState
 from .backends.base import Backend
 from .fuse import FusedNodes
-from .program import Call, Guarded, Instruction, Loop, Program, Recv, Send
+from .program import Call, Guarded, Instruction, Loop, Program, Recv, Send, Wait
+from .rewrite import rewrite
 from .unit import BeginLoop, EndLoop, LeaveUnless, RecvTensor, RunGuarded, SendTensor, Unit
 
 _RENAMES = frozenset({"Enter", "RefEnter", "Exit", "NextIteration", "LoopCond"})
@@ -31,13 +36,14 @@ def lower(unit: Unit, backend: Backend, context_of: Callable[[Node], Context]) -
 
     Args:
         unit: nodes in order, with sends, receives, feeds and fetches.
-        backend: says what is fused, and gives a kernel per node and per fused group.
+        backend: says what is rewritten and fused, and gives a kernel per node and per fused group.
         context_of: the `Context` for a stateful node.
 
     Raises:
         InvalidArgumentError: a placeholder is needed and not fed.
         UnimplementedError: a node has no kernel on this backend.
     """
+    unit = rewrite(unit, backend.rewrites).unit
     lowering = _Lowering(backend, context_of, _asked_for(unit))
     feeds = tuple((name, lowering.arriving_slot(tensor)) for name, tensor in unit.feeds)
     for step in backend.fuse(unit):
@@ -57,7 +63,7 @@ def lower(unit: Unit, backend: Backend, context_of: Callable[[Node], Context]) -
             lowering.leave_unless(step)
         else:
             lowering.end_loop(step)
-    fetches = tuple((name, lowering.value_slot(tensor, "fetch")) for name, tensor in unit.fetches)
+    fetches = lowering.fetch(unit.fetches)
     kept = {slot for _, slot in fetches} | {i for i, v in enumerate(lowering.slots) if v is not None}
     _let_go(lowering.instructions, kept)
     return Program(unit.device, tuple(lowering.instructions), tuple(lowering.slots), feeds, fetches)
@@ -125,7 +131,8 @@ class _Lowering:
         if op.name in _RENAMES or self._is_switch_of_loop(node):
             self._rename(node)
             return
-        self.instructions.append(self._call(node))
+        call = self._call(node)
+        self.instructions.append(Wait(call, (), -1) if op.is_blocking else call)
 
     def _call(self, node: Node) -> Call:
         op = node.opdef
@@ -144,8 +151,13 @@ class _Lowering:
     def run_fused(self, group: FusedNodes) -> None:
         inputs = tuple([self.slot_of[t] for t in (*group.inputs, *group.shapes)])
         outputs = tuple([self.new_slot(t) for t in group.outputs])
-        last = group.nodes[-1]
-        self.instructions.append(Call(self.backend.fused(group), inputs, outputs, (), last.name, "Fused", last._origin))
+        last, names = group.nodes[-1], tuple([n.name for n in group.nodes])
+        call = Call(self.backend.fused(group), inputs, outputs, (), last.name, "Fused", last._origin, names)
+        if group.is_guarded:
+            checks = [*(self.slot_of[t] for t in group.checks), *(self.tokens[a] for a in group.after)]
+            self.instructions.append(Guarded(call, tuple(dict.fromkeys(checks)), -1))
+        else:
+            self.instructions.append(call)
 
     def value_slot(self, tensor: Tensor, reader: str) -> int:
         """The slot with a tensor's value; for a variable's place, a read is inserted here."""
@@ -158,17 +170,50 @@ class _Lowering:
         self.instructions.append(Guarded(read, (slot,), -1) if may_be_dead else read)
         return value
 
+    def fetch(self, fetches: Iterable[tuple[str, Tensor]]) -> tuple[tuple[str, int], ...]:
+        """The slots of what is fetched. What has become one tensor with another fetch is copied: each is the user's own."""
+        slots: list[tuple[str, int]] = []
+        taken: set[int] = set()
+        for name, tensor in fetches:
+            slot = self.value_slot(tensor, "fetch")
+            if slot in taken:
+                copied = self.new_slot(None)
+                call = Call(_own_copy, (slot,), (copied,), (), tensor.op.name, "Copy", tensor.op._origin)
+                self.instructions.append(Guarded(call, (slot,), -1))
+                slot = copied
+            taken.add(slot)
+            slots.append((name, slot))
+        return tuple(slots)
+
     def send(self, step: SendTensor) -> None:
         slot = -1 if step.tensor is None else self.value_slot(step.tensor, step.destination)
         if step.token is not None:
             slot = self.tokens[step.token]
+        if step.tensor is not None and step.travels_as is not None:
+            narrow = self.new_slot(None)
+            self._cast(step.tensor, slot, step.tensor.dtype.base, narrow, step.travels_as)
+            slot = narrow
         self.instructions.append(Send(step.channel, slot, step.destination, ()))
 
     def recv(self, step: RecvTensor) -> None:
+        if step.tensor is not None and step.travels_as is not None:
+            narrow = self.new_slot(None)
+            self.instructions.append(Recv(step.channel, narrow, step.source))
+            own = self.arriving_slot(step.tensor)
+            self._cast(step.tensor, narrow, step.travels_as, own, step.tensor.dtype.base)
+            return
         slot = -1 if step.tensor is None else self.arriving_slot(step.tensor)
         if slot < 0 and step.channel in self.asked:
             slot = self.tokens[step.channel] = self.new_slot(None)
         self.instructions.append(Recv(step.channel, slot, step.source))
+
+    def _cast(self, tensor: Tensor, source: int, given: DType, to: int, wanted: DType) -> None:
+        """Put a tensor's value, which may be dead, into another slot as another type."""
+        graph = Graph()
+        x = graph.create("Placeholder", [], {"dtype": given, "shape": tensor.dims}, "x").outputs[0]
+        kernel = self.backend.kernel(graph.create("Cast", [x], {"DstT": wanted}, "cast"), None)
+        call = Call(kernel, (source,), (to,), (), tensor.op.name, "Cast", tensor.op._origin)
+        self.instructions.append(Guarded(call, (source,), -1))
 
     # --- what may be dead ------------------------------------------------------------------------------------------
 
@@ -194,7 +239,8 @@ class _Lowering:
         else:
             call = self._call(node)
         token = self._new_token(node)
-        self.instructions.append(Guarded(call, tuple(dict.fromkeys([*call.inputs, *waits])), token))
+        kind = Wait if node.opdef.is_blocking else Guarded
+        self.instructions.append(kind(call, tuple(dict.fromkeys([*call.inputs, *waits])), token))
 
     def _new_token(self, node: Node) -> int:
         """A slot that will tell whether a node is dead; -1 when nobody asks."""
@@ -248,6 +294,10 @@ class _Lowering:
         )  # fmt: skip
         self.instructions = loop.around
         self.instructions.append(made)
+
+
+def _own_copy(value: Any) -> Any:
+    return value.copy() if isinstance(value, np.ndarray) and value.flags.writeable else value
 
 
 def _nothing() -> tuple[()]:

@@ -12,6 +12,9 @@ that is split between threads. Three nests of loops serve all kernels:
 What a user wrote is compiled as written: no fast-math flags, integers wrap around, NaN and infinities as in NumPy. Two things
 differ from NumPy, and both stay within stated bounds: the functions of `vecmath`, and the order of sums in a row, which are
 added in blocks whose totals are added in float64.
+
+float16 and bfloat16 are memory only: arrays of their bits. A kernel computes them in float32, and rounds where it stores them and
+where a cast asks for it (`_widened`).
 """
 
 from __future__ import annotations
@@ -19,14 +22,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from ..graph.dtypes import DType, float32
-from .loops import COSTLY, Loops, Value
+import numpy as np
+
+from ..graph.dtypes import DType, bfloat16, float16, float32, float64
+from .loops import COSTLY, Loops, Store, Value
 
 BLOCK = 4096  # elements of a row that are added in the row's own type: long enough for speed, short enough for accuracy
 
 _SHORT = {"float32": "f32", "float64": "f64", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8",
-          "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "boolean"}  # fmt: skip
+          "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "boolean", "float16": "u16", "bfloat16": "u16"}  # fmt: skip
+_NARROW = (float16, bfloat16)
 
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
               "ne": "!=", "and": "&", "or": "|", "xor": "^", "bitand": "&", "bitor": "|", "bitxor": "^", "shl": "<<",
@@ -47,18 +54,28 @@ class NumbaSource:
     split: int | None
 
 
-def numba_source(loops: Loops, versions: str = "") -> NumbaSource:
-    """Write a kernel; `versions` is put into the text, because what it names decides what the text means."""
-    writer = _Writer(loops)
+def numba_source(loops: Loops, versions: str = "", in_place: int = 0) -> NumbaSource:
+    """Write a kernel; `versions` is put into the text, because what it names decides what the text means.
+
+    The first `in_place` outputs have the same memory as the inputs of the same numbers, which nothing is read from: those
+    arguments are there for the caller's convenience. Such a kernel is pointwise, so each element is read before it is written.
+    """
+    described = "\n".join(f"#   {line}" for line in str(loops).splitlines())
+    loops = _widened(loops)
+    assert not (in_place and any(loops.reduced)), "a reduction reads again what is overwritten"
+    writer = _Writer(loops, in_place)
     split = writer.write()
     used = sorted({_SHORT[v.dtype.name] for v in loops.values} - {"boolean"})
-    widths = [f"{short} = np.{name}" for name, short in _SHORT.items() if short in used or short == "f64"]
+    widths = [
+        f"{short} = np.{name}"
+        for name, short in _SHORT.items()
+        if (short in used or short == "f64") and name not in ("float16", "bfloat16")
+    ]
     arrays = [f"types.Array(types.{_type(v.dtype)}, 1, 'C', readonly=True)" for v in loops.loads]
     arrays += [f"types.Array(types.{_type(loops.values[s.value].dtype)}, 1, 'C')" for s in loops.stores]
     ints = len(loops.reduced) + 2
     names = [f"in{i}" for i in range(len(loops.loads))] + [f"out{i}" for i in range(len(loops.stores))]
     names += [f"n{i}" for i in range(len(loops.reduced))] + ["lo", "hi"]
-    described = "\n".join(f"#   {line}" for line in str(loops).splitlines())
     text = "\n".join(
         [
             "# Made by Dovetail from:",
@@ -86,8 +103,49 @@ def numba_source(loops: Loops, versions: str = "") -> NumbaSource:
     return NumbaSource(text, split)
 
 
+def _widened(loops: Loops) -> Loops:
+    """The same loops with narrow floats only in memory, and in casts from and to float32."""
+    if not any(v.dtype in _NARROW for v in loops.values):
+        return loops
+    values: list[Value] = []
+    wide: list[int] = []  # for each old value, the number of the one to compute with
+
+    def add(value: Value) -> int:
+        values.append(value)
+        return len(values) - 1
+
+    for v in loops.values:
+        args = tuple(wide[a] for a in v.args)
+        if v.dtype not in _NARROW:
+            wide.append(add(Value(v.op, args, v.dtype, v.axes, v.data)))
+            continue
+        if v.op == "load":
+            number = add(v)
+        elif v.op == "cast":
+            source = args[0]
+            if values[source].dtype not in (float32, float64):
+                source = add(Value("cast", (source,), float32, v.axes))
+            number = add(Value("cast", (source,), v.dtype, v.axes))
+        else:
+            wide.append(add(Value(v.op, args, float32, v.axes, v.data)))
+            continue
+        wide.append(add(Value("cast", (number,), float32, v.axes)))
+    stores = []
+    for s in loops.stores:
+        dtype, number = loops.values[s.value].dtype, wide[s.value]
+        if dtype in _NARROW:
+            number = add(Value("cast", (number,), dtype, values[number].axes))
+        stores.append(Store(number, s.axes))
+    return Loops(loops.reduced, tuple(values), tuple(stores))
+
+
+def as_passed(array: Any) -> Any:
+    """An array as kernels take it: narrow floats as their bits."""
+    return array.view(np.uint16) if array.dtype in (float16.np, bfloat16.np) else array
+
+
 def _type(dtype: DType) -> str:
-    return "boolean" if dtype.is_bool else dtype.name
+    return "boolean" if dtype.is_bool else "uint16" if dtype in _NARROW else dtype.name
 
 
 def _literal(value: object, dtype: DType) -> str:
@@ -132,8 +190,9 @@ def _combine(kind: str, total: str, x: str, dtype: DType, *, any_order: bool = F
 class _Writer:
     """The lines of one kernel's body."""
 
-    def __init__(self, loops: Loops) -> None:
+    def __init__(self, loops: Loops, in_place: int = 0) -> None:
         self.loops = loops
+        self.in_place = in_place
         self.lines: list[str] = []
         self.depth = 1
         self.stages = loops.stages()
@@ -187,6 +246,8 @@ class _Writer:
     def expression(self, v: Value) -> str:
         """What a value is, in Python."""
         if v.op == "load":
+            if v.data < self.in_place:
+                return f"m.load(out{v.data}, {len(self.loops.loads) + v.data}, {self.index(v.axes)})"
             return f"m.load(in{v.data}, {v.data}, {self.index(v.axes)})"
         short = _SHORT[v.dtype.name]
         if v.op == "count":
@@ -218,6 +279,12 @@ class _Writer:
             below = f"m.select({a} < {short}(0), {short}(-1), {a})" if not source.is_unsigned else a
             return f"m.select({a} > {short}(0), {short}(1), {below})"
         if v.op == "cast":
+            if v.dtype in _NARROW:
+                if source is float64:  # NumPy rounds to a bfloat16 by way of float32, to a float16 at once
+                    a = f"m.towards_odd({a})" if v.dtype is float16 else f"f32({a})"
+                return f"m.to_{v.dtype.name}({a})"
+            if source in _NARROW:
+                return f"m.from_{source.name}({a})"
             if v.dtype.is_bool:
                 return f"{a} != {_literal(0, source)}"
             return f"{short}({a})"
@@ -255,6 +322,9 @@ class _Writer:
 
     def pointwise(self) -> None:
         """The innermost body when nothing is reduced."""
+        for number, v in enumerate(self.loops.values):
+            if v.op == "load" and v.data < self.in_place:
+                self.value(number)
         for output in range(len(self.loops.stores)):
             self.put(output)
 

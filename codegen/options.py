@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields as fields_of
 from typing import Any
 
 from .backends.base import Backend
+from .backends.numpy import NumpyBackend
+from .rewrite import Rewrites
 
 BACKENDS = ("auto", "numba", "numpy")
 
@@ -21,6 +23,9 @@ class KernelOptions:
         warm: compile before the first step, for `auto` too.
         check: 2: run every fused kernel beside the NumPy references.
         threads: most threads of one kernel; 0: one per core that the task may use.
+        fold, merge, rewrite: what is done to graphs beforehand: compute what depends on constants only, let equal nodes become
+            one, apply the rule tables (codegen/rewrite.py).
+        fast_math: apply the rules too that change rounding, or what becomes of NaN and infinity.
 
     Raises:
         ValueError: no such backend, or a negative number.
@@ -30,6 +35,10 @@ class KernelOptions:
     warm: bool = False
     check: int = 0
     threads: int = 0
+    fold: bool = True
+    merge: bool = True
+    rewrite: bool = True
+    fast_math: bool = False
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -50,16 +59,22 @@ class KernelOptions:
         """
         if not isinstance(fields, Mapping):
             raise TypeError(f"kernel options are a mapping, not {fields!r}")
-        for name, kind in (("backend", str), ("warm", bool), ("check", int), ("threads", int)):
-            if type(fields.get(name)) is not kind:
-                raise TypeError(f"kernel option {name} must be of type {kind.__name__}, not {fields.get(name)!r}")
-        return cls(fields["backend"], fields["warm"], fields["check"], fields["threads"])
+        values: dict[str, Any] = {}
+        for f in fields_of(cls):
+            value, kind = fields.get(f.name), type(f.default)
+            if type(value) is not kind:
+                raise TypeError(f"kernel option {f.name} must be of type {kind.__name__}, not {value!r}")
+            values[f.name] = value
+        return cls(**values)
 
     def make_backend(self) -> Backend:
         """The backend that these options ask for. Numba itself is loaded when it compiles its first kernel."""
-        if self.backend == "numpy":
-            from .backends.numpy import NumpyBackend
+        backend = self._backend()
+        backend.rewrites = Rewrites(self.fold, self.merge, self.rewrite, self.fast_math, backend.recognises)
+        return backend
 
+    def _backend(self) -> NumpyBackend:
+        if self.backend == "numpy":
             return NumpyBackend()
         from .backends.numba import NumbaBackend
 

@@ -7,6 +7,7 @@ no name and decides nothing: that was all done when it was lowered. Its instruct
     Send     push a slot's tensor into a channel
     Recv     take a channel's tensor into a slot, or pause the program until it is there
     Guarded  a Call that may lie in a branch which is not taken: it does not run when a slot that it depends on is dead
+    Wait     a Guarded whose kernel may answer later (a dequeue): the program pauses until it does
     Loop     a list of instructions that is run again and again
 
 Only nodes under a `cond` become Guarded; a program without control flow is Calls, Sends and Recvs.
@@ -30,7 +31,7 @@ Kernel: TypeAlias = Callable[..., Any]
 class Call:
     """Run a kernel. It returns one array when there is one output, else a tuple.
 
-    `node`, `op` and `origin` (where the user wrote it) are for errors and traces.
+    `node`, `op` and `origin` (where the user wrote it) are for errors and traces; so are `nodes`, all that a fused kernel computes.
     """
 
     kernel: Kernel
@@ -40,6 +41,7 @@ class Call:
     node: str
     op: str
     origin: Origin
+    nodes: tuple[str, ...] = ()
 
     @property
     def source(self) -> SourceLine:
@@ -79,6 +81,11 @@ class Guarded:
     call: Call
     checks: tuple[int, ...]
     token: int
+
+
+@dataclass(slots=True, eq=False)
+class Wait(Guarded):
+    """A Guarded whose kernel may give back a `Request` (graph/requests.py) instead of its result; `checks` may be empty."""
 
 
 @dataclass(slots=True, eq=False)
@@ -154,7 +161,10 @@ def _lines(step: Instruction) -> list[str]:
         ]
     if isinstance(step, Guarded):
         token = f" (token s{step.token})" if step.token >= 0 else ""
-        return [f"unless dead {', '.join(f's{i}' for i in step.checks)}{token}: {_line(step.call)}"]
+        waits = "wait for " if isinstance(step, Wait) else ""
+        if not step.checks:
+            return [f"{waits}{_line(step.call)}"]
+        return [f"unless dead {', '.join(f's{i}' for i in step.checks)}{token}: {waits}{_line(step.call)}"]
     return [_line(step)]
 
 

@@ -11,13 +11,30 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.dtypes import DType, bool_, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64
+from ..graph.dtypes import (
+    DType,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
 from ..graph.node import Node
-from .loops import LoopsBuilder
+from .loops import COSTLY, LoopsBuilder
 
-SUPPORTED = (float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool_)
-"""Element types of fused kernels. Narrow floats stay with NumPy, whose references round them once at the end of each op."""
+SUPPORTED = (float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool_, float16, bfloat16)
+"""Element types of fused kernels. Narrow floats are computed in float32 and rounded once, at the end of each kernel."""
 
+GPU_SUPPORTED = SUPPORTED
+"""Those of GPUs."""
 _MOST_POWERS = 4  # x ** n is written as a product up to here: within 2 units in the last place of the power
 
 
@@ -161,8 +178,19 @@ class SymbolicMath:
         op = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor", "logical_not": "not"}.get(name, name)
         if op in ("and", "or", "xor", "minimum", "maximum"):
             return lambda a, b: _binary(op, a, b)
-        if op in ("exp", "expm1", "log", "log1p", "tanh", "erf", "sqrt", "floor", "ceil", "round", "trunc", "abs", "sign", "not",
-                  "isnan", "isinf", "isfinite"):  # fmt: skip
+        if op in COSTLY or op in (
+            "sqrt",
+            "floor",
+            "ceil",
+            "round",
+            "trunc",
+            "abs",
+            "sign",
+            "not",
+            "isnan",
+            "isinf",
+            "isfinite",
+        ):
             return lambda x: _unary(op, x)
         raise NotFusibleError(f"{name} has no vectorised form")
 
@@ -187,7 +215,7 @@ class SymbolicMath:
         """x as another type."""
         if x.dtype is dtype:
             return x
-        if dtype not in SUPPORTED:
+        if dtype not in GPU_SUPPORTED:
             raise NotFusibleError(f"{dtype.name} stays with NumPy")
         if x.dtype.is_floating and not (dtype.is_floating or dtype in (bool_, int32, int64)):
             raise NotFusibleError(f"what does not fit {dtype.name} becomes what NumPy makes of it")
@@ -263,6 +291,16 @@ def _softmax(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequen
     return [builder.apply("div", e, builder.reduce("sum", e))]
 
 
+def _layer_norm(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    x, *affine = inputs
+    apply, dtype = builder.apply, builder.dtype(x)
+    centred = apply("sub", x, apply("div", builder.reduce("sum", x), builder.count(dtype)))
+    variance = apply("div", builder.reduce("sum", apply("mul", centred, centred)), builder.count(dtype))
+    root = apply("sqrt", apply("add", variance, builder.constant(_python_number(node.attrs["epsilon"], dtype), dtype)))
+    y = apply("mul", centred, apply("div", builder.constant(1.0, dtype), root))
+    return [apply("add", apply("mul", y, affine[0]), affine[1]) if affine else y]
+
+
 def _log_softmax_of(builder: LoopsBuilder, x: int) -> int:
     shifted = builder.apply("sub", x, builder.reduce("max", x))
     return builder.apply("sub", shifted, builder.apply("log", builder.reduce("sum", builder.apply("exp", shifted))))
@@ -305,16 +343,19 @@ _rules: dict[str, Rule] = {
     "L2Loss": _l2_loss,
     "Softmax": _softmax,
     "LogSoftmax": _log_softmax,
+    "LayerNorm": _layer_norm,
     "SoftmaxCrossEntropyWithLogits": _cross_entropy,
 }
 
 
-def rule_of(node: Node) -> Rule:
-    """How to write a node in loop IR.
+def rule_of(node: Node, is_view: bool = False) -> Rule:
+    """How to write a node in loop IR; one that `is_view` only passes its input on.
 
     Raises:
         NotFusibleError: it cannot be.
     """
+    if is_view:
+        return _same
     rule = _rules.get(node.type)
     if rule is None and node.opdef.scalar is not None:
         rule = _scalar_rule
@@ -323,10 +364,10 @@ def rule_of(node: Node) -> Rule:
     return rule
 
 
-def check_types(node: Node) -> None:
+def check_types(node: Node, types: Sequence[DType] = SUPPORTED) -> None:
     """Raise `NotFusibleError` when a kernel cannot have the node's element types."""
     for t in (*node.inputs, *node.outputs):
-        if t.dtype not in SUPPORTED:
+        if t.dtype not in types:
             raise NotFusibleError(
                 f"{t.dtype.name} stays with NumPy" if not t.dtype.is_ref else "it takes a variable's place"
             )

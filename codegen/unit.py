@@ -7,9 +7,11 @@ stand-in when the unit came in a message.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from ..graph.dtypes import DType
 from ..graph.node import Node, Tensor
 
 
@@ -18,21 +20,26 @@ class SendTensor:
     """Hand a tensor to a channel as soon as it exists; None: an empty message for a control edge.
 
     `token`: the node, or the number of the channel, that says whether that message is dead; None: it never is.
+    `travels_as`: the element type in which the tensor crosses, where that is not its own.
+    `held`: whether the receiver takes something else from here first, so that this may wait for it.
     """
 
     channel: int
     tensor: Tensor | None
     destination: str
     token: Node | int | None = None
+    travels_as: DType | None = None
+    held: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class RecvTensor:
-    """Wait for a channel's tensor; None: an empty message for a control edge."""
+    """Wait for a channel's tensor; None: an empty message for a control edge. `travels_as`: as for `SendTensor`."""
 
     channel: int
     tensor: Tensor | None
     source: str
+    travels_as: DType | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -84,3 +91,18 @@ class Unit:
     steps: tuple[UnitStep, ...]
     feeds: tuple[tuple[str, Tensor], ...]
     fetches: tuple[tuple[str, Tensor], ...]
+
+
+def taken_by(step: UnitStep) -> Iterable[Tensor]:
+    """The tensors that a step takes."""
+    if isinstance(step, Node):
+        return step.inputs
+    if isinstance(step, SendTensor):
+        return () if step.tensor is None else (step.tensor,)
+    if isinstance(step, RunGuarded):
+        return step.node.inputs
+    if isinstance(step, BeginLoop):
+        return [merge.inputs[0] for merge in step.merges]
+    if isinstance(step, LeaveUnless):
+        return (step.condition,)
+    return step.nexts if isinstance(step, EndLoop) else ()

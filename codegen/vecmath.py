@@ -16,7 +16,15 @@ over all magnitudes; NaN gives NaN, and infinities, zeros and denormals give wha
     log1p           2        2
     tanh            3        3
     erf             2        2
+    sinh, cosh      1        3
+    asinh, acosh    1        4
+    atanh           1        4
+    atan            1        1
+    asin            1        3
+    acos            1        2
     ============  =======  =======
+
+Those with an error of 1 in float32 and more in float64 are computed in float64 for both.
 
 Sources: argument reduction after Cody and Waite, "Software Manual for the Elementary Functions" (1980); log and log1p follow
 Ng's fdlibm (Sun, 1993); float32 erf is N. Juffa's pair of polynomials (public domain); the coefficients of exp, and of erf
@@ -152,6 +160,60 @@ def _need_literal() -> Exception:
     from numba.core.errors import RequireLiteralValue
 
     return RequireLiteralValue("the array's number must be a literal")
+
+
+# --- narrow floats ---------------------------------------------------------------------------------------------------
+# They are kept as their 16 bits and computed in float32. To float32 every number is exact; back, ties go to the even one. Only
+# arithmetic that all machines have is used (F. Giesen, "Half to float done quic" and "Float to half", public domain).
+
+
+@njit(forceinline=True, no_cpython_wrapper=True)
+def from_bfloat16(x):
+    """The float32 whose upper half these bits are."""
+    return _float32(i32(i32(x) << i32(16)))
+
+
+@njit(forceinline=True, no_cpython_wrapper=True)
+def to_bfloat16(x):
+    """The bits of the nearest bfloat16."""
+    bits = _bits32(x)
+    rounded = i32(i32(bits + i32(0x7FFF)) + i32(i32(bits >> i32(16)) & i32(1)))
+    return np.uint16(i32(select(x != x, i32(0x7FC00000), rounded) >> i32(16)) & i32(0xFFFF))
+
+
+@njit(forceinline=True, no_cpython_wrapper=True)
+def from_float16(x):
+    """The float32 that is the float16 of these bits."""
+    bits = i32(x)
+    magnitude = i32(i32(bits & i32(0x7FFF)) << i32(13))
+    number = _bits32(
+        _float32(magnitude) * f32(2.0**112)
+    )  # the exponents' biases are that far apart; denormals come right
+    number = select(magnitude >= i32(0x0F800000), i32(magnitude | i32(0x7F800000)), number)  # infinities and NaN
+    return _float32(i32(number | i32(i32(bits & i32(0x8000)) << i32(16))))
+
+
+@njit(forceinline=True, no_cpython_wrapper=True)
+def towards_odd(x):
+    """A float64 as one of the two float32 next to it, the odd one: rounded once more, it becomes what x itself would."""
+    near = f32(x)
+    bits = _bits32(near)
+    bits = select(fabs(f64(near)) > fabs(x), i32(bits - i32(1)), bits)
+    return _float32(select(f64(near) == x, bits, i32(bits | i32(1))))
+
+
+@njit(forceinline=True, no_cpython_wrapper=True)
+def to_float16(x):
+    """The bits of the nearest float16."""
+    bits = _bits32(x)
+    magnitude = i32(bits & i32(0x7FFFFFFF))
+    odd = i32(i32(magnitude >> i32(13)) & i32(1))
+    normal = i32(i32(i32(magnitude - i32(0x38000000)) + i32(0x0FFF)) + odd) >> i32(13)
+    small = i32(_bits32(_float32(magnitude) + f32(0.5)) - i32(0x3F000000))  # 0.5 has the float16's smallest step
+    made = select(magnitude < i32(0x38800000), small, i32(normal))
+    made = select(magnitude >= i32(0x47800000), i32(0x7C00), made)
+    made = select(magnitude > i32(0x7F800000), i32(0x7E00), made)
+    return np.uint16(i32(made | i32(i32(bits >> i32(16)) & i32(0x8000))))
 
 
 # --- sums ------------------------------------------------------------------------------------------------------------
@@ -461,3 +523,176 @@ def erf64(x):
     q = q * b + f64(0.12837930324929543841)
     far = copysign(f64(1.0) - exp64(-(b * (f64(1.0) + b) + q * b)), x)
     return select(t > f64(1.0), far, near)
+
+
+# --- what is made of exponentials and logarithms ---------------------------------------------------------------------
+
+
+@_vectorisable
+def sinh64(x):
+    """The hyperbolic sine: (t + t / (t + 1)) / 2 with t = expm1(|x|)."""
+    a = fabs(x)
+    t = expm164(select(a > f64(709.0), f64(709.0), a))
+    w = exp64(f64(0.5) * a)  # e ** a is too large before half of it is
+    return copysign(select(a > f64(709.0), f64(0.5) * w * w, f64(0.5) * (t + t / (t + f64(1.0)))), x)
+
+
+@_vectorisable
+def cosh64(x):
+    """The hyperbolic cosine: (e + 1 / e) / 2 with e = exp(|x|)."""
+    a = fabs(x)
+    e = exp64(select(a > f64(709.0), f64(709.0), a))
+    w = exp64(f64(0.5) * a)
+    return select(a > f64(709.0), f64(0.5) * w * w, f64(0.5) * e + f64(0.5) / e)
+
+
+@_vectorisable
+def asinh64(x):
+    """The inverse of sinh: log1p(a + a**2 / (1 + sqrt(1 + a**2))) with a = |x|."""
+    a = fabs(x)
+    b = select(a > f64(268435456.0), f64(1.0), a)  # 2**28: the root is a itself from there on
+    near = log1p64(b + b * b / (f64(1.0) + sqrt(f64(1.0) + b * b)))
+    return copysign(select(a > f64(268435456.0), log64(a) + f64(0.6931471805599453), near), x)
+
+
+@_vectorisable
+def acosh64(x):
+    """The inverse of cosh: log1p(t + sqrt(2 t + t**2)) with t = x - 1; NaN below 1."""
+    t = select(x > f64(268435456.0), f64(1.0), x - f64(1.0))
+    near = log1p64(t + sqrt(f64(2.0) * t + t * t))
+    y = select(x > f64(268435456.0), log64(x) + f64(0.6931471805599453), near)
+    return select(x < f64(1.0), f64(np.nan), y)
+
+
+@_vectorisable
+def atanh64(x):
+    """The inverse of tanh: log1p(2 a / (1 - a)) / 2 with a = |x|; NaN beyond 1."""
+    a = fabs(x)
+    return copysign(f64(0.5) * log1p64((a + a) / (f64(1.0) - a)), x)
+
+
+@_vectorisable
+def sinh32(x):
+    """The hyperbolic sine."""
+    return f32(sinh64(f64(x)))
+
+
+@_vectorisable
+def cosh32(x):
+    """The hyperbolic cosine."""
+    return f32(cosh64(f64(x)))
+
+
+@_vectorisable
+def asinh32(x):
+    """The inverse of sinh."""
+    return f32(asinh64(f64(x)))
+
+
+@_vectorisable
+def acosh32(x):
+    """The inverse of cosh."""
+    return f32(acosh64(f64(x)))
+
+
+@_vectorisable
+def atanh32(x):
+    """The inverse of tanh."""
+    return f32(atanh64(f64(x)))
+
+
+# --- angles ----------------------------------------------------------------------------------------------------------
+
+
+@_vectorisable
+def _atan_tail64(z):
+    """1 - atan(x) / x in z = x**2 for |x| < 7 / 16 (fdlibm)."""
+    w = z * z
+    odd = f64(4.97687799461593236017e-02) + w * f64(1.62858201153657823623e-02)
+    odd = f64(6.66107313738753120669e-02) + w * odd
+    odd = f64(9.09088713343650656196e-02) + w * odd
+    odd = f64(1.42857142725034663711e-01) + w * odd
+    odd = f64(3.33333333333329318027e-01) + w * odd
+    even = f64(-5.83357013379057348645e-02) + w * f64(-3.65315727442169155270e-02)
+    even = f64(-7.69187620504482999495e-02) + w * even
+    even = f64(-1.11111104054623557880e-01) + w * even
+    even = f64(-1.99999999998764832476e-01) + w * even
+    return z * odd + w * even
+
+
+@_vectorisable
+def atan64(x):
+    """The angle whose tangent is x: that of one of four points, and the angle between."""
+    a = fabs(x)
+    first = a > f64(0.4375)
+    second = a > f64(0.6875)
+    third = a > f64(1.1875)
+    fourth = a > f64(2.4375)
+    above = select(fourth, f64(-1.0), select(third, a - f64(1.5), select(second, a - f64(1.0), a + a - f64(1.0))))
+    below = select(fourth, a, select(third, f64(1.0) + f64(1.5) * a, select(second, f64(1.0) + a, f64(2.0) + a)))
+    u = select(first, above / below, a)
+    zero = _float64(_bits64(a) & i64(0))  # so that the angles have a type wherever this is translated to
+    high = select(third, zero + f64(9.82793723247329054082e-01), zero + f64(7.85398163397448278999e-01))
+    high = select(second, high, zero + f64(4.63647609000806093515e-01))
+    high = select(fourth, zero + f64(1.57079632679489655800e00), high)
+    low = select(third, zero + f64(1.39033110312309984516e-17), zero + f64(3.06161699786838301793e-17))
+    low = select(second, low, zero + f64(2.26987774529616870924e-17))
+    low = select(fourth, zero + f64(6.12323399573676603587e-17), low)
+    tail = u * _atan_tail64(u * u)
+    return copysign(select(first, high - ((tail - low) - u), u - tail), x)
+
+
+@_vectorisable
+def _asin_tail64(t):
+    """asin(x) / x - 1 in t = x**2 for |x| <= 1 / 2 (fdlibm)."""
+    p = f64(7.91534994289814532176e-04) + t * f64(3.47933107596021167570e-05)
+    p = f64(-4.00555345006794114027e-02) + t * p
+    p = f64(2.01212532134862925881e-01) + t * p
+    p = f64(-3.25565818622400915405e-01) + t * p
+    p = t * (f64(1.66666666666666657415e-01) + t * p)
+    q = f64(-6.88283971605453293030e-01) + t * f64(7.70381505559019352791e-02)
+    q = f64(2.02094576023350569471e00) + t * q
+    q = f64(-2.40339491173441421878e00) + t * q
+    return p / (f64(1.0) + t * q)
+
+
+@_vectorisable
+def asin64(x):
+    """The angle whose sine is x: pi / 2 - 2 asin(sqrt((1 - |x|) / 2)) beyond 1 / 2; NaN beyond 1."""
+    a = fabs(x)
+    far = a > f64(0.5)
+    t = select(far, f64(0.5) * (f64(1.0) - a), a * a)
+    s = select(far, sqrt(t), a)
+    r = s + s * _asin_tail64(t)
+    return copysign(select(far, f64(1.57079632679489655800e00) - (r + r - f64(6.12323399573676603587e-17)), r), x)
+
+
+@_vectorisable
+def acos64(x):
+    """The angle whose cosine is x: 2 asin(sqrt((1 - x) / 2)) beyond 1 / 2; NaN beyond 1."""
+    a = fabs(x)
+    far = a > f64(0.5)
+    t = select(far, f64(0.5) * (f64(1.0) - a), a * a)
+    s = select(far, sqrt(t), x)
+    r = s + s * _asin_tail64(t)
+    left = f64(3.14159265358979311600e00) - (r + r - f64(1.22464679914735317720e-16))
+    near = f64(1.57079632679489655800e00) - (r - f64(6.12323399573676603587e-17))
+    return select(far, select(x < f64(0.0), left, r + r), near)
+
+
+@_vectorisable
+def atan32(x):
+    """The angle whose tangent is x."""
+    return f32(atan64(f64(x)))
+
+
+@_vectorisable
+def asin32(x):
+    """The angle whose sine is x."""
+    return f32(asin64(f64(x)))
+
+
+@_vectorisable
+def acos32(x):
+    """The angle whose cosine is x."""
+    return f32(acos64(f64(x)))

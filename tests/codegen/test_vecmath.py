@@ -19,6 +19,14 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Any], int, int]] = {
     "log1p": (np.log1p, 2, 2),
     "tanh": (np.tanh, 3, 3),
     "erf": (scipy.special.erf, 2, 2),
+    "sinh": (np.sinh, 1, 3),
+    "cosh": (np.cosh, 1, 3),
+    "asinh": (np.arcsinh, 1, 4),
+    "acosh": (np.arccosh, 1, 4),
+    "atanh": (np.arctanh, 1, 4),
+    "atan": (np.arctan, 1, 1),
+    "asin": (np.arcsin, 1, 3),
+    "acos": (np.arccos, 1, 2),
 }
 EXTENDED = np.finfo(np.longdouble).nmant > np.finfo(np.float64).nmant
 CASES = [(name, width) for name in FUNCTIONS for width in (32, 64)]

@@ -1,0 +1,269 @@
+"""What becomes of a unit, told to people: its kernels, what each moves and computes, and why other nodes are in none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..graph.node import Node, Tensor
+from ..graph.opdef import nbytes
+from .edged import EdgedNodes
+from .fuse import FusedNodes, Fusion, fuse
+from .gpu_fusion import fuse_for_gpu, gpu_rewrites
+from .memory import MemoryPlan, plan_memory
+from .rewrite import Fired, Rewrites, rewrite
+from .unit import RunGuarded, Unit, UnitStep, taken_by
+
+
+@dataclass(frozen=True)  # no slots: the source is written when asked for
+class KernelInfo:
+    """One fused kernel.
+
+    Attributes:
+        number: its place among the kernels of its device.
+        group: what it runs.
+        on_gpu: whether it is written in Triton, for a GPU; else in Python for Numba.
+    """
+
+    number: int
+    group: FusedNodes
+    on_gpu: bool = False
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of the nodes in it."""
+        return tuple(n.name for n in self.group.nodes)
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of its inputs; an unknown size counts as 1."""
+        return sum(nbytes(t) for t in self.group.inputs)
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes of its outputs."""
+        return sum(nbytes(t) for t in self.group.outputs)
+
+    @property
+    def bytes_saved(self) -> int:
+        """Bytes that would be written and read again if each node ran by itself, and are not."""
+        inside = {t for n in self.group.nodes for t in n.outputs} - set(self.group.outputs)
+        return sum(nbytes(t) for t in inside) + sum(
+            nbytes(t) for n in self.group.nodes for t in n.inputs if t in inside
+        )
+
+    @property
+    def flops(self) -> float:
+        """Arithmetic operations of one run."""
+        return sum(n.opdef.cost_of(n).flops for n in self.group.nodes)
+
+    @property
+    def loops(self) -> str:
+        """What it computes, in the loop IR; of a product, the work at its edges."""
+        if isinstance(self.group, EdgedNodes):
+            return self.group.text()
+        return str(self.group.loops)
+
+    @cached_property
+    def source(self) -> str:
+        """Its source text, as it will be compiled. A GPU's depends on sizes; unknown ones are taken to be 1024."""
+        if not self.on_gpu:
+            from .kernel_cache import source_of
+
+            return source_of(self.group.loops).text
+        if isinstance(self.group, EdgedNodes):
+            from .backends.edge_templates import likely_source
+
+            return likely_source(self.group)
+        from .triton_routines import routines, specialise
+
+        sizes = [1024 if d is None else d for d in self.group.sizes]
+        joined = [_product(sizes[a] for a in part) for part in self.group.parts]
+        first = routines(self.group.loops, specialise(self.group.loops, joined))[0]
+        return "\n\n".join(launch.kernel.text for launch in first.launches)
+
+    def __str__(self) -> str:
+        moved = f"reads {_bytes(self.bytes_read)}, writes {_bytes(self.bytes_written)}, {self.flops:,.0f} flops"
+        return f"kernel {self.number}: {moved}\n  " + ", ".join(self.nodes)
+
+
+def _product(numbers: Iterable[int]) -> int:
+    out = 1
+    for n in numbers:
+        out *= n
+    return out
+
+
+def _bytes(count: int) -> str:
+    for unit, limit in (("B", 1 << 10), ("KiB", 1 << 20), ("MiB", 1 << 30)):
+        if count < limit:
+            return f"{count / (limit >> 10):.4g} {unit}"
+    return f"{count / (1 << 30):.4g} GiB"
+
+
+@dataclass(frozen=True)  # no slots: views are computed when asked for
+class DeviceKernels:
+    """What one device's part of a step becomes. Prints as a list; goes like a sequence of `KernelInfo`.
+
+    Attributes:
+        device: full device name.
+        unit: the nodes as they were written, with sends and receives.
+        rewritten: the nodes that are left after rewriting.
+        fired: the rewrites, in order.
+        fusion: kernels, and why other nodes are in none.
+        on_gpu: whether kernels are Triton's.
+    """
+
+    device: str
+    unit: Unit
+    rewritten: Unit
+    fired: tuple[Fired, ...]
+    fusion: Fusion
+    on_gpu: bool = False
+
+    @cached_property
+    def kernels(self) -> tuple[KernelInfo, ...]:
+        """In the order in which they run."""
+        return tuple(KernelInfo(i, group, self.on_gpu) for i, group in enumerate(self.fusion.kernels))
+
+    @cached_property
+    def memory(self) -> MemoryPlan:
+        """Lifetimes and the predicted peak of memory."""
+        return plan_memory(
+            self.fusion.steps, [t for _, t in self.rewritten.feeds], [t for _, t in self.rewritten.fetches]
+        )
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most memory that tensors of this device need at once; unknown sizes count as 1."""
+        return self.memory.peak_bytes
+
+    @property
+    def calls(self) -> list[Node]:
+        """The nodes that run by themselves, in order."""
+        nodes = [s.node if isinstance(s, RunGuarded) else s for s in self.fusion.steps]
+        return [n for n in nodes if isinstance(n, Node) and n.type not in ("Const", "Placeholder")]
+
+    def __iter__(self) -> Iterator[KernelInfo]:
+        return iter(self.kernels)
+
+    def __len__(self) -> int:
+        return len(self.kernels)
+
+    def __getitem__(self, number: int) -> KernelInfo:
+        return self.kernels[number]
+
+    def why_not_fused(self, a: str, b: str) -> str:
+        """Why two nodes are not in one kernel.
+
+        Raises:
+            KeyError: one of them is not run by this device.
+        """
+        names = {n.name: n for n in _nodes(self.unit.steps)}
+        for name in (a, b):
+            if name not in names:
+                raise KeyError(f"{self.device} runs no node '{name}'")
+        of = {name: k for k in self.kernels for name in k.nodes}
+        if a in of and b in of and of[a] is of[b]:
+            return f"'{a}' and '{b}' are both in kernel {of[a].number}"
+        alone = [self._why_in_none(names[name]) for name in (a, b) if name not in of]
+        if alone:
+            return "\n".join(alone)
+        one, other = sorted((of[a], of[b]), key=lambda k: k.number)
+        return f"'{a}' is in kernel {of[a].number}, '{b}' in kernel {of[b].number}: {self._apart(one, other)}"
+
+    def _why_in_none(self, node: Node) -> str:
+        if node.type in ("Const", "Placeholder"):
+            return f"'{node.name}' is a {node.type}: nothing is computed"
+        for f in self.fired:
+            if f.node is node:
+                return f"'{node.name}' became {f.became} when the graph was rewritten ({f.rule})"
+        if node.name in self.fusion.reasons:
+            return f"'{node.name}' ({node.type}) is in no kernel: {self.fusion.reasons[node.name]}"
+        if all(n.name != node.name for n in _nodes(self.rewritten.steps)):
+            return f"'{node.name}' is not needed any more after the graph was rewritten"
+        return f"'{node.name}' ({node.type}) is in no kernel"
+
+    def _apart(self, one: KernelInfo, other: KernelInfo) -> str:
+        """What keeps two kernels from being one."""
+        between = self._between(one.group, other.group)
+        if between is not None:
+            return f"between them runs '{between.name}' ({between.type}), which is in neither" + _because(
+                self.fusion.reasons.get(between.name, "")
+            )
+        mine, theirs = (" x ".join("?" if d is None else str(d) for d in k.group.sizes) for k in (one, other))
+        if mine != theirs:
+            return f"they run over other axes, {mine or 'one element'} and {theirs or 'one element'}"
+        if any(one.group.reduced) and any(other.group.reduced) and one.group.reduced != other.group.reduced:
+            return "they reduce other axes"
+        shared = {t for k in (one, other) for t in k.group.inputs}
+        if not shared & (set(one.group.inputs) & set(other.group.inputs)) and not set(one.group.outputs) & set(
+            other.group.inputs
+        ):
+            return "they share no tensor"
+        return "another step takes a result of the first before the second can run, or one kernel would be too large"
+
+    def _between(self, one: FusedNodes, other: FusedNodes) -> Node | None:
+        """A node outside both on a way from one to the other: what takes from the first and gives to the second."""
+        reached: dict[Tensor, Node | None] = dict.fromkeys(one.outputs)
+        for step in self.fusion.steps:
+            if step is one:
+                continue
+            taken = (*step.inputs, *step.shapes) if isinstance(step, FusedNodes) else tuple(taken_by(step))
+            hits = [t for t in taken if t in reached]
+            if step is other:
+                return next((reached[t] for t in hits if reached[t] is not None), None)
+            if hits and isinstance(step, FusedNodes | Node | RunGuarded):
+                node = (
+                    step.nodes[-1]
+                    if isinstance(step, FusedNodes)
+                    else step.node
+                    if isinstance(step, RunGuarded)
+                    else step
+                )
+                first = next((reached[t] for t in hits if reached[t] is not None), node)
+                made = step.node.outputs if isinstance(step, RunGuarded) else step.outputs
+                reached.update(dict.fromkeys(made, first))
+        return None
+
+    def __str__(self) -> str:
+        lines = [f"kernels of {self.device}: {len(self.kernels)} for {sum(len(k.nodes) for k in self.kernels)} nodes"]
+        if self.fired:
+            counts: dict[str, int] = {}
+            for f in self.fired:
+                counts[f.rule] = counts.get(f.rule, 0) + 1
+            lines.append("rewritten: " + ", ".join(f"{rule} ({n})" for rule, n in counts.items()))
+        lines += [str(k) for k in self.kernels]
+        if self.calls:
+            lines.append("by themselves:")
+            lines += [f"  {n.name} ({n.type})" + _because(self.fusion.reasons.get(n.name, "")) for n in self.calls]
+        about = "" if self.memory.exact else " and more, as sizes turn out"
+        lines.append(f"memory at the peak: {_bytes(self.peak_bytes)}{about}")
+        return "\n".join(lines)
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""
+
+
+def _nodes(steps: Sequence[UnitStep]) -> list[Node]:
+    return [s.node if isinstance(s, RunGuarded) else s for s in steps if isinstance(s, Node | RunGuarded)]
+
+
+def explain(unit: Unit, wanted: Rewrites, *, small: bool, on_gpu: bool = False) -> DeviceKernels:
+    """What a unit becomes.
+
+    Args:
+        unit: what one device runs.
+        wanted: the rewrites.
+        small: whether what is too small to gain is fused, too.
+        on_gpu: make the choices for a GPU.
+    """
+    if on_gpu:
+        wanted = gpu_rewrites(wanted)
+    done = rewrite(unit, wanted)
+    if on_gpu:
+        left, fusion, fired = fuse_for_gpu(done.unit, wanted)
+        return DeviceKernels(unit.device, unit, left, (*done.fired, *fired), fusion, on_gpu)
+    return DeviceKernels(unit.device, unit, done.unit, done.fired, fuse(done.unit, small=small))

@@ -1,0 +1,297 @@
+"""Convolutions and poolings of images, compiled for CPUs.
+
+Each kernel is a function like the op's reference, on arrays; the loops are in `image_loops`. What is done around them is to bring
+the arrays into the form that the loops want: channels last, padding added, filters in panels.
+
+The gradient of a convolution for its image is a convolution itself, of the result's gradient with the filter turned around. With
+strides, the image's pixels fall into as many phases as there are strides, and each phase is a convolution of its own, with those
+taps that ever meet such a pixel.
+
+A kernel gives None for what it does not do (no elements, dilations together with strides): the reference does that, and it is
+also what raises errors for shapes that do not fit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ..graph.node import Node
+from ..graph.ops.windows import Window, as_layout, channels_last, height_and_width, nhwc, window_of
+from .buffers import buffers
+from .kernel_cache import Function
+from .loop_text import source_of
+from .threads import ranges_of, share
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Functions: TypeAlias = "dict[str, Function]"
+
+_ROWS, _CHUNK = 6, 96  # those of `tile` and `image_loops`, which only load with Numba
+_LANES = {np.dtype(np.float32): 16, np.dtype(np.float64): 8}
+_NS_PER_FLOP = 0.015  # one core, float32
+_NS_PER_TAP = 0.5  # of pooling
+
+# For each function of `image_loops`, its arguments before the range: see `loop_text`.
+_SIGNATURES = {
+    "convolve": ("rrwi", (4, 3, 3, 3, 3, 2)),
+    "convolve_filter": ("rrwi", (4, 3, 3, 2)),
+    "max_pool": ("rw", (3, 2, 6)),
+    "max_pool_grad": ("rrw", (3, 2, 6)),
+    "avg_pool": ("rw", (3, 2, 6)),
+    "avg_pool_grad": ("rw", (3, 2, 6)),
+}
+
+
+# --- geometry --------------------------------------------------------------------------------------------------------
+
+
+def _padded(x: Array, before: tuple[int, int], sizes: tuple[int, int]) -> Array:
+    """An image with zeros around it, `sizes` pixels in all (what lies beyond is cut off); as it is when nothing changes."""
+    n, height, width, c = x.shape
+    if before == (0, 0) and sizes == (height, width):
+        return np.ascontiguousarray(x)
+    out = buffers.empty((n, *sizes, c), x.dtype)
+    (top, left), (high, wide) = before, sizes
+    bottom, right = min(high, top + height), min(wide, left + width)
+    out[:, :top] = 0
+    out[:, bottom:] = 0
+    out[:, top:bottom, :left] = 0
+    out[:, top:bottom, right:] = 0
+    out[:, top:bottom, left:right] = x[:, : bottom - top, : right - left]
+    return out
+
+
+def _windowed(x: Array, window: Window) -> Array:
+    """The image with the window's padding: all that the windows see."""
+    before = (window.pads(0, x.shape[1])[0], window.pads(1, x.shape[2])[0])
+    seen = [((window.positions(i, x.shape[1 + i]) or 0) - 1) * window.strides[i] + window.span(i) for i in range(2)]
+    return _padded(x, before, (seen[0], seen[1]))
+
+
+def panels(b: Array) -> Array:
+    """A matrix `[k, columns]` as a tile's second factor: groups of LANES columns, each `[k, LANES]`, the last one filled up."""
+    lanes = _LANES[b.dtype]
+    k, columns = b.shape
+    count = -(-columns // lanes)
+    if columns % lanes == 0:
+        return np.ascontiguousarray(b.reshape(k, count, lanes).transpose(1, 0, 2)).ravel()
+    out = np.zeros((count, k, lanes), b.dtype)
+    for p in range(count):
+        part = b[:, p * lanes : (p + 1) * lanes]
+        out[p, :, : part.shape[1]] = part
+    return out.ravel()
+
+
+def _fits(dims: Sequence[int], expected: Sequence[int | None]) -> bool:
+    return tuple(dims) == tuple(expected) and math.prod(dims) > 0
+
+
+class ImageKernels:
+    """Makes the kernels; `threads`: how many one kernel may use."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+
+    def _share(self, function: Function, arguments: Sequence[Any], length: int, nanoseconds: float) -> None:
+        share(function, arguments, ranges_of(length, nanoseconds, self.threads), self.threads)
+
+    # --- convolutions ----------------------------------------------------------------------------------------------
+
+    def _convolve(
+        self,
+        functions: Functions,
+        x: Array,
+        w: Array,
+        y: Array,
+        count: tuple[int, int],
+        *,
+        strides: tuple[int, int] = (1, 1),
+        dilations: tuple[int, int] = (1, 1),
+        begin: tuple[int, int] = (0, 0),
+        to: tuple[int, int] = (0, 0),
+        apart: tuple[int, int] = (1, 1),
+    ) -> None:
+        """y at pixels `to`, `to + apart`, ... (`count` of them) = x, from pixel `begin` on, under the filter w."""
+        n, _, width, inner = x.shape
+        high, wide, _, channels = w.shape
+        _, y_height, y_width, _ = y.shape
+        row, y_row = width * inner, y_width * channels
+        x_jumps = (x.shape[1] * row, strides[0] * row, strides[1] * inner)
+        y_jumps = (y_height * y_row, apart[0] * y_row, apart[1] * channels)
+        starts = (begin[0] * row + begin[1] * inner, to[0] * y_row + to[1] * channels)
+        # Taps beside each other, and their channels, are one stretch of memory.
+        steps = (1, high, wide * inner) if dilations[1] == 1 else (high, wide, inner)
+        jumps = (0, dilations[0] * row, 1) if dilations[1] == 1 else (dilations[0] * row, dilations[1] * inner, 1)
+        pixels = n * count[0] * count[1]
+        arguments = (
+            x.ravel(), panels(w.reshape(-1, channels)), y.ravel(), _LANES[x.dtype],
+            (*count, channels, pixels), x_jumps, y_jumps, steps, jumps, starts,
+        )  # fmt: skip
+        work = 2.0 * pixels * w.size * _NS_PER_FLOP
+        self._share(functions["convolve"], arguments, -(-pixels // _CHUNK), work)
+
+    def conv(self, functions: Functions, attrs: Any, x: Array, w: Array) -> Array | None:
+        """`Conv2D`."""
+        image, window = channels_last(x, attrs["data_format"]), window_of(attrs, w.shape[:2])
+        count = (window.positions(0, image.shape[1]) or 0, window.positions(1, image.shape[2]) or 0)
+        if image.shape[3] != w.shape[2] or 0 in (x.size, w.size, *count):
+            return None
+        y = buffers.empty((image.shape[0], *count, w.shape[3]), x.dtype)
+        seen = _windowed(image, window)
+        self._convolve(functions, seen, w, y, count, strides=window.strides, dilations=window.dilations)
+        return as_layout(y, attrs["data_format"])
+
+    def conv_input(self, functions: Functions, attrs: Any, sizes: Array, w: Array, grad: Array) -> Array | None:
+        """`Conv2DBackpropInput`."""
+        y, window = channels_last(grad, attrs["data_format"]), window_of(attrs, w.shape[:2])
+        n, height, width, inner = (int(d or 0) for d in nhwc(tuple(sizes.tolist()), attrs["data_format"]))
+        expected = (n, window.positions(0, height), window.positions(1, width), w.shape[3])
+        (sh, sw), (dh, dw) = window.strides, window.dilations
+        if not _fits(y.shape, expected) or inner != w.shape[2] or inner * height * width == 0:
+            return None
+        if (sh, sw) != (1, 1) and (dh, dw) != (1, 1):
+            return None
+        x = buffers.empty((n, height, width, inner), grad.dtype)
+        if sh > window.span(0) or sw > window.span(1):
+            x[...] = 0  # there are pixels that no tap meets
+        turned = w.transpose(0, 1, 3, 2)
+        phases = [self._phases(window, axis, (height, width)[axis], y.shape[1 + axis]) for axis in range(2)]
+        # Zeros around y, so that each phase finds what its taps ask for.
+        before = tuple(max(0, *(-p[3] for p in each)) for each in phases)
+        after = tuple(max(p[3] + p[1] + p[4] - 1 for p in each) for each in phases)
+        seen = _padded(y, before, (before[0] + after[0], before[1] + after[1]))  # type: ignore[arg-type]
+        for r in phases[0]:
+            for c in phases[1]:
+                taps = np.ascontiguousarray(turned[r[2], c[2]])
+                self._convolve(
+                    functions, seen, taps, x, (r[1], c[1]), dilations=(dh, dw),
+                    begin=(before[0] + r[3], before[1] + c[3]), to=(r[0], c[0]), apart=(sh, sw),
+                )  # fmt: skip
+        return as_layout(x, attrs["data_format"])
+
+    @staticmethod
+    def _phases(window: Window, axis: int, length: int, count: int) -> list[tuple[int, int, slice, int, int]]:
+        """Along one axis: (first pixel, pixels, taps from last to first, where in y the first pixel begins, span in y)."""
+        stride, dilation, taps = window.strides[axis], window.dilations[axis], window.taps[axis]
+        padding = window.pads(axis, length)[0]
+        out = []
+        for phase in range(stride):  # pixels of the padded image that are `phase` beyond a multiple of the stride
+            first = (phase - padding) % stride
+            own = -(-(taps - phase) // stride)
+            pixels = -(-(length - first) // stride)
+            if own <= 0 or pixels <= 0:
+                continue
+            span = (own - 1) * dilation + 1
+            begin = (first + padding - phase) // stride - (span - 1)
+            last = phase + (own - 1) * stride
+            stop = phase - stride
+            out.append((first, pixels, slice(last, stop if stop >= 0 else None, -stride), begin, span))
+        return out
+
+    def conv_filter(self, functions: Functions, attrs: Any, x: Array, sizes: Array, grad: Array) -> Array | None:
+        """`Conv2DBackpropFilter`."""
+        image, y = (channels_last(a, attrs["data_format"]) for a in (x, grad))
+        high, wide, inner, channels = (int(d) for d in sizes.tolist())
+        if high < 1 or wide < 1:
+            return None
+        window = window_of(attrs, (high, wide))
+        expected = (image.shape[0], window.positions(0, image.shape[1]), window.positions(1, image.shape[2]), channels)
+        if not _fits(y.shape, expected) or inner != image.shape[3] or x.size == 0:
+            return None
+        seen = _windowed(image, window)
+        row = seen.shape[2] * inner
+        w = np.empty((high, wide, inner, channels), x.dtype)
+        arguments = (
+            seen.ravel(), panels(y.reshape(-1, channels)), w.ravel(), _LANES[x.dtype],
+            (high, wide, inner, channels), y.shape[:3],
+            (seen.shape[1] * row, window.strides[0] * row, window.strides[1] * inner),
+            (window.dilations[0] * row, window.dilations[1] * inner),
+        )  # fmt: skip
+        work = 2.0 * w.size * math.prod(y.shape[:3]) * _NS_PER_FLOP
+        self._share(functions["convolve_filter"], arguments, -(-high * wide * inner // _ROWS), work)
+        return w
+
+    # --- pooling ---------------------------------------------------------------------------------------------------
+
+    def _pool(
+        self, functions: Functions, name: str, attrs: Any, arrays: Sequence[Array], out: Array, of: Array
+    ) -> None:
+        """`of`: the image, or what has its shape."""
+        window = window_of(attrs, height_and_width(attrs, "ksize"))
+        count = tuple(window.positions(i, of.shape[1 + i]) or 0 for i in range(2))
+        pads = (window.pads(0, of.shape[1])[0], window.pads(1, of.shape[2])[0])
+        arguments = (
+            *(np.ascontiguousarray(a).ravel() for a in arrays), out.ravel(), of.shape[1:], count,
+            (*window.taps, *window.strides, *pads),
+        )  # fmt: skip
+        work = of.shape[0] * math.prod(count) * of.shape[3] * math.prod(window.taps) * _NS_PER_TAP
+        self._share(functions[name], arguments, of.shape[0], work)
+
+    def _pooled(self, attrs: Any, image: Sequence[int]) -> tuple[int, ...]:
+        window = window_of(attrs, height_and_width(attrs, "ksize"))
+        return (image[0], window.positions(0, image[1]) or 0, window.positions(1, image[2]) or 0, image[3])
+
+    def max_pool(self, functions: Functions, attrs: Any, x: Array, *, name: str = "max_pool") -> Array | None:
+        """`MaxPool`."""
+        image = channels_last(x, attrs["data_format"])
+        shape = self._pooled(attrs, image.shape)
+        if 0 in (x.size, *shape):
+            return None
+        y = buffers.empty(shape, x.dtype)
+        self._pool(functions, name, attrs, [image], y, image)
+        return as_layout(y, attrs["data_format"])
+
+    def avg_pool(self, functions: Functions, attrs: Any, x: Array) -> Array | None:
+        """`AvgPool`."""
+        return self.max_pool(functions, attrs, x, name="avg_pool")
+
+    def max_pool_grad(self, functions: Functions, attrs: Any, x: Array, y: Array, grad: Array) -> Array | None:
+        """`MaxPoolGrad`."""
+        image, g = (channels_last(a, attrs["data_format"]) for a in (x, grad))
+        if not _fits(g.shape, self._pooled(attrs, image.shape)) or x.size == 0:
+            return None
+        out = buffers.empty(image.shape, x.dtype)
+        self._pool(functions, "max_pool_grad", attrs, [image, g], out, out)
+        return as_layout(out, attrs["data_format"])
+
+    def avg_pool_grad(self, functions: Functions, attrs: Any, sizes: Array, grad: Array) -> Array | None:
+        """`AvgPoolGrad`."""
+        g = channels_last(grad, attrs["data_format"])
+        shape = tuple(int(d or 0) for d in nhwc(tuple(sizes.tolist()), attrs["data_format"]))
+        if not _fits(g.shape, self._pooled(attrs, shape)) or 0 in shape:
+            return None
+        out = buffers.empty(shape, grad.dtype)
+        self._pool(functions, "avg_pool_grad", attrs, [g], out, out)
+        return as_layout(out, attrs["data_format"])
+
+
+OPS: dict[str, tuple[str, str]] = {
+    "Conv2D": ("conv", "convolve"),
+    "Conv2DBackpropInput": ("conv_input", "convolve"),
+    "Conv2DBackpropFilter": ("conv_filter", "convolve_filter"),
+    "MaxPool": ("max_pool", "max_pool"),
+    "MaxPoolGrad": ("max_pool_grad", "max_pool_grad"),
+    "AvgPool": ("avg_pool", "avg_pool"),
+    "AvgPoolGrad": ("avg_pool_grad", "avg_pool_grad"),
+}
+
+
+def image_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | None]] | None:
+    """For a node that has a kernel here: its source text, and what is to be called with the compiled function and the inputs.
+
+    That gives None where the reference must do the work.
+    """
+    found = OPS.get(node.type)
+    if found is None:
+        return None
+    dtype = node.outputs[0].dtype.base
+    if dtype.np not in _LANES:
+        return None
+    method, function = getattr(ImageKernels(threads), found[0]), found[1]
+    attrs = node.attrs
+    return source_of("image_loops", {function: _SIGNATURES[function]}, dtype.name), lambda compiled, *inputs: method(
+        {function: compiled}, attrs, *inputs
+    )

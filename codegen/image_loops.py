@@ -1,0 +1,194 @@
+"""What compiled convolutions and poolings do, as functions that Numba compiles.
+
+The text of this file is the head of such a kernel's source; `image_kernels` adds which function with which types. Images lie as
+`[batch, rows, columns, channels]`, flat, and wide enough that every window fits (`image_kernels` adds the padding). All functions
+end with the range of work that one call does, so that threads can share it: an element of the result is always made by one
+call, in one order, however many there are.
+
+A convolution is made of tiles (`tile`): ROWS pixels of the result times LANES channels, the taps and input channels being summed.
+Its gradient for the filter is one, too: ROWS taps (times input channel) times LANES channels, the pixels being summed.
+"""
+
+# mypy: ignore-errors
+# Numba infers the types of what is compiled.
+
+import numpy as np
+from numba import njit, types  # noqa: F401 (what is added to this text uses them)
+
+from dovetail.codegen import vecmath as m
+from dovetail.codegen.tile import ROWS, tile
+
+CHUNK = 96  # pixels of the result that share a panel while it is in the cache: a whole number of tiles
+PIXELS = 256  # of the result that are summed in one tile before their total is added to the filter's gradient
+
+
+def convolve(x, panel, y, lanes, result, x_jumps, y_jumps, steps, strides, begin, lo, hi):
+    """y[n, r, c, :] = sum over taps of x[...] * w, for chunks of pixels lo to hi.
+
+    result: (rows, columns, channels, pixels in all). x_jumps: from one image, row, column of the result to the next, in x;
+    y_jumps: the same in y. steps, strides: the loops over taps and channels. begin: where the first pixel's window begins in x,
+    and where it goes in y.
+    """
+    rows, columns, channels, pixels = result
+    total = steps[0] * steps[1] * steps[2]
+    sums = np.empty(ROWS * lanes, x.dtype)
+    sources, targets = np.empty(CHUNK, np.intp), np.empty(CHUNK, np.intp)
+    for chunk in range(lo, hi):
+        first = chunk * CHUNK
+        count = min(CHUNK, pixels - first)
+        n, r, c = first // (rows * columns), first // columns % rows, first % columns
+        for i in range(count):
+            sources[i] = begin[0] + n * x_jumps[0] + r * x_jumps[1] + c * x_jumps[2]
+            targets[i] = begin[1] + n * y_jumps[0] + r * y_jumps[1] + c * y_jumps[2]
+            c += 1
+            if c == columns:
+                r, c = r + 1, 0
+            if r == rows:
+                n, r = n + 1, 0
+        for i in range(count, CHUNK):
+            sources[i] = sources[count - 1]  # what is too much in the last tile is computed and dropped
+        for part in range((channels + lanes - 1) // lanes):
+            width = min(lanes, channels - part * lanes)
+            for i in range(0, count, ROWS):
+                offsets = (sources[i], sources[i + 1], sources[i + 2], sources[i + 3], sources[i + 4], sources[i + 5])
+                tile(x, offsets, steps, strides, panel, part * total * lanes, sums)
+                for row in range(min(ROWS, count - i)):
+                    at = targets[i + row] + part * lanes
+                    for j in range(width):
+                        y[at + j] = sums[row * lanes + j]
+
+
+def convolve_filter(x, panel, w, lanes, taps, result, x_jumps, strides, lo, hi):
+    """w[tap, :] = sum over pixels of x[...] * y, for tiles of taps lo to hi.
+
+    taps: (rows, columns, input channels, channels of the result). result: (images, rows, columns) of the result, whose
+    channels are in `panel`. x_jumps: from one image, row, column of the result to the next, in x. strides: from one row,
+    column of taps to the next, in x.
+    """
+    high, wide, inner, channels = taps
+    images, rows, columns = result
+    kinds = high * wide * inner
+    band = min(rows, max(1, PIXELS // max(1, columns)))
+    sums, offsets = np.empty(ROWS * lanes, x.dtype), np.empty((hi - lo) * ROWS, np.intp)
+    for i in range((hi - lo) * ROWS):
+        k = min(lo * ROWS + i, kinds - 1)
+        offsets[i] = k // (wide * inner) * strides[0] + k // inner % wide * strides[1] + k % inner
+    for i in range(lo * ROWS * channels, min(hi * ROWS, kinds) * channels):
+        w[i] = 0
+    # A band of pixels stays in the cache while all taps go over it.
+    for n in range(images):
+        for r in range(0, rows, band):
+            at = n * x_jumps[0] + r * x_jumps[1]
+            steps = (1, min(band, rows - r), columns)
+            for part in range((channels + lanes - 1) // lanes):
+                width = min(lanes, channels - part * lanes)
+                begin = (part * images * rows + n * rows + r) * columns * lanes
+                for t in range(hi - lo):
+                    o = offsets[t * ROWS : (t + 1) * ROWS]
+                    where = (o[0] + at, o[1] + at, o[2] + at, o[3] + at, o[4] + at, o[5] + at)
+                    tile(x, where, steps, (0, x_jumps[1], x_jumps[2]), panel, begin, sums)
+                    k = (lo + t) * ROWS
+                    for row in range(min(ROWS, kinds - k)):
+                        for j in range(width):
+                            w[(k + row) * channels + part * lanes + j] += sums[row * lanes + j]
+
+
+# --- pooling ---------------------------------------------------------------------------------------------------------
+# size: (rows, columns, channels) of the image. result: (rows, columns) of the pooled one. window: its taps, strides and padding
+# before, for rows and then for columns. The work is counted in images.
+
+
+def max_pool(x, y, size, result, window, lo, hi):
+    """The largest pixel in each window; NaN when one is."""
+    height, width, channels = size
+    high, wide, down, along, top, left = window
+    for n in range(lo, hi):
+        for r in range(result[0]):
+            for c in range(result[1]):
+                to = ((n * result[0] + r) * result[1] + c) * channels
+                for j in range(channels):
+                    m.store(y, 1, to + j, x.dtype.type(-np.inf))
+                for a in range(max(0, r * down - top), min(height, r * down - top + high)):
+                    for b in range(max(0, c * along - left), min(width, c * along - left + wide)):
+                        at = ((n * height + a) * width + b) * channels
+                        for j in range(channels):
+                            m.store(y, 1, to + j, m.fmaximum(m.load(y, 1, to + j), m.load(x, 0, at + j)))
+
+
+def max_pool_grad(x, grad, out, size, result, window, lo, hi):
+    """Each window's gradient goes to its first largest pixel."""
+    height, width, channels = size
+    high, wide, down, along, top, left = window
+    best, rest = np.empty(channels, x.dtype), np.empty(channels, x.dtype)
+    low, zero = x.dtype.type(-np.inf), x.dtype.type(0)
+    for n in range(lo, hi):
+        for i in range(n * height * width * channels, (n + 1) * height * width * channels):
+            m.store(out, 2, i, zero)
+        for r in range(result[0]):
+            for c in range(result[1]):
+                a0, b0 = r * down - top, c * along - left
+                a1, a2 = max(0, a0), min(height, a0 + high)
+                b1, b2 = max(0, b0), min(width, b0 + wide)
+                of = ((n * result[0] + r) * result[1] + c) * channels
+                for j in range(channels):
+                    m.store(best, 3, j, low)
+                for a in range(a1, a2):
+                    for b in range(b1, b2):
+                        at = ((n * height + a) * width + b) * channels
+                        for j in range(channels):
+                            m.store(best, 3, j, m.fmaximum(m.load(best, 3, j), m.load(x, 0, at + j)))
+                # Padding is as low as can be: where nothing is higher and it comes first, the gradient is its.
+                outside = a0 < 0 or b0 < 0
+                for j in range(channels):
+                    lost = outside & (m.load(best, 3, j) == low)
+                    m.store(rest, 4, j, m.select(lost, zero, m.load(grad, 1, of + j)))
+                for a in range(a1, a2):
+                    for b in range(b1, b2):
+                        at = ((n * height + a) * width + b) * channels
+                        for j in range(channels):
+                            v, g = m.load(x, 0, at + j), m.load(rest, 4, j)
+                            found = (v == m.load(best, 3, j)) | (v != v)
+                            m.store(out, 2, at + j, m.load(out, 2, at + j) + m.select(found, g, zero))
+                            m.store(rest, 4, j, m.select(found, zero, g))
+
+
+def avg_pool(x, y, size, result, window, lo, hi):
+    """The mean of the pixels in each window; padding does not count."""
+    height, width, channels = size
+    high, wide, down, along, top, left = window
+    for n in range(lo, hi):
+        for r in range(result[0]):
+            for c in range(result[1]):
+                to = ((n * result[0] + r) * result[1] + c) * channels
+                a0, a1 = max(0, r * down - top), min(height, r * down - top + high)
+                b0, b1 = max(0, c * along - left), min(width, c * along - left + wide)
+                for j in range(channels):
+                    m.store(y, 1, to + j, x.dtype.type(0))
+                for a in range(a0, a1):
+                    for b in range(b0, b1):
+                        at = ((n * height + a) * width + b) * channels
+                        for j in range(channels):
+                            m.store(y, 1, to + j, m.load(y, 1, to + j) + m.load(x, 0, at + j))
+                count = x.dtype.type((a1 - a0) * (b1 - b0))
+                for j in range(channels):
+                    m.store(y, 1, to + j, m.load(y, 1, to + j) / count)
+
+
+def avg_pool_grad(grad, out, size, result, window, lo, hi):
+    """Each window's gradient is shared by its pixels."""
+    height, width, channels = size
+    high, wide, down, along, top, left = window
+    for n in range(lo, hi):
+        for i in range(n * height * width * channels, (n + 1) * height * width * channels):
+            out[i] = 0
+        for r in range(result[0]):
+            for c in range(result[1]):
+                of = ((n * result[0] + r) * result[1] + c) * channels
+                a0, a1 = max(0, r * down - top), min(height, r * down - top + high)
+                b0, b1 = max(0, c * along - left), min(width, c * along - left + wide)
+                count = grad.dtype.type((a1 - a0) * (b1 - b0))
+                for a in range(a0, a1):
+                    for b in range(b0, b1):
+                        at = ((n * height + a) * width + b) * channels
+                        for j in range(channels):
+                            m.store(out, 1, at + j, m.load(out, 1, at + j) + m.load(grad, 0, of + j) / count)

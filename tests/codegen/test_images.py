@@ -1,0 +1,153 @@
+"""Compiled convolutions and poolings against the references: every geometry, layout and type."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail as dt
+from dovetail.codegen.image_kernels import image_kernel
+from dovetail.graph.errors import InternalError
+from dovetail.graph.interpret import Interpreter
+
+pytest.importorskip("numba")
+
+from dovetail.codegen.kernel_cache import compile_now  # noqa: E402
+from dovetail.codegen.tile import LANES, ROWS  # noqa: E402
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
+        yield
+
+
+def compare(graph: Any, tensor: Any, *, tolerance: float = 1e-4) -> Any:
+    """Run a tensor's node by its kernel and by the reference; the kernel's result, None where it leaves it to the reference."""
+    expected, *inputs = Interpreter(graph).run([tensor, *tensor.op.inputs], {})
+    text, call = image_kernel(tensor.op, 2) or pytest.fail(f"{tensor.op.type} has no kernel")
+    got = call(compile_now(text), *inputs)
+    if got is not None:
+        assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance * 10, equal_nan=True)
+    return got
+
+
+def in_layout(n: int, h: int, w: int, c: int, data_format: str) -> tuple[int, ...]:
+    return (n, h, w, c) if data_format == "NHWC" else (n, c, h, w)
+
+
+WINDOWS: list[tuple[tuple[int, int], Any, Any, Any]] = [  # taps, strides, dilations, padding (NHWC)
+    ((3, 3), 1, 1, "SAME"), ((3, 3), 2, 1, "SAME"), ((5, 4), 1, 1, "VALID"), ((5, 5), (2, 3), 1, "SAME"),
+    ((1, 1), 1, 1, "VALID"), ((1, 1), 2, 1, "SAME"), ((2, 2), 3, 1, "VALID"), ((3, 3), 1, 2, "SAME"),
+    ((3, 2), 1, (2, 3), "VALID"), ((3, 3), 2, 1, [[0, 0], [2, 1], [1, 0], [0, 0]]),
+]  # fmt: skip
+SIZES = [(9, 11, 3, 6), (12, 7, 1, 35), (10, 10, 6, 16)]  # height, width, channels in and out
+
+
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float64], ids=lambda t: t.name)
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+def test_a_convolution_and_its_gradients(window: Any, dtype: Any, data_format: str) -> None:
+    taps, strides, dilations, padding = window
+    if data_format == "NCHW" and isinstance(padding, list):
+        padding = [padding[i] for i in (0, 3, 1, 2)]
+    rng = np.random.default_rng(0)
+    for height, width, inner, outer in SIZES:
+        with dt.Graph().as_default() as graph:
+            x = dt.constant(rng.standard_normal(in_layout(3, height, width, inner, data_format)).astype(dtype.np))
+            w = dt.constant(rng.standard_normal((*taps, inner, outer)).astype(dtype.np))
+            y = dt.nn.conv2d(x, w, strides, padding, data_format=data_format, dilations=dilations)
+            gradient = dt.constant(rng.standard_normal(y.dims).astype(dtype.np))
+            for tensor in (y, *dt.gradients(y, [x, w], gradient)):
+                assert compare(graph, tensor) is not None
+
+
+def test_strides_with_dilations_are_left_to_the_reference_where_they_must() -> None:
+    rng = np.random.default_rng(0)
+    with dt.Graph().as_default() as graph:
+        x, w = (dt.constant(rng.standard_normal(s)) for s in ((2, 9, 9, 3), (3, 3, 3, 4)))
+        y = dt.nn.conv2d(x, w, 2, "SAME", dilations=2)
+        of_x, of_w = dt.gradients(dt.reduce_sum(dt.square(y)), [x, w])
+        assert compare(graph, y) is not None
+        assert compare(graph, of_w) is not None
+        assert compare(graph, of_x) is None
+
+
+POOLS: list[tuple[Any, Any, str]] = [
+    (2, 2, "VALID"), (2, 2, "SAME"), (3, 2, "SAME"), (3, 1, "SAME"), ((2, 3), (3, 1), "VALID"), (1, 2, "VALID"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float64], ids=lambda t: t.name)
+@pytest.mark.parametrize("pool", POOLS, ids=str)
+def test_a_pooling_and_its_gradient(pool: Any, dtype: Any, data_format: str) -> None:
+    rng = np.random.default_rng(0)
+    for (height, width, channels), special in itertools.product(
+        [(9, 11, 3), (8, 8, 33), (5, 4, 1)], [None, np.nan, -np.inf]
+    ):
+        with dt.Graph().as_default() as graph:
+            # Many pixels are equal: the first largest must be found.
+            value = rng.integers(-3, 3, in_layout(3, height, width, channels, data_format)).astype(dtype.np)
+            if special is not None:
+                value[rng.random(value.shape) < 0.4] = special
+            x = dt.constant(value)
+            for function in (dt.nn.max_pool, dt.nn.avg_pool) if special is None else (dt.nn.max_pool,):
+                y = function(x, *pool, data_format=data_format)
+                gradient = dt.constant(rng.standard_normal(y.dims).astype(dtype.np))
+                for tensor in (y, *dt.gradients(y, [x], gradient)):
+                    assert compare(graph, tensor) is not None
+
+
+def test_nothing_is_left_to_the_reference() -> None:
+    with dt.Graph().as_default() as graph:
+        x, w = dt.constant(np.ones((0, 4, 4, 2), np.float32)), dt.constant(np.ones((3, 3, 2, 5), np.float32))
+        y = dt.nn.conv2d(x, w, 1, "SAME")
+        for tensor in (y, dt.nn.max_pool(x, 2, 2, "VALID"), *dt.gradients(y, [x, w])):
+            assert compare(graph, tensor) is None
+
+
+def test_a_sum_over_pixels_does_not_depend_on_the_threads() -> None:
+    rng = np.random.default_rng(0)
+    x, sizes, grad = rng.standard_normal((4, 64, 64, 24)).astype("f"), np.array([3, 3, 24, 32], "i4"), None
+    with dt.Graph().as_default():
+        a, b = dt.placeholder(dt.float32, x.shape), dt.placeholder(dt.float32, [3, 3, 24, 32])
+        y = dt.nn.conv2d(a, b, 1, "SAME")
+        grad = rng.standard_normal(y.dims).astype("f")
+        (of_b,) = dt.gradients(y, [b])
+    results = []
+    for threads in (1, 2, 3):
+        text, call = image_kernel(of_b.op, threads)  # type: ignore[misc]
+        results.append(call(compile_now(text), x, sizes, grad))
+    for other in results[1:]:
+        np.testing.assert_array_equal(other, results[0])
+
+
+def test_the_tile_keeps_its_sums_in_vectors() -> None:
+    text, _ = image_kernel_of_a_convolution()
+    (assembly,) = compile_now(text).inspect_asm().values()  # type: ignore[attr-defined]
+    assert any(word in assembly for word in ("vfmadd", "fmla", "mulps"))
+    assert {t.itemsize * n for t, n in LANES.items()} == {64}
+    assert ROWS == 6
+
+
+def image_kernel_of_a_convolution() -> Any:
+    with dt.Graph().as_default():
+        y = dt.nn.conv2d(dt.placeholder(dt.float32, [1, 5, 5, 2]), dt.placeholder(dt.float32, [3, 3, 2, 4]), 1, "SAME")
+        return image_kernel(y.op, 1)
+
+
+def test_checking_compares_with_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "dovetail.codegen.image_kernels.ImageKernels.max_pool",
+        lambda self, functions, attrs, x: np.full((1, 2, 2, 3), 7, np.float32),
+    )
+    with dt.Graph().as_default() as graph:
+        x = dt.placeholder(dt.float32, [None, 4, 4, 3])
+        y = dt.nn.max_pool(x, 2, 2, "VALID", name="pooled")
+        config = dt.ConfigProto(kernel_backend="numba", kernel_check=2)
+        with dt.Session(graph=graph, config=config) as session, pytest.raises(InternalError, match="'pooled'"):
+            session.run(y, {x: np.zeros((1, 4, 4, 3), np.float32)})

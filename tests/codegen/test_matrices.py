@@ -1,0 +1,99 @@
+"""Compiled matrix products against NumPy's: shapes around the blocks' edges, both orders of both operands, batches."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail as dt
+from dovetail.codegen.matrix_kernels import matrix_kernel
+
+pytest.importorskip("numba")
+
+from dovetail.codegen.kernel_cache import compile_now  # noqa: E402
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
+        yield
+
+
+def operands(shape: Sequence[int], flips: Sequence[bool], dtype: Any, batch: Sequence[int] = ()) -> tuple[Any, Any]:
+    m, k, n = shape
+    rng = np.random.default_rng(m * n)
+    a = rng.standard_normal((*batch, k, m) if flips[0] else (*batch, m, k)).astype(dtype)
+    return a, rng.standard_normal((*batch, n, k) if flips[1] else (*batch, k, n)).astype(dtype)
+
+
+def product(a: Any, b: Any, flips: Sequence[bool], threads: int = 2) -> Any:
+    with dt.Graph().as_default():
+        y = dt.matmul(dt.placeholder(a.dtype, a.shape), dt.placeholder(b.dtype, b.shape), *flips)
+        text, call = matrix_kernel(y.op, threads) or pytest.fail("there is no kernel")
+    return call(compile_now(text), a, b)
+
+
+def exact(a: Any, b: Any, flips: Sequence[bool]) -> Any:
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    return (a.swapaxes(-1, -2) if flips[0] else a) @ (b.swapaxes(-1, -2) if flips[1] else b)
+
+
+FLIPS = [(False, False), (True, False), (False, True), (True, True)]
+SHAPES = [(64, 400, 120), (97, 257, 33), (6, 1000, 101), (1, 700, 640), (192, 64, 96), (700, 3, 500)]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("flips", FLIPS, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_product(shape: Sequence[int], flips: Sequence[bool], dtype: Any) -> None:
+    a, b = operands(shape, flips, dtype)
+    got = product(a, b, flips)
+    assert got.dtype == dtype
+    # Each sum of k products errs by at most about sqrt(k) roundings of its largest part.
+    np.testing.assert_allclose(got, exact(a, b, flips), atol=float(np.finfo(dtype).eps) * 40 * shape[1] ** 0.5)
+
+
+@pytest.mark.parametrize("flips", FLIPS, ids=str)
+def test_a_batch_of_products(flips: Sequence[bool]) -> None:
+    a, b = operands((70, 65, 66), flips, np.float32, (2, 3))
+    np.testing.assert_allclose(product(a, b, flips), exact(a, b, flips), rtol=1e-4, atol=1e-4)
+
+
+def test_the_result_does_not_depend_on_the_number_of_threads() -> None:
+    a, b = operands((300, 400, 500), (False, False), np.float32)
+    first, *others = [product(a, b, (False, False), threads) for threads in (1, 2, 3)]
+    for other in others:
+        np.testing.assert_array_equal(other, first)
+
+
+def test_nan_and_infinities_stay_in_their_rows_and_columns() -> None:
+    a, b = operands((100, 64, 70), (False, False), np.float32)
+    a[98, 3], b[5, 69] = np.nan, np.inf
+    got = product(a, b, (False, False))
+    assert np.isnan(got[98]).all()
+    assert not np.isfinite(got[:, 69]).any()
+    assert np.isfinite(np.delete(got, 98, 0)[:, :69]).all()
+
+
+def test_operands_that_are_views() -> None:
+    a, b = operands((128, 130, 140), (False, False), np.float32)
+    wide = np.ascontiguousarray(np.concatenate([a, a], 1))
+    np.testing.assert_array_equal(product(wide[:, :130], b, (False, False)), product(a, b, (False, False)))
+    np.testing.assert_array_equal(product(np.asfortranarray(a), b, (False, False)), product(a, b, (False, False)))
+
+
+@pytest.mark.parametrize(
+    "shapes", [((3, 5), (5, 4)), ((0, 5), (5, 4)), ((2000, 1000), (1000, 1000)), ((70, 64), (65, 70))], ids=str
+)
+def test_what_is_left_to_blas(shapes: Any) -> None:
+    with dt.Graph().as_default():
+        y = dt.matmul(dt.placeholder(dt.float32, [None, None]), dt.placeholder(dt.float32, [None, None]))
+        text, call = matrix_kernel(y.op, 2) or pytest.fail("there is no kernel")
+    assert call(compile_now(text), *(np.ones(s, np.float32) for s in shapes)) is None
+
+
+def test_batches_that_broadcast_are_left_to_blas() -> None:
+    a, b = np.ones((3, 1, 64, 80), np.float32), np.ones((2, 80, 70), np.float32)
+    assert product(a, b, (False, False)) is None

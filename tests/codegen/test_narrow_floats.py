@@ -1,0 +1,128 @@
+"""float16 and bfloat16 in CPU kernels: their bits in memory, float32 between, rounded as NumPy rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail as dt
+from dovetail.codegen.agreement import agree
+from dovetail.codegen.loops import LoopsBuilder
+from dovetail.codegen.numba_source import as_passed
+from dovetail.graph.dtypes import DType, bfloat16, float16, float32, float64, int32
+from dovetail.graph.interpret import Interpreter
+
+pytest.importorskip("numba")
+
+from dovetail.codegen.kernel_cache import compile_now, source_of  # noqa: E402
+
+NARROW = [float16, bfloat16]
+both = pytest.mark.parametrize("narrow", NARROW, ids=lambda t: t.name)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
+        yield
+
+
+def cast(value: Any, source: DType, to: DType) -> Any:
+    """An array as another type, by a kernel."""
+    build = LoopsBuilder([False])
+    build.store(build.apply("cast", build.load(0, source, [0]), dtype=to), [0])
+    kernel = compile_now(source_of(build.finish()[0]).text)
+    out = np.empty(value.shape, to.np)
+    kernel(as_passed(value), as_passed(out), value.size, 0, value.size)
+    return out
+
+
+def bits(value: Any) -> Any:
+    return value.view(np.uint16)
+
+
+@both
+def test_every_number_becomes_the_same_float32(narrow: DType) -> None:
+    value = np.arange(1 << 16, dtype=np.uint16).view(narrow.np)
+    made = cast(value, narrow, float32)
+    np.testing.assert_array_equal(made, value.astype(np.float32))
+    numbers = ~np.isnan(made)
+    np.testing.assert_array_equal(np.signbit(made[numbers]), np.signbit(value.astype(np.float32)[numbers]))
+    np.testing.assert_array_equal(bits(cast(made, float32, narrow))[numbers], bits(value)[numbers])
+
+
+@both
+@pytest.mark.parametrize("source", [float32, float64, int32], ids=lambda t: t.name)
+def test_rounding_is_numpys(narrow: DType, source: DType) -> None:
+    rng = np.random.default_rng(3)
+    if source is int32:
+        value = rng.integers(-(1 << 31), 1 << 31, 100_000).astype(np.int32) >> rng.integers(0, 31, 100_000).astype("i4")
+    else:
+        some = rng.integers(0, 1 << 32, 200_000, dtype=np.uint64).astype(np.uint32).view(np.float32)
+        ends = np.arange(1 << 16, dtype=np.uint16).view(narrow.np).astype(np.float32)
+        ends = ends[np.isfinite(ends)]
+        middles = ends[1:] / 2 + ends[:-1] / 2  # ties, and their neighbours
+        x = np.concatenate(
+            [some, ends, middles, np.nextafter(middles, np.float32(9)), np.nextafter(middles, np.float32(0))]
+        )
+        value = x[~np.isnan(x)].astype(source.np)
+        if source is float64:
+            with np.errstate(all="ignore"):
+                value = np.concatenate([value, value * (1 + 2.0**-40), value * (1 - 2.0**-40), [1e300, -1e300, 1e-300]])
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(bits(cast(value, source, narrow)), bits(value.astype(narrow.np)))
+
+
+@both
+def test_not_a_number_stays_one(narrow: DType) -> None:
+    value = np.uint32([0x7FC00000, 0x7F800001, 0xFFFFFFFF, 0x7FFFFFFF, 0xFF800001]).view(np.float32)
+    assert np.isnan(cast(value, float32, narrow).astype(np.float32)).all()
+
+
+CASES = {
+    "chain": lambda x: dt.sqrt(abs(x)) * 0.5 + dt.exp(-x * x) / (dt.tanh(x) + 2.0),
+    "softmax": dt.nn.softmax,
+    "layer norm": lambda x: dt.nn.layer_norm(x, dt.ones([13], x.dtype), dt.zeros([13], x.dtype)),
+    "sums": lambda x: dt.reduce_sum(x * 2.0, 0) + dt.reduce_mean(x, 0),
+    "extremes": lambda x: dt.reduce_max(x * 1.5, -1) - dt.reduce_min(x * 1.5, -1),
+    "conditions": lambda x: dt.where_v2(x > 0.5, x * 3.0, dt.nn.relu(x + 0.25)),
+    "casts": lambda x: dt.cast(dt.cast(x * 3.0, dt.float32) + 1.0, x.dtype) - dt.cast(dt.cast(x, dt.int32), x.dtype),
+}
+
+
+@both
+@pytest.mark.parametrize("name", CASES)
+def test_fused_ops(name: str, narrow: DType) -> None:
+    rng = np.random.default_rng(1)
+    value = rng.standard_normal((40, 13)).astype(narrow.np)
+    with dt.Graph().as_default() as graph:
+        x = dt.placeholder(narrow, [None, 13])
+        y = CASES[name](x)
+        wanted = Interpreter(graph).run(y, {x: value})
+        with dt.Session(config=dt.ConfigProto(kernel_backend="numba", kernel_check=2)) as session:
+            assert len(session.plan(y).kernels("cpu:0")) >= 1
+            made = session.run(y, {x: value})
+    assert made.dtype == narrow.np
+    assert agree(made, wanted)
+    assert not np.isnan(made.astype(np.float32)).any()
+
+
+@both
+def test_the_source_computes_in_float32(narrow: DType) -> None:
+    build = LoopsBuilder([False])
+    x = build.load(0, narrow, [0])
+    build.store(build.apply("mul", build.apply("exp", x), x), [0])
+    body = source_of(build.finish()[0]).text.split("def kernel")[1].splitlines()
+    assert body == [
+        "(in0, out0, n0, lo, hi):",
+        "    for i0 in range(lo, hi):",
+        "        v0 = m.load(in0, 0, i0)",
+        f"        v1 = m.from_{narrow.name}(v0)",
+        "        v2 = m.exp32(v1)",
+        "        v3 = v2 * v1",
+        f"        v4 = m.to_{narrow.name}(v3)",
+        "        m.store(out0, 1, i0, v4)",
+    ]

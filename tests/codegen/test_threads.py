@@ -1,0 +1,46 @@
+"""Sharing work: every range once, whoever takes it, and errors reach the caller."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from dovetail.codegen.threads import PARALLEL_NS, ranges_of, share
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 1000])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_ranges_cover_everything_once(length: int, count: int) -> None:
+    ranges = ranges_of(length, 100 * PARALLEL_NS, count)
+    assert [i for lo, hi in ranges for i in range(lo, hi)] == list(range(length))
+    assert (len(ranges) == 1) == (count == 1 or length == 1)
+
+
+def test_short_work_is_not_cut() -> None:
+    assert ranges_of(1000, PARALLEL_NS / 2, 8) == ((0, 1000),)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_every_range_is_done_once(count: int) -> None:
+    seen: list[tuple[str, int, int]] = []
+
+    def work(name: str, lo: int, hi: int) -> None:
+        seen.append((name, lo, hi))
+
+    ranges = tuple((i, i + 1) for i in range(50))
+    share(work, ("x",), ranges, count)
+    assert sorted(seen) == [("x", lo, hi) for lo, hi in ranges]
+
+
+def test_an_error_in_a_helper_reaches_the_caller() -> None:
+    caller = threading.get_ident()
+    begun = threading.Event()
+
+    def work(lo: int, hi: int) -> Any:
+        if threading.get_ident() != caller:
+            begun.set()
+            raise ZeroDivisionError
+        begun.wait(10)
+
+    with pytest.raises(ZeroDivisionError):
+        share(work, (), ((0, 1), (1, 2)), 2)
