@@ -1,0 +1,99 @@
+"""The servers of this process: a session in the same process hands them its steps without a socket.
+
+Between-graph replication is always like that: each worker's client runs beside its own server.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+from ..graph.errors import OpError
+from .recorder import Recorder
+
+
+class Host:
+    """The thread of a client that waits for its step: it can run programs of it meanwhile, instead of a thread that then wakes it.
+
+    Args:
+        wake: ends the waiting.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._thread = threading.get_ident()
+        self._lock = threading.Lock()
+        self._work: Callable[[], None] | None = None
+        self._is_busy = False
+
+    def take(self, work: Callable[[], None]) -> bool:
+        """Have the thread do this; False if it has something to do already."""
+        with self._lock:
+            if self._is_busy:
+                return False
+            self._is_busy = True
+        self._work = work
+        self.notify()
+        return True
+
+    def notify(self) -> None:
+        """Let the thread look for what has happened."""
+        if threading.get_ident() != self._thread:
+            self._wake()
+
+    def work(self) -> bool:
+        """Do what was taken; False if that is nothing. Called by the thread."""
+        work, self._work = self._work, None
+        if work is None:
+            return False
+        try:
+            work()
+        finally:
+            self._is_busy = False
+        return True
+
+
+class LocalServer(Protocol):
+    """A server as a session of its own process sees it."""
+
+    task: str
+    incarnation: int
+
+    def start_here(
+        self,
+        step: int,
+        program: str,
+        feeds: Mapping[str, Any],
+        finish: Callable[[Mapping[str, Any] | OpError], None],
+        *,
+        host: Host | None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """Run this task's part of a step, what is not too long with `host`."""
+        ...
+
+    def abort_here(self, step: int, reason: str) -> None:
+        """End a step."""
+        ...
+
+
+_servers: WeakValueDictionary[tuple[int, str], LocalServer] = WeakValueDictionary()
+
+
+def announce(address: str, server: LocalServer) -> None:
+    """From now on, `server` listens at `address`. A forked child does not have it."""
+    _servers[os.getpid(), address] = server
+
+
+def withdraw(address: str) -> None:
+    """No longer."""
+    _servers.pop((os.getpid(), address), None)
+
+
+def find(address: str, incarnation: int) -> LocalServer | None:
+    """The server that listens at `address`, if it is one of this process and the one meant."""
+    server = _servers.get((os.getpid(), address))
+    return server if server is not None and server.incarnation == incarnation else None

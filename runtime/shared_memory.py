@@ -1,0 +1,387 @@
+"""Shared memory: large tensors between processes of one machine, written once and read in place.
+
+Theory of operation. A process that sends a large tensor to another one on the same machine copies it into a block of its own
+`Pool` and sends a `Reference` to the block instead of the bytes. The receiver maps the block and makes an array over it; when
+the last array over the block has gone, it writes a zero into the block's word, and the sender may use the block again. So
+there is one copy, no page fault once the pool is warm, and no message for giving a block back.
+
+A segment of a pool is an anonymous file (`memfd_create`): it has no name that could be left behind, and the kernel frees it
+with the last process that maps it, also after `kill -9`. Others open it as `/proc/PID/fd/N`, which the kernel allows to
+processes of the same user only. What is found there is trusted as far as it cannot hurt: it must be a memory file of our own
+user that can never shrink (a seal says so; reading beyond a file's end would end the process), and it must begin with the
+number that the reference names, so that a process number that was used again is noticed.
+
+    segment    page 0: the segment's number, whether it is retired, one word per block: 0 is free, else who holds it
+               then the blocks, all of one size
+
+A block whose holder has died is taken back when the pool looks for a free one. The pool is bounded: if it has no room, `lend` says
+so, and the tensor travels in the message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import secrets
+import stat
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+SHARE_BYTES: Final = 64 << 10
+"""Tensors from this size on are shared. A smaller one is copied faster than a block is found."""
+
+_PAGE = 4096
+_NUMBER, _RETIRED, _FIRST = 0, 2, 4  # in words of 32 bits: the segment's number takes two
+_MOST_BLOCKS = _PAGE // 4 - _FIRST
+_SLAB_BYTES = 4 << 20  # small blocks share a segment of about this size
+_IDLE_S = 30.0  # a segment that nobody has used for so long goes
+_SEAL, _SHRINK, _GROW = 0x0001, 0x0002, 0x0004
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Where a tensor's bytes lie: in block `block` of the segment that process `pid` has as file `fd`.
+
+    Attributes:
+        number: the segment's number; it must be found at the segment's beginning.
+        offset: of the block's first byte in the segment.
+    """
+
+    pid: int
+    fd: int
+    number: int
+    block: int
+    offset: int
+
+    def to_fields(self) -> list[int]:
+        """Plain data for a message."""
+        return [self.pid, self.fd, self.number, self.block, self.offset]
+
+    @classmethod
+    def from_fields(cls, fields: Any) -> Reference:
+        """From a message's plain data.
+
+        Raises:
+            ValueError: it is malformed.
+        """
+        if (
+            type(fields) is not list
+            or len(fields) != 5
+            or any(type(x) is not int or not 0 <= x < 1 << 63 for x in fields)
+        ):
+            raise ValueError(f"not a reference to shared memory: {fields!r:.80}")
+        return cls(*fields)
+
+
+@cache
+def is_available() -> bool:
+    """Whether this system has memory files that can be sealed and opened through /proc."""
+    try:
+        fd = os.memfd_create("dovetail", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except (AttributeError, OSError):
+        return False
+    try:
+        return os.access(f"/proc/{os.getpid()}/fd/{fd}", os.R_OK | os.W_OK)
+    finally:
+        os.close(fd)
+
+
+# --- lending ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class _Segment:
+    """A memory file and its blocks."""
+
+    fd: int
+    number: int
+    block_bytes: int
+    memory: mmap.mmap
+    words: np.ndarray[Any, np.dtype[np.uint32]]
+    holders: list[int]  # process that has each block, as far as we know
+    used: float = field(default_factory=time.monotonic)
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory."""
+        return len(self.memory)
+
+
+class Pool:
+    """The memory that a process lends. Safe to use from several threads.
+
+    Args:
+        limit: most bytes of all segments together.
+
+    >>> pool = Pool(1 << 30)
+    >>> reference = pool.lend(np.ones(1 << 20, np.float32), os.getpid())
+    >>> Borrower().borrow(reference, 4 << 20).view(np.float32)[:2]
+    array([1., 1.], dtype=float32)
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.bytes = 0
+        self._pid = os.getpid()
+        self._segments: dict[int, list[_Segment]] = {}  # by size of block
+        self._page: Reference | None = None
+        self._tidied = time.monotonic()
+        self._lock = threading.Lock()
+
+    def lend(self, array: np.ndarray[Any, Any], holder: int) -> Reference | None:
+        """Copy an array into a block for process `holder`; None if there is no room."""
+        if time.monotonic() - self._tidied > _IDLE_S:
+            self.tidy()
+        with self._lock:
+            found = self._take(_block_bytes(array.nbytes), holder)
+        if found is None:
+            return None
+        segment, block = found
+        offset = _PAGE + block * segment.block_bytes
+        target = np.ndarray(array.shape, array.dtype, segment.memory, offset)
+        np.copyto(target, array)  # outside of the lock: it may take long
+        return Reference(self._pid, segment.fd, segment.number, block, offset)
+
+    def page(self) -> Reference:
+        """A page that is there for others to try whether they can read this process's memory. It is never given back."""
+        with self._lock:
+            if self._page is None:
+                made = _new_segment(_PAGE, 1)
+                self._page = Reference(self._pid, made.fd, made.number, 0, _PAGE)
+            return self._page
+
+    def lent(self) -> int:
+        """How many blocks others hold."""
+        with self._lock:
+            every = (s for segments in self._segments.values() for s in segments)
+            return sum(int(np.count_nonzero(s.words[_FIRST : _FIRST + len(s.holders)])) for s in every)
+
+    def tidy(self) -> None:
+        """Take back what the dead hold; let segments go that nobody has used for long."""
+        now = self._tidied = time.monotonic()
+        with self._lock:
+            for segments in self._segments.values():
+                for s in list(segments):
+                    self._reclaim(s)
+                    if now - s.used > _IDLE_S and not s.words[_FIRST : _FIRST + len(s.holders)].any():
+                        segments.remove(s)
+                        self._drop(s)
+
+    def close(self) -> None:
+        """Let go of everything; who still reads a block keeps its memory."""
+        with self._lock:
+            for segments in self._segments.values():
+                for s in segments:
+                    self._drop(s)
+            self._segments.clear()
+
+    def _take(self, block_bytes: int, holder: int) -> tuple[_Segment, int] | None:
+        segments = self._segments.setdefault(block_bytes, [])
+        for attempt in range(2):
+            for s in segments:
+                free = np.flatnonzero(s.words[_FIRST : _FIRST + len(s.holders)] == 0)
+                if len(free):
+                    return self._mark(s, int(free[0]), holder)
+            if attempt == 0 and not sum(self._reclaim(s) for s in segments):
+                break
+        made = self._make(block_bytes)
+        if made is None:
+            return None
+        segments.append(made)
+        return self._mark(made, 0, holder)
+
+    @staticmethod
+    def _mark(segment: _Segment, block: int, holder: int) -> tuple[_Segment, int]:
+        segment.words[_FIRST + block] = holder & 0xFFFFFFFF or 1
+        segment.holders[block] = holder
+        segment.used = time.monotonic()
+        return segment, block
+
+    @staticmethod
+    def _reclaim(segment: _Segment) -> bool:
+        """Free the blocks whose holders have died; whether there were any."""
+        found = False
+        for block in np.flatnonzero(segment.words[_FIRST : _FIRST + len(segment.holders)]):
+            if not _is_alive(segment.holders[block]):
+                segment.words[_FIRST + block] = 0
+                found = True
+        return found
+
+    def _make(self, block_bytes: int) -> _Segment | None:
+        blocks = max(1, min(_MOST_BLOCKS, _SLAB_BYTES // block_bytes))
+        size = _PAGE + blocks * block_bytes
+        if self.bytes + size > self.limit:
+            self._make_room(size)
+            if self.bytes + size > self.limit:
+                return None
+        try:
+            made = _new_segment(block_bytes, blocks)
+        except OSError:  # no descriptors or no memory left: the tensor travels in its message
+            return None
+        self.bytes += made.size
+        return made
+
+    def _make_room(self, size: int) -> None:
+        """Drop segments that nobody uses, the one that was used longest ago first."""
+        every = sorted((s for segments in self._segments.values() for s in segments), key=lambda s: s.used)
+        for s in every:
+            if self.bytes + size <= self.limit:
+                return
+            self._reclaim(s)
+            if not s.words[_FIRST : _FIRST + len(s.holders)].any():
+                self._segments[s.block_bytes].remove(s)
+                self._drop(s)
+
+    def _drop(self, segment: _Segment) -> None:
+        segment.words[_RETIRED] = 1
+        os.close(segment.fd)
+        self.bytes -= segment.size
+
+
+def _new_segment(block_bytes: int, blocks: int) -> _Segment:
+    size = _PAGE + blocks * block_bytes
+    fd = os.memfd_create("dovetail", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEAL | _SHRINK | _GROW)
+        memory = mmap.mmap(fd, size)
+    except OSError:
+        os.close(fd)
+        raise
+    words: np.ndarray[Any, np.dtype[np.uint32]] = np.frombuffer(memory, np.uint32, _PAGE // 4)
+    number = secrets.randbits(62)
+    words[_NUMBER], words[_NUMBER + 1] = number & 0xFFFFFFFF, number >> 32
+    return _Segment(fd, number, block_bytes, memory, words, [0] * blocks)
+
+
+def _block_bytes(size: int) -> int:
+    """The size of block for so many bytes: eighths of powers of two, so that at most an eighth is wasted."""
+    step = max(_PAGE, 1 << max(0, size.bit_length() - 4))
+    return -(-size // step) * step
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    with contextlib.suppress(OSError):
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+        return state != b"Z"  # which has ended, and was not waited for yet
+    return True
+
+
+# --- borrowing -------------------------------------------------------------------------------------------------------
+
+
+class Unreadable(ValueError):  # noqa: N818  (the name says it)
+    """A reference to memory that this process cannot read, or should not."""
+
+
+class _Lent(np.ndarray[Any, np.dtype[np.uint8]]):
+    """The bytes of a block. Every array over the block refers to this one; its end gives the block back.
+
+    A class of its own, made right over the mapping: a view of a view refers to the first array of its own class or to the
+    memory itself, past all that lies between.
+    """
+
+    word: np.ndarray[Any, np.dtype[np.uint32]] | None = None
+
+    def __array_finalize__(self, obj: object) -> None:
+        self.word = None  # views of it (slices of this class) own nothing
+
+    def __del__(self) -> None:
+        if self.word is not None:
+            self.word[0] = 0
+
+
+def make_own(array: Any) -> None:
+    """Let the one who got an array over a block write into it: nobody else reads the block. Other arrays stay as they are."""
+    if isinstance(array, np.ndarray) and isinstance(array.base, _Lent):
+        array.flags.writeable = True
+
+
+@dataclass(slots=True, eq=False)
+class _Mapping:
+    """Another process's segment."""
+
+    memory: mmap.mmap
+    words: np.ndarray[Any, np.dtype[np.uint32]]
+
+
+class Borrower:
+    """Reads other processes' blocks. Safe to use from several threads."""
+
+    _MOST = 256  # segments that stay mapped though nothing of them is in use
+
+    def __init__(self) -> None:
+        self._mappings: OrderedDict[tuple[int, int, int], _Mapping] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def borrow(self, reference: Reference, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """`size` bytes of a block, read-only in effect: who takes them must not write.
+
+        Raises:
+            Unreadable: this process cannot or should not read what the reference names.
+        """
+        found = self._mapping(reference)
+        end = reference.offset + size
+        if reference.offset < _PAGE or end > len(found.memory) or reference.block >= _MOST_BLOCKS:
+            raise Unreadable("a reference beyond its segment")
+        lent = _Lent(size, np.uint8, found.memory, reference.offset)
+        at = _FIRST + reference.block
+        lent.word = found.words[at : at + 1]
+        return lent
+
+    def _mapping(self, reference: Reference) -> _Mapping:
+        key = (reference.pid, reference.fd, reference.number)
+        with self._lock:
+            found = self._mappings.get(key)
+            if found is not None:
+                self._mappings.move_to_end(key)
+                return found
+            found = self._mappings[key] = _map(reference)
+            for old in [k for k, m in self._mappings.items() if m.words[_RETIRED] or not _is_there(k[0])]:
+                del self._mappings[old]  # arrays over it keep it mapped as long as they live
+            while len(self._mappings) > self._MOST:
+                self._mappings.popitem(last=False)
+            return found
+
+
+def _is_there(pid: int) -> bool:
+    """Whether there is such a process; the memory of one that was killed goes when nobody maps it any more."""
+    return Path(f"/proc/{pid}").exists()
+
+
+def _map(reference: Reference) -> _Mapping:
+    path = f"/proc/{reference.pid}/fd/{reference.fd}"
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as e:
+        raise Unreadable(f"{path}: {e.strerror}") from None
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_size <= _PAGE:
+            raise Unreadable(f"{path} is no memory of this user's processes")
+        if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SHRINK:
+            raise Unreadable(f"{path} could be cut short")
+        memory = mmap.mmap(fd, status.st_size)
+    except (OSError, ValueError) as e:
+        raise e if isinstance(e, Unreadable) else Unreadable(f"{path}: {e}") from None
+    finally:
+        os.close(fd)
+    words: np.ndarray[Any, np.dtype[np.uint32]] = np.frombuffer(memory, np.uint32, _PAGE // 4)
+    if int(words[_NUMBER]) | int(words[_NUMBER + 1]) << 32 != reference.number:
+        raise Unreadable(f"{path} is another segment than the one meant")
+    return _Mapping(memory, words)

@@ -1,0 +1,134 @@
+"""Who of our peers can read this process's shared memory, and whose we can read.
+
+Two processes find out by trying. The one that connects says where it has a page of shared memory (`hello`); the other one tries to read
+it, and answers with whether it could and with a page of its own; the first one tries that, and answers in turn. From then on, large
+tensors to a peer that could read our page are lent instead of sent. A peer on another machine, of another user, or in a container of
+its own cannot, and gets them in messages.
+
+A peer that meets a reference which it cannot read after all (its machine was exchanged behind the same address) says hello with
+`readable` false, and is sent tensors from then on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..graph.settings import setting
+from .shared_memory import Borrower, Pool, Reference, is_available
+from .wire import Lend, Message
+
+MOST_PEERS = 4_096  # whoever reconnects has a new name: the latest are remembered
+
+UNREADABLE = Message("hello", {"memory": None, "readable": False})
+"""What to say to a peer that lent us what we cannot read."""
+
+_pools: dict[int, Pool] = {}
+_borrower = Borrower()
+
+
+def pool_of_process() -> Pool | None:
+    """What this process lends from; None where memory cannot be shared, or is not to be.
+
+    After a fork the child has its own: what its parent lends is not the child's to take back.
+    """
+    pool = _pools.get(os.getpid())
+    if pool is None:
+        limit = int(setting("DOVETAIL_SHARED_MEMORY")) << 20
+        if limit <= 0 or not is_available():
+            return None
+        pool = _pools.setdefault(os.getpid(), Pool(limit))
+    return pool
+
+
+@dataclass(slots=True)
+class _Peer:
+    """A peer: its process number (0: not known), whether it can read our memory, whether it has been told where that is."""
+
+    pid: int = 0
+    reads: bool = False
+    told: bool = False
+
+
+class Sharing:
+    """What is known about the peers of one socket, or of several."""
+
+    def __init__(self) -> None:
+        self._pool = pool_of_process()
+        self._peers: OrderedDict[bytes, _Peer] = OrderedDict()
+
+    def hello(self, peer: bytes) -> Message | None:
+        """What to say first on a connection that we made; None: nothing."""
+        if self._pool is None:
+            return None
+        self._known(peer).told = True
+        return Message("hello", {"memory": self._pool.page().to_fields(), "readable": False})
+
+    def heard(self, peer: bytes, hello: Message) -> Message | None:
+        """What to answer to a peer's hello, if anything."""
+        if self._pool is None:
+            return None
+        known, memory = self._known(peer), hello.fields.get("memory")
+        readable = False
+        if memory is not None:
+            try:
+                reference = Reference.from_fields(memory)
+                _borrower.borrow(reference, 1)
+            except ValueError:
+                pass
+            else:
+                readable, known.pid = True, reference.pid
+        known.reads = hello.fields["readable"] and known.pid > 0
+        if memory is None:
+            return None
+        page = None if known.told else self._pool.page().to_fields()
+        known.told = True
+        return Message("hello", {"memory": page, "readable": readable})
+
+    def lender(self, peer: bytes) -> Lend | None:
+        """What lends tensors to a peer; None if it cannot read our memory."""
+        known, pool = self._peers.get(peer), self._pool
+        if known is None or not known.reads or pool is None:
+            return None
+        pid = known.pid
+
+        def lend(array: np.ndarray[Any, Any]) -> list[int] | None:
+            reference = pool.lend(array, pid)
+            return reference.to_fields() if reference is not None else None
+
+        return lend
+
+    def reads(self, peer: bytes) -> bool:
+        """Whether we can read a peer's memory."""
+        known = self._peers.get(peer)
+        return known is not None and known.pid > 0
+
+    def forget(self, peer: bytes) -> None:
+        """The connection to a peer is closed."""
+        self._peers.pop(peer, None)
+
+    def tidy(self) -> None:
+        """Take back what the dead hold, let go of what nobody has used for long."""
+        if self._pool is not None:
+            self._pool.tidy()
+
+    def _known(self, peer: bytes) -> _Peer:
+        found = self._peers.get(peer)
+        if found is None:
+            found = self._peers[peer] = _Peer()
+            if len(self._peers) > MOST_PEERS:
+                self._peers.popitem(last=False)
+        return found
+
+
+def borrow(place: Any, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The bytes at a place that a peer named, as `wire.decode` wants them.
+
+    Raises:
+        ValueError: they cannot be read.
+    """
+    return _borrower.borrow(Reference.from_fields(place), size)

@@ -1,0 +1,70 @@
+"""Which tensors may wait for later ones."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from dovetail.placer.partition import Channel, Partition, Partitioned
+from dovetail.runtime.awaited import held
+
+A, B = (f"/job:w/replica:0/task:{i}/device:CPU:0" for i in range(2))
+A2 = "/job:w/replica:0/task:0/device:GPU:0"
+
+
+def channel(number: int, source: str, destination: str, loop: str | None = None) -> Channel:
+    return Channel(number, f"t{number}:0", source, destination, 4, False, None, (), loop=loop)
+
+
+def cut(sends: str, takes: str, *, source: str = A, destination: str = B, loops: str = "") -> Partitioned:
+    """One device sends channels in one order, the other takes them in another; each channel is a letter."""
+    made = {x: channel(ord(x), source, destination, "loop" if x in loops else None) for x in sends}
+    there = Partition(source, tuple(("send", made[x]) for x in sends))
+    here = Partition(destination, tuple(("recv", made[x]) for x in takes))
+    return Partitioned({source: there, destination: here})
+
+
+@pytest.mark.parametrize(
+    ("sends", "takes", "held_back"),
+    [
+        ("", "", ""),
+        ("abc", "abc", ""),
+        ("cba", "abc", "cb"),
+        ("cbad", "abcd", "cb"),
+        ("bacd", "abdc", "bc"),
+        ("bdac", "abcd", "bd"),
+    ],
+)
+def test_what_is_taken_later_waits(sends: str, takes: str, held_back: str) -> None:
+    assert held(cut(sends, takes)) == {ord(x) for x in held_back}
+
+
+def test_what_stays_in_the_task_or_crosses_in_a_loop_never_waits() -> None:
+    assert held(cut("cba", "abc", destination=A2)) == frozenset()
+    assert held(cut("cba", "abc", loops="abc")) == frozenset()
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_receiver_never_waits_for_what_was_put_out(seed: int) -> None:
+    """Played through: after every send, the receiver has got as far as with everything sent at once."""
+    rng = random.Random(seed)
+    letters = [chr(97 + i) for i in range(rng.randint(1, 12))]
+    sends, takes = rng.sample(letters, len(letters)), rng.sample(letters, len(letters))
+    waiting = held(cut("".join(sends), "".join(takes)))
+
+    def reach(arrived: set[str]) -> int:
+        return next((i for i, x in enumerate(takes) if x not in arrived), len(takes))
+
+    put_out: set[str] = set()
+    arrived: set[str] = set()
+    messages = 0
+    for x in sends:
+        put_out.add(x)
+        if ord(x) not in waiting:
+            messages += 1
+            before = reach(arrived)
+            arrived = set(put_out)
+            assert reach(arrived) > before  # no message is for nothing
+        assert reach(arrived) == reach(put_out)
+    assert arrived == put_out

@@ -1,0 +1,146 @@
+"""Sessions whose servers are in their own process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import dovetail as dt
+from dovetail.runtime import waiting
+from dovetail.runtime.here import Host
+from dovetail.runtime.worker import HOSTED_S, SMALL_S, Loaded
+
+
+@pytest.fixture
+def servers() -> Iterator[list[dt.train.Server]]:
+    """Three tasks of one cluster, all in this process."""
+    ports = [dt.train.Server.create_local_server() for _ in range(3)]
+    addresses = [s.target.removeprefix("zmq://") for s in ports]
+    for s in ports:
+        s.stop()
+    spec = dt.train.ClusterSpec({"ps": addresses[:2], "worker": addresses[2:]})
+    made = [dt.train.Server(spec, "ps", 0), dt.train.Server(spec, "ps", 1), dt.train.Server(spec, "worker", 0)]
+    yield made
+    for s in made:
+        s.stop()
+
+
+@pytest.mark.parametrize("limit_ms", [0, 20_000])
+def test_a_step_may_take_several_servers_of_one_process(servers: list[dt.train.Server], limit_ms: int) -> None:
+    with dt.Graph().as_default():
+        with dt.device("/job:ps/task:0"):
+            v = dt.get_variable("v", [], initializer=dt.ones_initializer())
+        with dt.device("/job:ps/task:1"):
+            w = dt.get_variable("w", [], initializer=dt.ones_initializer())
+        with dt.device("/job:worker"):
+            x = dt.placeholder(dt.float32, [])
+            y = v * 10.0 + w + x
+        up = dt.group(dt.assign_add(v, y), dt.assign_add(w, 1.0))
+        options = dt.RunOptions(timeout_in_ms=limit_ms)
+        with dt.Session(servers[2].target) as session:
+            session.run(dt.global_variables_initializer())
+            assert session.run(y, {x: 2.0}, options=options) == 13.0
+            session.run(up, {x: 2.0}, options=options)
+            assert session.run([v, w], options=options) == [14.0, 2.0]
+            assert [session.run(y, {x: float(i)}, options=options) for i in range(5)] == [142.0 + i for i in range(5)]
+
+
+def test_an_error_in_one_of_them_ends_the_step_in_all(servers: list[dt.train.Server]) -> None:
+    with dt.Graph().as_default():
+        with dt.device("/job:ps/task:0"):
+            x = dt.placeholder(dt.int32, [None])
+            bad = dt.gather(dt.constant([1, 2, 3]), x)
+        with dt.device("/job:worker"):
+            y = dt.reduce_sum(bad)
+        with dt.Session(servers[2].target) as session:
+            assert session.run(y, {x: np.array([0, 2], np.int32)}) == 4
+            with pytest.raises(dt.errors.InvalidArgumentError):
+                session.run(y, {x: np.array([7], np.int32)})
+            assert session.run(y, {x: np.array([1], np.int32)}) == 2
+    assert not any(s._worker._steps for s in servers)
+
+
+def test_a_host_does_one_thing_at_a_time() -> None:
+    woken: list[int] = []
+    done: list[str] = []
+    host = Host(lambda: woken.append(1))
+    assert not host.work()
+    assert host.take(lambda: done.append("own"))
+    assert not host.take(lambda: done.append("too much"))
+    assert not woken  # it is this thread
+    assert host.work() and done == ["own"]
+    taken: list[bool] = []
+    thread = threading.Thread(target=lambda: taken.append(host.take(lambda: done.append("given"))))
+    thread.start()
+    thread.join()
+    assert taken == [True] and woken == [1]
+    assert host.work() and not host.work() and done == ["own", "given"]
+
+
+def test_a_host_that_fails_at_its_work_can_take_more() -> None:
+    host = Host(lambda: None)
+    assert host.take(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        host.work()
+    assert host.take(lambda: None)
+
+
+class _Step:
+    """What `Loaded` wants to know of an execution."""
+
+    def __init__(self, counter: int) -> None:
+        self.program = self
+        self.device = "cpu"
+        self.counter = counter
+
+
+def test_how_long_stretches_take_is_learned_from_more_than_one_run() -> None:
+    loaded = Loaded("session", ())
+    first, second = _Step(0), _Step(7)
+    assert not loaded.is_small(first) and loaded.seconds(first) > HOSTED_S  # not known yet
+    loaded.measured(("cpu", 0), SMALL_S / 2)
+    loaded.measured(("cpu", 7), SMALL_S * 50)
+    assert loaded.is_small(first) and not loaded.is_small(second)
+    loaded.measured(("cpu", 0), SMALL_S * 100)  # another process had the core
+    assert loaded.is_small(first)
+    loaded.measured(("cpu", 0), SMALL_S * 2)
+    assert not loaded.is_small(first)
+    for _ in range(3):
+        loaded.measured(("cpu", 0), SMALL_S / 2)
+    assert loaded.is_small(first)
+
+
+def test_a_gap_is_long_when_it_is_so_again_and_again() -> None:
+    loaded = Loaded("session", ())
+    loaded.went_on(3, 1.0)
+    assert loaded.gaps[3] < SMALL_S
+    for _ in range(5):
+        loaded.went_on(3, 1.0)
+    assert loaded.gaps[3] > SMALL_S
+    for _ in range(20):
+        loaded.went_on(3, 0.0)
+    assert loaded.gaps[3] < SMALL_S
+
+
+def test_time_in_which_nobody_listened_makes_nobody_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(waiting.time, "monotonic", lambda: now[0])
+    wait = waiting.Wait({"ps:1": "/job:ps"}, 5.0, None, "step")
+
+    class Silent:
+        def poll(self, limit: float) -> list[None]:
+            return []
+
+        def send(self, address: str, message: object) -> None: ...
+        def forget(self, address: str) -> None: ...
+        def why_silent(self, address: str) -> None: ...
+
+    now[0] = 110.0
+    wait.was_away()
+    assert wait.messages(Silent()) == []  # type: ignore[arg-type]
+    now[0] = 116.0
+    with pytest.raises(dt.errors.UnavailableError, match=r"/job:ps at ps:1 has not answered for 6\.0 s"):
+        wait.messages(Silent())  # type: ignore[arg-type]

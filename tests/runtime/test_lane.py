@@ -1,0 +1,422 @@
+"""Lanes: framing, waiting, going over from ZeroMQ and back."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from dovetail.runtime import lane as lane_module, transport
+from dovetail.runtime.lane import Landing, Lane, connect
+from dovetail.runtime.transport import Connection, Connections, Endpoint
+from dovetail.runtime.wire import Message, WireError
+
+WAIT_S = 10.0
+LIMITS = 64, 1 << 24
+
+pytestmark = pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="needs Linux")
+
+
+def until(true: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        time.sleep(0.005)
+
+
+def pair() -> tuple[Lane, Lane]:
+    a, b = socket.socketpair()
+    return Lane(a, *LIMITS), Lane(b, *LIMITS)
+
+
+def exchange(a: Lane, b: Lane, messages: list[list[bytes]]) -> list[list[bytes]]:
+    """What comes out at one end when all these are sent at the other."""
+    out: list[list[bytes]] = []
+    for message in messages:
+        a.send(message)
+    while len(out) < len(messages):
+        a.flush()
+        out += [[bytes(f) for f in m] for m in b.receive()]
+    assert b.receive() == [] and a.waiting() == 0
+    return out
+
+
+# --- messages ----------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.lists(st.binary(max_size=200), min_size=1, max_size=5), max_size=20))
+def test_messages_come_out_as_they_went_in(messages: list[list[bytes]]) -> None:
+    a, b = pair()
+    assert exchange(a, b, messages) == messages
+    a.close()
+    b.close()
+
+
+@pytest.mark.parametrize(
+    "sizes", [[0], [0, 0], [65_535], [65_536], [65_537, 0, 1], [1, 3_000_000, 7], [300] * 64, [90_000] * 64]
+)
+def test_long_messages(sizes: list[int]) -> None:
+    a, b = pair()
+    rng = np.random.default_rng(0)
+    messages = [[rng.bytes(n) for n in sizes], [b"after"], [rng.bytes(n) for n in reversed(sizes)]]
+    assert exchange(a, b, messages) == messages
+    a.close()
+    b.close()
+
+
+@given(st.lists(st.binary(min_size=1, max_size=30), min_size=1, max_size=4), st.integers(1, 9))
+def test_messages_may_come_in_any_pieces(frames: list[bytes], piece: int) -> None:
+    raw, other = socket.socketpair()
+    b = Lane(other, *LIMITS)
+    data = struct.pack(f"<I{len(frames)}Q", len(frames), *map(len, frames)) + b"".join(frames)
+    out = []
+    for at in range(0, len(data), piece):
+        assert not out
+        raw.send(data[at : at + piece])
+        out += b.receive()
+    assert out == [frames]
+    raw.close()
+    b.close()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack("<I", 0), struct.pack("<I", 65), struct.pack("<IQ", 1, 1 << 60),
+        struct.pack("<I2Q", 2, 1 << 23, 1 + (1 << 23)), b"\xff" * 40,
+    ],
+)  # fmt: skip
+def test_what_is_no_message_is_refused(data: bytes) -> None:
+    raw, other = socket.socketpair()
+    b = Lane(other, *LIMITS)
+    raw.send(data)
+    with pytest.raises(WireError, match="it may have"):
+        b.receive()
+    raw.close()
+    b.close()
+
+
+def test_a_lane_whose_other_end_has_gone_says_so() -> None:
+    a, b = pair()
+    a.send([b"last words"])
+    a.close()
+    assert b.receive() == [[b"last words"]]
+    with pytest.raises(ConnectionError, match="has gone"):
+        b.receive()
+    with pytest.raises(ConnectionError):
+        b.send([b"x"])
+    b.close()
+    with pytest.raises(ConnectionError):
+        b.receive()
+
+
+def test_what_the_kernel_does_not_take_waits_and_is_bounded() -> None:
+    a, b = pair()
+    large = bytes(1 << 20)
+    assert a.send([large]) == 1
+    assert a.events() & select.POLLOUT
+    assert a.send([b"2"], 3) == 2
+    assert a.send([b"3"], 3) == 3
+    assert a.send([b"4"], 3) == -1
+    out = []
+    while a.flush() or len(out) < 3:
+        out += b.receive()
+    assert [bytes(m[0]) for m in out] == [large, b"2", b"3"]
+    assert not a.events() & select.POLLOUT
+    a.close()
+    b.close()
+
+
+def test_threads_may_send_at_once() -> None:
+    a, b = pair()
+
+    def work(n: int) -> None:
+        for i in range(200):
+            a.send([bytes([n]), i.to_bytes(2, "little") * 500])
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for t in threads:
+        t.start()
+    seen: dict[int, list[int]] = {n: [] for n in range(4)}
+    while sum(map(len, seen.values())) < 800:
+        a.flush()
+        for who, what in b.receive():
+            assert bytes(what) == bytes(what[:2]) * 500
+            seen[who[0]].append(int.from_bytes(what[:2], "little"))
+    for t in threads:
+        t.join()
+    assert all(numbers == list(range(200)) for numbers in seen.values())
+    a.close()
+    b.close()
+
+
+# --- meeting -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def landing() -> Iterator[Landing]:
+    made = Landing(*LIMITS)
+    yield made
+    made.close()
+
+
+def test_a_lane_is_made_of_an_offer(landing: Landing) -> None:
+    offer = landing.offer(b"peer")
+    assert offer is not None and offer[0] == "at"
+    assert landing.offer(b"peer") is None  # one each
+    there = connect(*offer[1:], *LIMITS)
+    here = landing.accept(b"peer", offer[2])
+    assert there is not None and here is not None
+    there.send([b"hello"])
+    assert here.receive() == [[b"hello"]]
+    assert landing.accept(b"peer", offer[2]) is None  # good for once
+    there.close()
+    here.close()
+
+
+def test_nobody_gets_the_lane_of_another(landing: Landing) -> None:
+    one, two = landing.offer(b"one"), landing.offer(b"two")
+    assert one is not None and two is not None and one[2] != two[2]
+    there = connect(one[1], one[2], *LIMITS)
+    assert there is not None
+    assert landing.accept(b"two", one[2]) is None
+    assert landing.accept(b"two", two[2]) is None  # who said its token has not come
+    assert landing.accept(b"two", "") is None and landing.accept(b"nobody", None) is None
+    here = landing.accept(b"one", one[2])
+    assert here is not None
+    there.close()
+    here.close()
+
+
+def test_strangers_at_the_landing_are_sent_away(landing: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer = landing.offer(b"peer")
+    assert offer is not None
+    silent, rude = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+    for s in (silent, rude):
+        s.connect(f"\0{offer[1]}")
+        s.settimeout(WAIT_S)
+    rude.send(b"short")
+    there = connect(*offer[1:], *LIMITS)
+    here = landing.accept(b"peer", offer[2])
+    assert there is not None and here is not None
+    assert silent.recv(1) == b""
+    assert rude.recv(1) == b""
+    for s in (silent, rude, there, here):
+        s.close()
+    # Who belongs to another user is not spoken to, on either side.
+    again = landing.offer(b"other")
+    assert again is not None
+    monkeypatch.setattr(os, "geteuid", lambda: 123_456)
+    assert connect(*again[1:], *LIMITS) is None
+
+
+@pytest.mark.parametrize(
+    "name", [None, 7, "", "x", "/tmp/.X11-unix/X0", "dovetail-" + "g" * 32, "dovetail-" + "0" * 32 + "\n"]
+)
+def test_no_other_socket_is_connected_to(name: object) -> None:
+    assert connect(name, "00" * 16, *LIMITS) is None
+
+
+def test_where_nobody_listens_there_is_no_lane() -> None:
+    assert connect("dovetail-" + "0" * 32, "00" * 16, *LIMITS) is None
+
+
+# --- over the transport ------------------------------------------------------------------------------------------------
+
+
+def ping(seq: int) -> Message:
+    return Message("ping", {"seq": seq})
+
+
+@pytest.fixture
+def echo() -> Iterator[Endpoint]:
+    with Endpoint("localhost:0", lambda peer, message: endpoint.reply(peer, message)) as endpoint:
+        yield endpoint
+
+
+def warm(connection: Connection) -> None:
+    """Exchange messages until both have gone over."""
+    deadline = time.monotonic() + WAIT_S
+    while connection._lane is None or not connection._lane.is_open:
+        connection.send(ping(-1))
+        answer = connection.recv(WAIT_S)
+        assert answer is not None and answer.fields == {"seq": -1}
+        assert time.monotonic() < deadline
+
+
+def test_messages_keep_their_order_while_both_go_over(echo: Endpoint) -> None:
+    for _ in range(20):
+        with Connection(echo.address) as connection:
+            for seq in range(60):
+                connection.send(ping(seq))
+                if seq >= 20:
+                    answer = connection.recv(WAIT_S)
+                    assert answer is not None and answer.fields["seq"] == seq - 20
+            assert connection._lane is not None
+
+
+def test_replies_of_threads_keep_their_order_while_both_go_over() -> None:
+    def handle(peer: bytes, message: Message) -> None:
+        def work() -> None:
+            for seq in range(100):
+                server.reply(peer, ping(seq))
+
+        threading.Thread(target=work).start()
+
+    with Endpoint("localhost:0", handle) as server:
+        for _ in range(20):
+            with Connection(server.address) as connection:
+                connection.send(ping(0))
+                for seq in range(100):
+                    answer = connection.recv(WAIT_S)
+                    assert answer is not None and answer.fields["seq"] == seq
+
+
+def test_endpoints_go_over_too(echo: Endpoint) -> None:
+    arrived: list[int] = []
+    with Endpoint("localhost:0", lambda peer, message: arrived.append(message.fields["seq"])) as other:
+        for seq in range(500):
+            other.send(echo.address, ping(seq))
+            if seq % 50 == 0:
+                time.sleep(0.01)
+        until(lambda: len(arrived) == 500, "all answers are there")
+        assert arrived == list(range(500))
+        assert len(other._lanes) == 1 == len(echo._lanes)
+        other.forget(echo.address)
+        until(lambda: not other._lanes and not echo._lanes, "the lane is closed on both sides")
+        other.send(echo.address, ping(500))
+        until(lambda: arrived[-1] == 500, "a new connection was made")
+
+
+def test_without_shared_memory_there_is_no_lane(monkeypatch: pytest.MonkeyPatch, echo: Endpoint) -> None:
+    monkeypatch.setattr(transport, "Sharing", lambda: _NoSharing())
+    with Connection(echo.address) as connection:
+        for seq in range(50):
+            connection.send(ping(seq))
+            assert connection.recv(WAIT_S) is not None
+        assert connection._lane is None
+
+
+class _NoSharing:
+    def hello(self, peer: bytes) -> None: ...
+    def lender(self, peer: bytes) -> None: ...
+
+
+def test_a_server_that_takes_no_lanes_is_spoken_to_over_zeromq(monkeypatch: pytest.MonkeyPatch, echo: Endpoint) -> None:
+    monkeypatch.setattr(transport, "connect", lambda *_: None)
+    with Connection(echo.address) as connection:
+        for seq in range(50):
+            connection.send(ping(seq))
+            answer = connection.recv(WAIT_S)
+            assert answer is not None and answer.fields["seq"] == seq
+        assert connection._lane is None
+
+
+def test_an_end_of_the_lane_leads_back_to_zeromq(echo: Endpoint) -> None:
+    """Whichever side ends it: what is sent afterwards arrives."""
+    with Connection(echo.address) as connection:
+        warm(connection)
+        (lane,) = echo._lanes.values()
+        echo.call_soon(lambda: lane._socket.shutdown(socket.SHUT_RDWR))
+        until(lambda: not echo._lanes, "the server has noticed")
+        connection.send(ping(1))
+        answer = connection.recv(WAIT_S)
+        assert answer is not None and answer.fields["seq"] == 1 and connection._lane is None
+    with Connection(echo.address) as connection:
+        warm(connection)
+        assert connection._lane is not None
+        connection._lane._socket.shutdown(socket.SHUT_RDWR)
+        connection.send(ping(2))
+        answer = connection.recv(WAIT_S)
+        assert answer is not None and answer.fields["seq"] == 2 and connection._lane is None
+
+
+def test_garbage_on_a_lane_costs_the_lane_and_hurts_nobody(echo: Endpoint) -> None:
+    with Connection(echo.address) as rude, Connection(echo.address) as other:
+        warm(rude)
+        warm(other)
+        assert rude._lane is not None
+        rude._lane._socket.send(b"\xff" * 100)
+        until(lambda: echo.counters.malformed == 1 and len(echo._lanes) == 1, "the lane is closed")
+        rude.send(ping(1))
+        kinds = []
+        while "ping" not in kinds:
+            answer = rude.recv(WAIT_S)
+            assert answer is not None
+            kinds.append(answer.kind)
+        other.send(ping(2))
+        assert other.recv(WAIT_S) is not None
+
+
+def test_messages_that_are_refused_on_a_lane_count(echo: Endpoint) -> None:
+    with Connection(echo.address) as rude:
+        warm(rude)
+        assert rude._lane is not None
+        for _ in range(transport.MAX_STRIKES + 4):
+            rude._lane.send([b"garbage"])
+        for _ in range(transport.MAX_STRIKES):
+            answer = rude.recv(WAIT_S)
+            assert answer is not None and answer.kind == "error"
+        until(lambda: echo.counters.ignored == 4, "the rest was ignored")
+
+
+def test_a_closed_client_leaves_nothing_at_the_server(echo: Endpoint) -> None:
+    with Connections() as connections:
+        for _ in range(5):
+            connections.send(echo.address, ping(1))
+            assert connections.poll(WAIT_S)
+        until(lambda: len(echo._lanes) == 1, "they have gone over")
+    until(lambda: not echo._lanes and not echo._lane_of, "the lane is gone")
+
+
+def test_what_waits_for_a_client_that_has_gone_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has stopped reading, and ZeroMQ finds it gone: nothing waits for it for ever."""
+    monkeypatch.setattr(transport, "PROBE_S", 0.1)
+
+    def handle(peer: bytes, message: Message) -> None:
+        for seq in range(message.fields["seq"]):
+            server.reply(peer, Message("tensors", {"step": seq, "channels": [0], "without": []}, (np.zeros(4_000),)))
+
+    with Endpoint("localhost:0", handle, on_tick=lambda: None) as server, Connection(server.address) as deaf:
+        for _ in range(20):
+            deaf.send(ping(1))
+            assert deaf.recv(WAIT_S) is not None
+        until(lambda: bool(server._lanes), "they have gone over")
+        deaf.send(ping(100))
+        until(lambda: server.waiting() > 0, "messages wait")
+        time.sleep(0.5)
+        assert server.waiting() > 0  # it is only slow
+        deaf._socket.close(linger=0)  # as when its process was stopped
+        until(lambda: not server._lanes and not server.waiting(), "it is given up")
+
+
+def test_descriptors_are_given_back(echo: Endpoint) -> None:
+    def round_trip() -> None:
+        with Connection(echo.address) as connection:
+            warm(connection)
+
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+    round_trip()
+    time.sleep(0.05)
+    before = descriptors()
+    for _ in range(20):
+        round_trip()
+    until(lambda: descriptors() <= before, "all are closed")
+
+
+def test_an_offer_is_made_within_bounds(landing: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane_module, "_MOST_OFFERS", 10)
+    offers = [landing.offer(b"%d" % i) for i in range(30)]
+    assert len(landing._offers) == 10
+    first = offers[0]
+    assert first is not None and landing.accept(b"0", first[2]) is None
