@@ -1,0 +1,271 @@
+"""Who may talk to a server, and why somebody may not. Events in, answers out: the sockets are the transport's.
+
+Theory of operation. A server with keys asks everybody for a proof (CurveZMQ) before it reads a byte of a message. ZeroMQ checks the
+proof, and asks the server's `Gate` whether it knows the key (the ZAP protocol, RFC 27). Whoever cannot prove a key that is allowed
+gets no answer at all. From then on each message of that connection carries the key, so the gate can end the connections of a key that
+is taken back.
+
+Everything else that makes talking cheaper, shared memory and lanes, is offered inside such a connection only, so it needs no door of
+its own.
+
+What an outsider can do is knock. The gate says so in the log, but not more often than `TELL_EVERY_S` for each host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .address import split_address
+from .keys import Keys
+
+logger = logging.getLogger(__name__)
+
+TELL_EVERY_S = 10.0
+LOOK_EVERY_S = 1.0  # how soon a key that was allowed or revoked is noticed
+MOST_KNOCKERS = 256  # hosts of which the gate remembers when it told of them last
+MOST_OPENING = 4_096  # connections whose other end is remembered until they have proved a key
+UNKNOWN_HOST = "a host that has hung up"
+MOST_GUESTS = 16_384  # as many as a socket can have; one that is forgotten is asked for its key again
+
+_ZAP_VERSION = b"1.0"
+_LATER = (
+    b"300"  # ZeroMQ would let a client that was told "no" (400) never try again, though it may be allowed in a moment
+)
+_GREETING = b"\xff" + bytes(7) + b"\x01\x7f\x03"  # how ZMTP 3 begins; the rest is left open, so nothing is agreed on
+_MECHANISM = slice(12, 32)  # where the other side's greeting names its mechanism
+_GREETING_BYTES = 64
+
+
+@dataclass(slots=True)
+class _Knocker:
+    told_at: float
+    untold: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Guest:
+    """A connection that was let in: by which key, and where it is, so that it can be ended."""
+
+    key: str
+    descriptor: int
+    end: object
+
+
+class Gate:
+    """The gate of one server. One thread asks who comes in (`answer`, `happened`, `look`, `expel`), another whose messages it may read.
+
+    Args:
+        keys: the server's.
+        address: the server's, for the log.
+        clock: seconds; tests give their own.
+    """
+
+    def __init__(self, keys: Keys, address: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.keys = keys
+        self.refused = 0  # connections that were not let in
+        self._address = address
+        self._clock = clock
+        self._fingerprint = keys.fingerprint()
+        self._allowed = keys.allowed()
+        self._next_look = clock() + LOOK_EVERY_S
+        self._changed = False  # since the last `expel`
+        self._opening: OrderedDict[int, str] = OrderedDict()  # descriptor -> host of who connects
+        self._failed = ""  # why the connection fails that will be reported closed next
+        self._knockers: OrderedDict[str, _Knocker] = OrderedDict()
+        self._guests: OrderedDict[bytes, _Guest] = OrderedDict()
+        self._lock = threading.Lock()  # around changes of the guests
+
+    def knows(self, peer: bytes) -> bool:
+        """Whether a connection has been let in."""
+        return peer in self._guests
+
+    def enter(self, peer: bytes, key: str, descriptor: int) -> bool:
+        """The first message of a connection has come, under a key; whether it may be read."""
+        guest = _Guest(key, descriptor, peer_of(descriptor))
+        with self._lock:
+            if key in self._allowed:
+                self._guests[peer] = guest
+                if len(self._guests) > MOST_GUESTS:
+                    self._guests.popitem(last=False)
+                return True
+        _end_connection(guest.descriptor, guest.end)
+        return False
+
+    def owner(self, peer: bytes) -> str:
+        """The key under which a connection was let in; nothing if that is not known."""
+        guest = self._guests.get(peer)
+        return guest.key if guest is not None else ""
+
+    def expel(self) -> list[bytes]:
+        """End the connections of keys that have been taken back; gives which those were."""
+        if not self._changed:
+            return []
+        self._changed = False
+        with self._lock:
+            gone = {peer: guest for peer, guest in self._guests.items() if guest.key not in self._allowed}
+            for peer in gone:
+                del self._guests[peer]
+        for guest in gone.values():
+            _end_connection(guest.descriptor, guest.end)
+        return list(gone)
+
+    def look(self) -> None:
+        """Look at the files again, if it is time. Files that cannot be read leave everything as it was."""
+        now = self._clock()
+        if now < self._next_look:
+            return
+        self._next_look = now + LOOK_EVERY_S
+        fingerprint = self.keys.fingerprint()
+        if fingerprint == self._fingerprint:
+            return
+        try:
+            allowed = self.keys.allowed()
+        except (OSError, ValueError) as e:
+            logger.error(
+                "%s: the keys in %s cannot be read, the old ones still hold: %s", self._address, self.keys.folder, e
+            )
+            return
+        self._fingerprint = fingerprint
+        before, self._allowed = self._allowed, allowed
+        self._changed = True
+        for said, keys in (
+            ("now allowed", allowed.keys() - before.keys()),
+            ("revoked", before.keys() - allowed.keys()),
+        ):
+            if keys:
+                names = ", ".join(sorted((allowed | before)[k] for k in keys))
+                logger.warning("%s: %s: %s", self._address, said, names)
+
+    def answer(self, request: Sequence[bytes]) -> list[bytes]:
+        """The answer to ZeroMQ's question whether a key may come in: the frames of a ZAP request and of its reply."""
+        if len(request) < 2:
+            return [_ZAP_VERSION, b"", b"500", b"not a ZAP request", b"", b""]
+        host = request[3].decode("ascii", "replace") if len(request) > 3 else UNKNOWN_HOST
+        proved = len(request) == 7 and request[0] == _ZAP_VERSION and request[5] == b"CURVE" and len(request[6]) == 32
+        key = request[6].hex() if proved else ""
+        self._next_look = 0.0  # who was allowed a moment ago should not have to try twice
+        self.look()
+        if key not in self._allowed:
+            self._tell(host, f"the key {key or '(none)'} is not allowed: `dovetail keys allow` allows it")
+            return [_ZAP_VERSION, request[1], _LATER, b"not allowed", b"", b""]
+        return [_ZAP_VERSION, request[1], b"200", b"", key.encode(), b""]
+
+    def happened(self, event: str, value: int) -> None:
+        """What ZeroMQ's monitor of the server's socket says: the event's name and its number, mostly a descriptor."""
+        if event == "ACCEPTED":
+            self._opening[value] = _host_of(value)
+            if len(self._opening) > MOST_OPENING:
+                self._opening.popitem(last=False)
+        elif event == "HANDSHAKE_FAILED_PROTOCOL":
+            self._failed = "it has no key, or expects another key of this server"
+        elif event == "HANDSHAKE_FAILED_NO_DETAIL":
+            self._failed = "it hung up without having proved a key: it has none, or expects another key of this server"
+        elif event == "DISCONNECTED":
+            host = self._opening.pop(value, UNKNOWN_HOST)
+            if self._failed:
+                self._tell(host, self._failed)
+            self._failed = ""
+
+    def _tell(self, host: str, why: str) -> None:
+        self.refused += 1
+        now = self._clock()
+        knocker = self._knockers.pop(host, None)
+        if knocker is None or now - knocker.told_at >= TELL_EVERY_S:
+            more = f" (and {knocker.untold} times before)" if knocker is not None and knocker.untold else ""
+            logger.warning("%s: refused a connection from %s: %s%s", self._address, host, why, more)
+            knocker = _Knocker(now)
+        else:
+            knocker.untold += 1
+        self._knockers[host] = knocker
+        if len(self._knockers) > MOST_KNOCKERS:
+            self._knockers.popitem(last=False)
+
+
+# --- the client's side -------------------------------------------------------------------------------------------------
+
+
+def why_silent(address: str, keys: Keys | None, is_in: bool, patience_s: float = 0.3) -> str | None:
+    """Why a server says nothing, if it is a matter of keys; else None.
+
+    Args:
+        address: the server's.
+        keys: those that were used to connect.
+        is_in: whether the connection has been let in.
+        patience_s: how long to wait for the server's greeting, in seconds.
+    """
+    if is_in:
+        return None
+    mechanism = mechanism_of(address, patience_s)
+    if mechanism == "CURVE" and keys is None:
+        return (
+            f"The server at {address} lets in only whom it knows by key, and this process has no keys: name a folder of keys by "
+            "ConfigProto(keys=...) or DOVETAIL_KEYS. `dovetail keys new` makes one; the server's owner lets it in by "
+            "`dovetail keys allow`"
+        )
+    if mechanism == "NULL" and keys is not None:
+        return (
+            f"The server at {address} has no keys, and this process, with those in {keys.folder}, talks only to servers that prove "
+            "who they are: start the server with keys, or this process without DOVETAIL_KEYS and ConfigProto(keys=...)"
+        )
+    if mechanism == "CURVE" and keys is not None:
+        return (
+            f"The server at {address} does not let in {keys.name!r} (public key {keys.pair.public[:8]}..., from {keys.folder}), or is not "
+            f"the server {keys.server(address).name!r} whose key is expected there. Its log says which: its owner lets a client in by "
+            "`dovetail keys allow`, with the file ending in .pub beside the client's key"
+        )
+    return None
+
+
+def mechanism_of(address: str, patience_s: float) -> str:
+    """How the server at an address wants to be talked to: `NULL`, `CURVE`; nothing if nobody there speaks ZeroMQ's protocol."""
+    with contextlib.suppress(OSError, ValueError):
+        until = time.monotonic() + patience_s
+        with socket.create_connection(split_address(address), patience_s) as sock:
+            sock.sendall(_GREETING)
+            got = b""
+            while len(got) < _GREETING_BYTES:
+                sock.settimeout(max(0.001, until - time.monotonic()))
+                piece = sock.recv(_GREETING_BYTES - len(got))
+                if not piece:
+                    return ""
+                got += piece
+        if got[0] == 0xFF and got[9] == 0x7F:
+            return got[_MECHANISM].rstrip(b"\0").decode("ascii", "replace")
+    return ""
+
+
+def peer_of(descriptor: int) -> object:
+    """The other end of somebody else's TCP connection; None if it is closed."""
+    with contextlib.suppress(OSError), _socket_at(descriptor) as sock:
+        return sock.getpeername()
+    return None
+
+
+def _end_connection(descriptor: int, end: object) -> None:
+    """End the TCP connection behind a descriptor, if it still leads there: it may have been closed, and its number given to another."""
+    with contextlib.suppress(OSError), _socket_at(descriptor) as sock:
+        if end is not None and sock.getpeername() == end:
+            sock.shutdown(socket.SHUT_RDWR)
+
+
+def _socket_at(descriptor: int) -> socket.socket:
+    """A socket of our own for a descriptor of somebody else's. OSError: it is closed, or no socket any more."""
+    copy = os.dup(descriptor)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise
+
+
+def _host_of(descriptor: int) -> str:
+    peer = peer_of(descriptor)
+    return str(peer[0]) if isinstance(peer, tuple) else UNKNOWN_HOST

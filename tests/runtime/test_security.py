@@ -1,0 +1,477 @@
+"""Keys and the gate: who gets in, who does not, and what both are told. Over real sockets where it is about sockets."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dovetail as tf
+from dovetail.graph.errors import PermissionDeniedError, ResourceExhaustedError, UnavailableError
+from dovetail.runtime import keys as files, server as server_module
+from dovetail.runtime.curve import new_key_pair
+from dovetail.runtime.keys import KeyPair, Keys, PublicKey
+from dovetail.runtime.quota import Quota
+from dovetail.runtime.security import LOOK_EVERY_S, TELL_EVERY_S, Gate, mechanism_of, why_silent
+from dovetail.runtime.transport import Connection, Endpoint
+from dovetail.runtime.waiting import ConnectionPool, call
+from dovetail.runtime.wire import Message
+
+WAIT_S = 15.0
+
+
+def pairs() -> Iterator[KeyPair]:
+    """Numbers that are no real keys: files do not mind."""
+    for i in itertools.count(1):
+        yield KeyPair(f"{i:064x}", f"{i + 1000:064x}")
+
+
+def until(true: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        time.sleep(0.02)
+
+
+class TestFiles:
+    def test_a_folder_of_one_key_is_server_and_client_at_once(self, tmp_path: Path) -> None:
+        files.write_keys(tmp_path / "k", "me", next(pairs()))
+        keys = Keys.load(tmp_path / "k")
+        assert (keys.name, keys.pair.secret[-3:]) == ("me", "3e9")
+        assert keys.allowed() == {keys.pair.public: "me"}
+        assert keys.server("anywhere:1").key == keys.pair.public
+
+    def test_private_keys_are_private(self, tmp_path: Path) -> None:
+        files.write_keys(tmp_path / "k", "me", next(pairs()))
+        own = tmp_path / "k" / files.OWN
+        assert own.stat().st_mode & 0o777 == 0o600
+        assert (tmp_path / "k").stat().st_mode & 0o077 == 0
+        assert "secret:" not in (tmp_path / "k" / "me.pub").read_text()
+        assert Keys.load(tmp_path / "k").pair.secret not in repr(Keys.load(tmp_path / "k"))
+        own.chmod(0o640)
+        with pytest.raises(PermissionError, match="others may read it .*640.*chmod 600"):
+            Keys.load(tmp_path / "k")
+
+    def test_keys_are_not_overwritten(self, tmp_path: Path) -> None:
+        files.write_keys(tmp_path, "me", next(pairs()))
+        with pytest.raises(FileExistsError, match="not overwritten"):
+            files.write_keys(tmp_path, "me", next(pairs()))
+        with pytest.raises(FileExistsError, match="not overwritten"):
+            files.write_cluster(tmp_path, [("a-0", "h:1")], ["c"], pairs())
+
+    def test_a_cluster_knows_itself(self, tmp_path: Path) -> None:
+        tasks = [("ps-0", "10.0.0.1:2222"), ("worker-0", "localhost:2223"), ("worker-1", "localhost:0")]
+        files.write_cluster(tmp_path, tasks, ["client", "alice"], pairs())
+        worker = Keys.load(tmp_path, "worker-0")
+        assert sorted(worker.allowed().values()) == ["alice", "client", "ps-0", "worker-0", "worker-1"]
+        client = Keys.load(tmp_path)
+        assert client.name == "client"
+        assert client.server("10.0.0.1:2222").name == "ps-0"
+        assert client.server("127.0.0.1:2223").name == "worker-0"  # the same address as localhost
+        assert client.server("localhost:4242").name == "worker-1"  # the only one that may be anywhere
+        assert not (tmp_path / "client" / files.ALLOWED).exists()
+
+    def test_a_server_at_an_unknown_address_is_refused(self, tmp_path: Path) -> None:
+        files.write_cluster(tmp_path, [("a-0", "h:1"), ("b-0", "h:2")], ["client"], pairs())
+        with pytest.raises(PermissionError, match=r"at h:3 have\? .*a-0 at h:1, b-0 at h:2.*at: h:3"):
+            Keys.load(tmp_path).server("h:3")
+
+    def test_allow_then_revoke(self, tmp_path: Path) -> None:
+        files.write_cluster(tmp_path / "c", [("a-0", "h:1"), ("b-0", "h:2")], ["client"], pairs())
+        bob = PublicKey("bob", "ab" * 32)
+        before = Keys.load(tmp_path / "c", "a-0").fingerprint()
+        assert len(files.allow(tmp_path / "c", bob)) == 2
+        keys = Keys.load(tmp_path / "c", "b-0")
+        assert keys.allowed()[bob.key] == "bob"
+        assert Keys.load(tmp_path / "c", "a-0").fingerprint() != before
+        assert len(files.revoke(tmp_path / "c", "abababab")) == 2
+        assert bob.key not in keys.allowed()
+        with pytest.raises(LookupError, match="Nobody called 'bob'.*allowed: a-0, b-0, client"):
+            files.revoke(tmp_path / "c", "bob")
+
+    @pytest.mark.parametrize(
+        ("text", "says"),
+        [
+            ("", "no line `public:`"),
+            ("name: x\npublic: 12\n", "no line `public:`"),
+            (f"name: ../x\npublic: {'a' * 64}\n", "`name:`"),
+            (f"name: x\npublic: {'a' * 64}\nsecret: {'b' * 64}\n", "private key, which stays"),
+            ("x" * 100_000, "too large"),
+        ],
+    )
+    def test_what_is_no_public_key(self, tmp_path: Path, text: str, says: str) -> None:
+        path = tmp_path / "x.pub"
+        path.write_text(text)
+        with pytest.raises(ValueError, match=says):
+            files.read_public(path)
+
+    @pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "x" * 65])
+    def test_names_are_names_of_files(self, tmp_path: Path, name: str) -> None:
+        with pytest.raises(ValueError, match="cannot name a key"):
+            files.write_keys(tmp_path, name, next(pairs()))
+
+    def test_no_keys_there(self, tmp_path: Path) -> None:
+        with pytest.raises(FileNotFoundError, match="dovetail keys new"):
+            Keys.load(tmp_path)
+        files.write_cluster(tmp_path, [("a-0", "h:1")], ["alice"], pairs())
+        with pytest.raises(FileNotFoundError, match="neither own.key nor client/own.key; it has a-0, alice"):
+            Keys.load(tmp_path)
+
+
+class Clock:
+    """Time that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class TestGate:
+    @pytest.fixture
+    def keys(self, tmp_path: Path) -> Keys:
+        files.write_cluster(tmp_path, [("a-0", "h:1")], ["client"], pairs())
+        return Keys.load(tmp_path, "a-0")
+
+    def ask(self, gate: Gate, key: str, mechanism: bytes = b"CURVE") -> bytes:
+        reply = gate.answer([b"1.0", b"7", b"dovetail", b"10.0.0.9", b"", mechanism, bytes.fromhex(key)])
+        assert reply[:2] == [b"1.0", b"7"] and len(reply) == 6
+        assert reply[4] == (key.encode() if reply[2] == b"200" else b"")
+        return reply[2]
+
+    def test_who_is_allowed(self, keys: Keys) -> None:
+        gate = Gate(keys, "h:1", Clock())
+        client = Keys.load(keys.folder.parent).pair.public
+        assert self.ask(gate, client) == b"200"
+        assert self.ask(gate, client, b"NULL") == b"300"
+        assert self.ask(gate, "ee" * 32) == b"300"
+        assert gate.answer([b"1.0", b"7"])[2] == b"300"
+        assert gate.answer([])[2] == b"500"
+        assert gate.refused == 3
+
+    def test_whom_is_told_at_once_and_then_seldom(self, keys: Keys, caplog: pytest.LogCaptureFixture) -> None:
+        clock = Clock()
+        gate = Gate(keys, "h:1", clock)
+        for _ in range(50):
+            self.ask(gate, "ee" * 32)
+        clock.now += TELL_EVERY_S + 1
+        self.ask(gate, "ee" * 32)
+        told = [r.getMessage() for r in caplog.records]
+        assert len(told) == 2
+        assert (
+            told[0]
+            == f"h:1: refused a connection from 10.0.0.9: the key {'ee' * 32} is not allowed: `dovetail keys allow` allows it"
+        )
+        assert told[1].endswith("(and 49 times before)")
+
+    def test_changes_are_noticed_and_end_connections(self, keys: Keys) -> None:
+        clock = Clock()
+        gate = Gate(keys, "h:1", clock)
+        client = Keys.load(keys.folder.parent).pair.public
+        listener = socket.create_server(("127.0.0.1", 0))
+        with listener, socket.create_connection(listener.getsockname()) as theirs, listener.accept()[0] as ours:
+            assert gate.enter(b"peer", client, ours.fileno())
+            assert gate.knows(b"peer") and gate.owner(b"peer") == client
+            assert gate.expel() == []
+            files.revoke(keys.folder, "client")
+            gate.look()
+            assert gate.expel() == []  # not time to look yet
+            clock.now += LOOK_EVERY_S
+            gate.look()
+            assert gate.expel() == [b"peer"]
+            assert not gate.knows(b"peer")
+            theirs.settimeout(WAIT_S)
+            assert theirs.recv(1) == b""  # it has been ended
+            assert not gate.enter(b"peer", client, ours.fileno())
+
+    def test_a_descriptor_that_leads_elsewhere_by_now_is_left_alone(self, keys: Keys) -> None:
+        clock = Clock()
+        gate = Gate(keys, "h:1", clock)
+        client = Keys.load(keys.folder.parent).pair.public
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            first = socket.create_connection(listener.getsockname())
+            ours = listener.accept()[0]
+            number = ours.fileno()
+            assert gate.enter(b"peer", client, number)
+            ours.close()
+            first.close()
+            with socket.create_connection(listener.getsockname()) as second, listener.accept()[0] as other:
+                assert number in (second.fileno(), other.fileno())  # the kernel gives the lowest free number
+                files.revoke(keys.folder, "client")
+                clock.now += LOOK_EVERY_S
+                gate.look()
+                assert gate.expel() == [b"peer"]
+                second.sendall(b"x")
+                assert other.recv(1) == b"x"
+
+    def test_files_that_cannot_be_read_change_nothing(self, keys: Keys, caplog: pytest.LogCaptureFixture) -> None:
+        clock = Clock()
+        gate = Gate(keys, "h:1", clock)
+        client = Keys.load(keys.folder.parent).pair.public
+        (keys.folder / files.ALLOWED / "broken.pub").write_text("nonsense")
+        clock.now += LOOK_EVERY_S
+        gate.look()
+        assert "the old ones still hold" in caplog.text
+        assert self.ask(gate, client) == b"200"
+
+
+# Over sockets
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    def real() -> Iterator[KeyPair]:
+        while True:
+            yield new_key_pair()
+
+    files.write_cluster(tmp_path / "keys", [("a-0", ""), ("b-0", "h:1")], ["client", "alice"], real())
+    return tmp_path / "keys"
+
+
+@pytest.fixture
+def echo(folder: Path) -> Iterator[Endpoint]:
+    with Endpoint(
+        "localhost:0", lambda peer, message: endpoint.reply(peer, message), keys=Keys.load(folder, "a-0")
+    ) as endpoint:
+        yield endpoint
+
+
+def answers(connection: Connection, within_s: float = WAIT_S) -> bool:
+    connection.send(Message("ping", {"seq": 1}))
+    return connection.recv(within_s) is not None
+
+
+def test_who_has_a_key_gets_in(echo: Endpoint, folder: Path) -> None:
+    for name in ("client", "b-0"):
+        with Connection(echo.address, keys=Keys.load(folder, name)) as connection:
+            assert answers(connection)
+            assert connection.why_silent() is None
+    assert echo.refused == 0
+
+
+def test_who_has_none_gets_nothing_and_is_told_why(echo: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    with Connection(echo.address) as connection:
+        assert not answers(connection, 0.5)
+        why = connection.why_silent()
+        assert why is not None and "this process has no keys" in why and "DOVETAIL_KEYS" in why
+    until(lambda: echo.refused > 0, "it is refused")
+    assert re.search(r"refused a connection from (127\.0\.0\.1|a host that has hung up): it h", caplog.text)
+    assert echo.counters.received == 0
+
+
+@pytest.mark.slow
+def test_a_key_that_is_not_allowed_gets_nothing(echo: Endpoint, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    alice = Keys.load(folder, "alice")
+    files.revoke(folder, "alice")
+    with Connection(echo.address, keys=alice) as connection:
+        assert not answers(connection, 0.5)
+        why = connection.why_silent()
+        assert why is not None and f"does not let in 'alice' (public key {alice.pair.public[:8]}..." in why
+        assert f"the key {alice.pair.public} is not allowed" in caplog.text
+        assert echo.counters.received == 0
+        # And once it is allowed, the same connection gets through by itself.
+        files.allow(folder, PublicKey("alice", alice.pair.public))
+        assert connection.recv(WAIT_S) is not None
+
+
+def test_another_server_than_the_one_that_was_meant(echo: Endpoint, folder: Path) -> None:
+    port = echo.address.rpartition(":")[2]
+    path = folder / "client" / files.SERVERS / "b-0.pub"
+    path.write_text(path.read_text().replace("at: h:1", f"at: localhost:{port}"))
+    with Connection(echo.address, keys=Keys.load(folder)) as connection:
+        assert not answers(connection, 0.5)
+        why = connection.why_silent()
+        assert why is not None and "not the server 'b-0' whose key is expected there" in why
+    assert echo.counters.received == 0
+
+
+def test_a_client_with_keys_talks_to_no_server_without(folder: Path) -> None:
+    with Endpoint("localhost:0", lambda peer, message: endpoint.reply(peer, message)) as endpoint:
+        with Connection(endpoint.address, keys=Keys.load(folder)) as connection:
+            assert not answers(connection, 0.5)
+            why = connection.why_silent()
+            assert why is not None and "has no keys" in why
+        assert endpoint.counters.received == 0
+
+
+def test_revoking_ends_connections_and_leaves_others(echo: Endpoint, folder: Path) -> None:
+    with (
+        Connection(echo.address, keys=Keys.load(folder, "alice")) as alice,
+        Connection(echo.address, keys=Keys.load(folder)) as client,
+    ):
+        assert answers(alice) and answers(client)
+        files.revoke(folder, "alice")
+        until(lambda: not answers(alice, 0.1), "alice is cut off")
+        assert answers(client)
+        assert alice.why_silent() is not None
+
+
+def test_servers_talk_to_servers(folder: Path) -> None:
+    heard: list[Message] = []
+    with (
+        Endpoint("localhost:0", lambda peer, message: a.reply(peer, message), keys=Keys.load(folder, "a-0")) as a,
+        Endpoint("localhost:0", lambda peer, message: heard.append(message), keys=Keys.load(folder, "b-0")) as b,
+    ):
+        b.send(a.address, Message("ping", {"seq": 3}))
+        until(lambda: bool(heard), "the answer has come")
+    assert heard[0].fields == {"seq": 3}
+
+
+def test_keys_open_addresses_that_others_can_reach(folder: Path) -> None:
+    with pytest.raises(PermissionError, match="refusing to listen on 0.0.0.0:0.*dovetail keys new.*insecure=True"):
+        Endpoint("0.0.0.0:0", lambda peer, message: None)
+    with Endpoint("0.0.0.0:0", lambda peer, message: None, keys=Keys.load(folder, "a-0")) as endpoint:
+        assert mechanism_of(endpoint.address, 1.0) == "CURVE"
+
+
+@pytest.mark.parametrize("given", [{}, {"limit_s": 30.0}])
+def test_a_call_without_a_key_says_what_to_do(echo: Endpoint, given: dict[str, float]) -> None:
+    pool = ConnectionPool()
+    with pool.borrow() as connections, pytest.raises(PermissionDeniedError, match="no keys: name a folder"):
+        call(
+            connections,
+            echo.address,
+            "the server",
+            Message("status", {"request": 1}),
+            "devices",
+            0.5,
+            given.get("limit_s"),
+        )
+    pool.close()
+
+
+def test_silence_that_has_nothing_to_do_with_keys_is_called_silence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        assert mechanism_of(address, 0.05) == ""
+        assert why_silent(address, None, False, 0.05) is None
+        pool = ConnectionPool()
+        with pool.borrow() as connections, pytest.raises(UnavailableError, match="has not answered"):
+            call(connections, address, "the server", Message("status", {"request": 1}), "devices", 0.5, None)
+        pool.close()
+
+
+# Servers and sessions
+
+
+def test_a_session_with_a_key_runs_and_one_without_is_told(folder: Path) -> None:
+    with tf.train.Server({"a": ["localhost:0"]}, keys=folder) as server:
+        config = tf.ConfigProto(keys=str(folder), peer_timeout_s=1.0)
+        with tf.Graph().as_default(), tf.Session(server.target, config=config) as session:
+            assert session.run(tf.constant(2.0) * 3.0) == 6.0
+            tf.Session.reset(server.target, config=config)
+            with pytest.raises(tf.errors.AbortedError):
+                session.run(tf.constant(1.0) + 1.0)
+
+
+def test_a_client_beside_a_server_is_who_that_server_is(folder: Path) -> None:
+    with (
+        tf.train.Server({"a": ["localhost:0"]}, keys=folder) as server,
+        tf.Graph().as_default(),
+        tf.Session(server.target) as session,
+    ):
+        assert session.run(tf.constant(2.0) + 1.0) == 3.0
+    assert files.client_keys() is None
+
+
+@pytest.mark.slow
+def test_a_process_without_keys_is_refused_by_a_cluster_with(tmp_path: Path) -> None:
+    files.write_keys(tmp_path / "keys", "all", new_key_pair())
+    with tf.LocalCluster({"ps": 1, "worker": 1}, keys=tmp_path / "keys") as cluster:
+        with tf.device("/job:ps"):
+            v = tf.Variable(np.arange(50_000, dtype=np.float32), name="v")  # large enough for shared memory
+        with tf.device("/job:worker"):
+            total = tf.reduce_sum(v * 2.0)
+        assert len(cluster.list_devices()) == 2
+        target = cluster.target("worker")
+        with tf.Session(target, config=tf.ConfigProto(keys=str(tmp_path / "keys"))) as session:
+            session.run(v.initializer)
+            assert session.run(total) == pytest.approx(50_000 * 49_999)
+        with pytest.raises(tf.errors.PermissionDeniedError, match="no keys: name a folder"):
+            tf.Session(target, config=tf.ConfigProto(peer_timeout_s=1.0))
+
+
+def test_the_keys_of_all_peers_must_be_known_at_the_start(folder: Path) -> None:
+    cluster = {"a": ["localhost:0"], "b": ["h:1"], "c": ["h:2", "h:3"]}
+    (folder / "a-0" / files.SERVERS / "a-0.pub").unlink()
+    with pytest.raises(PermissionError, match="Which key must the server at h:2 have"):
+        tf.train.Server(cluster, "a", 0, keys=folder)
+
+
+def test_where_keys_lie_does_not_travel() -> None:
+    config = tf.ConfigProto(keys="/home/me/keys")
+    assert "keys" not in config.to_fields()
+    assert tf.ConfigProto.from_fields({"keys": "/etc", "peer_timeout_s": 2.0}).keys == ""
+
+
+# What one client may have
+
+
+def test_quota_counts_by_client() -> None:
+    quota = Quota(2, "things", "DOVETAIL_THINGS")
+    quota.take("a")
+    quota.take("a")
+    quota.take("b", 2)
+    with pytest.raises(
+        ResourceExhaustedError, match="has 2 things .* 1 more would be over the limit of 2 .DOVETAIL_THINGS"
+    ):
+        quota.take("a")
+    quota.give_back("a")
+    quota.take("a")
+    assert quota.taken() == 4
+    for client in ("a", "b"):
+        quota.give_back(client, 2)
+    assert quota.taken() == 0
+    Quota(0, "things", "X").take("a", 10**12)
+
+
+def test_sessions_of_a_client_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOVETAIL_CLIENT_SESSIONS", "2")
+    with tf.train.Server.create_local_server() as server, tf.Graph().as_default():
+        first = tf.Session(server.target)
+        with tf.Session(server.target), pytest.raises(ResourceExhaustedError, match="2 sessions open .* Close some"):
+            tf.Session(server.target)
+        first.close()
+        with tf.Session(server.target) as again, tf.Session(server.target):
+            assert again.run(tf.constant(1) + 1) == 2
+
+
+@pytest.mark.slow
+def test_steps_and_feeds_of_a_client_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOVETAIL_CLIENT_MB", "1")
+    with tf.LocalCluster({"a": 1}) as cluster, tf.Session(cluster.target("a")) as session:
+        x = tf.placeholder(tf.float32, [None])
+        total = tf.reduce_sum(x)
+        assert session.run(total, {x: np.ones(1000, np.float32)}) == 1000
+        with pytest.raises(ResourceExhaustedError, match="bytes fed to running steps .*DOVETAIL_CLIENT_MB"):
+            session.run(total, {x: np.ones(1 << 20, np.float32)})
+        assert session.run(total, {x: np.ones(1000, np.float32)}) == 1000  # nothing was kept
+
+
+def test_who_waits_for_a_cluster_is_told_for_whom(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "TELL_MISSING_S", 0.2)
+    cluster = {"a": ["localhost:0"], "b": ["localhost:9"]}
+    with tf.train.Server(cluster, "a", 0) as server, pytest.raises(UnavailableError, match="Waited"):
+        tf.Session(server.target, graph=tf.Graph(), config=tf.ConfigProto(wait_for_cluster_s=1.0))
+    said = [r.getMessage() for r in caplog.records if r.name == "dovetail.runtime.remote"]
+    assert said and said[0] == "Waiting for /job:b/replica:0/task:0 at localhost:9"
+
+
+def test_a_python_function_never_runs_on_another_task() -> None:
+    ran: list[int] = []
+    with tf.LocalCluster({"a": 1}) as cluster, tf.Session(cluster.target("a")) as session:
+        called = tf.py_func(lambda: ran.append(1) or np.float32(1), [], tf.float32)
+        with pytest.raises((tf.errors.OpError, ValueError, TypeError), match="(?i)function"):
+            session.run(called)
+    assert ran == []
