@@ -1,0 +1,52 @@
+"""How a task's process writes its log: lines for people, or JSON lines for machines (`DOVETAIL_LOG_FORMAT`)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+
+from ..graph.settings import setting
+
+FORMATS = ("text", "json")
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time (UTC), level, job, task, logger, message, and the traceback if there is one."""
+
+    def __init__(self, job: str, task_index: int) -> None:
+        super().__init__()
+        self._place = {"job": job, "task": task_index}
+
+    def format(self, record: logging.LogRecord) -> str:
+        """As logging.Formatter.format."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        fields = {
+            "time": f"{stamp}.{int(record.msecs):03d}Z",
+            "level": record.levelname,
+            **self._place,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=False)
+
+
+def set_up_log(job: str, task_index: int) -> None:
+    """Let this process log as the settings say. A program that has set up its log itself is left alone.
+
+    Raises:
+        ValueError: `DOVETAIL_LOG_FORMAT` is none of `FORMATS`.
+    """
+    wanted = setting("DOVETAIL_LOG_FORMAT")
+    if wanted not in FORMATS:
+        raise ValueError(f"DOVETAIL_LOG_FORMAT={wanted!r}: it must be one of {', '.join(FORMATS)}")
+    handler = logging.StreamHandler()
+    place = f"/job:{job}/task:{task_index}".replace("%", "%%")
+    handler.setFormatter(
+        JsonLines(job, task_index)
+        if wanted == "json"
+        else logging.Formatter(f"%(asctime)s %(levelname)s {place} %(name)s: %(message)s")
+    )
+    logging.basicConfig(level=setting("DOVETAIL_LOG"), handlers=[handler])

@@ -1,0 +1,102 @@
+"""Measuring a step: it is run and traced some times, and what nodes and links took becomes a `Profile` that plans load."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+from ..graph.opdef import Cost
+from ..placer.plan import Plan
+from ..placer.profile import Profile, fitted_link, measured_nodes
+from ..placer.search.step import TYPICAL
+from .config import RunMetadata, RunOptions
+from .session import Session
+from .trace import Trace
+
+WARM_STEPS = 2  # before those that count: connections are made, caches filled
+
+
+def profile(session: Session, fetches: Any, feed_dict: Mapping[Any, Any] | None = None, *, steps: int = 20) -> Profile:
+    """Run a step some times and measure what its nodes and links take.
+
+    All kernels are compiled before. The step does what it does: variables that it trains are trained.
+
+    Args:
+        session: where it runs. fetches, feed_dict: as `session.run` takes them.
+        steps: how many count; medians are taken over them.
+
+    Returns:
+        Seconds of each node on its device (a fused kernel's time is divided among its nodes by their analytic costs), and
+        the latency and bandwidth of each link between tasks over which values of different sizes went.
+
+    Raises:
+        ValueError: `steps` is less than 1. Otherwise what `session.run` raises.
+
+    >>> dt.profile(session, train_op, feeds).save("step.profile.json")
+    """
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, not {steps}")
+    session.warmup(fetches, feed_dict)
+    for _ in range(WARM_STEPS):
+        session.run(fetches, feed_dict)
+    traces = []
+    for _ in range(steps):
+        metadata = RunMetadata()
+        session.run(fetches, feed_dict, RunOptions(trace_level=RunOptions.FULL_TRACE), metadata)
+        if metadata.trace is None:
+            raise ValueError("The step runs nothing: all that is fetched is fed")
+        traces.append(metadata.trace)
+    return profile_of(traces)
+
+
+def profile_of(traces: list[Trace]) -> Profile:
+    """What traced runs of one step measured."""
+    plan = traces[0].plan
+    shares = _Shares(plan)
+    taken: dict[tuple[str, str], list[float]] = defaultdict(list)
+    crossed: dict[tuple[str, str], dict[tuple[str, str], list[tuple[float, float]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for trace in traces:
+        line = trace.timeline
+        found = measured_nodes(line.spans, lambda s, names=line.devices: names[s.device], shares)  # type: ignore[misc]
+        for key, seconds in found.items():
+            taken[key].append(seconds)
+        for t in trace.transfers:
+            a, b = sorted((_task_of(t.source), _task_of(t.destination)))
+            if a != b:
+                crossed[a, b][t.name, t.destination].append((float(t.bytes), t.finish - t.start))
+    # Nodes of the step that no kernel ran took no time.
+    nodes: dict[str, dict[str, float]] = {
+        n.name: {device: 0.0} for device, p in plan.partitions.items() for n in p.nodes
+    }
+    for (name, device), times in taken.items():
+        # In some steps it may not have run: in a branch that was not taken.
+        nodes.setdefault(name, {})[device] = median([*times, *[0.0] * (len(traces) - len(times))])
+    links = []
+    for (a, b), values in sorted(crossed.items()):
+        # A value may have waited for others that travelled with it: the quickest of its journeys tells the link.
+        points = [min(found, key=lambda p: p[1]) for found in values.values()]
+        links.append(fitted_link(a, b, points))
+    return Profile(nodes, tuple(links), median(t.seconds for t in traces), len(traces))
+
+
+class _Shares:
+    """Analytic seconds of a node on a common processor: how a fused kernel's time is divided."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._graph = plan.graph
+
+    def __call__(self, name: str) -> float:
+        if name not in self._graph:
+            return 0.0
+        node = self._graph.get_operation_by_name(name)
+        flops, moved = Cost(*node.opdef.cost_of(node))
+        speed = TYPICAL["CPU"]
+        return max(flops / speed.flops, moved / speed.bandwidth)
+
+
+def _task_of(device: str) -> str:
+    return device[: device.index("/device:")]

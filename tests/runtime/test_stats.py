@@ -1,0 +1,209 @@
+"""What tasks say about themselves: figures, metrics, steps without progress, logs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import dovetail as tf
+from dovetail.graph.errors import InternalError
+from dovetail.runtime.logs import JsonLines, set_up_log
+from dovetail.runtime.observe import Observer, TaskView, _checked, rates
+from dovetail.runtime.stats import MOST_STEPS, MetricsServer, Traffic, Watchdog, metrics_text
+from dovetail.runtime.wire import Message
+
+WAIT_S = 20.0
+
+
+def until(true: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        time.sleep(0.05)
+
+
+class TestWatchdog:
+    def test_a_step_that_waits_too_long_is_reported_once(self) -> None:
+        dog = Watchdog(10.0)
+        waits = {1: ["a queue"], 2: []}
+        assert dog.look(0.0, [1, 2], waits.__getitem__) == []
+        assert dog.look(1.0, [1, 2], waits.__getitem__) == []
+        assert dog.look(10.9, [1, 2], waits.__getitem__) == []
+        assert dog.look(11.0, [1, 2], waits.__getitem__) == [(1, 10.0, ("a queue",))]
+        assert dog.look(60.0, [1, 2], waits.__getitem__) == []
+
+    def test_waiting_for_something_else_is_progress(self) -> None:
+        dog = Watchdog(10.0)
+        for second in range(100):
+            assert dog.look(float(second), [1], lambda step, s=second: [f"channel {s // 9}"]) == []
+
+    def test_a_step_that_waits_for_nothing_works(self) -> None:
+        dog = Watchdog(1.0)
+        assert [dog.look(float(s), [1], lambda step: []) for s in range(9)] == [[]] * 9
+
+    def test_it_can_be_told_to_be_silent(self) -> None:
+        dog = Watchdog(0.0)
+        assert [dog.look(1e3 * s, [1], lambda step: ["x"]) for s in range(9)] == [[]] * 9
+
+    def test_a_step_that_has_ended_is_forgotten(self) -> None:
+        dog = Watchdog(10.0)
+        dog.look(0.0, [1], lambda step: ["x"])
+        dog.look(1.0, [1], lambda step: ["x"])
+        dog.look(2.0, [], lambda step: ["x"])
+        dog.look(3.0, [1], lambda step: ["x"])  # another one of the same number
+        assert dog.look(12.0, [1], lambda step: ["x"]) == []
+        assert dog.figures(13.0) == [{"step": 1, "age_s": 10.0, "waits": ["x"], "waiting_s": 1.0}]
+
+    def test_the_oldest_are_listed(self) -> None:
+        dog = Watchdog(10.0)
+        for now in range(MOST_STEPS + 20):
+            dog.look(float(now), range(now + 1), lambda step: ["x"])
+        listed = dog.figures(100.0)
+        assert [f["step"] for f in listed] == list(range(MOST_STEPS))
+
+
+def figures() -> dict[str, object]:
+    traffic = Traffic()
+    traffic.sent("/job:b/replica:0/task:0", 100)
+    traffic.sent("/job:b/replica:0/task:0", 50)
+    traffic.received(7)
+    return {"job": "a", "task_index": 3, "steps_started": 12, "memory": 1 << 20, **traffic.figures()}
+
+
+def test_metrics_are_what_prometheus_reads() -> None:
+    text = metrics_text(figures())
+    assert text.endswith("\n")
+    samples = [line for line in text.splitlines() if not line.startswith("#")]
+    assert samples == [
+        'dovetail_memory_bytes{job="a",task="3"} 1048576',
+        'dovetail_steps_started_total{job="a",task="3"} 12',
+        'dovetail_received_bytes_total{job="a",task="3"} 7',
+        'dovetail_received_messages_total{job="a",task="3"} 1',
+        'dovetail_sent_bytes_total{job="a",task="3",to="/job:b/replica:0/task:0"} 150',
+        'dovetail_sent_messages_total{job="a",task="3",to="/job:b/replica:0/task:0"} 2',
+    ]
+    for line in text.splitlines():
+        if line.startswith("# TYPE"):
+            assert line.split()[3] == ("counter" if line.split()[2].endswith("_total") else "gauge")
+
+
+def test_metrics_are_served() -> None:
+    server = MetricsServer("0", figures)
+    try:
+        assert server.address.startswith("127.0.0.1:")
+        with urllib.request.urlopen(f"http://{server.address}/metrics", timeout=WAIT_S) as reply:
+            assert reply.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert reply.read().decode() == metrics_text(figures())
+        with pytest.raises(urllib.error.HTTPError, match="404") as caught:
+            urllib.request.urlopen(f"http://{server.address}/etc/passwd", timeout=WAIT_S)
+        caught.value.close()
+    finally:
+        server.close()
+    with pytest.raises(ValueError, match="no address for metrics"):
+        MetricsServer("here", figures)
+
+
+def test_a_server_tells_metrics_where_it_is_told_to(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("DOVETAIL_METRICS", "localhost:0")
+    with tf.train.Server.create_local_server() as server:
+        assert server._metrics is not None
+        with urllib.request.urlopen(f"http://{server._metrics.address}/metrics", timeout=WAIT_S) as reply:
+            assert 'dovetail_sessions{job="local",task="0"} 0' in reply.read().decode()
+        monkeypatch.setenv("DOVETAIL_METRICS", server._metrics.address)
+        with tf.train.Server.create_local_server() as other:  # the port is taken: it works without
+            assert other._metrics is None
+    assert "no metrics at" in caplog.text
+
+
+class TestLogs:
+    def test_a_line_is_one_object(self) -> None:
+        try:
+            raise ValueError("first\nsecond")
+        except ValueError:
+            record = logging.LogRecord("x", logging.ERROR, "f", 1, "said %r", ("a\nb",), sys.exc_info())
+        line = JsonLines("ps", 2).format(record)
+        assert "\n" not in line
+        found = json.loads(line)
+        assert (found["level"], found["job"], found["task"], found["logger"]) == ("ERROR", "ps", 2, "x")
+        assert found["message"] == "said 'a\\nb'"
+        assert "ValueError: first" in found["traceback"]
+        assert found["time"].endswith("Z")
+
+    def test_formats_are_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("DOVETAIL_LOG_FORMAT", "xml")
+        with pytest.raises(ValueError, match="must be one of text, json"):
+            set_up_log("a", 0)
+
+
+class TestObserver:
+    def test_rates(self) -> None:
+        def view(at: float, steps: int, sent: int, incarnation: int = 1) -> TaskView:
+            said = {"incarnation": incarnation, "steps_started": steps, "links": [{"to": "b", "bytes": sent}]}
+            return TaskView("a", "h:1", said, at)
+
+        found = rates(view(1.0, 10, 100), view(3.0, 30, 500))
+        assert found is not None and (found.steps, found.bytes_to) == (10.0, {"b": 200.0})
+        assert rates(view(1.0, 10, 100), view(3.0, 30, 500, incarnation=2)) is None  # restarted
+        assert rates(None, view(3.0, 30, 500)) is None
+        assert rates(TaskView("a", "h:1", None, 0.0), view(3.0, 30, 500)) is None
+
+    def test_what_another_release_says_is_checked(self) -> None:
+        with pytest.raises(InternalError, match="says nothing about task, cluster"):
+            _checked(Message("figures", {"request": 1, "figures": {}}))
+
+    @pytest.mark.slow
+    def test_a_cluster_at_work(self) -> None:
+        with tf.device("/job:ps"):
+            v = tf.Variable(np.zeros(100_000, np.float32), name="v")
+            queue = tf.FIFOQueue(2, [tf.float32], [[]])
+            taken = queue.dequeue()
+        with tf.device("/job:worker"):
+            total = tf.reduce_sum(v * 2.0)
+        quick = {"DOVETAIL_STALL_S": "0.5"}
+        with (
+            tf.LocalCluster({"ps": 1, "worker": 2}, environment=quick) as cluster,
+            tf.Session(cluster.target("worker")) as session,
+            Observer(cluster.target("ps").removeprefix("zmq://")) as observer,
+        ):
+            session.run(v.initializer)
+            for _ in range(5):
+                session.run(total)
+
+            def wait() -> None:
+                with pytest.raises(tf.errors.CancelledError):
+                    session.run(taken)
+
+            waiter = threading.Thread(target=wait)
+            waiter.start()
+
+            def ps() -> TaskView:
+                return {view.task: view for view in observer.look()}["/job:ps/replica:0/task:0"]
+
+            def is_stalled() -> bool:
+                found = ps().figures
+                return found is not None and found["steps_stalled"] == 1
+
+            until(is_stalled, "the step is reported")
+            found = ps().figures
+            assert found is not None
+            (step,) = found["steps"]
+            assert "waits for 1 element of FIFOQueue" in step["waits"][0]
+            (link,) = found["links"]
+            assert link == {"to": "/job:worker/replica:0/task:0", "messages": 5, "bytes": 5 * 400_000}
+            assert (found["steps_started"], found["steps_failed"], found["steps_running"]) == (7, 0, 1)
+            cluster.kill("worker", 1)
+            silent = [view.task for view in observer.look() if view.figures is None]
+            assert silent == ["/job:worker/replica:0/task:1"]
+            session.close()
+            waiter.join()
