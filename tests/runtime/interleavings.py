@@ -1,0 +1,303 @@
+"""A cluster without processes, whose events happen in every order: a small model checker for the protocol of a step.
+
+Theory. A `World` has workers, a master that prepares signatures for them, a client, and links between them. A link is a queue of
+messages in order, as a connection is. An *event* is one thing that can happen next: a link delivers its first message, or a fault that the
+scenario allows strikes (a task dies, a message is lost, the client gives up). Each event is played to its end, as a thread of a worker
+would. `explore` plays a scenario again and again, each time with other choices, until all orders have been played (depth first: the
+choices of the last play are taken back one by one). Orders that differ only in events of different tasks are played once: what
+was tried first at some point sleeps in the other branches until something wakes it that it does not commute with (sleep sets:
+Godefroid, Partial-Order Methods for the Verification of Concurrent Systems, 1996). When nothing can happen any more, time passes,
+and those who wait look about, as `runtime/waiting.py` and `runtime/overdue.py` say. Then the promises are checked:
+
+- the client has the right values, or, if something has struck, perhaps an error;
+- no worker holds anything of any step.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import dovetail as tf
+from dovetail.codegen.options import KernelOptions
+from dovetail.codegen.unit import Unit
+from dovetail.graph.errors import AbortedError, CancelledError, OpError, UnavailableError
+from dovetail.placer.cluster import Cluster, local_devices
+from dovetail.runtime.config import ConfigProto
+from dovetail.runtime.master import Master, Part
+from dovetail.runtime.overdue import Overdue
+from dovetail.runtime.worker import Worker
+
+CLIENT = "client"
+GIVE_UP_S = 60
+
+
+class Pruned(Exception):  # noqa: N818  (it is none)
+    """This play need not go on."""
+
+
+class Event(NamedTuple):
+    """Something that can happen: the `number`th message of a link is delivered, or lost, or a fault strikes."""
+
+    what: str
+    source: str
+    target: str
+    number: int
+
+    def commutes(self, other: Event) -> bool:
+        """Whether it makes no difference which of the two comes first: they change different tasks."""
+        return self.what == other.what == "deliver" and self.target != other.target
+
+
+class Choices:
+    """The choices of one play: first those that are given, then always the first one; remembers how many there were."""
+
+    def __init__(self, given: Sequence[int]) -> None:
+        self._given = given
+        self.taken: list[tuple[int, int]] = []
+
+    def choose(self, count: int) -> int:
+        """One of 0 .. count - 1."""
+        at = len(self.taken)
+        which = self._given[at] if at < len(self._given) else 0
+        self.taken.append((which, count))
+        return which
+
+
+def explore(play: Callable[[Choices], None], limit: int = 100_000) -> int:
+    """Play with all possible choices; how many plays that were. AssertionErrors tell the choices."""
+    given: list[int] = []
+    pruned = 0
+    for number in itertools.count(1):
+        assert number <= limit, f"more than {limit} orders"
+        choices = Choices(given)
+        try:
+            play(choices)
+        except Pruned:
+            pruned += 1
+        except Exception as e:
+            e.add_note(f"in play {number}, with the choices {[which for which, _ in choices.taken]}")
+            raise
+        taken = choices.taken
+        while taken and taken[-1][0] + 1 == taken[-1][1]:
+            taken.pop()
+        if not taken:
+            return number - pruned
+        given = [which for which, _ in taken]
+        given[-1] += 1
+    raise AssertionError
+
+
+class _Peers:
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def devices(self, config: ConfigProto, *more: Any) -> Cluster:
+        devices = [d for w in self._world.workers.values() for d in w.devices]
+        return Cluster(tuple(devices), self._world.tasks[0])
+
+    def register(
+        self, task: str, program: str, session: str, units: Sequence[Unit], seed: int, isolated: bool, kernels: KernelOptions,
+        peer_timeout_s: float,
+    ) -> int:  # fmt: skip
+        worker = self._world.workers[task]
+        worker.register(program, session, units, seed=seed, isolated=isolated, peer_timeout_s=peer_timeout_s)
+        return worker.devices[0].incarnation
+
+    def release(self, task: str, programs: Sequence[str]) -> None:
+        self._world.workers[task].release(programs)
+
+    def close_session(self, task: str, session: str) -> None:
+        self._world.workers[task].close_session(session)
+
+    def reset(self, task: str, containers: Sequence[str], peer_timeout_s: float) -> None:
+        self._world.workers[task].reset(containers)
+
+
+@dataclass
+class Step:
+    """A step as its client sees it."""
+
+    number: int
+    parts: dict[str, Part]
+    owing: set[str]
+    client: str
+    values: dict[str, Any] = field(default_factory=dict)
+    error: OpError | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the client waits no more."""
+        return self.error is not None or not self.owing
+
+
+class World:
+    """Workers, a master, a client and the links between them."""
+
+    def __init__(self, jobs: Sequence[str], graph: tf.Graph) -> None:
+        self.tasks = [f"/job:{job}/replica:0/task:0" for job in jobs]
+        self.workers = {
+            task: Worker(task, local_devices(task, {"CPU": 1}), push=self._push_from(task)) for task in self.tasks
+        }
+        self.overdue = {task: Overdue() for task in self.tasks}
+        self.links: dict[tuple[str, str], deque[Callable[[], None]]] = {}
+        self._delivered: dict[tuple[str, str], int] = {}
+        self.dead: set[str] = set()
+        self.steps: list[Step] = []
+        self._numbers = itertools.count(1)
+        self._master = Master(self.tasks[0], _Peers(self))
+        self._session = self._master.create_session(ConfigProto(peer_timeout_s=3.0), graph)
+
+    def prepare(self, fetches: Sequence[str], targets: Sequence[str] = ()) -> dict[str, Part]:
+        """The parts of a signature, by task."""
+        return {p.task: p for p in self._master.prepare(self._session.handle, fetches, targets, [])}
+
+    def run_now(self, fetches: Sequence[str], targets: Sequence[str] = ()) -> Step:
+        """Run a step to its end, in one order."""
+        step = self.start(self.prepare(fetches, targets))
+        self.drain(Choices(()))
+        return step
+
+    # --- messages ----------------------------------------------------------------------------------------------------
+
+    def _say(self, source: str, target: str, message: Callable[[], None]) -> None:
+        if source not in self.dead and target not in self.dead:
+            self.links.setdefault((source, target), deque()).append(message)
+
+    def _push_from(self, source: str) -> Callable[[str, int, Mapping[Any, Any]], None]:
+        def push(task: str, number: int, values: Mapping[Any, Any]) -> None:
+            self._say(source, task, lambda: self.workers[task].deliver(number, values))
+
+        return push
+
+    # --- the client, as `runtime/remote.py` does it -------------------------------------------------------------------
+
+    def start(self, parts: Mapping[str, Part], client: str = CLIENT) -> Step:
+        """Begin a step: say so to all tasks that take part."""
+        step = Step(next(self._numbers), dict(parts), set(parts), client)
+        self.steps.append(step)
+        for task, part in parts.items():
+            self._say(client, task, lambda task=task, part=part: self._run_at(task, part, step))  # type: ignore[misc]
+        return step
+
+    def _run_at(self, task: str, part: Part, step: Step) -> None:
+        def finish(outcome: Mapping[str, Any] | OpError) -> None:
+            self._say(task, step.client, lambda: self._answered(step, task, outcome))
+
+        self.workers[task].start(step.number, part.program, {}, finish)
+
+    def _answered(self, step: Step, task: str, outcome: Mapping[str, Any] | OpError) -> None:
+        if step.is_over:
+            return
+        step.owing.discard(task)
+        if isinstance(outcome, OpError):
+            step.error = outcome
+            self._abort(step)
+        else:
+            step.values.update(outcome)
+
+    def give_up(self, step: Step, error: OpError) -> None:
+        """The client's wait ends; the others are told."""
+        if step.is_over:
+            return
+        step.error = error
+        self._abort(step)
+
+    def _abort(self, step: Step) -> None:
+        for task in step.owing:
+            self._say(step.client, task, lambda task=task: self.workers[task].abort(step.number, "told to"))  # type: ignore[misc]
+
+    # --- faults ------------------------------------------------------------------------------------------------------
+
+    def kill(self, task: str) -> None:
+        """A task dies, with all that it has not sent."""
+        self.dead.add(task)
+        for (source, target), link in self.links.items():
+            if task in (source, target):
+                link.clear()
+
+    # --- playing -----------------------------------------------------------------------------------------------------
+
+    def drain(self, choices: Choices, faults: Sequence[tuple[str, Callable[[], None]]] = (), losses: int = 0) -> None:
+        """Let events happen until none is left; each fault may strike once, at any time, or not; so may so many losses.
+
+        Raises:
+            Pruned: a play before this one was the same but for the order of events that do not meet.
+        """
+        left = dict(faults)
+        asleep: set[Event] = set()
+        while True:
+            ready = sorted(link for link, messages in self.links.items() if messages)
+            if not ready:
+                return
+            events = [Event("deliver", *link, self._delivered.get(link, 0)) for link in ready]
+            if losses:
+                events += [Event("lose", *link, 0) for link in ready]
+            events += [Event("fault", name, name, 0) for name in left]
+            awake = [e for e in events if e not in asleep]
+            if not awake:
+                raise Pruned
+            which = choices.choose(len(awake))
+            event = awake[which]
+            asleep = {e for e in (*asleep, *awake[:which]) if e.commutes(event)}
+            if event.what == "fault":
+                left.pop(event.source)()
+                continue
+            link = event.source, event.target
+            message = self.links[link].popleft()
+            self._delivered[link] = self._delivered.get(link, 0) + 1
+            if event.what == "lose":
+                losses -= 1
+            else:
+                message()
+
+    def settle(self) -> None:
+        """Time passes: whoever waits asks for signs of life, until all is over."""
+        for second in range(GIVE_UP_S):
+            if all(step.is_over for step in self.steps) and not any(w._steps for w in self._alive()):
+                return
+            for step in self.steps:  # `runtime/waiting.py`: who is dead, and who works on something else
+                for task in sorted(step.owing):
+                    if step.is_over:
+                        break
+                    if task in self.dead:
+                        self.give_up(step, UnavailableError(None, None, f"{task} is dead"))
+                    elif step.number not in self.workers[task]._steps:
+                        self.give_up(step, UnavailableError(None, None, f"{task} does not work on it"))
+            self._look_for_overdue(float(second))
+            self.drain(Choices(()))
+        raise AssertionError(f"it hangs: {[(s.number, s.owing) for s in self.steps if not s.is_over]}")
+
+    def _look_for_overdue(self, now: float) -> None:
+        for worker in self._alive():
+            overdue = self.overdue[worker.task]
+            asks, lost = overdue.look(now, worker.waiting())
+            for ask in asks:
+                if ask.task in self.dead:
+                    continue
+                known, sent = self.workers[ask.task].account(ask.step, ask.channels)
+                overdue.coming(now, ask.step, worker.task, known)
+                found = overdue.accounted(now, ask.step, ask.task, sent, worker.waiting().get(ask.step))
+                lost += [found] if found is not None else []
+            for one in lost:
+                worker.fail(one.step, UnavailableError(None, None, f"{one.task}: overdue"))
+
+    def _alive(self) -> Iterator[Worker]:
+        return (w for task, w in self.workers.items() if task not in self.dead)
+
+    def check_nothing_is_left(self) -> None:
+        """No worker that lives holds anything of a step."""
+        for worker in self._alive():
+            assert not worker._steps, f"{worker.task} still runs {list(worker._steps)}"
+            assert not worker._sent, f"{worker.task} still accounts for {list(worker._sent)}"
+            assert set(worker._early) <= {s.number for s in self.steps if s.error is not None}, (
+                f"{worker.task} keeps tensors"
+            )
+
+
+def is_expected(error: OpError | None) -> bool:
+    """Whether it is one of the errors that a fault may cause."""
+    return isinstance(error, UnavailableError | AbortedError | CancelledError)
