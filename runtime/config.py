@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..codegen.options import KernelOptions
 from ..graph.errors import InvalidArgumentError
 from ..graph.settings import setting
+
+if TYPE_CHECKING:
+    from .timeline import StepStats
+    from .trace import Trace
 
 
 @dataclass(slots=True)
@@ -26,20 +30,41 @@ class GPUOptions:
 
 @dataclass(slots=True)
 class OptimizerOptions:
-    """Options of graph rewriting."""
+    """Which rewrites a session does to its graphs before it runs them, in TensorFlow's words.
+
+    Attributes:
+        do_common_subexpression_elimination, do_constant_folding: do so even at level L0.
+        do_function_inlining: accepted; there are no functions left to inline when a graph is run.
+        opt_level: L1, the default: everything. L0: nothing but what the flags above ask for.
+        global_jit_level: accepted; `ConfigProto.kernel_backend` says what is compiled.
+    """
 
     L0: ClassVar[int] = -1
     L1: ClassVar[int] = 0
 
+    do_common_subexpression_elimination: bool = False
+    do_constant_folding: bool = False
+    do_function_inlining: bool = False
     opt_level: int = 0
     global_jit_level: int = 0
 
 
 @dataclass(slots=True)
 class GraphOptions:
-    """Options of how a session treats its graph."""
+    """Options of how a session treats its graph.
+
+    Attributes:
+        optimizer_options: see that class.
+        place_pruned_graph: place only what a run needs, so that a node which cannot be placed fails only the runs that need
+            it. For sessions in this process; one that talks to a server ignores it, with a warning.
+        enable_bfloat16_sendrecv: float32 values cross between devices as bfloat16: half the bytes, less precise.
+        enable_recv_scheduling: hold sends back while their receiver is far behind, so that less piles up there.
+    """
 
     optimizer_options: OptimizerOptions = field(default_factory=OptimizerOptions)
+    place_pruned_graph: bool = False
+    enable_bfloat16_sendrecv: bool = False
+    enable_recv_scheduling: bool = False
 
 
 @dataclass(slots=True)
@@ -59,6 +84,12 @@ class ConfigProto:
         gpu_options, graph_options: see those classes.
         kernel_backend: how kernels are made: "auto", "numba" or "numpy"; "": as DOVETAIL_BACKEND says where the session is.
         kernel_check: 2: compare every fused kernel with the NumPy references; -1: what DOVETAIL_CHECK says there.
+        graph_rewrite: 0: run graphs as they were written; 1: as `graph_options.optimizer_options` say; -1: what DOVETAIL_REWRITE
+            says there.
+        placement_strategy: how nodes that leave a choice are placed: "rules", or a search: "auto" or another strategy of
+            `dt.place`. A search looks at the whole graph as one step, when it has grown; state stays where it is.
+        fast_math: allow rewrites that change rounding, or what becomes of NaN and infinity.
+        keys: a session's folder of keys, with which it proves who it is; "": that of DOVETAIL_KEYS, or no keys. It does not travel.
     """
 
     device_count: dict[str, int] = field(default_factory=dict)
@@ -75,6 +106,10 @@ class ConfigProto:
     graph_options: GraphOptions = field(default_factory=GraphOptions)
     kernel_backend: str = ""
     kernel_check: int = -1
+    graph_rewrite: int = -1
+    placement_strategy: str = "rules"
+    fast_math: bool = False
+    keys: str = ""
 
     def kernel_options(self, warm: bool = False) -> KernelOptions:
         """How kernels are made; `warm`: all compiled before the first step. What is not said follows this process's settings.
@@ -84,19 +119,38 @@ class ConfigProto:
         """
         backend = self.kernel_backend or setting("DOVETAIL_BACKEND")
         check = self.kernel_check if self.kernel_check >= 0 else setting("DOVETAIL_CHECK")
+        allowed = self._rewrites()
+        wanted = self.graph_options.optimizer_options
+        everything = allowed and wanted.opt_level >= OptimizerOptions.L1
         try:
-            return KernelOptions(backend, warm, check, self.intra_op_parallelism_threads)
+            return KernelOptions(
+                backend,
+                warm,
+                check,
+                self.intra_op_parallelism_threads,
+                fold=everything or (allowed and wanted.do_constant_folding),
+                merge=everything or (allowed and wanted.do_common_subexpression_elimination),
+                rewrite=everything,
+                fast_math=self.fast_math,
+            )
         except ValueError as e:
             raise InvalidArgumentError(None, None, f"{e} (ConfigProto.kernel_backend, or DOVETAIL_BACKEND)") from None
 
     def settled(self) -> ConfigProto:
         """The same, with nothing left to the settings of whichever process reads it."""
         options = self.kernel_options()
-        return dataclasses.replace(self, kernel_backend=options.backend, kernel_check=options.check)
+        return dataclasses.replace(
+            self, kernel_backend=options.backend, kernel_check=options.check, graph_rewrite=int(self._rewrites())
+        )
+
+    def _rewrites(self) -> bool:
+        return bool(self.graph_rewrite if self.graph_rewrite >= 0 else setting("DOVETAIL_REWRITE"))
 
     def to_fields(self) -> dict[str, Any]:
-        """Plain data for a message."""
-        return dataclasses.asdict(self)
+        """Plain data for a message. Where this process has its keys is nobody else's business."""
+        fields = dataclasses.asdict(self)
+        del fields["keys"]
+        return fields
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> ConfigProto:
@@ -106,7 +160,7 @@ class ConfigProto:
             TypeError: a value of the wrong type.
         """
         config = cls()
-        _fill(config, fields)
+        _fill(config, {name: value for name, value in fields.items() if name != "keys"})
         return config
 
 
@@ -143,7 +197,7 @@ class RunOptions:
 
     Attributes:
         timeout_in_ms: limit for the step; 0: the session's.
-        trace_level: how much to record. Only NO_TRACE is there yet; another level is refused when the step is run.
+        trace_level: NO_TRACE; any other: record when each kernel ran and each value travelled, for `run_metadata.trace`.
         output_partition_graphs: put the step's partitions into the `RunMetadata`.
     """
 
@@ -163,6 +217,19 @@ class RunMetadata:
 
     Attributes:
         partition_graphs: device -> its partition (`Plan.partitions`), when `output_partition_graphs` was set.
+        trace: what it did when, if it was run with a `trace_level`; else None.
     """
 
     partition_graphs: dict[str, Any] = field(default_factory=dict)
+    trace: Trace | None = None
+
+    def clear(self) -> None:
+        """Forget the step before: each one that is given this object starts anew."""
+        self.partition_graphs, self.trace = {}, None
+
+    @property
+    def step_stats(self) -> StepStats:
+        """The trace in TensorFlow's shape, which `timeline.Timeline` takes; empty when nothing was traced."""
+        from .timeline import StepStats
+
+        return StepStats() if self.trace is None else self.trace.step_stats

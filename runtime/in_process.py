@@ -1,20 +1,28 @@
-"""A session in this process: one task, no sockets, no threads."""
+"""A session in this process: one task, no sockets, no threads of its own.
+
+A step runs in the thread that called `run`. When it must wait for another one (an empty queue), that thread sleeps; whoever
+settles what it waits for, a step of another thread, hands the rest of the step back to it.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import queue
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..codegen.cuda.driver import gpu_memory
 from ..codegen.options import KernelOptions
 from ..codegen.unit import Unit
-from ..graph.errors import InternalError, OpError
+from ..graph.errors import DeadlineExceededError, InternalError, OpError
 from ..graph.graph import Graph
 from ..graph.settings import setting
 from ..placer.cluster import Cluster, local_devices
 from ..placer.plan import Plan
 from .config import ConfigProto
 from .master import Master, Part
+from .recorder import Gathered, Recorder
 from .worker import Worker
 
 LOCAL_TASK = "/job:localhost/replica:0/task:0"
@@ -22,7 +30,8 @@ LOCAL_TASK = "/job:localhost/replica:0/task:0"
 
 def in_process(graph: Graph, config: ConfigProto) -> InProcess:
     """The target of a session without servers: one task, no sockets, no threads."""
-    devices = local_devices(LOCAL_TASK, config.device_count, setting("DOVETAIL_EMULATE_GPUS"))
+    emulated = setting("DOVETAIL_EMULATE_GPUS")
+    devices = local_devices(LOCAL_TASK, config.device_count, emulated, gpu_memory=gpu_memory())
     worker = Worker(LOCAL_TASK, devices, default_container="localhost")
     master = Master(LOCAL_TASK, _OwnWorker(worker))
     return InProcess(master, worker, graph, config)
@@ -34,7 +43,7 @@ class _OwnWorker:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
-    def devices(self, config: ConfigProto) -> Cluster:
+    def devices(self, config: ConfigProto, tell: Callable[[Sequence[str]], None] | None = None) -> Cluster:
         return Cluster(self._worker.devices, self._worker.task)
 
     def register(
@@ -46,6 +55,7 @@ class _OwnWorker:
         seed: int,
         isolated: bool,
         kernels: KernelOptions,
+        peer_timeout_s: float,
     ) -> int:
         self._worker.register(program, session, units, seed=seed, isolated=isolated, kernels=kernels)
         return self._worker.devices[0].incarnation
@@ -56,8 +66,10 @@ class _OwnWorker:
     def close_session(self, task: str, session: str) -> None:
         self._worker.close_session(session)
 
-    def reset(self, task: str, containers: Sequence[str]) -> None:
+    def reset(self, task: str, containers: Sequence[str], sessions: Sequence[str], peer_timeout_s: float) -> None:
         self._worker.reset(containers)
+        for session in sessions:
+            self._worker.close_session(session)
 
 
 class InProcess:
@@ -85,24 +97,62 @@ class InProcess:
         """As `Target.plan`."""
         return self._master.plan(self._session.handle, fetches, targets, feeds, program)
 
-    def run(self, parts: Sequence[Part], feeds: Mapping[str, Any], timeout_s: float | None) -> dict[str, Any]:
+    def run(
+        self, parts: Sequence[Part], feeds: Mapping[str, Any], timeout_s: float | None, gathered: Gathered | None = None
+    ) -> dict[str, Any]:
         """As `Target.run`. The worker has no pool, so the step has ended when `start` returns."""
-        outcome: list[Mapping[str, Any] | OpError] = []
         values: dict[str, Any] = {}
         for part in parts:
-            number = next(self._numbers)
-            self._worker.start(number, part.program, feeds, outcome.append)
-            if not outcome:
-                waits = "; ".join(self._worker.waits_for(number))
-                self._worker.abort(number, "The step cannot go on")
-                raise InternalError(None, None, f"The step cannot go on: {waits}")
-            result = outcome.pop()
+            recorder = None if gathered is None else Recorder()
+            result = self._step(part, feeds, timeout_s, recorder)
+            if gathered is not None and recorder is not None:
+                gathered.add(part.task, recorder.finished())
             if isinstance(result, OpError):
                 raise result
             values.update(result)
         return values
 
+    def _step(
+        self, part: Part, feeds: Mapping[str, Any], timeout_s: float | None, recorder: Recorder | None = None
+    ) -> Mapping[str, Any] | OpError:
+        """Run a step. The worker has no pool, so it has ended when `start` returns, or waits for another thread's step."""
+        worker, number = self._worker, next(self._numbers)
+        outcome: list[Mapping[str, Any] | OpError] = []
+        # What goes on in this thread: the rest of a step that was resumed, or nothing, when the step has ended elsewhere.
+        inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+
+        def finish(result: Mapping[str, Any] | OpError) -> None:
+            outcome.append(result)
+            inbox.put(_nothing)
+
+        limits = [t for t in (timeout_s, self._session.config.operation_timeout_in_ms / 1e3) if t]
+        began = time.monotonic()
+        worker.start(number, part.program, feeds, finish, inbox.put, recorder=recorder)
+        try:
+            while not outcome:
+                if not worker.may_go_on(number) and inbox.empty():
+                    waits = "; ".join(worker.waits_for(number))
+                    worker.abort(number, "The step cannot go on")
+                    raise InternalError(None, None, f"The step cannot go on: {waits}")
+                left = min(limits) - (time.monotonic() - began) if limits else None
+                try:
+                    go_on = inbox.get(timeout=None if left is None else max(0.0, left))
+                except queue.Empty:
+                    waits = "; ".join(worker.waits_for(number))
+                    raise DeadlineExceededError(
+                        None, None, f"Timed out: this step waited {min(limits):.1f} s, last because {waits}"
+                    ) from None
+                go_on()
+        except BaseException as e:  # also Ctrl-C
+            worker.abort(number, f"{type(e).__name__} in the thread that ran the step")
+            raise
+        return outcome.pop()  # not left to the step, which refers to it through `finish`
+
     def close(self) -> None:
         """As `Target.close`."""
         self._master.close_session(self._session.handle)
         self._worker.close()
+
+
+def _nothing() -> None:
+    """The step has ended in another thread."""

@@ -17,11 +17,14 @@ import sys
 import time
 import weakref
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from ..graph.errors import UnavailableError
 from ..placer.cluster import ClusterSpec, DeviceInfo
+from .address import is_loopback
+from .keys import client_keys
 from .master import device_from_fields
 from .waiting import ConnectionPool, call
 from .wire import Message
@@ -33,13 +36,15 @@ class LocalCluster:
     """A cluster of real processes on this machine.
 
     Args:
-        jobs: how many tasks each job has: `{"ps": 2, "worker": 2}`.
+        jobs: how many tasks each job has: `{"ps": 2, "worker": 2}`, each at a free port; or their addresses on this machine:
+            `{"ps": ["localhost:2222"]}`.
         programs: job -> command that its tasks run instead of a plain server. The command finds the cluster and its own place in the
             environment variable `TF_CONFIG`, and should start a `Server` there; it must end when its standard input closes.
         device_count: devices per task, as in `ConfigProto`.
         emulate_gpus: emulated GPUs of each task, by job or for all.
         start_timeout_s: how long to wait until all tasks answer.
         environment: more environment variables for the tasks.
+        keys: folder of keys for all tasks and for this process (`dovetail keys new`); None: that of DOVETAIL_KEYS, or no keys.
         piped: jobs whose output (and error output) does not go where this process's goes, but to a pipe that the caller must read:
             `process(job, i).stdout`.
 
@@ -53,7 +58,7 @@ class LocalCluster:
 
     def __init__(
         self,
-        jobs: Mapping[str, int],
+        jobs: Mapping[str, int | Sequence[str]],
         *,
         programs: Mapping[str, Sequence[str]] | None = None,
         device_count: Mapping[str, int] | None = None,
@@ -61,6 +66,7 @@ class LocalCluster:
         start_timeout_s: float = 30.0,
         environment: Mapping[str, str] | None = None,
         piped: Collection[str] = (),
+        keys: str | Path | None = None,
     ) -> None:
         unknown = set(programs or ()) - set(jobs)
         if unknown:
@@ -69,16 +75,24 @@ class LocalCluster:
         self._device_count = dict(device_count or {})
         self._emulate_gpus = emulate_gpus
         self._environment = dict(environment or {})
+        self._keys = client_keys(keys)
+        if keys:
+            self._environment["DOVETAIL_KEYS"] = str(Path(keys).expanduser().resolve())
         self._piped = frozenset(piped)
         self._processes: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
-        tasks = [(job, i) for job, count in jobs.items() for i in range(count)]
+        given = {(job, i): a for job, at in jobs.items() if not isinstance(at, int) for i, a in enumerate(at)}
+        beyond = [a for a in given.values() if not is_loopback(a)]
+        if beyond:
+            raise ValueError(f"{beyond[0]} is not an address of this machine alone: a LocalCluster has localhost:PORT")
+        counts = {job: at if isinstance(at, int) else len(at) for job, at in jobs.items()}
+        tasks = [(job, i) for job, count in counts.items() for i in range(count)]
         self._blas_threads = str(max(1, (os.cpu_count() or 1) // max(1, len(tasks))))
         with contextlib.ExitStack() as reserved:
-            ports = {task: reserved.enter_context(_reserved_port()) for task in tasks}
+            ports = {task: reserved.enter_context(_reserved_port()) for task in tasks if task not in given}
             self.cluster_spec = ClusterSpec(
                 {
-                    job: [f"localhost:{_port(ports[job, i])}" for i in range(count)]
-                    for job, count in jobs.items()
+                    job: [given.get((job, i)) or f"localhost:{_port(ports[job, i])}" for i in range(count)]
+                    for job, count in counts.items()
                     if count
                 }
             )
@@ -149,7 +163,7 @@ class LocalCluster:
         """
         waiting = {self.cluster_spec.task_address(job, i): (job, i) for job, i in self._processes}
         deadline = time.monotonic() + timeout_s
-        pool = ConnectionPool()
+        pool = ConnectionPool(self._keys)
         with contextlib.closing(pool), pool.borrow() as connections:
             while waiting:
                 for address in waiting:
@@ -178,7 +192,7 @@ class LocalCluster:
             UnavailableError: a task does not answer.
         """
         found: list[DeviceInfo] = []
-        pool = ConnectionPool()
+        pool = ConnectionPool(self._keys)
         with contextlib.closing(pool), pool.borrow() as connections:
             for number, (job, i) in enumerate(self._processes):
                 address = self.cluster_spec.task_address(job, i)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,7 +26,8 @@ from ..graph.node import Node, Tensor
 from ..placer.cluster import Cluster, DeviceInfo
 from ..placer.partition import needed, partition
 from ..placer.place import Placement, place
-from ..placer.plan import Plan
+from ..placer.plan import STRATEGIES, Plan
+from ..placer.receive_schedule import schedule_receives
 from .config import ConfigProto
 from .units import units_of
 
@@ -36,8 +37,11 @@ logger = logging.getLogger(__name__)
 class Peers(Protocol):
     """How a master reaches the workers, its own task's among them."""
 
-    def devices(self, config: ConfigProto) -> Cluster:
-        """All devices of the tasks that the session may use; waits for tasks that have not started, within limits."""
+    def devices(self, config: ConfigProto, tell: Callable[[Sequence[str]], None] | None = None) -> Cluster:
+        """All devices of the tasks that the session may use; waits for tasks that have not started, within limits.
+
+        While it waits it tells now and then for which tasks.
+        """
         ...
 
     def register(
@@ -49,6 +53,7 @@ class Peers(Protocol):
         seed: int,
         isolated: bool,
         kernels: KernelOptions,
+        peer_timeout_s: float,
     ) -> int:
         """Register one task's part of a signature; gives the incarnation of the process that took it."""
         ...
@@ -61,8 +66,8 @@ class Peers(Protocol):
         """Forget a session; not being able to is no error."""
         ...
 
-    def reset(self, task: str, containers: Sequence[str]) -> None:
-        """Clear containers."""
+    def reset(self, task: str, containers: Sequence[str], sessions: Sequence[str], peer_timeout_s: float) -> None:
+        """Clear containers and forget sessions."""
         ...
 
 
@@ -95,9 +100,18 @@ class MasterSession:
     graph: Graph
     seed: int
     lock: threading.Lock = field(default_factory=threading.Lock)
-    placement: Placement | None = None
+    is_local: bool = False  # whether client and master share the process, and so the graph
+    placement: Placement | None = None  # of the whole graph
+    kept: dict[str, str] = field(
+        default_factory=dict
+    )  # devices of stateful nodes, where only what a run needs is placed
     programs: dict[str, set[str]] = field(default_factory=dict)  # task -> handles registered there
     plans: dict[str, Plan] = field(default_factory=dict)  # handle -> what it does
+
+    @property
+    def places_pruned(self) -> bool:
+        """Whether only what a run needs is placed (`GraphOptions.place_pruned_graph`)."""
+        return self.is_local and self.config.graph_options.place_pruned_graph
 
 
 class Master:
@@ -109,19 +123,34 @@ class Master:
         self._sessions: dict[str, MasterSession] = {}
         self._lock = threading.Lock()
 
-    def create_session(self, config: ConfigProto, graph: Graph | None = None) -> MasterSession:
+    def create_session(
+        self,
+        config: ConfigProto,
+        graph: Graph | None = None,
+        *,
+        tell: Callable[[Sequence[str]], None] | None = None,
+    ) -> MasterSession:
         """Open a session on all devices that `config.device_filters` admit.
 
         `graph` is the client's own graph when client and master share a process and the graph; else the session has a copy
         that `extend` keeps up to date.
         """
-        cluster = self._peers.devices(config)
+        cluster = self._peers.devices(config, tell)
         session = MasterSession(
-            secrets.token_hex(8), config, cluster, graph if graph is not None else Graph(), secrets.randbits(63)
+            secrets.token_hex(8),
+            config,
+            cluster,
+            graph if graph is not None else Graph(),
+            secrets.randbits(63),
+            is_local=graph is not None,
         )
         with self._lock:
             self._sessions[session.handle] = session
         return session
+
+    def handles(self) -> list[str]:
+        """The sessions that are open."""
+        return list(self._sessions)
 
     def session(self, handle: str) -> MasterSession:
         """A session by its handle; AbortedError when there is none (any more)."""
@@ -149,11 +178,10 @@ class Master:
         """
         session = self.session(handle)
         with session.lock, collector_paused():
-            placement = self._place(session)
+            plan = self._plan(session, fetches, targets, feeds)
             if session.config.log_device_placement:
-                self._log_placement(session, placement)
-            session.placement = placement
-            plan = self._plan(session, placement, fetches, targets, feeds)
+                self._log_placement(session, plan.decisions)
+            self._keep(session, plan.decisions)
             by_task: dict[str, list[Unit]] = {}
             for unit in units_of(plan.partitioned, session.graph):
                 by_task.setdefault(_task_of(unit.device), []).append(unit)
@@ -168,6 +196,7 @@ class Master:
                     session.seed,
                     session.config.isolate_session_state,
                     session.config.kernel_options(warm),
+                    session.config.peer_timeout_s,
                 )
                 session.programs.setdefault(task, set()).add(program)
             session.plans[program] = plan
@@ -195,7 +224,7 @@ class Master:
         session = self.session(handle)
         with session.lock:
             if not program:
-                return self._plan(session, self._place(session), fetches, targets, feeds)
+                return self._plan(session, fetches, targets, feeds)
             found = session.plans.get(program)
             if found is None:
                 raise InvalidArgumentError(None, None, f"No program {program} is prepared in session {handle}")
@@ -204,12 +233,12 @@ class Master:
     def _plan(
         self,
         session: MasterSession,
-        placement: Placement,
         fetches: Sequence[str],
         targets: Sequence[str],
         feeds: Sequence[str],
     ) -> Plan:
         graph = session.graph
+        placement = None if session.places_pruned else self._place(session)
         try:
             fetched: list[Tensor] = [graph.get_tensor_by_name(n) for n in fetches]
             run: list[Node] = [graph.get_operation_by_name(n) for n in targets]
@@ -217,7 +246,21 @@ class Master:
         except (KeyError, ValueError) as e:
             raise InvalidArgumentError(None, None, str(e)) from None
         nodes = needed(graph, fetches=fetched, targets=run, feeds=fed)
-        cut = partition(nodes, placement.device_of, fetches=fetched, feeds=fed)
+        if placement is None:
+            placement = place(
+                graph,
+                session.cluster,
+                assigned=session.kept,
+                allow_soft_placement=session.config.allow_soft_placement,
+                nodes=sorted(nodes, key=lambda n: n.index),
+            )
+        options = session.config.graph_options
+        cut = partition(
+            nodes, placement.device_of, fetches=fetched, feeds=fed,
+            enable_bfloat16_sendrecv=options.enable_bfloat16_sendrecv,
+        )  # fmt: skip
+        if options.enable_recv_scheduling:
+            cut = schedule_receives(cut)
         return Plan(graph, session.cluster, placement, cut, tuple(fetches), tuple(targets), tuple(feeds))
 
     def _place(self, session: MasterSession) -> Placement:
@@ -227,12 +270,43 @@ class Master:
         if before is not None and len(before) == graph.version:
             return before
         kept = {} if before is None else {n.name: before.device_of(n) for n in before if n.opdef.is_stateful}
-        return place(graph, session.cluster, assigned=kept, allow_soft_placement=session.config.allow_soft_placement)
+        search, strategy = None, session.config.placement_strategy
+        if strategy != "rules":
+            if strategy not in STRATEGIES:
+                known = ", ".join(STRATEGIES)
+                raise InvalidArgumentError(
+                    None,
+                    None,
+                    f"There is no placement strategy {strategy!r} (ConfigProto.placement_strategy); strategies: {known}",
+                )
+            from ..placer.search.auto import searching
+
+            fed = [n.outputs[0] for n in graph.nodes if n.type == "Placeholder"]
+            search = searching(session.cluster, strategy, feeds=fed)
+        return place(
+            graph,
+            session.cluster,
+            assigned=kept,
+            allow_soft_placement=session.config.allow_soft_placement,
+            search=search,
+        )
+
+    def _keep(self, session: MasterSession, placement: Placement) -> None:
+        """Remember a placement for later steps: state does not move."""
+        if session.places_pruned:
+            session.kept.update((n.name, placement.device_of(n)) for n in placement if n.opdef.is_stateful)
+        else:
+            session.placement = placement
 
     def _log_placement(self, session: MasterSession, placement: Placement) -> None:
-        """Tell the devices of the nodes that are placed for the first time (`log_device_placement`)."""
-        for node in session.graph.nodes[0 if session.placement is None else len(session.placement) : len(placement)]:
-            logger.warning("%s: (%s): %s", node.name, node.type, placement.device_of(node))
+        """Tell the devices of the nodes that are placed for the first time, and which requests are not met."""
+        known = 0 if session.placement is None else len(session.placement)
+        for node in placement:
+            if node.index >= known:
+                logger.warning("%s: (%s): %s", node.name, node.type, placement.device_of(node))
+        for r in placement.relaxations:
+            if session.graph.get_operation_by_name(r.node).index >= known:
+                logger.warning("%s asked for '%s', got %s: %s", r.node, r.requested, r.chosen, r.reason)
 
     def close_session(self, handle: str) -> None:
         """Forget a session here and on all its tasks. Closing one that is not there does nothing."""
@@ -254,10 +328,10 @@ class Master:
                 self._peers.release(task, [program])
 
     def reset(self, containers: Iterable[str], config: ConfigProto) -> None:
-        """Clear containers on all tasks that the config admits, and close all sessions of this master (SEMANTICS f.7)."""
+        """Clear containers on all tasks that the config admits, and close all sessions of this master."""
         cluster = self._peers.devices(config)
         for task in cluster.tasks:
-            self._peers.reset(task, list(containers))
+            self._peers.reset(task, list(containers), list(self._sessions), config.peer_timeout_s)
         for handle in list(self._sessions):
             self.close_session(handle)
 

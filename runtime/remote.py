@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import secrets
-from collections.abc import Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..graph.errors import OpError
@@ -21,11 +24,19 @@ from ..graph.graph import Graph
 from ..graph.serialize import graph_to_bytes
 from ..placer.plan import Plan
 from ..placer.plan_text import parts_of
+from .clocks import offsets
 from .config import ConfigProto
+from .here import Host, LocalServer, find
+from .keys import client_keys
+from .leases import TOUCH_S
 from .master import Part, device_from_fields
+from .recorder import Gathered, Notes, Recorder
+from .shared_memory import make_own
 from .transport import Connections
-from .waiting import ConnectionPool, Wait, call, error_of
+from .waiting import ConnectionPool, Wait, call, error_of, from_task
 from .wire import Message
+
+logger = logging.getLogger(__name__)
 
 CLOSE_S = 1.0  # closing a session waits no longer for its master: a dead one has lost the session anyway
 
@@ -35,22 +46,27 @@ class Remote:
 
     Raises:
         UnavailableError: nobody answers there, or tasks of the cluster are missing.
+        PermissionDeniedError: the server lets in only whom it knows. OSError, ValueError: there are no keys where they should be.
     """
 
     def __init__(self, address: str, config: ConfigProto) -> None:
         self._address = address
         self._config = config
-        self._connections = ConnectionPool()
+        self._connections = ConnectionPool(client_keys(config.keys))
         self._requests = itertools.count(1)
         # A step's number is drawn once per client and counted on: unique without asking anybody.
         self._numbers = itertools.count(secrets.randbits(62) & ~0xFFFFFF)
         self._addresses: dict[str, str] = {}
         self._sent_version = 0
+        self._touch_at = time.monotonic() + TOUCH_S
         self._closed = False
         wait = config.wait_for_cluster_s + config.peer_timeout_s
         try:
             reply = self._call(
-                Message("create_session", {"request": 0, "config": config.to_fields()}), "session_created", wait
+                Message("create_session", {"request": 0, "config": config.to_fields()}),
+                "session_created",
+                wait,
+                _say_missing,
             )
         except BaseException:  # nobody will have this object to close it
             self._connections.close()
@@ -99,7 +115,13 @@ class Remote:
         text = bytes(self._call(Message("plan", fields), "planned").fields["plan"]).decode("utf-8", "replace")
         return Plan(*parts_of(text.splitlines(), graph))
 
-    def _call(self, message: Message, answer: str, timeout_s: float | None = None) -> Message:
+    def _call(
+        self,
+        message: Message,
+        answer: str,
+        timeout_s: float | None = None,
+        told: Callable[[Message], None] | None = None,
+    ) -> Message:
         """Send a request to the master and wait for its answer.
 
         Without a limit it waits as long as the master shows signs of life: placing a large graph may take a while.
@@ -108,7 +130,14 @@ class Remote:
             message.fields["request"] = next(self._requests)
             name = f"the server at {self._address}"
             return call(
-                connections, self._address, name, message, answer, self._config.peer_timeout_s, self._limit(timeout_s)
+                connections,
+                self._address,
+                name,
+                message,
+                answer,
+                self._config.peer_timeout_s,
+                self._limit(timeout_s),
+                told,
             )
 
     def _limit(self, timeout_s: float | None) -> float | None:
@@ -117,29 +146,82 @@ class Remote:
 
     # --- steps -----------------------------------------------------------------------------------------------------
 
-    def run(self, parts: Sequence[Part], feeds: Mapping[str, Any], timeout_s: float | None) -> dict[str, Any]:
+    def run(
+        self, parts: Sequence[Part], feeds: Mapping[str, Any], timeout_s: float | None, gathered: Gathered | None = None
+    ) -> dict[str, Any]:
         """As `Target.run`."""
         number = next(self._numbers)
-        owing = {self._addresses[p.task]: p for p in parts}
+        owing: dict[str, Part] = {}
+        here: dict[str, tuple[LocalServer, Part]] = {}  # by task: those whose server is in this process
+        for part in parts:
+            address = self._addresses[part.task]
+            server = find(address, part.incarnation)
+            if server is None:
+                owing[address] = part
+            else:
+                here[part.task] = server, part
+        limit = self._limit(timeout_s)
         values: dict[str, Any] = {}
         with self._connections.borrow() as connections:
+            if gathered is not None:
+                gathered.offsets.update(offsets(connections, {p.task: a for a, p in owing.items()}))
+                gathered.begin()
             names = {a: p.task for a, p in owing.items()}
             incarnations = {a: p.incarnation for a, p in owing.items()}
-            wait = Wait(names, self._config.peer_timeout_s, self._limit(timeout_s), "step", incarnations)
+            wait = Wait(names, self._config.peer_timeout_s, limit, "step", incarnations, number)
+            if time.monotonic() >= self._touch_at:  # the master may not hear of this client otherwise
+                self._touch_at = time.monotonic() + TOUCH_S
+                with contextlib.suppress(OSError):
+                    connections.send(self._address, Message("touch", {"session": self._handle}))
             try:
                 for address, part in owing.items():
                     fields = {"request": number, "step": number, "program": part.program, "feeds": list(part.feeds)}
+                    if gathered is not None:
+                        fields["trace"] = True
                     wait.send(connections, address, Message("run", fields, tuple(feeds[n] for n in part.feeds)))
-                while owing:
+                outcomes: deque[tuple[str, Mapping[str, Any] | OpError, Recorder | None]] = deque()
+                host = Host(connections.waker()) if here else None
+                for server, part in list(here.values()):
+                    recorder = None if gathered is None else Recorder()
+
+                    def finish(
+                        result: Mapping[str, Any] | OpError, task: str = part.task, recorder: Recorder | None = recorder
+                    ) -> None:
+                        outcomes.append((task, result, recorder))
+                        if host is not None:
+                            host.notify()
+
+                    # A thread that runs a program itself cannot look at the clock.
+                    server.start_here(
+                        number, part.program, {n: feeds[n] for n in part.feeds}, finish,
+                        host=host if limit is None else None, recorder=recorder,
+                    )  # fmt: skip
+                while owing or here:
+                    if outcomes:
+                        task, result, recorder = outcomes.popleft()
+                        del here[task]
+                        if gathered is not None and recorder is not None:
+                            gathered.add(task, recorder.finished())
+                        if isinstance(result, OpError):
+                            raise from_task(result, task)
+                        values.update(result)
+                        continue
+                    if host is not None and host.work():
+                        wait.was_away()
+                        continue
                     for address, reply in wait.messages(connections):
                         if reply.fields.get("request") != number:
                             continue
                         if reply.kind == "error":
                             owing.pop(address, None)
                             raise error_of(reply)
+                        if reply.kind == "trace" and gathered is not None:
+                            gathered.add(names[address], Notes.unpack(reply.fields["notes"]))
                         if reply.kind == "done":
                             part = owing.pop(address)
                             wait.settled(address)
+                            for tensor in reply.tensors:
+                                make_own(tensor)
                             values.update(zip(reply.fields["fetches"], reply.tensors, strict=True))
             except BaseException as e:  # also Ctrl-C: whatever ends the wait must end the step everywhere
                 reason = (
@@ -147,6 +229,8 @@ class Remote:
                     if isinstance(e, OpError)
                     else "The client was interrupted"
                 )
+                for server, _ in here.values():
+                    server.abort_here(number, reason)
                 for address in owing:
                     with contextlib.suppress(OSError):  # one that cannot be reached has nothing to abort
                         connections.send(
@@ -165,9 +249,14 @@ class Remote:
         self._connections.close()
 
 
+def _say_missing(message: Message) -> None:
+    if message.kind == "waiting":
+        logger.warning("Waiting for %s", ", ".join(str(task) for task in message.fields["tasks"]))
+
+
 def reset_cluster(address: str, containers: Sequence[str], config: ConfigProto) -> None:
     """Ask the master at `address` to clear containers on its cluster and to close its sessions."""
-    with Connections() as connections:
+    with Connections(client_keys(config.keys)) as connections:
         message = Message("reset", {"request": 1, "containers": list(containers), "config": config.to_fields()})
         limit = config.operation_timeout_in_ms / 1e3 or None
         call(connections, address, f"the server at {address}", message, "closed", config.peer_timeout_s, limit)

@@ -15,13 +15,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import threadpoolctl
 
+from ..codegen.cuda.driver import gpu_memory
 from ..codegen.options import KernelOptions
 from ..codegen.unit import Unit
+from ..graph.collectives import Collectives
 from ..graph.device import is_compatible, parse_strict
 from ..graph.errors import (
     AbortedError,
@@ -30,6 +33,7 @@ from ..graph.errors import (
     InvalidArgumentError,
     NotFoundError,
     OpError,
+    ResourceExhaustedError,
     UnavailableError,
     UnknownError,
 )
@@ -39,8 +43,15 @@ from ..graph.settings import setting
 from ..graph.state import DEAD
 from ..placer.cluster import Cluster, ClusterDef, ClusterSpec, DeviceInfo, local_devices
 from ..placer.plan_text import plan_lines
+from . import here, leases
 from .config import ConfigProto, check_config
+from .keys import part_of, serve_with, served_with, server_keys
+from .leases import Leases
 from .master import Master, device_fields, device_from_fields
+from .overdue import Lost, Overdue
+from .quota import Quota
+from .recorder import Recorder, clock
+from .stats import LOOK_EVERY_S, MOST_WAITS, MetricsServer, Traffic, Watchdog, memory_in_use
 from .step import ChannelKey
 from .transport import AddressInUse, Endpoint
 from .units import pack_units, unpack_units
@@ -52,6 +63,7 @@ logger = logging.getLogger(__name__)
 
 PROTOCOLS = (None, "zmq", "grpc")  # "grpc" is what TensorFlow's programs say; the wire is the same
 CONTROL_TIMEOUT_S = 60.0  # for one call between servers, such as registering a large part
+TELL_MISSING_S = 2.0  # how often a session that is being made says which tasks it waits for
 LEASE_S = (
     30.0  # a step whose client has given no sign of life for so long is ended: clients ask for ours twice a second
 )
@@ -66,12 +78,14 @@ class Server:
         protocol: None or "zmq" ("grpc" is accepted and means the same).
         config: device counts of this task (`ConfigProto(device_count={"CPU": 2})`).
         start: listen at once.
-        insecure: allow an address that other machines can reach, though clients are not authenticated.
+        insecure: allow an address that other machines can reach, though there are no keys.
+        keys: folder of keys: it lets in only whom these allow; None: that of DOVETAIL_KEYS, or no keys.
 
     Raises:
         ValueError: the task is not determined. InternalError: the cluster has no such task. InvalidArgumentError: an address
             without port. NotFoundError: an unknown protocol. UnknownError: the port is in use.
-        PermissionError: other machines could reach the address, and `insecure` was not said.
+        PermissionError: other machines could reach the address, there are no keys, and `insecure` was not said; or others may
+            read the private key. FileNotFoundError: there are no keys in the folder.
 
     >>> server = Server({"local": ["localhost:0"]})
     >>> with Session(server.target) as session:
@@ -89,6 +103,7 @@ class Server:
         start: bool = True,
         *,
         insecure: bool = False,
+        keys: str | Path | None = None,
     ) -> None:
         self.cluster_spec = ClusterSpec(server_or_cluster_def)
         self.config = check_config(config)
@@ -102,13 +117,29 @@ class Server:
                 None, None, f"The address {self._address!r} of {task} has no port: write 'host:port'"
             )
         self._insecure = insecure
+        self._keys = server_keys(keys, part_of(self.job_name, self.task_index))
+        if self._keys is not None:
+            for job in self.cluster_spec.jobs:
+                for address in self.cluster_spec.job_tasks(job):
+                    if address and address != self._address:
+                        self._keys.server(address)  # better now than when the first tensor is to be sent there
         self.task = f"/job:{self.job_name}/replica:0/task:{self.task_index}"
         self.devices: tuple[DeviceInfo, ...] = local_devices(
-            self.task, self.config.device_count, setting("DOVETAIL_EMULATE_GPUS")
+            self.task, self.config.device_count, setting("DOVETAIL_EMULATE_GPUS"), gpu_memory=gpu_memory()
         )
         self.incarnation = self.devices[0].incarnation
         self._endpoint: Endpoint | None = None
         self._stopped = threading.Event()
+        self._sessions_of: dict[str, str] = {}  # session -> the client that opened it
+        self._steps = Quota(setting("DOVETAIL_CLIENT_STEPS"), "running steps", "DOVETAIL_CLIENT_STEPS")
+        self._fed = Quota(setting("DOVETAIL_CLIENT_MB") << 20, "bytes fed to running steps", "DOVETAIL_CLIENT_MB")
+        self._calls = Quota(setting("DOVETAIL_CLIENT_STEPS"), "unanswered calls", "DOVETAIL_CLIENT_STEPS")
+        self._working: set[tuple[bytes, int]] = set()  # (client, request) of the calls that the pools serve
+        self._overdue = Overdue()
+        self._leases = Leases(leases.LEASE_S)
+        self._metrics: MetricsServer | None = None
+        self._next_look = 0.0
+        self._stalled = 0  # steps that were reported to make no progress
         self._clients: dict[int, bytes] = {}  # running step -> the client that waits for it
         self._heard: dict[bytes, float] = {}  # client of a running step -> when it was last heard
         if start:
@@ -129,18 +160,33 @@ class Server:
             return
         _share_cores(self.cluster_spec, self._address, self.config.intra_op_parallelism_threads)
         threads = self.config.inter_op_parallelism_threads or 8
+        self._collectives = Collectives(self.task, self._send_collective, self.config.peer_timeout_s, self.incarnation)
         self._worker = Worker(
-            self.task, self.devices, push=self._push, threads=threads, default_container=self.job_name
-        )
+            self.task, self.devices, push=self._push, is_near=self._is_near, threads=threads, default_container=self.job_name,
+            collectives=self._collectives,
+        )  # fmt: skip
+        self._began = time.monotonic()
+        self._traffic = Traffic()
+        self._watchdog = Watchdog(setting("DOVETAIL_STALL_S"))
         self._peers = _ServerPeers(self)
         self._master = Master(self.task, self._peers)
         self._master_pool = ThreadPoolExecutor(8, thread_name_prefix="dovetail-master")
         self._compile_pool = ThreadPoolExecutor(2, thread_name_prefix="dovetail-compile")
         try:
-            self._endpoint = Endpoint(self._address, self._on_message, on_tick=self._on_tick, insecure=self._insecure)
+            self._endpoint = Endpoint(
+                self._address, self._on_message, on_tick=self._on_tick, insecure=self._insecure, keys=self._keys
+            )
         except AddressInUse as e:
             raise UnknownError(None, None, f"The server of {self.task} cannot start: {e}") from None
         self._address = self._endpoint.address
+        if self._keys is not None:
+            serve_with(self._keys)
+        if setting("DOVETAIL_METRICS"):
+            try:
+                self._metrics = MetricsServer(setting("DOVETAIL_METRICS"), self.figures)
+            except (OSError, ValueError) as e:  # a task that nobody can watch still does its work
+                logger.error("%s: no metrics at %s: %s", self.task, setting("DOVETAIL_METRICS"), e)
+        here.announce(self._address, self)
 
     @property
     def address(self) -> str:
@@ -168,11 +214,16 @@ class Server:
             return
         self._stopped.set()
         if self._endpoint is not None:
+            here.withdraw(self._address)
+            if self._keys is not None:
+                served_with(self._keys)
             self._master_pool.shutdown(wait=False, cancel_futures=True)
             self._compile_pool.shutdown(wait=False, cancel_futures=True)
             self._worker.close()
             self._endpoint.close()
             self._peers.close()
+            if self._metrics is not None:
+                self._metrics.close()
 
     def __enter__(self) -> Server:
         self.start()
@@ -186,6 +237,25 @@ class Server:
     def __repr__(self) -> str:
         state = "stopped" if self._stopped.is_set() else "not started" if self._endpoint is None else self.target
         return f"<dt.train.Server {self.task} {state}>"
+
+    # --- sessions of this process ----------------------------------------------------------------------------------
+
+    def start_here(
+        self,
+        step: int,
+        program: str,
+        feeds: Mapping[str, Any],
+        finish: Callable[[Mapping[str, Any] | OpError], None],
+        *,
+        host: here.Host | None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """As `LocalServer.start_here`."""
+        self._worker.start(step, program, feeds, finish, host=host, recorder=recorder)
+
+    def abort_here(self, step: int, reason: str) -> None:
+        """As `LocalServer.abort_here`."""
+        self._worker.abort(step, reason)
 
     # --- messages --------------------------------------------------------------------------------------------------
 
@@ -216,6 +286,11 @@ class Server:
     def _in(self, pool: ThreadPoolExecutor, peer: bytes, message: Message, work: Callable[[Message], Message]) -> None:
         """Answer a request with what `work` gives, computed in a pool; errors become error messages."""
         request = message.fields["request"]
+        try:
+            self._calls.take(peer)
+        except OpError as e:
+            self._reply(peer, self._error(request, e))
+            return
 
         def answer() -> None:
             try:
@@ -225,11 +300,16 @@ class Server:
             except Exception as e:
                 logger.exception("%s: while serving %s", self.task, message.kind)
                 reply = self._error(request, InternalError(None, None, f"{type(e).__name__}: {e}"))
+            self._calls.give_back(peer)
             self._reply(peer, reply)
+            self._working.discard((peer, request))
 
+        self._working.add((peer, request))
         try:
             pool.submit(answer)
         except RuntimeError:  # the pool is shut down: the server is stopping
+            self._calls.give_back(peer)
+            self._working.discard((peer, request))
             self._reply(
                 peer, self._error(request, UnavailableError(None, None, f"The server of {self.task} is stopping"))
             )
@@ -237,6 +317,7 @@ class Server:
     def _on_tick(self) -> None:
         """End the steps of clients that have gone, so that nothing waits here for ever."""
         now = time.monotonic()
+        self._collectives.tick(now)
         for step, client in list(self._clients.items()):
             if now - self._heard.get(client, now) > LEASE_S:
                 logger.warning(
@@ -246,6 +327,15 @@ class Server:
                     now - self._heard[client],
                 )
                 self._worker.abort(step, f"The client has been silent for {LEASE_S:.0f} s")
+        self._ask_for_overdue(now)
+        if now >= self._next_look:
+            self._next_look = now + LOOK_EVERY_S
+            self._end_forsaken_sessions(now)
+            for step, seconds, waits in self._watchdog.look(now, self._worker.running(), self._worker.waits_for):
+                self._stalled += 1
+                logger.warning(
+                    "%s: step %d has made no progress for %.0f s: %s", self.task, step, seconds, "; ".join(waits[:MOST_WAITS])
+                )
         waited_for = set(self._clients.values())
         for client in [c for c in self._heard if c not in waited_for]:
             del self._heard[client]
@@ -253,7 +343,21 @@ class Server:
     def _on_ping(self, peer: bytes, message: Message) -> None:
         if peer in self._heard:
             self._heard[peer] = time.monotonic()
-        self._reply(peer, Message("pong", {"seq": message.fields["seq"], "incarnation": self.incarnation}))
+        fields = {"seq": message.fields["seq"], "incarnation": self.incarnation, "clock": clock()}
+        request = message.fields.get("request")
+        if request is not None:
+            fields["working"] = self._clients.get(request) == peer or (peer, request) in self._working
+        self._reply(peer, Message("pong", fields))
+
+    def _on_collective(self, peer: bytes, message: Message) -> None:
+        self._collectives.message(message.fields, message.tensors)
+
+    def _send_collective(self, task: str, fields: Mapping[str, Any], tensors: Sequence[Any]) -> None:
+        """Send a message about a collective to another task. KeyError: the cluster has no such task."""
+        endpoint = self._endpoint
+        if endpoint is None or self._stopped.is_set():
+            raise AbortedError(None, None, f"The server of {self.task} is stopping")
+        endpoint.send(self._peers.address(task), Message("collective", dict(fields), tuple(tensors)))
 
     def _on_status(self, peer: bytes, message: Message) -> None:
         fields = {
@@ -263,6 +367,36 @@ class Server:
         }
         self._reply(peer, Message("devices", fields))
 
+    def _on_stats(self, peer: bytes, message: Message) -> None:
+        self._reply(peer, Message("figures", {"request": message.fields["request"], "figures": self.figures()}))
+
+    def figures(self) -> dict[str, Any]:
+        """What this task does, in plain values: what `dovetail status` shows, and the metrics."""
+        now = time.monotonic()
+        spec = self.cluster_spec
+        return {
+            "task": self.task,
+            "job": self.job_name,
+            "task_index": self.task_index,
+            "cluster": {
+                f"/job:{job}/replica:0/task:{i}": spec.task_address(job, i) for job in spec.jobs for i in spec.task_indices(job)
+            },
+            "pid": os.getpid(),
+            "incarnation": self.incarnation,
+            "up_s": now - self._began,
+            "memory": memory_in_use(),
+            "devices": [device_fields(d) for d in self.devices],
+            "keys": self._keys is not None,
+            "refused": self._endpoint.refused if self._endpoint is not None else 0,
+            "sessions": len(self._master.handles()),
+            "steps_running": len(self._worker.running()),
+            "steps_started": self._worker.started,
+            "steps_failed": self._worker.failed,
+            "steps_stalled": self._stalled,
+            "steps": self._watchdog.figures(now),
+            **self._traffic.figures(),
+        }
+
     def _on_run(self, peer: bytes, message: Message) -> None:
         request, step, program = message.fields["request"], message.fields["step"], message.fields["program"]
         names = message.fields["feeds"]
@@ -271,27 +405,96 @@ class Server:
             self._reply(peer, self._error(request, error))
             return
 
+        size = sum(tensor.nbytes for tensor in message.tensors)
+        try:
+            self._steps.take(peer)
+            try:
+                self._fed.take(peer, size)
+            except OpError:
+                self._steps.give_back(peer)
+                raise
+        except OpError as e:
+            self._reply(peer, self._error(request, e))
+            return
         self._clients[step] = peer
         self._heard[peer] = time.monotonic()
+        recorder = Recorder() if message.fields.get("trace") else None
 
         def finish(outcome: Mapping[str, Any] | OpError) -> None:
-            self._clients.pop(step, None)
+            self._steps.give_back(peer)
+            self._fed.give_back(peer, size)
+            if recorder is not None:
+                notes = recorder.finished().pack()
+                self._reply(peer, Message("trace", {"request": request, "notes": notes}))
             if isinstance(outcome, OpError):
                 self._reply(peer, self._error(request, outcome))
             else:
                 self._reply(
                     peer, Message("done", {"request": request, "fetches": list(outcome)}, tuple(outcome.values()))
                 )
+            self._clients.pop(step, None)  # now that the answer is on its way
 
-        self._worker.start(step, program, dict(zip(names, message.tensors, strict=True)), finish)
+        self._worker.start(step, program, dict(zip(names, message.tensors, strict=True)), finish, recorder=recorder)
 
     def _on_tensors(self, peer: bytes, message: Message) -> None:
         without = {channel: DEAD if dead else None for channel, dead in message.fields["without"]}
         arrived = dict(zip(message.fields["channels"], message.tensors, strict=True))
+        self._traffic.received(sum(tensor.nbytes for tensor in message.tensors))
         self._worker.deliver(message.fields["step"], {**without, **arrived})
 
     def _on_abort(self, peer: bytes, message: Message) -> None:
         self._worker.abort(message.fields["step"], message.fields["reason"])
+
+    # --- tensors that are overdue: see `overdue.py` ------------------------------------------------------------------
+
+    def _ask_for_overdue(self, now: float) -> None:
+        asks, lost = self._overdue.look(now, self._worker.waiting())
+        for step, task, channels in asks:
+            if self._peers.knows(task):
+                fields = {"step": step, "task": self.task, "channels": list(channels)}
+                self._send(task, Message("missing", fields))
+        for one in lost:
+            self._lose(one)
+
+    def _lose(self, lost: Lost) -> None:
+        """End a step whose tensor will not come."""
+        who = f"{lost.task} at {self._peers.address(lost.task)}"
+        why = (
+            f"{who} does not answer: it is dead, stopped, or cut off from {self.task}"
+            if lost.silent
+            else f"{who} has sent it, and it never came: the connection to {self.task} broke meanwhile"
+        )
+        waited = f"{self.task} waited {lost.waited_s:.1f} s for a tensor of this step"
+        self._worker.fail(lost.step, UnavailableError(None, None, f"{waited}. {why}. Run the step again."))
+
+    def _on_missing(self, peer: bytes, message: Message) -> None:
+        step, task = message.fields["step"], message.fields["task"]
+        channels = [c for c in message.fields["channels"] if isinstance(c, int | str)]
+        try:
+            known, sent = self._worker.account(step, channels)
+        except ValueError:  # no channel looks so
+            return
+        self._reply(peer, Message("coming", {"step": step, "task": self.task, "known": known}))
+        if sent and self._endpoint is not None and self._peers.knows(task):
+            answer = Message("accounted", {"step": step, "task": self.task, "channels": sent})
+            self._endpoint.call_soon(
+                lambda: self._send(task, answer)
+            )  # behind the tensors that other threads have queued
+
+    def _on_coming(self, peer: bytes, message: Message) -> None:
+        fields = message.fields
+        self._overdue.coming(time.monotonic(), fields["step"], fields["task"], fields["known"])
+
+    def _on_accounted(self, peer: bytes, message: Message) -> None:
+        step, task = message.fields["step"], message.fields["task"]
+        sent = [c for c in message.fields["channels"] if isinstance(c, int | str)]
+        lost = self._overdue.accounted(time.monotonic(), step, task, sent, self._worker.waiting().get(step))
+        if lost is not None:
+            self._lose(lost)
+
+    def _send(self, task: str, message: Message) -> None:
+        if self._endpoint is not None:
+            self._endpoint.send(self._peers.address(task), message)
 
     def _on_release(self, peer: bytes, message: Message) -> None:
         self._worker.release([p for p in message.fields["programs"] if isinstance(p, str)])
@@ -302,9 +505,10 @@ class Server:
     def _register(self, message: Message) -> Message:
         fields = message.fields
         seed, isolated = fields["info"].get("seed"), fields["info"].get("isolated")
-        if not isinstance(seed, int) or not isinstance(isolated, bool):
+        peer_timeout_s = fields["info"].get("peer_timeout_s")
+        if not isinstance(seed, int) or not isinstance(isolated, bool) or not isinstance(peer_timeout_s, float):
             raise InvalidArgumentError(
-                None, None, "A register message needs a seed and whether the session is isolated"
+                None, None, "A register message needs a seed, whether the session is isolated, and its peer timeout"
             )
         try:
             kernels = KernelOptions.from_fields(fields["info"].get("kernels"))
@@ -318,8 +522,9 @@ class Server:
                     None, None, f"{unit.device} is no device of {self.task}; it has {', '.join(sorted(known))}"
                 )
         self._worker.register(
-            fields["program"], fields["session"], units, seed=seed, isolated=isolated, kernels=kernels
-        )
+            fields["program"], fields["session"], units, seed=seed, isolated=isolated, kernels=kernels,
+            peer_timeout_s=peer_timeout_s,
+        )  # fmt: skip
         return Message("registered", {"request": fields["request"], "incarnation": self.incarnation})
 
     def _on_forget_session(self, peer: bytes, message: Message) -> None:
@@ -328,17 +533,56 @@ class Server:
 
     def _on_reset_containers(self, peer: bytes, message: Message) -> None:
         self._worker.reset(c for c in message.fields["containers"] if isinstance(c, str))
+        for session in message.fields.get("sessions") or ():
+            if isinstance(session, str):
+                self._worker.close_session(session)
         self._reply(peer, Message("closed", {"request": message.fields["request"]}))
 
-    def _on_master(self, peer: bytes, message: Message) -> None:
-        self._in(self._master_pool, peer, message, lambda m: _MASTER_CALLS[m.kind](self, m))
+    def _on_touch(self, peer: bytes, message: Message) -> None:
+        self._leases.seen(message.fields["session"], peer, time.monotonic())
 
-    def _create_session(self, message: Message) -> Message:
+    def _end_forsaken_sessions(self, now: float) -> None:
+        """Close sessions whose clients have vanished."""
+        endpoint = self._endpoint
+        if endpoint is None:
+            return
+        for session in self._leases.look(now, self._master.handles(), endpoint.is_gone):
+            logger.warning("%s: closing session %s: its client has gone", self.task, session)
+            self._master_pool.submit(self._master.close_session, session)
+
+    def _on_master(self, peer: bytes, message: Message) -> None:
+        session = message.fields.get("session")
+        if session is not None:
+            self._leases.seen(session, peer, time.monotonic())
+        if message.kind == "create_session":
+            owner = self._endpoint.owner(peer) if self._endpoint is not None else ""
+
+            def tell(missing: Sequence[str]) -> None:
+                self._reply(peer, Message("waiting", {"request": message.fields["request"], "tasks": list(missing)}))
+
+            self._in(self._master_pool, peer, message, lambda m: self._create_session(m, peer, owner, tell))
+        else:
+            self._in(self._master_pool, peer, message, lambda m: _MASTER_CALLS[m.kind](self, m))
+
+    def _create_session(self, message: Message, peer: bytes, owner: str, tell: Callable[[Sequence[str]], None]) -> Message:
+        """Open a session for a client, who is known by its key; those without keys are one client."""
+        most = setting("DOVETAIL_CLIENT_SESSIONS")
+        live = set(self._master.handles())
+        self._sessions_of = {handle: whose for handle, whose in list(self._sessions_of.items()) if handle in live}
+        opened = sum(whose == owner for whose in self._sessions_of.values())
+        if most and opened >= most:
+            raise ResourceExhaustedError(
+                None, None,
+                f"This client has {opened} sessions open at {self.task}, which is the limit (DOVETAIL_CLIENT_SESSIONS of the "
+                "server). Close some",
+            )  # fmt: skip
         try:
             config = ConfigProto.from_fields(message.fields["config"])
         except TypeError as e:
             raise InvalidArgumentError(None, None, f"Malformed config: {e}") from None
-        session = self._master.create_session(config)
+        session = self._master.create_session(config, tell=tell)
+        self._sessions_of[session.handle] = owner
+        self._leases.seen(session.handle, peer, time.monotonic())
         devices = [device_fields(d) for d in session.cluster.devices]
         return Message(
             "session_created", {"request": message.fields["request"], "session": session.handle, "devices": devices}
@@ -400,6 +644,9 @@ class Server:
         self._master.reset([c for c in message.fields["containers"] if isinstance(c, str)], config)
         return Message("closed", {"request": message.fields["request"]})
 
+    def _is_near(self, task: str) -> bool:
+        return self._endpoint is not None and self._endpoint.is_near(self._peers.address(task))
+
     def _push(self, task: str, step: int, values: Mapping[ChannelKey, Any]) -> None:
         """Send tensors of one step to a task, in one message. Control edges and dead values travel without a tensor."""
         endpoint = self._endpoint
@@ -408,17 +655,24 @@ class Server:
         present = {channel: value for channel, value in values.items() if value is not None and value is not DEAD}
         without = [(channel, value is DEAD) for channel, value in values.items() if channel not in present]
         fields = {"step": step, "channels": list(present), "without": without}
+        self._traffic.sent(task, sum(value.nbytes for value in present.values()))
         endpoint.send(self._peers.address(task), Message("tensors", fields, tuple(present.values())))
 
 
 _HANDLERS: dict[str, Callable[[Server, bytes, Message], None]] = {
     "ping": Server._on_ping,
     "status": Server._on_status,
+    "stats": Server._on_stats,
     "run": Server._on_run,
     "tensors": Server._on_tensors,
+    "collective": Server._on_collective,
     "abort": Server._on_abort,
+    "missing": Server._on_missing,
+    "coming": Server._on_coming,
+    "accounted": Server._on_accounted,
     "release": Server._on_release,
     "register": Server._on_register,
+    "touch": Server._on_touch,
     "forget_session": Server._on_forget_session,
     "reset_containers": Server._on_reset_containers,
     "create_session": Server._on_master,
@@ -430,7 +684,6 @@ _HANDLERS: dict[str, Callable[[Server, bytes, Message], None]] = {
 }
 
 _MASTER_CALLS: dict[str, Callable[[Server, Message], Message]] = {
-    "create_session": Server._create_session,
     "extend": Server._extend,
     "prepare": Server._prepare,
     "plan": Server._plan,
@@ -484,7 +737,7 @@ class _ServerPeers:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._connections = ConnectionPool()
+        self._connections = ConnectionPool(server._keys)
         self._requests = itertools.count(1)
         spec = server.cluster_spec
         self._addresses = {
@@ -497,7 +750,11 @@ class _ServerPeers:
         """Where a task listens."""
         return self._server.address if task == self._server.task else self._addresses[task]
 
-    def devices(self, config: ConfigProto) -> Cluster:
+    def knows(self, task: str) -> bool:
+        """Whether it is a task of the cluster."""
+        return task in self._addresses
+
+    def devices(self, config: ConfigProto, tell: Callable[[Sequence[str]], None] | None = None) -> Cluster:
         """As `Peers.devices`: asks all tasks that the filters admit, and goes on asking until they have started."""
         filters = [parse_strict(f) for f in config.device_filters]
         wanted = {
@@ -537,14 +794,19 @@ class _ServerPeers:
                 missing = ", ".join(f"{t} at {a}" for t, a in wanted.items())
                 now = time.monotonic()
                 if wanted and now - began > config.wait_for_cluster_s:
+                    locked = next(filter(None, map(connections.why_silent, wanted.values())), None)
                     raise UnavailableError(
                         None, None,
-                        f"Waited {now - began:.0f} s for {missing}: not started, or cannot be reached. Start it, leave it out with "
-                        "device_filters, or wait longer with ConfigProto(wait_for_cluster_s=...).",
+                        f"Waited {now - began:.0f} s for {missing}: "
+                        + (locked or
+                        "not started, or cannot be reached. Start it, leave it out with device_filters, or wait longer with "
+                        "ConfigProto(wait_for_cluster_s=...)."),
                     )  # fmt: skip
-                if wanted and now - told > 5.0:
+                if wanted and now - told > TELL_MISSING_S:
                     told = now
                     logger.warning("CreateSession still waiting for response from worker: %s", missing)
+                    if tell is not None:
+                        tell([f"{t} at {a}" for t, a in wanted.items()])
         cluster = Cluster(tuple(found), self._server.task)
         return cluster.filtered(config.device_filters)
 
@@ -557,14 +819,19 @@ class _ServerPeers:
         seed: int,
         isolated: bool,
         kernels: KernelOptions,
+        peer_timeout_s: float,
     ) -> int:
         """As `Peers.register`."""
         if task == self._server.task:
-            self._server._worker.register(program, session, units, seed=seed, isolated=isolated, kernels=kernels)
+            self._server._worker.register(
+                program, session, units, seed=seed, isolated=isolated, kernels=kernels, peer_timeout_s=peer_timeout_s
+            )
             return self._server.incarnation
-        info = {"seed": seed, "isolated": isolated, "kernels": kernels.to_fields()}
+        info = {
+            "seed": seed, "isolated": isolated, "kernels": kernels.to_fields(), "peer_timeout_s": float(peer_timeout_s),
+        }  # fmt: skip
         fields = {"program": program, "session": session, "partition": pack_units(units), "info": info}
-        incarnation: int = self._call(task, "register", fields, "registered").fields["incarnation"]
+        incarnation: int = self._call(task, "register", fields, "registered", peer_timeout_s).fields["incarnation"]
         return incarnation
 
     def release(self, task: str, programs: Sequence[str]) -> None:
@@ -583,18 +850,20 @@ class _ServerPeers:
                 self._addresses[task], Message("forget_session", {"request": 0, "session": session})
             )
 
-    def reset(self, task: str, containers: Sequence[str]) -> None:
+    def reset(self, task: str, containers: Sequence[str], sessions: Sequence[str], peer_timeout_s: float) -> None:
         """As `Peers.reset`."""
         if task == self._server.task:
             self._server._worker.reset(containers)
+            for session in sessions:
+                self._server._worker.close_session(session)
         else:
-            self._call(task, "reset_containers", {"containers": list(containers)}, "closed")
+            fields = {"containers": list(containers), "sessions": list(sessions)}
+            self._call(task, "reset_containers", fields, "closed", peer_timeout_s)
 
-    def _call(self, task: str, kind: str, fields: dict[str, Any], answer: str) -> Message:
+    def _call(self, task: str, kind: str, fields: dict[str, Any], answer: str, patience: float) -> Message:
         message = Message(kind, {"request": next(self._requests), **fields})
         with self._connections.borrow() as connections:
             try:
-                patience = self._server.config.peer_timeout_s
                 return call(connections, self._addresses[task], task, message, answer, patience, CONTROL_TIMEOUT_S)
             except DeadlineExceededError as e:
                 raise UnavailableError(None, None, e.message) from None

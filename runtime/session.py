@@ -8,6 +8,8 @@ signature only send the fed values to the tasks that take part, and wait for the
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,17 +18,21 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..graph.errors import AbortedError, CancelledError, NotFoundError, OpError, UnimplementedError
+from ..graph.errors import AbortedError, CancelledError, NotFoundError, OpError
 from ..graph.graph import Graph, default_session, get_default_graph
 from ..graph.node import Node, Tensor
 from ..placer.cluster import DeviceInfo
 from ..placer.partition import needed
 from ..placer.plan import Plan
+from . import kernels_of as _kernels_of  # noqa: F401  plans learn to tell their kernels
 from .config import ConfigProto, RunMetadata, RunOptions, check_config
 from .fetches import Fetches, feed_value, parse_feeds, parse_fetches
 from .in_process import in_process
 from .master import Part
+from .recorder import Gathered
 from .target import Target
+
+logger = logging.getLogger(__name__)
 
 # What tells steps apart: names of what is fetched, what is run, what is fed.
 Signature: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
@@ -81,10 +87,13 @@ class Session:
         self._prepared: dict[tuple[Any, ...], list[Part]] = {}
         self._parsed: dict[Any, Fetches] = {}
         self._last: tuple[Signature, list[Part]] | None = None
+        self._told: tuple[str, Plan] | None = None  # a program that metadata was asked for, and its plan
         self._lock = threading.Lock()
         self._closed = False
         self._contexts: list[AbstractContextManager[Any]] = []
         if target:
+            if self._config.graph_options.place_pruned_graph:
+                logger.warning("place_pruned_graph is ignored: the server at %s places the whole graph", target)
             from .remote import Remote  # ZeroMQ is loaded by those who use it
 
             self._target: Target = Remote(address_of(target), self._config)
@@ -129,7 +138,7 @@ class Session:
             fetches: tensors, nodes, names, variables, or nested lists, tuples, dicts and namedtuples of those.
             feed_dict: tensor -> value to use for it in this step. Any tensor may be fed; its producer does not run then.
             options: limits for this step.
-            run_metadata: filled with facts about the step.
+            run_metadata: filled with facts about the step, as `options` say.
 
         Returns:
             The values, in the structure of `fetches`; None in the place of a node. Scalars are NumPy scalars.
@@ -144,15 +153,7 @@ class Session:
             raise RuntimeError("The Session graph is empty. Add operations to the graph before calling run().")
         wanted = self._parse(fetches)
         feeds = parse_feeds(self._graph, feed_dict)
-        values = self._run(wanted, feeds, options)
-        if (
-            run_metadata is not None
-            and options is not None
-            and options.output_partition_graphs
-            and self.last_plan is not None
-        ):
-            run_metadata.partition_graphs = dict(self.last_plan.partitions)
-        return wanted.rebuild(values)
+        return wanted.rebuild(self._run(wanted, feeds, options, run_metadata))
 
     # --- plans -----------------------------------------------------------------------------------------------------
 
@@ -218,12 +219,12 @@ class Session:
         wanted = self._parse(fetches)
         fed = [self._fed_tensor(key) for key in feed_list or ()]
 
-        def call(*values: Any, options: RunOptions | None = None) -> Any:
+        def call(*values: Any, options: RunOptions | None = None, run_metadata: RunMetadata | None = None) -> Any:
             if len(values) != len(fed):
                 raise ValueError(f"Expected {len(fed)} values ({', '.join(t.name for t in fed)}), got {len(values)}")
             self._check_open()
             feeds = {t.name: feed_value(t, v) for t, v in zip(fed, values, strict=True)}
-            return wanted.rebuild(self._run(wanted, feeds, options))
+            return wanted.rebuild(self._run(wanted, feeds, options, run_metadata))
 
         return call
 
@@ -265,12 +266,21 @@ class Session:
                 self._parsed[fetches] = found
         return found
 
-    def _run(self, wanted: Fetches, feeds: Mapping[str, Any], options: RunOptions | None) -> dict[str, Any]:
+    def _run(
+        self,
+        wanted: Fetches,
+        feeds: Mapping[str, Any],
+        options: RunOptions | None,
+        metadata: RunMetadata | None = None,
+    ) -> dict[str, Any]:
         # A fetched tensor that is fed never leaves this process.
         fetched = tuple(n for n in wanted.tensors if n not in feeds) if feeds else wanted.tensors
         values: dict[str, Any] = {n: feeds[n] for n in wanted.tensors if n in feeds}
-        if options is not None and options.trace_level != RunOptions.NO_TRACE:
-            raise UnimplementedError(None, None, "Steps cannot be traced yet: run with trace_level=RunOptions.NO_TRACE")
+        gathered = None
+        if metadata is not None:
+            metadata.clear()
+            if options is not None and options.trace_level != RunOptions.NO_TRACE:
+                gathered = Gathered()
         if fetched or wanted.targets:
             timeout = options.timeout_in_ms / 1e3 if options is not None and options.timeout_in_ms else None
             key = (fetched, wanted.targets, tuple(feeds))
@@ -279,7 +289,9 @@ class Session:
                 if parts is None:
                     parts = self._prepare(key)
                 self._last = key, parts
-                values.update(self._target.run(parts, feeds, timeout))
+                values.update(self._target.run(parts, feeds, timeout, gathered))
+                if metadata is not None and options is not None:
+                    self._tell(metadata, key, parts, gathered, options.output_partition_graphs)
             except OpError as e:
                 if self._closed and not isinstance(e, CancelledError):
                     raise CancelledError(e.node_def, e.op, f"The session was closed while the step ran ({e})") from None
@@ -288,6 +300,23 @@ class Session:
                     self._prepared.clear()
                 raise self._with_node(e) from None
         return {n: _given_back(v) for n, v in values.items()}
+
+    def _tell(
+        self, metadata: RunMetadata, key: Signature, parts: list[Part], gathered: Gathered | None, partitions: bool
+    ) -> None:
+        """Fill a step's metadata."""
+        if gathered is None and not partitions:
+            return
+        program, plan = self._told or ("", None)
+        if plan is None or program != parts[0].program:
+            plan = self._plan(key, parts)
+            self._told = parts[0].program, plan
+        if partitions:
+            metadata.partition_graphs = dict(plan.partitions)
+        if gathered is not None:
+            from .trace import traced  # draws and predicts, too: loaded by those who trace
+
+            metadata.trace = traced(gathered, plan)
 
     def _prepare(self, key: Signature, warm: bool = False) -> list[Part]:
         fetched, targets, fed = key
@@ -355,9 +384,16 @@ class Session:
 
 
 class InteractiveSession(Session):
-    """A session that is the default one from the start, for use at a prompt."""
+    """A session that is the default one from the start, for use at a prompt.
+
+    In this process it places only what a run needs (`GraphOptions.place_pruned_graph`): a slip does not spoil the graph.
+    """
 
     def __init__(self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None) -> None:
+        if not target:
+            config = check_config(config)
+            options = dataclasses.replace(config.graph_options, place_pruned_graph=True)
+            config = dataclasses.replace(config, graph_options=options)
         super().__init__(target, graph, config)
         for context in (self._graph.as_default(), self.as_default()):
             context.__enter__()

@@ -9,7 +9,12 @@ In a loop, an execution also remembers where it is to go on afterwards, and whic
 loop belong to an iteration, so their channel's number is followed by those of the iterations, outermost first: `7@2@0`. Devices
 that share a loop may so be in different iterations, as far as data let them.
 
+An instruction that waits for another step (a dequeue) pauses its program in the same way: it leaves the request with the step,
+and is resumed when whatever settles the request says so. When the step ends first, the request is cancelled, which puts back
+what it holds (`graph/requests.py`).
+
 All programs of a step follow one global order of nodes, so some execution can always go on: a step never waits for itself.
+What may wait for other steps stands as late in that order as it can, so that it holds up nothing that does not need it.
 
 Nothing here knows of sockets, threads or clocks: the step is told events and calls `push`, `schedule` and `finish`.
 """
@@ -24,7 +29,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..codegen.backends.base import NodeError
-from ..codegen.program import Call, Guarded, Instruction, Loop, Program, Recv, Send
+from ..codegen.program import Call, Guarded, Instruction, Loop, Program, Recv, Send, Wait
 from ..graph.errors import (
     CancelledError,
     InternalError,
@@ -35,6 +40,7 @@ from ..graph.errors import (
     UnimplementedError,
     UnknownError,
 )
+from ..graph.requests import Desk, Request
 from ..graph.state import DEAD
 
 _ABSENT = object()
@@ -138,6 +144,10 @@ class Execution:
                             slots[i] = None
                     elif type(now) is Guarded:
                         _run_guarded(now, slots)
+                    elif type(now) is Wait:
+                        self.counter = at
+                        if not self._run_waiting(now):
+                            return
                     else:
                         assert type(now) is Loop
                         self._begin_loop(now, at + 1)
@@ -150,6 +160,29 @@ class Execution:
             step.fail(_explained(e, instructions[at] if at < end else None, self.program.device))
             return
         step.ended(fetched)
+
+    def _run_waiting(self, now: Wait) -> bool:
+        """Run a kernel that may answer later, or take its answer; False when the program must pause."""
+        step, slots, call = self.step, self.slots, now.call
+        request = step.answered(self)
+        if request is None:
+            if now.checks and any(slots[i] is DEAD for i in now.checks):
+                _run_guarded(now, slots)
+                return True
+            result = call.kernel(*[slots[i] for i in call.inputs])
+            if isinstance(result, Request):
+                if step.wait_for(result, self):
+                    return False
+                result = result.result()
+        else:
+            result = request.result()
+        for i, value in zip(call.outputs, (result,) if len(call.outputs) == 1 else result, strict=True):
+            slots[i] = value
+        if now.token >= 0:
+            slots[now.token] = None
+        for i in call.frees:
+            slots[i] = None
+        return True
 
     def _begin_loop(self, loop: Loop, after: int) -> None:
         """Start the first iteration; the loop's end leads to instruction `after` of those that run now."""
@@ -218,6 +251,8 @@ def _value(value: Any) -> Any:
         raise InvalidArgumentError(
             None, None, "What is fetched has no value: it is made in a branch that was not taken"
         )
+    if isinstance(value, Desk):
+        raise InvalidArgumentError(None, None, f"A handle cannot be fetched: {value} stays where it is")
     read = getattr(value, "read", None)
     return read() if read is not None else value
 
@@ -258,6 +293,7 @@ class TaskStep:
         push: sends a tensor to another task.
         schedule: takes an execution that can go on, and has `run()` called on it, now or soon, by some thread.
         finish: told once, with the fetched values or the error.
+        resume: takes an execution whose request was settled, from whichever thread did that; None: as `schedule`.
     """
 
     def __init__(
@@ -270,6 +306,7 @@ class TaskStep:
         push: Push,
         schedule: Callable[[Execution], None],
         finish: Callable[[TaskStep, Mapping[str, Any] | OpError], None],
+        resume: Callable[[Execution], None] | None = None,
     ) -> None:
         self.number = number
         self.session = session
@@ -277,9 +314,11 @@ class TaskStep:
         self._push = push
         self._schedule = schedule
         self._finish = finish
+        self._resume = resume or schedule
         self._lock = threading.Lock()
         self._arrived: dict[ChannelKey, Any] = {}
         self._waiting: dict[ChannelKey, Execution] = {}
+        self._requests: dict[Execution, Request] = {}  # what executions have asked of resources
         self._fetched: dict[str, Any] = {}
         self._executions = [Execution(self, p) for p in programs]
         self._here = {x.program.device for x in self._executions}
@@ -327,7 +366,41 @@ class TaskStep:
     def waits_for(self) -> list[str]:
         """What keeps the step from going on, in words: for the error when it takes too long."""
         with self._lock:
-            return [f"{x.program.device} waits for channel {c} from {_source(x)}" for c, x in self._waiting.items()]
+            channels = [f"{x.program.device} waits for channel {c} from {_source(x)}" for c, x in self._waiting.items()]
+            return channels + [f"{x.program.device} waits for {r.what}" for x, r in self._requests.items()]
+
+    def waits_for_tensors(self) -> list[tuple[str, ChannelKey]]:
+        """The channels on which tensors have to come before it can go on: (device that sends, channel)."""
+        with self._lock:
+            return [(_source(x), channel) for channel, x in self._waiting.items()]
+
+    # --- waiting for other steps -----------------------------------------------------------------------------------
+
+    def wait_for(self, request: Request, execution: Execution) -> bool:
+        """Leave a request with the step; False when it is settled already, so that the execution need not pause."""
+        with self._lock:
+            over = self.is_over
+            if not over:
+                self._requests[execution] = request
+        if over:
+            request.cancel()
+            return True
+        if request.when_settled(lambda: self._resume(execution)):
+            return True
+        with self._lock:
+            return self._requests.pop(execution, None) is None  # the step has ended, and cancelled it
+
+    def answered(self, execution: Execution) -> Request | None:
+        """The settled request for which an execution has been resumed; None when it has asked for nothing yet."""
+        if not self._requests:
+            return None
+        with self._lock:
+            return self._requests.pop(execution, None)
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether something will still be heard of it though nothing of it runs: it is ending, or waits for another step."""
+        return self.is_over or bool(self._requests)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
@@ -359,6 +432,9 @@ class TaskStep:
             self._fetched = {}
             for execution in self._executions:
                 execution.slots = []
+            requests, self._requests = list(self._requests.values()), {}
+        for request in requests:
+            request.cancel()
         self._finish(self, outcome)
 
 

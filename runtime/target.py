@@ -9,6 +9,7 @@ from ..graph.graph import Graph
 from ..placer.cluster import DeviceInfo
 from ..placer.plan import Plan
 from .master import Part
+from .recorder import Gathered
 
 
 class Target(Protocol):
@@ -32,8 +33,10 @@ class Target(Protocol):
         """What a signature will do, or with the handle of a prepared one, what that does; about `graph`, the session's own."""
         ...
 
-    def run(self, parts: Sequence[Part], feeds: Mapping[str, Any], timeout_s: float | None) -> dict[str, Any]:
-        """Run one step; the values of all fetches by name."""
+    def run(
+        self, parts: Sequence[Part], feeds: Mapping[str, Any], timeout_s: float | None, gathered: Gathered | None = None
+    ) -> dict[str, Any]:
+        """Run one step; the values of all fetches by name. With `gathered`, the step is traced, and all notes go there."""
         ...
 
     def close(self) -> None:

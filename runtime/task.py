@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import sys
 
-from ..graph.settings import setting
 from .config import ConfigProto
+from .logs import set_up_log
 from .server import Server
 
 
@@ -41,8 +40,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--device-count", type=json.loads, default={})
     arguments = parser.parse_args()
-    logging.basicConfig(level=setting("DOVETAIL_LOG"), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    with server_from_environment(arguments.device_count):
+    server = server_from_environment(arguments.device_count, start=False)
+    set_up_log(server.job_name, server.task_index)
+    with server:
         sys.stdin.buffer.read()
     # Threads of the pool may still be inside a kernel; nobody waits for them any more.
     os._exit(0)

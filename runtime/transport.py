@@ -1,4 +1,4 @@
-"""The transport: messages between processes, over ZeroMQ. The only module that imports `zmq`.
+"""The transport: messages between processes, over ZeroMQ. With `curve`, the only module that imports `zmq`.
 
 A server has one `Endpoint`: a ROUTER socket that anybody may connect to, and one DEALER socket to each peer
 it sends to on its own account. All of them belong to one thread, the I/O thread, since ZeroMQ's sockets may
@@ -8,6 +8,10 @@ and wake the I/O thread through a socket pair.
 
 A client has `Connections`: one DEALER per server that it talks to, opened when first needed. They belong to
 whoever holds them and are used by one thread at a time; there is no thread behind them.
+
+Processes of one machine that can read each other's memory go over to a `Lane` as soon as they have met: a stream without
+ZeroMQ's threads, into which any thread may write without a hand-over. ZeroMQ's connection stays beside it: for its signs of life,
+and to go back to when the lane ends.
 
 Peers are named by bytes. The name of a client is made by the ROUTER and good for one connection; the name of
 a peer that was connected to is `_DIALLED` and its address. A client that gives itself such a name is ignored,
@@ -25,6 +29,7 @@ import contextlib
 import errno
 import logging
 import os
+import select
 import socket
 import threading
 import time
@@ -32,12 +37,19 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import partial
+from typing import TypeAlias
 
 import zmq
 
 from .address import all_loopback, is_loopback, resolve, split_address
-from .wire import BORROW_BYTES, MAX_TENSORS, Frame, Message, WireError, decode, encode
+from .curve import Door, Knock, prove
+from .faults import link_faults
+from .keys import Keys
+from .lane import Landing, Lane, connect
+from .security import Gate, why_silent
+from .sharing import UNREADABLE, Sharing, borrow
+from .wire import BORROW_BYTES, MAX_TENSORS, Frame, Message, UnreadableError, WireError, decode, encode
 
 __all__ = [
     "AddressInUse", "Connection", "Connections", "Counters", "Endpoint", "is_loopback", "split_address",
@@ -56,6 +68,8 @@ HEARTBEAT_MS = 1_000
 HEARTBEAT_TIMEOUT_MS = 4_000  # a peer that is silent for so long is gone: below the 5 s in which every call must end
 SEND_TIMEOUT_S = 5.0
 _RETRY_MS = 5  # while messages wait for a slow peer
+PROBE_S = 1.0  # a peer that leaves messages waiting in its lane is looked for on ZeroMQ's connection so often
+_SERVER = b""  # the one peer of a client's connection
 _DIALLED = b"\0dialled:"  # no name that ROUTER makes can start so: those have 5 bytes
 
 _Socket: TypeAlias = "zmq.Socket[bytes]"
@@ -119,7 +133,7 @@ def _new_socket(context: zmq.Context[_Socket], kind: int) -> _Socket:
     return sock
 
 
-def _dial(context: zmq.Context[_Socket], address: str) -> _Socket:
+def _dial(context: zmq.Context[_Socket], address: str, keys: Keys | None, knock: list[Knock] | None = None) -> _Socket:
     """A DEALER that connects to `address` as soon as somebody listens there."""
     host, port = split_address(address)
     if host == "localhost":
@@ -127,11 +141,25 @@ def _dial(context: zmq.Context[_Socket], address: str) -> _Socket:
     sock = _new_socket(context, zmq.DEALER)
     sock.set(zmq.IPV6, ":" in host)
     try:
+        if keys is not None:
+            prove(sock, keys, address)
+            if knock is not None:
+                knock.append(Knock(sock))
         sock.connect(_url(host, port))
     except zmq.ZMQError as error:
         sock.close(linger=0)
         raise OSError(error.errno, f"cannot connect to {address}: {error.strerror}") from None
+    except BaseException:
+        sock.close(linger=0)
+        raise
     return sock
+
+
+def _descriptor(sock: _Socket) -> int:
+    """What `poll` is given. It says that something about the socket has changed, once, not that there is a message."""
+    fd = sock.get(zmq.FD)
+    assert isinstance(fd, int)
+    return fd
 
 
 def _send(sock: _Socket, frames: Sequence[Frame], flags: int) -> None:
@@ -181,11 +209,12 @@ class Endpoint:
         address: `host:port` to listen on; port 0 picks a free one.
         on_message: takes what arrives. `peer` is good for `reply`.
         on_tick: called about every `TICK_S` seconds.
-        insecure: allow an address that other machines can reach, though peers are not authenticated.
+        insecure: allow an address that other machines can reach, though there are no keys.
+        keys: let in only who proves a key that these allow, and prove one to others.
 
     Raises:
         AddressInUse: somebody else listens there.
-        PermissionError: other machines could reach the address, and `insecure` was not said.
+        PermissionError: other machines could reach the address, there are no keys, and `insecure` was not said.
         OSError: the address is not one of this machine's.
         ValueError: the address is not `host:port`.
 
@@ -204,10 +233,15 @@ class Endpoint:
         *,
         on_tick: Callable[[], None] | None = None,
         insecure: bool = False,
+        keys: Keys | None = None,
     ) -> None:
         host, port = split_address(address)
-        ip = _bindable(address, host, insecure)
+        ip = _bindable(address, host, insecure or keys is not None)
+        self._keys = keys
+        self._gate = None if keys is None else Gate(keys, address)
+        self._door: Door | None = None
         self.counters = Counters()
+        self._faults = link_faults()
         self._on_message = on_message
         self._on_tick = on_tick
         self._pid = os.getpid()
@@ -217,6 +251,8 @@ class Endpoint:
         try:
             self._router = self._bind(address, ip, port)
         except OSError:
+            if self._door is not None:
+                self._door.close()
             self._context.term()
             raise
         endpoint = self._router.get(zmq.LAST_ENDPOINT)
@@ -227,6 +263,14 @@ class Endpoint:
         self._names: dict[_Socket, bytes] = {}  # the same, the other way round
         self._backlog: dict[bytes, deque[list[Frame]]] = {}  # what ZeroMQ did not take yet, by the peer's name
         self._strikes: OrderedDict[bytes, int] = OrderedDict()  # malformed messages per peer, latest last
+        self._sharing = Sharing()
+        self._landing = Landing(MAX_FRAMES, MAX_FRAME_BYTES)
+        self._lanes: dict[bytes, Lane] = {}  # peers that are written to on a lane
+        self._lane_of: dict[int, tuple[bytes, Lane]] = {}  # the same and their peers, by descriptor
+        self._queued: dict[
+            bytes, int
+        ] = {}  # messages for a peer that are in the queue: later ones must not overtake them
+        self._next_probe = 0.0
         self._queue: deque[Callable[[], None]] = deque()
         self._lock = (
             threading.Lock()
@@ -236,9 +280,13 @@ class Endpoint:
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
-        self._poller = zmq.Poller()
-        self._poller.register(self._router, zmq.POLLIN)
-        self._poller.register(self._wake_in.fileno(), zmq.POLLIN)
+        self._poller = select.poll()
+        self._by_fd: dict[int, _Socket] = {}
+        self._unsettled: set[_Socket] = (
+            set()
+        )  # ZeroMQ sockets that may have messages though their descriptors do not say so
+        self._watch(self._router)
+        self._poller.register(self._wake_in.fileno(), select.POLLIN)
         self._thread = threading.Thread(target=self._run, name=f"dovetail-io-{self.address}", daemon=True)
         self._thread.start()
 
@@ -247,6 +295,8 @@ class Endpoint:
         router.set(zmq.IPV6, ":" in ip)
         # Without this ROUTER drops what a slow client has no room for, and says nothing.
         router.set(zmq.ROUTER_MANDATORY, 1)
+        if self._gate is not None:
+            self._door = Door(self._context, router, self._gate, self._expel)
         try:
             router.bind(_url(ip, port))
         except zmq.ZMQError as error:
@@ -277,11 +327,27 @@ class Endpoint:
         Raises:
             WireError: the message cannot travel.
         """
-        frames = encode(message)
+        frames = encode(message, self._sharing.lender(peer))
+        if self._faults is None:
+            self._hand_over(peer, frames)
+        else:
+            to = peer.removeprefix(_DIALLED).decode() if peer.startswith(_DIALLED) else None
+            self._faults.carry(("to", peer), frames, lambda: self._hand_over(peer, frames), to)
+
+    def _hand_over(self, peer: bytes, frames: list[Frame]) -> None:
+        """Give one message to the I/O thread, or to the peer's lane."""
         if self.on_io_thread():
             self._post(peer, frames)
-        else:
-            self.call_soon(lambda: self._post(peer, frames))
+            return
+        lane = self._lanes.get(peer)
+        if lane is not None and peer not in self._queued and self._write(peer, lane, frames):
+            return
+        with self._lock:
+            if self._closing:
+                return
+            self._queued[peer] = self._queued.get(peer, 0) + 1
+            self._queue.append(lambda: self._post_queued(peer, frames))
+        self._wake()
 
     def send(self, address: str, message: Message) -> None:
         """Send `message` to the server at `address`, connecting when needed.
@@ -298,6 +364,10 @@ class Endpoint:
             split_address(address)
         self.reply(peer, message)
 
+    def is_near(self, address: str) -> bool:
+        """Whether the server at `address` reads this process's memory, so that large tensors cost little on the way there."""
+        return _DIALLED + address.encode() in self._lanes
+
     def forget(self, address: str) -> None:
         """Close the connection to `address` and drop what it has not sent: the peer is gone, or replaced."""
         peer = _DIALLED + address.encode()
@@ -305,6 +375,20 @@ class Endpoint:
             self._hang_up(peer)
         else:
             self.call_soon(lambda: self._hang_up(peer))
+
+    def owner(self, peer: bytes) -> str:
+        """The public key under which a peer was let in; nothing where there are no keys."""
+        return "" if self._gate is None else self._gate.owner(peer)
+
+    @property
+    def refused(self) -> int:
+        """How many connections were not let in."""
+        return 0 if self._gate is None else self._gate.refused
+
+    def _expel(self, peers: list[bytes]) -> None:
+        """Drop what there is for peers whose connections have been ended."""
+        for peer in peers:
+            self.call_soon(partial(self._hang_up, peer))
 
     def call_soon(self, function: Callable[[], None]) -> bool:
         """Run `function` on the I/O thread; False if the endpoint is closed and it will never run."""
@@ -317,7 +401,7 @@ class Endpoint:
 
     def on_io_thread(self) -> bool:
         """Whether the caller runs on the I/O thread."""
-        return threading.current_thread() is self._thread
+        return threading.get_ident() == self._thread.ident
 
     def close(self) -> None:
         """Send what is queued, close the sockets, end the thread.
@@ -338,18 +422,25 @@ class Endpoint:
         next_tick = time.monotonic() + TICK_S
         try:
             while not self._closing:
-                for sock, _ in self._poller.poll(self._patience(next_tick)):
-                    # One message per socket and turn: nobody can starve the others.
-                    if isinstance(sock, int):
-                        self._drain_wakes()
+                for fd, event in self._poller.poll(self._patience(next_tick)):
+                    if fd in self._lane_of:
+                        self._attend(*self._lane_of[fd], event)
+                    elif fd in self._by_fd:
+                        self._unsettled.add(self._by_fd[fd])
                     else:
-                        self._take(sock)
+                        self._drain_wakes()
+                # One message per socket and turn: nobody can starve the others.
+                for sock in list(self._unsettled):
+                    if not self._take(sock):
+                        self._unsettled.discard(sock)
                 self._run_queue()
                 if self._backlog:
                     self._retry()
                 if self._on_tick is not None and time.monotonic() >= next_tick:
                     next_tick = time.monotonic() + TICK_S
                     self._guard(self._on_tick)
+                    self._guard(self._sharing.tidy)
+                    self._guard(self._probe)
         except Exception:
             logger.exception("the I/O thread of %s ends", self.address)
         finally:
@@ -359,7 +450,7 @@ class Endpoint:
 
     def _patience(self, next_tick: float) -> int:
         """Milliseconds until something is to be done even if nothing arrives; -1 for never."""
-        if self._queue:
+        if self._queue or self._unsettled:
             return 0
         if self._backlog:
             return _RETRY_MS
@@ -367,33 +458,79 @@ class Endpoint:
             return -1
         return max(0, int((next_tick - time.monotonic()) * 1000) + 1)
 
-    def _take(self, sock: _Socket) -> None:
-        """Receive one message and handle it."""
+    def _watch(self, sock: _Socket) -> None:
+        fd = _descriptor(sock)
+        self._by_fd[fd] = sock
+        self._unsettled.add(sock)
+        self._poller.register(fd, select.POLLIN)
+
+    def _take(self, sock: _Socket) -> bool:
+        """Receive one message and handle it; False if there is none.
+
+        A socket is asked until it has no more, and again after everything that it was used for: see `_descriptor`.
+        """
         from_client = sock is self._router
         peer = b"" if from_client else self._names.get(sock, b"")
         if not from_client and not peer:
-            return  # hung up earlier in this turn
+            return False  # hung up earlier in this turn
         try:
             if from_client:
-                peer = sock.recv(zmq.NOBLOCK)
-                if peer.startswith(_DIALLED) or self._strikes.get(peer, 0) >= MAX_STRIKES:
+                if self._door is None:
+                    peer = sock.recv(zmq.NOBLOCK)
+                else:  # a guest without a right to be heard is treated like one that takes another's name
+                    peer = self._door.guest(sock.recv(zmq.NOBLOCK, copy=False)) or _DIALLED
+                if peer.startswith(_DIALLED):
                     self.counters.ignored += 1
                     with contextlib.suppress(WireError):
                         _receive(sock, zmq.NOBLOCK)
-                    return
-            message = decode(_receive(sock, zmq.NOBLOCK))
+                    return True
+            frames = _receive(sock, zmq.NOBLOCK)
         except zmq.Again:
-            return
+            return False
         except WireError as error:
             self._refuse(peer, error)
+            return True
+        self._handle(peer, frames)
+        return True
+
+    def _handle(self, peer: bytes, frames: list[Frame]) -> None:
+        """Deal with one message, unless a fault that was asked for loses it, or not yet."""
+        if self._faults is None:
+            self._open(peer, frames)
+            return
+
+        def arrive() -> None:
+            if self.on_io_thread():
+                self._open(peer, frames)
+            else:
+                self.call_soon(lambda: self._open(peer, frames))
+
+        self._faults.carry(("from", peer), frames, arrive)
+
+    def _open(self, peer: bytes, frames: list[Frame]) -> None:
+        """Deal with one message."""
+        if self._strikes and self._strikes.get(peer, 0) >= MAX_STRIKES:
+            self.counters.ignored += 1
+            return
+        try:
+            message = decode(frames, borrow)
+        except WireError as error:
+            if isinstance(error, UnreadableError):
+                self._post(peer, encode(UNREADABLE))
+            self._refuse(peer, error)
+            return
+        if message.kind == "hello":
+            self._greet(peer, message)
             return
         self.counters.received += 1
+        if self._faults is not None:
+            self._faults.arrived(message.kind)
         try:
             self._on_message(peer, message)
         except Exception as error:
             logger.exception("%s: handling %r failed", self.address, message.kind)
             request = message.fields.get("request")
-            if from_client and request is not None:
+            if request is not None and not peer.startswith(_DIALLED):
                 text = f"{self.address}: {message.kind!r} failed: {type(error).__name__}: {error}"
                 self._post_error(peer, request, "INTERNAL", text)
 
@@ -414,26 +551,44 @@ class Endpoint:
     def _post_error(self, peer: bytes, request: int, code: str, text: str) -> None:
         self._post(peer, encode(Message("error", {"request": request, "code": code, "message": text[:4_096]})))
 
+    def _post_queued(self, peer: bytes, frames: list[Frame]) -> None:
+        try:
+            self._post(peer, frames)
+        finally:
+            with self._lock:
+                left = self._queued.pop(peer) - 1
+                if left:
+                    self._queued[peer] = left
+
     def _post(self, peer: bytes, frames: list[Frame]) -> None:
-        """Give one message to ZeroMQ, or to the backlog."""
+        """Give one message to the peer's lane, to ZeroMQ, or to the backlog."""
+        lane = self._lanes.get(peer)
+        if lane is not None and self._write(peer, lane, frames):
+            return
         waiting = self._backlog.get(peer)
         if waiting is None:
             if self._give(peer, frames):
                 return
             waiting = self._backlog[peer] = deque()
         if len(waiting) >= MAX_BACKLOG:
-            if not self.counters.dropped:
-                logger.error("%s: %s takes no messages, %d wait: dropping", self.address, _name(peer), len(waiting))
-            self.counters.dropped += 1
+            self._drop(peer, len(waiting))
             return
         waiting.append(frames)
+
+    def _drop(self, peer: bytes, waiting: int) -> None:
+        if not self.counters.dropped:
+            logger.error("%s: %s takes no messages, %d wait: dropping", self.address, _name(peer), waiting)
+        self.counters.dropped += 1
 
     def _give(self, peer: bytes, frames: list[Frame]) -> bool:
         """Whether the message is off our hands: sent, or its receiver is gone."""
         try:
             if peer.startswith(_DIALLED):
-                _send(self._peers.get(peer) or self._dial(peer), frames, zmq.NOBLOCK)
+                sock = self._peers.get(peer) or self._dial(peer)
+                self._unsettled.add(sock)
+                _send(sock, frames, zmq.NOBLOCK)
             else:
+                self._unsettled.add(self._router)
                 self._router.send(peer, zmq.NOBLOCK | zmq.SNDMORE)
                 _send(self._router, frames, zmq.NOBLOCK)
         except zmq.Again:
@@ -454,10 +609,13 @@ class Endpoint:
                 del self._backlog[peer]
 
     def _dial(self, peer: bytes) -> _Socket:
-        sock = _dial(self._context, peer.removeprefix(_DIALLED).decode())
+        sock = _dial(self._context, peer.removeprefix(_DIALLED).decode(), self._keys)
         self._peers[peer] = sock
         self._names[sock] = peer
-        self._poller.register(sock, zmq.POLLIN)
+        self._watch(sock)
+        hello = self._sharing.hello(peer)
+        if hello is not None:
+            _send(sock, encode(hello), zmq.NOBLOCK)
         return sock
 
     def _hang_up(self, peer: bytes) -> None:
@@ -466,8 +624,117 @@ class Endpoint:
         sock = self._peers.pop(peer, None)
         if sock is not None:
             del self._names[sock]
-            self._poller.unregister(sock)
+            self._unsettled.discard(sock)
+            fd = _descriptor(sock)
+            del self._by_fd[fd]
+            self._poller.unregister(fd)
             sock.close(linger=0)
+        lane = self._lanes.get(peer)
+        if lane is not None:
+            self._leave(peer, lane)
+        self._sharing.forget(peer)
+
+    # Lanes.
+
+    def _greet(self, peer: bytes, hello: Message) -> None:
+        """What peers of one machine say to each other, in order: see `sharing.py`, then `lane.py`."""
+        answer = self._sharing.heard(peer, hello)
+        said = hello.fields.get("lane") or [""]
+        dialled = peer.startswith(_DIALLED)
+        if said[0] == "open":
+            if dialled and peer in self._lanes:
+                self._lanes[peer].is_open = True
+                self._await(peer, self._lanes[peer])
+        elif said[0] == "taken":
+            lane = None if dialled else self._landing.accept(peer, said[-1])
+            if lane is not None:
+                self._change_over(peer, lane, ["open"])
+        elif said[0] == "at" and len(said) == 3 and dialled and answer is not None and peer not in self._lanes:
+            lane = connect(said[1], said[2], MAX_FRAMES, MAX_FRAME_BYTES)
+            if lane is not None and self._change_over(peer, lane, ["taken", said[2]]):
+                return
+        elif not said[0] and answer is not None and answer.fields["readable"] and not dialled:
+            answer.fields["lane"] = self._landing.offer(peer)
+        if answer is not None:
+            self._post(peer, encode(answer))
+
+    def _change_over(self, peer: bytes, lane: Lane, words: list[str]) -> bool:
+        """Say the last words on ZeroMQ's connection, and go over to the lane; False if they cannot leave now."""
+        last = Message("hello", {"memory": None, "readable": self._sharing.reads(peer), "lane": words})
+        if peer in self._backlog or not self._give(peer, encode(last)):
+            lane.close()
+            return False
+        self._lanes[peer] = lane
+        self._lane_of[lane.fd] = peer, lane
+        lane.is_open = words == ["open"]
+        self._poller.register(lane.fd, lane.events())
+        return True
+
+    def _write(self, peer: bytes, lane: Lane, frames: list[Frame]) -> bool:
+        """Whether the lane has taken the message (or has had to drop it). Any thread may call this."""
+        try:
+            waiting = lane.send(frames, MAX_BACKLOG)
+        except ConnectionError:
+            self.call_soon(lambda: self._leave(peer, lane))
+            return False
+        if waiting < 0:
+            self._drop(peer, MAX_BACKLOG)
+        elif waiting == 1:
+            self.call_soon(lambda: self._await(peer, lane))
+        self.counters.sent += 1
+        return True
+
+    def _await(self, peer: bytes, lane: Lane) -> None:
+        if self._lanes.get(peer) is lane:
+            self._poller.modify(lane.fd, lane.events())
+
+    def _attend(self, peer: bytes, lane: Lane, event: int) -> None:
+        """Something has happened on a lane."""
+        try:
+            if event & select.POLLOUT and not lane.flush():
+                self._await(peer, lane)
+            if event & ~select.POLLOUT:
+                for frames in lane.receive():
+                    self._handle(peer, frames)
+        except ConnectionError:
+            self._leave(peer, lane)
+        except WireError as error:
+            self._leave(peer, lane)
+            self._refuse(peer, error)
+
+    def _leave(self, peer: bytes, lane: Lane) -> None:
+        """Go back to ZeroMQ's connection: the lane has ended."""
+        if self._lanes.get(peer) is not lane:
+            return
+        del self._lanes[peer], self._lane_of[lane.fd]
+        self._poller.unregister(lane.fd)
+        lane.close()
+        self._sharing.forget(peer)
+        if peer in self._peers:
+            hello = self._sharing.hello(peer)
+            if hello is not None:
+                self._post(peer, encode(hello))
+
+    def _probe(self) -> None:
+        """See whether those who leave messages waiting in their lanes are still there: ZeroMQ knows, by its signs of life."""
+        now = time.monotonic()
+        if now < self._next_probe:
+            return
+        self._next_probe = now + PROBE_S
+        for peer, lane in list(self._lanes.items()):
+            if lane.waiting() and not peer.startswith(_DIALLED) and self.is_gone(peer):
+                self._leave(peer, lane)
+
+    def is_gone(self, peer: bytes) -> bool:
+        """Whether a client has closed its connection, or died. For the I/O thread."""
+        gone = self.counters.gone
+        said = Message("hello", {"memory": None, "readable": self._sharing.reads(peer), "lane": ["here"]})
+        self._give(peer, encode(said))
+        return self.counters.gone > gone
+
+    def waiting(self) -> int:
+        """How many messages wait for slow peers."""
+        return sum(map(len, self._backlog.values())) + sum(lane.waiting() for lane in list(self._lanes.values()))
 
     def _guard(self, function: Callable[[], None]) -> None:
         try:
@@ -497,11 +764,19 @@ class Endpoint:
         """Send what is queued and close everything; waits at most about twice `LINGER_MS`."""
         self._run_queue()
         deadline = time.monotonic() + LINGER_MS / 1000
-        while self._backlog and time.monotonic() < deadline:
+        while self.waiting() and time.monotonic() < deadline:
             self._retry()
+            for lane in self._lanes.values():
+                with contextlib.suppress(ConnectionError):
+                    lane.flush()
             time.sleep(_RETRY_MS / 1000)
+        for lane in self._lanes.values():
+            lane.close()
+        self._landing.close()
         for sock in [self._router, *self._peers.values()]:
             sock.close(linger=LINGER_MS)
+        if self._door is not None:
+            self._door.close()
         self._context.term()
         self._wake_in.close()
         self._wake_out.close()
@@ -517,9 +792,9 @@ def _bindable(address: str, host: str, insecure: bool) -> str:
         ) from None
     if not insecure and not all_loopback(ips):
         raise PermissionError(
-            f"refusing to listen on {address}: other machines can reach it, and peers beyond this machine "
-            "are not authenticated yet. Listen on localhost, or say insecure=True if every machine that can "
-            "reach this address may run programs here"
+            f"refusing to listen on {address}: other machines can reach it, and there are no keys by which to know who may. Make "
+            "some (`dovetail keys new`) and name their folder, by keys=... or DOVETAIL_KEYS; or listen on localhost; or say "
+            "insecure=True if every machine that can reach this address may run programs here"
         )
     return ips[0]
 
@@ -542,12 +817,26 @@ class Connection:
     ...     answer = connection.recv(5.0)
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, watch: _Watch | None = None, keys: Keys | None = None) -> None:
         self.address = address
-        self._socket = _dial(_shared_context(), address)
+        self._keys = keys
+        self._knock: list[Knock] = []
+        self._watch = watch or _Watch()
+        self._socket = _dial(_shared_context(), address, keys, self._knock)
         self._socket.set(zmq.SNDTIMEO, int(SEND_TIMEOUT_S * 1000))
         _connections.add(self)
-        self._patience = -2  # what RCVTIMEO was set to last; -2 is never a timeout
+        self._fd = _descriptor(self._socket)
+        self._watch.add(self._fd, self)
+        self._watch.unsettled.add(self)
+        self._lane: Lane | None = None
+        self._sharing = Sharing()
+        self._faults = link_faults()
+        self._greet()
+
+    def _greet(self) -> None:
+        hello = self._sharing.hello(_SERVER)
+        if hello is not None:
+            self._send(encode(hello))
 
     def __enter__(self) -> Connection:
         return self
@@ -568,48 +857,172 @@ class Connection:
             TimeoutError: the server has taken nothing for long, and `HIGH_WATER` messages wait.
             ConnectionError: the connection is closed.
         """
-        frames = encode(message)
+        frames = encode(message, self._sharing.lender(_SERVER))
+        if self._faults is not None and not self._faults.passes(self.address):
+            return
+        lane = self._lane
+        if lane is not None:
+            try:
+                if lane.send(frames):
+                    self._wait_for_room(lane)
+                return
+            except ConnectionError:
+                self._leave()
+            except TimeoutError:
+                raise
+            except BaseException:  # an interrupt: nobody knows how much of it has left
+                self._leave()
+                raise
+        self._send(frames)
+
+    def _send(self, frames: list[Frame]) -> None:
+        self._watch.unsettled.add(self)
         try:
             _send(self._socket, frames, 0)
         except zmq.Again:
-            raise TimeoutError(
-                f"{self.address} takes no messages: {HIGH_WATER} wait, none left in {SEND_TIMEOUT_S:g} s; "
-                "is it running?"
-            ) from None
+            raise TimeoutError(self._takes_nothing()) from None
         except zmq.ZMQError as error:
             raise self._failed(error) from None
         except BaseException:  # an interrupt: half of the message may be sent, and the next would be taken for its rest
             self._socket.close(linger=0)
             raise
 
+    def _takes_nothing(self) -> str:
+        return f"{self.address} takes no messages: {HIGH_WATER} wait, none left in {SEND_TIMEOUT_S:g} s; is it running?"
+
     def recv(self, timeout_s: float | None) -> Message | None:
         """The next message, or None if there is none within `timeout_s` seconds (None waits for ever).
+
+        Not for a connection that is one of `Connections`.
 
         Raises:
             WireError: what arrived is not a message. The next one may be.
             ConnectionError: the connection is closed.
         """
-        patience = -1 if timeout_s is None else max(0, int(timeout_s * 1000))
+        if self.closed:
+            raise ConnectionError(f"the connection to {self.address} is closed")
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._watch.arrived:
+            if not self._watch.wait(deadline) and not self._watch.arrived:
+                return None
+        _, message = self._watch.arrived.popleft()
+        if isinstance(message, WireError):
+            raise message
+        return message
+
+    def settle(self) -> None:
+        """Take everything that ZeroMQ has, until it has no more: only then does its descriptor tell of the next message."""
         try:
-            if patience != self._patience:
-                self._socket.set(zmq.RCVTIMEO, patience)
-                self._patience = patience
-            frames = _receive(self._socket, 0)
+            while True:
+                self._handle(_receive(self._socket, zmq.NOBLOCK))
         except zmq.Again:
-            return None
+            return
         except zmq.ZMQError as error:
             raise self._failed(error) from None
-        except WireError:
-            raise
+        except WireError as error:
+            self._watch.arrived.append((self, error))
+            self._watch.unsettled.add(self)
         except BaseException:  # an interrupt; after half a message, its rest would be taken for the next one
             if not self.closed and self._socket.get(zmq.RCVMORE):
                 self._socket.close(linger=0)
+            self._watch.unsettled.add(self)
             raise
-        return decode(frames)
+
+    def attend(self, fd: int, event: int) -> None:
+        """Something has happened on one of this connection's descriptors."""
+        lane = self._lane
+        if fd == self._fd or lane is None:
+            self._watch.unsettled.add(self)
+            return
+        try:
+            if event & select.POLLOUT and not lane.flush():
+                self._watch.poller.modify(lane.fd, lane.events())
+            if event & ~select.POLLOUT:
+                for frames in lane.receive():
+                    self._handle(frames)
+        except ConnectionError:
+            self._leave()
+        except WireError as error:
+            self._leave()
+            self._watch.arrived.append((self, error))
+        except BaseException:  # an interrupt: what was read may be lost
+            self._leave()
+            raise
+
+    def _handle(self, frames: list[Frame]) -> None:
+        if self._faults is not None and not self._faults.passes():
+            return
+        try:
+            message = decode(frames, borrow)
+        except UnreadableError as error:
+            self.send(UNREADABLE)
+            self._watch.arrived.append((self, error))
+            return
+        except WireError as error:
+            self._watch.arrived.append((self, error))
+            return
+        if message.kind != "hello":
+            self._watch.arrived.append((self, message))
+            return
+        answer = self._sharing.heard(_SERVER, message)
+        said = message.fields.get("lane") or [""]
+        if said[0] == "open" and self._lane is not None:
+            self._lane.is_open = True
+            self._watch.poller.modify(self._lane.fd, self._lane.events())
+        lane = None
+        if said[0] == "at" and len(said) == 3 and answer is not None and self._lane is None:
+            lane = connect(said[1], said[2], MAX_FRAMES, MAX_FRAME_BYTES)
+            if lane is not None:
+                answer.fields["lane"] = ["taken", said[2]]
+        if answer is not None:
+            self.send(answer)
+        if lane is not None:
+            self._lane = lane
+            self._watch.add(lane.fd, self, lane.events())
+
+    def _wait_for_room(self, lane: Lane) -> None:
+        """What the lane has not taken yet leaves during the next `poll` or `recv`; of too much, some leaves now."""
+        self._watch.poller.modify(lane.fd, lane.events())
+        if lane.waiting() < HIGH_WATER:
+            return
+        room = select.poll()
+        room.register(lane.fd, select.POLLOUT)
+        if not room.poll(SEND_TIMEOUT_S * 1000):
+            raise TimeoutError(self._takes_nothing())
+        lane.flush()
+
+    def _leave(self) -> None:
+        """Go back to ZeroMQ's connection: the lane has ended."""
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            self._watch.remove(lane.fd)
+            lane.close()
+            if not self.closed:
+                self._sharing.forget(_SERVER)
+                self._greet()
 
     def close(self) -> None:
         """Close; what was sent still leaves. Closing twice does nothing."""
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            self._watch.remove(lane.fd)
+            deadline = time.monotonic() + LINGER_MS / 1000
+            with contextlib.suppress(ConnectionError):
+                while lane.waiting() and time.monotonic() < deadline and lane.flush():
+                    time.sleep(_RETRY_MS / 1000)
+            lane.close()
+        if self._fd >= 0:
+            self._watch.remove(self._fd)
+            self._fd = -1
+        self._watch.unsettled.discard(self)
+        for knock in self._knock:
+            knock.close()
+        self._knock.clear()
         self._socket.close(linger=LINGER_MS)
+
+    def why_silent(self) -> str | None:
+        """Why the server has not said anything, if it is a matter of keys. Asks the server, for a moment."""
+        return why_silent(self.address, self._keys, any(knock.is_in for knock in self._knock))
 
     def _failed(self, error: zmq.ZMQError) -> ConnectionError:
         if self.closed:
@@ -618,8 +1031,61 @@ class Connection:
         return ConnectionError(f"the connection to {self.address} failed: {error.strerror}")
 
 
+class _Watch:
+    """Waits for several connections, and collects what comes.
+
+    Attributes:
+        arrived: messages, and what was none, each with its connection.
+        unsettled: connections whose ZeroMQ sockets may have messages though their descriptors do not say so.
+    """
+
+    def __init__(self) -> None:
+        self.poller = select.poll()
+        self.arrived: deque[tuple[Connection, Message | WireError]] = deque()
+        self.unsettled: set[Connection] = set()
+        self._owners: dict[int, Connection | None] = {}
+
+    def add(self, fd: int, owner: Connection | None, events: int = select.POLLIN) -> None:
+        """Watch a descriptor. One without an owner is a waker's."""
+        self._owners[fd] = owner
+        self.poller.register(fd, events)
+
+    def remove(self, fd: int) -> None:
+        """No longer."""
+        if fd in self._owners:
+            del self._owners[fd]
+            self.poller.unregister(fd)
+
+    def wait(self, deadline: float | None) -> bool:
+        """Wait until something happens; False if nothing does until then. Much that happens brings no message."""
+        if self.unsettled:
+            self._settle()
+            if self.arrived:
+                return True
+        patience = None if deadline is None else max(0.0, (deadline - time.monotonic()) * 1000)
+        events = self.poller.poll(patience)
+        woken = False
+        for fd, event in events:
+            owner = self._owners.get(fd)
+            if owner is not None:
+                owner.attend(fd, event)
+            elif fd in self._owners:
+                woken = True
+                with contextlib.suppress(OSError):
+                    os.read(fd, 4_096)
+        if self.unsettled:
+            self._settle()
+        return bool(events) and not (woken and not self.arrived)
+
+    def _settle(self) -> None:
+        while self.unsettled:
+            self.unsettled.pop().settle()
+
+
 class Connections:
     """Connections to several servers, opened when first used. One thread uses them at a time.
+
+    With `keys`, only to servers that prove theirs.
 
     >>> connections = Connections()
     >>> connections.send("localhost:2222", Message("ping", {"seq": 1}))
@@ -628,11 +1094,12 @@ class Connections:
     >>> connections.close()
     """
 
-    def __init__(self) -> None:
+    def __init__(self, keys: Keys | None = None) -> None:
+        self._keys = keys
         self._connections: dict[str, Connection] = {}
-        self._by_socket: dict[Any, Connection] = {}
-        self._poller = zmq.Poller()
-        self._failure: WireError | None = None
+        self._watch = _Watch()
+        self._wake: socket.socket | None = None
+        self._woken: socket.socket | None = None
 
     def __enter__(self) -> Connections:
         return self
@@ -646,51 +1113,73 @@ class Connections:
         if connection is not None and not connection.closed:
             return connection
         self.forget(address)  # closed by an interrupt
-        connection = self._connections[address] = Connection(address)
-        self._by_socket[connection._socket] = connection
-        self._poller.register(connection._socket, zmq.POLLIN)
+        connection = self._connections[address] = Connection(address, self._watch, self._keys)
         return connection
 
     def send(self, address: str, message: Message) -> None:
         """Send `message` to the server at `address`; raises as `Connection.send` does."""
         self.get(address).send(message)
 
+    def waker(self) -> Callable[[], None]:
+        """A function that ends a `poll`, or the next one. Any thread may call it, also when nobody polls any more."""
+        if self._wake is None:
+            self._wake, self._woken = socket.socketpair()
+            for end in (self._wake, self._woken):
+                end.setblocking(False)
+            self._watch.add(self._woken.fileno(), None)
+        wake = self._wake
+
+        def function() -> None:
+            with contextlib.suppress(OSError):  # full: it will wake anyway; closed: nobody waits
+                wake.send(b"\0")
+
+        return function
+
     def poll(self, timeout_s: float | None) -> list[tuple[str, Message]]:
-        """What has arrived, each with where it came from; waits up to `timeout_s` seconds for the first.
+        """What has arrived, each with where it came from; waits up to `timeout_s` seconds for the first, or for a `waker`.
 
         Raises:
             WireError: what arrived from one server is not a message; what came from the others is in the next
             call's result.
         """
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
-        arrived: list[tuple[str, Message]] = []
-        patience = -1 if timeout_s is None else max(0, int(timeout_s * 1000))
-        for connection in [c for c in self._connections.values() if c.closed]:  # by an interrupt
-            self.forget(connection.address)
-        for sock, _ in self._poller.poll(patience):
-            connection = self._by_socket[sock]
+        watch = self._watch
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not watch.arrived:
             try:
-                message = connection.recv(0)
-            except WireError as error:
-                self._failure = WireError(f"{connection.address}: {error}", error.request)
-                continue
-            if message is not None:
-                arrived.append((connection.address, message))
-        if not arrived and self._failure is not None:
-            return self.poll(0)
+                if not watch.wait(deadline):
+                    break
+            except ConnectionError:  # one was closed by an interrupt
+                for connection in [c for c in self._connections.values() if c.closed]:
+                    self.forget(connection.address)
+        arrived: list[tuple[str, Message]] = []
+        while watch.arrived:
+            connection, message = watch.arrived[0]
+            if isinstance(message, WireError):
+                if arrived:
+                    break
+                watch.arrived.popleft()
+                raise WireError(f"{connection.address}: {message}", message.request)
+            watch.arrived.popleft()
+            arrived.append((connection.address, message))
         return arrived
+
+    def why_silent(self, address: str) -> str | None:
+        """Why the server at `address` has not said anything, if it is a matter of keys; see `Connection.why_silent`."""
+        connection = self._connections.get(address)
+        return why_silent(address, self._keys, False) if connection is None else connection.why_silent()
 
     def forget(self, address: str) -> None:
         """Close the connection to `address`, if there is one."""
         connection = self._connections.pop(address, None)
         if connection is not None:
-            self._by_socket.pop(connection._socket, None)
-            self._poller.unregister(connection._socket)
             connection.close()
 
     def close(self) -> None:
         """Close all connections."""
         for address in list(self._connections):
             self.forget(address)
+        if self._wake is not None and self._woken is not None:
+            self._watch.remove(self._woken.fileno())
+            self._wake.close()
+            self._woken.close()
+            self._wake = self._woken = None

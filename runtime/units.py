@@ -13,18 +13,20 @@ from typing import Any
 import msgpack
 
 from ..codegen.unit import BeginLoop, EndLoop, LeaveUnless, RecvTensor, RunGuarded, SendTensor, Unit, UnitStep
+from ..graph.dtypes import DType, bfloat16, float32
 from ..graph.errors import InvalidArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
 from ..graph.opdef import opdef
 from ..graph.serialize import extend_from_bytes, graph_to_bytes
 from ..placer.partition import Channel, LoopPart, Partitioned
+from .awaited import held
 
 
 def units_of(cut: Partitioned, graph: Graph) -> list[Unit]:
     """The units of all partitions."""
     units = []
-    guarded = cut.guarded
+    guarded, waiting = cut.guarded, held(cut)
     for part in cut.partitions.values():
         steps: list[UnitStep] = []
         for kind, what in part.steps:
@@ -36,10 +38,12 @@ def units_of(cut: Partitioned, graph: Graph) -> list[Unit]:
                 continue
             value = cut.values[what.id]
             tensor = value if isinstance(value, Tensor) else None
+            other = what.dtype if tensor is not None and what.dtype is not tensor.dtype.base else None
             if kind == "send":
-                steps.append(SendTensor(what.id, tensor, what.destination, _token(what, value, guarded)))
+                token = _token(what, value, guarded)
+                steps.append(SendTensor(what.id, tensor, what.destination, token, other, what.id in waiting))
             else:
-                steps.append(RecvTensor(what.id, tensor, what.source))
+                steps.append(RecvTensor(what.id, tensor, what.source, other))
         steps = _without_merges(steps)
         units.append(
             Unit(
@@ -142,10 +146,12 @@ def _pack(unit: Unit) -> dict[str, Any]:
         elif isinstance(step, SendTensor):
             sent = None if step.tensor is None else _address(copy.stands_for[step.tensor])
             token = () if step.token is None else (copy.token(step.token),)
-            steps.append(("s", step.channel, sent, step.destination, *token))
+            other = () if step.travels_as is None else (step.travels_as.name,)
+            steps.append(("h" if step.held else "s", step.channel, sent, step.destination, *token, *other))
         elif isinstance(step, RecvTensor):
             received = None if step.tensor is None else _address(copy.placeholder(step.tensor))
-            steps.append(("r", step.channel, received, step.source))
+            other = () if step.travels_as is None else (step.travels_as.name,)
+            steps.append(("r", step.channel, received, step.source, *other))
         elif isinstance(step, RunGuarded):
             after = [copy.token(a) for a in step.after]
             steps.append(("g", copy.node(step.node).index, after))
@@ -211,15 +217,20 @@ class _Unpacking:
         """One step, in the form that `_pack` gives it."""
         if kind == "n":
             return self.node(what)
-        if kind == "s":
-            sent, destination, *token = rest
-            tokens = [self.token(t) for t in token]
-            tensor = None if sent is None else self.tensor(sent)
-            return SendTensor(_number(what), tensor, _text(destination), tokens[0] if tokens else None)
+        if kind in ("s", "h"):
+            sent, destination, *more = rest  # a control edge may have a token, a tensor another type
+            if sent is None:
+                token = self.token(more[0]) if more else None
+                return SendTensor(_number(what), None, _text(destination), token, held=kind == "h")
+            tensor = self.tensor(sent)
+            return SendTensor(_number(what), tensor, _text(destination), None, _other_type(tensor, more), kind == "h")
         if kind == "r":
-            received, source = rest
+            received, source, *more = rest
             self.tokens.add(_number(what))
-            return RecvTensor(what, None if received is None else self.tensor(received, new=True), _text(source))
+            if received is None:
+                return RecvTensor(what, None, _text(source))
+            tensor = self.tensor(received, new=True)
+            return RecvTensor(what, tensor, _text(source), _other_type(tensor, more))
         if kind == "g":
             (after,) = rest
             step = RunGuarded(self.node(what), tuple([self.token(a) for a in after]))
@@ -271,6 +282,15 @@ class _Unpacking:
         if found not in self.tokens:
             raise ValueError(f"{found!r} is waited for before it exists")
         return found
+
+
+def _other_type(tensor: Tensor, given: Sequence[Any]) -> DType | None:
+    """The type in which a tensor travels, where that is not its own: float32 may go as bfloat16."""
+    if not given:
+        return None
+    if list(given) != [bfloat16.name] or tensor.dtype.base is not float32:
+        raise ValueError(f"{tensor.name} cannot travel as {given}")
+    return bfloat16
 
 
 def _text(value: Any) -> str:

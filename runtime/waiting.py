@@ -9,9 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from ..graph.errors import AbortedError, DeadlineExceededError, OpError, UnavailableError, from_code
+from ..graph.errors import (
+    AbortedError,
+    DeadlineExceededError,
+    OpError,
+    PermissionDeniedError,
+    UnavailableError,
+    from_code,
+)
+from .keys import Keys
 from .transport import Connections
 from .wire import Message, WireError
 
@@ -19,9 +27,13 @@ PING_S = 0.5  # while waiting, tasks are asked for a sign of life this often
 
 
 class ConnectionPool:
-    """Sets of connections to servers. Each call borrows one for its own use, so any number of threads may call at once."""
+    """Sets of connections to servers. Each call borrows one for its own use, so any number of threads may call at once.
 
-    def __init__(self) -> None:
+    With `keys`, to servers that prove theirs.
+    """
+
+    def __init__(self, keys: Keys | None = None) -> None:
+        self._keys = keys
         self._idle: list[Connections] = []  # `append` and `pop` are atomic
         self._closed = False
 
@@ -31,7 +43,7 @@ class ConnectionPool:
         try:
             connections = self._idle.pop()
         except IndexError:
-            connections = Connections()
+            connections = Connections(self._keys)
         try:
             yield connections
         finally:
@@ -55,8 +67,9 @@ def call(
     answer: str,
     peer_timeout_s: float,
     limit_s: float | None,
+    told: Callable[[Message], None] | None = None,
 ) -> Message:
-    """Send a request and wait for its answer, which has kind `answer`.
+    """Send a request and wait for its answer, which has kind `answer`; `told` gets other messages about it that come before.
 
     Without a limit it waits as long as the other side shows signs of life: placing a large graph may take a while.
 
@@ -64,7 +77,7 @@ def call(
         UnavailableError: no sign of life. DeadlineExceededError: the limit ran out. OpError: what the other side reports.
     """
     request = message.fields["request"]
-    wait = Wait({address: name}, peer_timeout_s, limit_s, f"{message.kind} call")
+    wait = Wait({address: name}, peer_timeout_s, limit_s, f"{message.kind} call", request=request)
     wait.send(connections, address, message)
     while True:
         for _, reply in wait.messages(connections):
@@ -74,6 +87,8 @@ def call(
                 raise error_of(reply)
             if reply.kind == answer:
                 return reply
+            if told is not None:
+                told(reply)
 
 
 class Wait:
@@ -89,12 +104,15 @@ class Wait:
         limit_s: float | None,
         what: str,
         incarnations: Mapping[str, int] | None = None,
+        request: int | None = None,
     ) -> None:
         self._owing = dict(owing)
         self._peer_timeout_s = peer_timeout_s
         self._limit_s = limit_s
         self._what = what
         self._incarnations = dict(incarnations or {})
+        self._request = request
+        self._forgotten: dict[str, int] = {}  # who said how often that it does not work on the request
         self._began = self._last_ping = time.monotonic()
         self._heard = dict.fromkeys(owing, self._began)
 
@@ -103,7 +121,10 @@ class Wait:
         try:
             connections.send(address, message)
         except OSError as e:  # TimeoutError and ConnectionError among them, and a host name that nobody knows
+            locked = connections.why_silent(address)  # ZeroMQ takes nothing for a server that has refused the connection
             connections.forget(address)
+            if locked is not None:
+                raise PermissionDeniedError(None, None, locked) from None
             raise UnavailableError(
                 None, None, f"{_who(self._owing.get(address, 'The server'), address)} cannot be reached: {e}"
             ) from None
@@ -112,10 +133,19 @@ class Wait:
         """This one has answered."""
         self._owing.pop(address, None)
 
+    def was_away(self) -> None:
+        """For some time nobody listened: that nobody was heard meanwhile says nothing about the others."""
+        now = time.monotonic()
+        for address in self._heard:
+            self._heard[address] = now
+
     def messages(self, connections: Connections) -> list[tuple[str, Message]]:
         """Wait for messages, at most until it is time to look for signs of life; pongs are dealt with here."""
         now = time.monotonic()
-        limit = PING_S if self._limit_s is None else max(0.0, min(PING_S, self._began + self._limit_s - now))
+        patience = min((self._heard[a] for a in self._owing), default=now) + self._peer_timeout_s - now
+        if self._limit_s is not None:
+            patience = min(patience, self._began + self._limit_s - now)
+        limit = max(0.0, min(PING_S, patience))
         try:
             arrived = connections.poll(limit)
         except WireError as e:
@@ -126,6 +156,8 @@ class Wait:
             self._heard[address] = now
             if message.kind == "pong":
                 self._check_incarnation(address, message.fields["incarnation"])
+                if message.fields["seq"] == (self._request or 0):  # else it was asked about an earlier request
+                    self._check_memory(address, message.fields.get("working"))
             else:
                 out.append((address, message))
         if not out:
@@ -135,8 +167,11 @@ class Wait:
     def _check_life(self, connections: Connections, now: float) -> None:
         for address, task in self._owing.items():
             silent = now - self._heard[address]
-            if silent > self._peer_timeout_s:
+            if silent >= self._peer_timeout_s:
+                locked = connections.why_silent(address)
                 connections.forget(address)  # so that the next call starts with a fresh connection
+                if locked is not None:
+                    raise PermissionDeniedError(None, None, locked)
                 raise UnavailableError(
                     None, None,
                     f"{_who(task, address)} has not answered for {silent:.1f} s while this {self._what} waited for it: "
@@ -151,7 +186,21 @@ class Wait:
         if now - self._last_ping >= PING_S:
             self._last_ping = now
             for address in self._owing:
-                self.send(connections, address, Message("ping", {"seq": 0}))
+                self.send(connections, address, Message("ping", {"seq": self._request or 0, "request": self._request}))
+
+    def _check_memory(self, address: str, working: bool | None) -> None:
+        """What a task says twice: an answer that is on its way may be overtaken once."""
+        if working is not False or address not in self._owing:
+            self._forgotten.pop(address, None)
+            return
+        self._forgotten[address] = self._forgotten.get(address, 0) + 1
+        if self._forgotten[address] >= 2:
+            waited = time.monotonic() - self._began
+            raise UnavailableError(
+                None, None,
+                f"{_who(self._owing[address], address)} does not work on this {self._what} (any more), after {waited:.1f} s: the "
+                "connection broke, and the request or its answer was lost. Whether it was done is not known. Run it again.",
+            )  # fmt: skip
 
     def _check_incarnation(self, address: str, incarnation: int) -> None:
         expected = self._incarnations.get(address)
@@ -170,6 +219,12 @@ def error_of(reply: Message) -> OpError:
     if fields.get("task"):
         text = f"From {fields['task']}:\n{text}"
     return from_code(fields["code"], text, fields.get("node"))
+
+
+def from_task(error: OpError, task: str) -> OpError:
+    """The error of a task of this process, as a message of it would report it."""
+    node = error.op if isinstance(error.op, str) else getattr(error.op, "name", None)
+    return from_code(error.code, f"From {task}:\n{error.message}", node)
 
 
 def _who(name: str, address: str) -> str:

@@ -2,8 +2,8 @@
 
 A message is a kind, some named fields, and tensors. It travels as a list of frames:
 
-    frame 0          the header: msgpack of [version, kind, fields, [[dtype, shape], ...]]
-    frames 1 .. n    the raw elements of each tensor, C order, little-endian, as every machine here is
+    frame 0          the header: msgpack of [version, kind, fields, [[dtype, shape, place], ...]]
+    frames 1 .. n    the raw elements of tensors, C order, little-endian, as every machine here is
     then             the value of each field of type `bytes`, in the order of the kind's row
 
 Fields of type `bytes` (a graph, a partition) leave the header so that the header stays small: unpacking
@@ -11,6 +11,9 @@ msgpack can need seventy times the memory of its input, raw frames need none. In
 its length.
 
 A tensor of strings has dtype `string`; its frame is one uint32 length per element, then all the bytes.
+
+A tensor's place is its bytes themselves, when they are few: a frame costs more than copying them does. It is where the tensor
+lies in shared memory, or nothing: then the tensor has a frame.
 
 Nothing that arrives is trusted. `KINDS` says which kinds exist and what each carries; `decode` checks a
 message against it, and every bound below, before it makes a single array. Whatever is wrong, it raises
@@ -31,6 +34,7 @@ import msgpack
 import numpy as np
 
 from ..graph import dtypes
+from .shared_memory import SHARE_BYTES
 
 VERSION = 1  # one byte on the wire, so below 128
 
@@ -38,6 +42,10 @@ VERSION = 1  # one byte on the wire, so below 128
 #: the bookkeeping of a borrowed buffer costs (8 µs). Whoever sends a larger array must not write into it
 #: afterwards.
 BORROW_BYTES = 64 * 1024
+
+#: A tensor of at most this many bytes travels in the header, as long as those of a message need no more than `MAX_INLINE` together.
+INLINE_BYTES = 4096
+MAX_INLINE = 256 * 1024
 
 MAX_HEADER = 1 << 20  # bytes, for most kinds
 MAX_WIDE_HEADER = 16 << 20  # bytes, for the kinds whose fields describe whole plans
@@ -47,6 +55,8 @@ MAX_DIM = 1 << 40
 MAX_DEPTH = 16  # lists and dicts inside one another, in one field
 
 Frame: TypeAlias = bytes | memoryview
+Bytes: TypeAlias = "Frame | np.ndarray[Any, np.dtype[np.uint8]]"
+"""A frame, or shared memory."""
 Tensor: TypeAlias = np.ndarray[Any, Any] | np.generic
 
 
@@ -60,6 +70,10 @@ class WireError(ValueError):
     def __init__(self, message: str, request: int = 0) -> None:
         super().__init__(message)
         self.request = request
+
+
+class UnreadableError(WireError):
+    """A tensor lies in shared memory that the receiver cannot read: the sender should let tensors travel."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -141,11 +155,15 @@ def _row(kind: str, fields: str = "", *, tensors: bool = False, wide: bool = Fal
 
 #: Every kind of message there is. A new kind is a new row.
 KINDS: dict[str, KindSchema] = {row.kind: row for row in (
-    _row("ping", "seq int"),
-    _row("pong", "seq int, incarnation int"),
+    _row("hello", "memory? list, readable bool, lane? list"),
+    _row("ping", "seq int, request? int"),
+    _row("pong", "seq int, incarnation int, clock? int, working? bool"),
     _row("status", "request int"),
     _row("devices", "request int, devices list, incarnation int", wide=True),
+    _row("stats", "request int"),
+    _row("figures", "request int, figures dict", wide=True),
     _row("create_session", "request int, config dict"),
+    _row("waiting", "request int, tasks list"),
     _row("session_created", "request int, session str, devices list", wide=True),
     _row("extend", "request int, session str, from_version int, graph bytes"),
     _row("extended", "request int, version int"),
@@ -156,21 +174,39 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("register", "request int, program str, session str, partition bytes, info dict", wide=True),
     _row("registered", "request int, incarnation int"),
     _row("release", "programs list"),
-    _row("run", "request int, step int, program str, feeds list", tensors=True),
+    _row("missing", "step int, task str, channels list"),
+    _row("coming", "step int, task str, known bool"),
+    _row("accounted", "step int, task str, channels list"),
+    _row("run", "request int, step int, program str, feeds list, trace? bool", tensors=True),
+    _row("trace", "request int, notes bytes"),
     _row("done", "request int, fetches list", tensors=True),
     _row("tensors", "step int, channels list, without list", tensors=True),
+    _row(
+        "collective",
+        "event str, task str, group str, token int, instance? str, run? int, sender? int, to? int, tag? int, what? str, "
+        "reason? str, code? str",
+        tensors=True,
+    ),
     _row("abort", "step int, code str, reason str"),
+    _row("touch", "session str"),
     _row("close_session", "request int, session str"),
     _row("forget_session", "request int, session str"),
     _row("closed", "request int"),
     _row("reset", "request int, containers list, config? dict"),
-    _row("reset_containers", "request int, containers list"),
+    _row("reset_containers", "request int, containers list, sessions? list"),
     _row("error", "request int, code str, message str, node? str, task? str"),
 )}  # fmt: skip
 
 
-def encode(message: Message) -> list[Frame]:
-    """The frames of `message`.
+Lend: TypeAlias = Callable[[np.ndarray[Any, Any]], "list[int] | None"]
+"""Puts an array where the receiver can read it, and says where; None: it has to travel."""
+
+Borrow: TypeAlias = Callable[[Any, int], np.ndarray[Any, np.dtype[np.uint8]]]
+"""The bytes at such a place, so many; ValueError when they cannot be read."""
+
+
+def encode(message: Message, lend: Lend | None = None) -> list[Frame]:
+    """The frames of `message`. `lend` is asked for every tensor of `SHARE_BYTES` and more.
 
     Tensors of `BORROW_BYTES` and more are not copied: their frames are views of the arrays, which must not
     change until they have been sent. Smaller ones are copied.
@@ -186,13 +222,23 @@ def encode(message: Message) -> list[Frame]:
     request = _request_of(fields)
     _check_fields(schema, fields, request)
     frames: list[Frame] = [b""]
-    specs: list[tuple[str, tuple[int, ...]]] = []
+    specs: list[tuple[Any, ...]] = []
+    inline = 0
     if message.tensors:
         _check_attached(schema, len(message.tensors), request)
         for index, tensor in enumerate(message.tensors):
+            if lend is not None and tensor.nbytes >= SHARE_BYTES and tensor.dtype in _NAME_OF:
+                place = lend(np.asarray(tensor))
+                if place is not None:
+                    specs.append((_NAME_OF[tensor.dtype], tensor.shape, place))
+                    continue
             name, buffer = _pack_tensor(tensor, index, request)
-            specs.append((name, tensor.shape))
-            frames.append(buffer)
+            if len(buffer) <= INLINE_BYTES and inline + len(buffer) <= MAX_INLINE:
+                inline += len(buffer)
+                specs.append((name, tensor.shape, buffer))
+            else:
+                specs.append((name, tensor.shape))
+                frames.append(buffer)
     if schema.blobs:
         fields = dict(fields)
         for blob in schema.blobs:
@@ -213,10 +259,10 @@ def encode(message: Message) -> list[Frame]:
     return frames
 
 
-def decode(frames: Sequence[Frame]) -> Message:
-    """The message that `frames` carry; its tensors are read-only views of the frames.
+def decode(frames: Sequence[Frame], borrow: Borrow | None = None) -> Message:
+    """The message that `frames` carry; its tensors are read-only views of the frames, or of shared memory.
 
-    Each frame is `bytes` or a memoryview of single bytes.
+    Each frame is `bytes` or a memoryview of single bytes. Without `borrow` no tensor may lie in shared memory.
 
     Raises:
         WireError: anything about the frames that is not as the protocol has it.
@@ -238,16 +284,21 @@ def decode(frames: Sequence[Frame]) -> Message:
         raise WireError(f"there is no message kind {kind[:64]!r}", request)
     if specs:
         _check_attached(schema, len(specs), request)
+    placed = [type(spec) is list and len(spec) == 3 for spec in specs]
+    count = 1 + placed.count(False)  # frames of their own
     if schema.blobs:
-        _restore_blobs(schema, fields, frames, 1 + len(specs), request)
-    elif len(frames) != 1 + len(specs):
-        raise WireError(f"message {kind!r}: {len(specs)} tensors announced, {len(frames) - 1} frames came", request)
+        _restore_blobs(schema, fields, frames, count, request)
+    elif len(frames) != count:
+        raise WireError(f"message {kind!r}: {count - 1} tensors announced, {len(frames) - 1} frames came", request)
     _check_fields(schema, fields, request)
     if not specs:
         return Message(kind, fields)
-    return Message(
-        kind, fields, tuple(map(_unpack_tensor, specs, frames[1:], range(len(specs)), [request] * len(specs)))
-    )
+    arrived = iter(frames[1:])
+    tensors = [
+        _placed_tensor(spec, borrow, i, request) if here else _unpack_tensor(spec, next(arrived), i, request)
+        for i, (spec, here) in enumerate(zip(specs, placed, strict=True))
+    ]
+    return Message(kind, fields, tuple(tensors))
 
 
 # Checks: the same for what leaves and what arrives.
@@ -377,7 +428,7 @@ def _pack_strings(array: np.ndarray[Any, Any], index: int, request: int) -> byte
     return b"".join([np.array(lengths, _LENGTH).tobytes(), *values])
 
 
-def _unpack_tensor(spec: Any, frame: Frame, index: int, request: int) -> Tensor:
+def _unpack_tensor(spec: Any, frame: Bytes, index: int, request: int) -> Tensor:
     """One read-only array over `frame`, after everything about it was checked."""
     if type(spec) is not list or len(spec) != 2 or type(spec[0]) is not str or type(spec[1]) is not list:
         raise WireError(f"tensor {index}: its description is not [dtype, shape]", request)
@@ -412,7 +463,27 @@ def _unpack_tensor(spec: Any, frame: Frame, index: int, request: int) -> Tensor:
     return array
 
 
-def _unpack_strings(shape: list[int], count: int, frame: Frame, index: int, request: int) -> Tensor:
+def _placed_tensor(spec: list[Any], borrow: Borrow | None, index: int, request: int) -> Tensor:
+    """One read-only array over what came in the header, or over shared memory."""
+    name, shape, place = spec
+    if type(place) is bytes:
+        return _unpack_tensor([name, shape], place, index, request)
+    dtype = _NP_OF.get(name) if type(name) is str else None
+    if borrow is None or dtype is None:
+        raise WireError(f"tensor {index} cannot lie in shared memory here", request)
+    count = 1
+    for dim in shape if type(shape) is list else [None]:
+        if type(dim) is not int or not 0 <= dim <= MAX_DIM:
+            raise WireError(f"tensor {index} has a dimension {_short(dim)}", request)
+        count *= dim
+    try:
+        memory = borrow(place, count * dtype.itemsize)
+    except ValueError as error:
+        raise UnreadableError(f"tensor {index} lies in shared memory that cannot be read: {error}", request) from None
+    return _unpack_tensor([name, shape], memory, index, request)
+
+
+def _unpack_strings(shape: list[int], count: int, frame: Bytes, index: int, request: int) -> Tensor:
     start = count * _LENGTH.itemsize
     if start > len(frame):
         raise WireError(

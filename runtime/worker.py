@@ -13,21 +13,29 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from ..codegen.gpus import gpu_backend
 from ..codegen.lower import lower
 from ..codegen.options import KernelOptions
 from ..codegen.program import Program
-from ..codegen.unit import Unit
+from ..codegen.unit import SendTensor, Unit
+from ..graph.collectives import Collectives
 from ..graph.errors import AbortedError, CancelledError, OpError, ResourceExhaustedError
 from ..graph.node import Node
 from ..graph.state import Context, Resources, SessionState
 from ..placer.cluster import DeviceInfo
+from .here import Host
+from .overdue import Waiting
+from .recorder import Recorder, TracedStep
 from .step import ChannelKey, Execution, TaskStep
 
 SMALL_S = (
     300e-6  # a program that runs no longer than this is run where its message came in: a hand-over costs about as much
 )
+HOSTED_S = 0.2  # a client that runs a program itself gives no signs of life meanwhile, so it must not take longer
+MOST_SLOW = 6  # how well slow stretches are remembered: see `Loaded`
 MAX_EARLY_STEPS = 1_000  # steps that tensors may wait for without the step having been announced
 MAX_EARLY_MESSAGES = 4_000  # for each
 LARGE_BYTES = 64 << 10  # a tensor from this size on is sent as soon as it exists
@@ -37,19 +45,47 @@ REMEMBER_STEPS = 4_000  # ended steps whose late tensors are recognised
 
 @dataclass(slots=True)
 class Loaded:
-    """A registered program set: this task's part of one run signature, and how long its programs take."""
+    """A registered program set: this task's part of one run signature, and what is known about how long its programs take.
+
+    A stretch is what a program does without a pause; it is known by the device and by where it begins. A slow one may be slow
+    because other processes had the cores. So it takes more than one slow run to make it slow, and several quick ones to
+    make it quick again.
+
+    Attributes:
+        held: channels whose tensors wait for a later one: see `awaited.py`.
+        slow: stretch -> how slow it has been.
+        last: stretch -> the seconds that it took last.
+        gaps: channel -> how long the program then goes on before it sends or pauses, about.
+    """
 
     session: str
     programs: tuple[Program, ...]
-    seconds: dict[str, float] = field(default_factory=dict)  # device -> longest recent stretch without a pause
+    held: frozenset[int] = frozenset()
+    slow: dict[tuple[str, int], int] = field(default_factory=dict)
+    last: dict[tuple[str, int], float] = field(default_factory=dict)
+    gaps: dict[ChannelKey, float] = field(default_factory=dict)
 
-    def is_small(self, device: str) -> bool:
-        """Whether a stretch of this device's program is known to be short."""
-        return self.seconds.get(device, 1.0) <= SMALL_S
+    def is_small(self, execution: Execution) -> bool:
+        """Whether the stretch that comes next is known to be short."""
+        return self.slow.get((execution.program.device, execution.counter), MOST_SLOW) <= MOST_SLOW // 2
 
-    def measured(self, device: str, seconds: float) -> None:
-        """A stretch took so long; the memory fades, so that one hiccup is forgotten."""
-        self.seconds[device] = max(seconds, 0.9 * self.seconds.get(device, 0.0))
+    def seconds(self, execution: Execution) -> float:
+        """What the stretch that comes next took last; if it never ran, an hour."""
+        return self.last.get((execution.program.device, execution.counter), 3600.0)
+
+    def measured(self, stretch: tuple[str, int], seconds: float) -> None:
+        """A stretch took so long."""
+        self.last[stretch] = seconds
+        slow = self.slow.get(stretch)
+        if seconds > SMALL_S:
+            self.slow[stretch] = MOST_SLOW if slow is None else min(MOST_SLOW, slow + 3)
+        else:
+            self.slow[stretch] = max(0, slow - 1) if slow else 0
+
+    def went_on(self, channel: ChannelKey, seconds: float) -> None:
+        """After sending to a channel, the program went on for so long. One hiccup counts little."""
+        known = self.gaps.get(channel, 0.0)
+        self.gaps[channel] = min((known + seconds) / 2, 2 * known + SMALL_S / 4)
 
 
 @dataclass(slots=True)
@@ -58,6 +94,7 @@ class WorkerSession:
 
     resources: Resources
     state: SessionState
+    peer_timeout_s: float = 5.0  # a task that is silent for so long is taken for dead
 
 
 class Worker:
@@ -67,6 +104,8 @@ class Worker:
         task: `/job:ps/replica:0/task:0`.
         devices: the devices of the task.
         push: (task, step, values by channel): send tensors to another task.
+        is_near: whether large tensors cost no more than small ones on the way to a task: it reads this one's memory.
+        collectives: where its collective ops meet those of other tasks; None: there are no others.
         threads: size of the pool that runs programs which are not small; 0: everything runs in the caller's thread.
     """
 
@@ -76,22 +115,28 @@ class Worker:
         devices: Sequence[DeviceInfo],
         *,
         push: Callable[[str, int, Mapping[ChannelKey, Any]], None] | None = None,
+        is_near: Callable[[str], bool] = lambda task: False,
         threads: int = 0,
         default_container: str = "",
+        collectives: Collectives | None = None,
     ) -> None:
         self.task = task
         self.devices = tuple(devices)
-        self.resources = Resources()
+        self._gpus = frozenset(str(d.name) for d in devices if d.name.device_type == "GPU" and not d.emulated)
+        self.resources = Resources(collectives)
         self.default_container = default_container
-        self._push = push or _nowhere
+        self._out = push or _nowhere
+        self._is_near = is_near
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="dovetail-step") if threads else None
         self._lock = threading.Lock()
         self._sessions: dict[str, WorkerSession] = {}
         self._loaded: dict[str, Loaded] = {}
         self._steps: dict[int, TaskStep] = {}
+        self.started = self.failed = 0  # steps, since the worker was made
         self._early: OrderedDict[int, list[Mapping[ChannelKey, Any]]] = OrderedDict()
         self._ended: deque[int] = deque(maxlen=REMEMBER_STEPS)
         self._ended_set: set[int] = set()
+        self._sent: dict[int, dict[int, ChannelKey]] = {}  # step -> channel without iteration -> the last that was sent
         self._turn = threading.local()
 
     # --- sessions and programs -------------------------------------------------------------------------------------
@@ -102,7 +147,7 @@ class Worker:
             session = self._sessions.get(handle)
             if session is None:
                 session = self._sessions[handle] = WorkerSession(
-                    Resources() if isolated else self.resources, SessionState(seed)
+                    Resources(self.resources.collectives) if isolated else self.resources, SessionState(seed)
                 )
             return session
 
@@ -115,12 +160,14 @@ class Worker:
         seed: int,
         isolated: bool,
         kernels: KernelOptions | None = None,
+        peer_timeout_s: float = 5.0,
     ) -> None:
         """Lower units to programs and keep them under `handle`. Nothing is kept when one of them fails.
 
         `kernels` says how; None: NumPy, node by node.
         """
         state = self.open_session(session, seed, isolated)
+        state.peer_timeout_s = peer_timeout_s
 
         def context_of(node: Node) -> Context:
             return Context(
@@ -131,11 +178,16 @@ class Worker:
                 tuple(t.dims for t in node.outputs),
             )
 
-        # Emulated GPUs run the CPU's kernels, too.
-        backend = (kernels or KernelOptions()).make_backend()
-        programs = tuple(lower(unit, backend, context_of) for unit in units)
+        options = kernels or KernelOptions()
+        host = options.make_backend()  # emulated GPUs run the CPU's kernels, too
+        programs = []
+        units = tuple(units)
+        held = frozenset(s.channel for unit in units for s in unit.steps if isinstance(s, SendTensor) and s.held)
+        for unit in units:
+            gpu = gpu_backend(options, host, unit.device, self._gpus)
+            programs.append(lower(unit, host, context_of) if gpu is None else gpu.finish(lower(unit, gpu, context_of)))
         with self._lock:
-            self._loaded[handle] = Loaded(session, programs)
+            self._loaded[handle] = Loaded(session, tuple(programs), held)
 
     def release(self, handles: Iterable[str]) -> None:
         """Forget programs."""
@@ -161,9 +213,22 @@ class Worker:
     # --- steps -----------------------------------------------------------------------------------------------------
 
     def start(
-        self, number: int, handle: str, feeds: Mapping[str, Any], finish: Callable[[Mapping[str, Any] | OpError], None]
+        self,
+        number: int,
+        handle: str,
+        feeds: Mapping[str, Any],
+        finish: Callable[[Mapping[str, Any] | OpError], None],
+        resume: Callable[[Callable[[], None]], None] | None = None,
+        *,
+        host: Host | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
-        """Run one step of registered programs; `finish` is told the fetched values or the error, from whichever thread ends it."""
+        """Run one step of registered programs; `finish` is told the fetched values or the error, from whichever thread ends it.
+
+        What another step resumes is run by that step's thread or the pool; with `resume`, by whoever calls what that is given.
+        With `host`, a stretch that is neither small nor long is given to it, if it has time.
+        A `recorder` takes notes of the step.
+        """
         loaded = self._loaded.get(handle)
         if loaded is None:
             finish(
@@ -177,20 +242,26 @@ class Worker:
 
         def ended(step: TaskStep, outcome: Mapping[str, Any] | OpError) -> None:
             self._forget(step.number)
+            if isinstance(outcome, OpError):
+                self.failed += 1
             finish(outcome)
 
         try:
-            step = TaskStep(
+            step = (TaskStep if recorder is None else partial(TracedStep, recorder))(
                 number, loaded.session, loaded.programs, feeds,
-                push=lambda destination, channel, value: self._put_out(number, destination, channel, value),
-                schedule=lambda execution: self._schedule(execution, loaded),
+                push=lambda destination, channel, value: self._put_out(number, loaded, destination, channel, value),
+                schedule=lambda execution: self._schedule(execution, loaded, host),
                 finish=ended,
+                resume=None if resume is None else lambda execution: resume(
+                    lambda: self._take_turn(lambda: self._run(execution, loaded))
+                ),
             )  # fmt: skip
         except OpError as e:
             finish(e)
             return
         with self._lock:
             self._steps[number] = step
+            self.started += 1
             early = self._early.pop(number, ())
         if len(early) >= MAX_EARLY_MESSAGES:  # more may have come, and have been dropped
             step.fail(
@@ -222,31 +293,93 @@ class Worker:
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
-    def _put_out(self, number: int, destination: str, channel: ChannelKey, value: Any) -> None:
-        """Send a tensor to another task: a large one at once, small ones together when the program pauses.
+    def _put_out(self, number: int, loaded: Loaded, destination: str, channel: ChannelKey, value: Any) -> None:
+        """Send a tensor to another task, now or together with later ones.
 
-        A message costs as much as some tens of KiB, mostly for waking the other side, so what a stretch of a program makes for one task
-        travels in one; of a stretch that turns out to be long, each tensor travels as soon as it exists.
+        A message costs as much as some tens of KiB, mostly for waking the other side. So what a program makes for one task
+        travels together, as far as nobody is kept waiting: a tensor that the receiver awaits leaves before the program goes on
+        for long, one that it does not await yet leaves with the one that it does, and everything leaves when the program pauses.
+        On a network, a large tensor leaves at once, so that it is on its way meanwhile.
         """
-        outbox: dict[tuple[str, int], dict[ChannelKey, Any]] = self._turn.outbox
-        key = destination[: destination.index("/device:")], number
-        together = outbox.setdefault(key, {})
+        turn = self._turn
+        now = time.perf_counter()
+        if turn.sent is not None:
+            loaded.went_on(turn.sent, now - turn.sent_at)
+        turn.sent, turn.sent_at = channel, now
+        task = destination[: destination.index("/device:")]
+        key = task, number
+        together = turn.outbox.get(key)
+        if together is None:
+            together = turn.outbox[key] = {}
         together[channel] = value
-        late = time.perf_counter() - self._turn.began > SMALL_S
-        if late or len(together) >= MAX_TOGETHER or getattr(value, "nbytes", 0) >= LARGE_BYTES:
-            self._push(*key, outbox.pop(key))
+        large = getattr(value, "nbytes", 0) >= LARGE_BYTES and not self._is_near(task)
+        if not large and len(together) < MAX_TOGETHER:
+            if channel in loaded.held:
+                return
+            since = turn.since.setdefault(key, now)
+            if now - since <= SMALL_S and loaded.gaps.get(channel, 0.0) <= SMALL_S:
+                return
+        turn.since.pop(key, None)
+        self._push(task, number, turn.outbox.pop(key))
 
     def _run(self, execution: Execution, loaded: Loaded) -> None:
         """Run an execution until it pauses or ends, then send what it has put out."""
-        outbox = self._turn.outbox = {}
-        began = self._turn.began = time.perf_counter()
+        turn = self._turn
+        outbox = turn.outbox = {}
+        turn.since, turn.sent = {}, None
+        stretch = execution.program.device, execution.counter
+        began = time.perf_counter()
         execution.run()
-        loaded.measured(execution.program.device, time.perf_counter() - began)
+        ended = time.perf_counter()
+        loaded.measured(stretch, ended - began)
+        if turn.sent is not None:
+            loaded.went_on(turn.sent, ended - turn.sent_at)
         try:
             for (task, number), values in outbox.items():
                 self._push(task, number, values)
         except OpError as e:
             execution.step.fail(e)
+
+    def _push(self, task: str, number: int, values: Mapping[ChannelKey, Any]) -> None:
+        self._out(task, number, values)
+        sent = self._sent.get(number)
+        if sent is None:
+            with self._lock:
+                if number not in self._steps:
+                    return  # it has ended: nothing more of it is to come
+                sent = self._sent.setdefault(number, {})
+        for channel in values:
+            sent[channel if type(channel) is int else int(str(channel).partition("@")[0])] = channel
+
+    def account(self, number: int, channels: Iterable[ChannelKey]) -> tuple[bool, list[ChannelKey]]:
+        """Whether this task knows a step, and which of these tensors it has sent, or will never send any more."""
+        with self._lock:
+            if number in self._ended_set:
+                return True, list(channels)
+            if number not in self._steps:
+                return False, []
+            sent = self._sent.get(number, {})
+            return True, [c for c in channels if _moment(c) <= _moment(sent.get(_moment(c)[0], -1))]
+
+    def waiting(self) -> dict[int, Waiting]:
+        """What steps wait for, from other tasks."""
+        found = {}
+        for number, step in list(self._steps.items()):
+            by_task: dict[str, list[ChannelKey]] = {}
+            for device, channel in step.waits_for_tensors():
+                task = device[: device.index("/device:")]
+                if task != self.task:
+                    by_task.setdefault(task, []).append(channel)
+            session = self._sessions.get(step.session)
+            if by_task and session is not None:
+                found[number] = Waiting(session.peer_timeout_s, by_task)
+        return found
+
+    def fail(self, number: int, error: OpError) -> None:
+        """End a step with an error, if it runs here."""
+        step = self._steps.get(number)
+        if step is not None:
+            step.fail(error)
 
     def abort(self, number: int, reason: str) -> None:
         """End a step, if it runs here; refuse its late tensors in any case."""
@@ -257,14 +390,24 @@ class Worker:
         else:
             self._forget(number)
 
+    def running(self) -> list[int]:
+        """The steps that run here."""
+        return list(self._steps)
+
     def waits_for(self, number: int) -> list[str]:
         """What a running step waits for here."""
         step = self._steps.get(number)
         return step.waits_for() if step is not None else []
 
+    def may_go_on(self, number: int) -> bool:
+        """Whether something will still be heard of a step though nothing of it runs: it is ending, or waits for another one."""
+        step = self._steps.get(number)
+        return step is None or step.may_go_on
+
     def _forget(self, number: int) -> None:
         with self._lock:
             self._steps.pop(number, None)
+            self._sent.pop(number, None)
             self._early.pop(number, None)
             if number not in self._ended_set:
                 if len(self._ended) == REMEMBER_STEPS:
@@ -274,15 +417,22 @@ class Worker:
 
     # --- threads ---------------------------------------------------------------------------------------------------
 
-    def _schedule(self, execution: Execution, loaded: Loaded) -> None:
-        """Run an execution in this thread's turn if it is small, in the pool otherwise."""
+    def _schedule(self, execution: Execution, loaded: Loaded, host: Host | None) -> None:
+        """Run an execution in this thread's turn if it is small, by its host if that has time, in the pool otherwise."""
         ready: deque[tuple[Execution, Loaded]] | None = getattr(self._turn, "ready", None)
-        if ready is not None and (self._pool is None or loaded.is_small(execution.program.device)):
+        if ready is not None and (self._pool is None or loaded.is_small(execution)):
             ready.append((execution, loaded))
-        elif self._pool is not None:
-            self._pool.submit(self._take_turn, lambda: self._run(execution, loaded))
-        else:
+            return
+
+        def run() -> None:
             self._take_turn(lambda: self._run(execution, loaded))
+
+        if host is not None and loaded.seconds(execution) <= HOSTED_S and host.take(run):
+            return
+        if self._pool is not None:
+            self._pool.submit(run)
+        else:
+            run()
 
     def _take_turn(self, first: Callable[[], None]) -> None:
         """Do `first`, then run whatever small executions it made ready, in order, until none is left.
@@ -309,6 +459,11 @@ class Worker:
             step.abort(f"The server of {self.task} was stopped")
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _moment(channel: ChannelKey) -> tuple[int, ...]:
+    """A channel's number and iterations: what one channel sends comes in this order."""
+    return (channel,) if isinstance(channel, int) else tuple(map(int, channel.split("@")))
 
 
 def _deliver(step: TaskStep, values: Mapping[ChannelKey, Any]) -> None:

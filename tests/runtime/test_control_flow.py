@@ -21,12 +21,14 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 import dovetail as tf
 from dovetail.codegen.backends.numpy import NumpyBackend
 from dovetail.codegen.lower import lower
+from dovetail.codegen.options import KernelOptions
 from dovetail.graph.errors import InvalidArgumentError, OpError
 from dovetail.graph.interpret import Interpreter
 from dovetail.graph.state import DEAD, Context, Resources, SessionState
 from dovetail.placer.cluster import Cluster, local_devices
 from dovetail.placer.partition import Partitioned, needed, partition, task_of
 from dovetail.placer.place import place
+from dovetail.placer.receive_schedule import schedule_receives
 from dovetail.runtime.step import Execution, TaskStep
 from dovetail.runtime.units import pack_units, units_of, unpack_units
 
@@ -45,8 +47,9 @@ class Joined:
     `messages` counts what the last run sent between tasks, by the name of the value and the destination.
     """
 
-    def __init__(self, graph: tf.Graph) -> None:
+    def __init__(self, graph: tf.Graph, paced: bool = False) -> None:
         self.graph = graph
+        self.paced = paced  # whether sends are held back while their receiver is far behind
         self.resources = {task: Resources() for task in TASKS}
         self.states = {task: SessionState(5) for task in TASKS}
         self.messages: Counter[tuple[str, str]] = Counter()
@@ -54,7 +57,8 @@ class Joined:
 
     def cut(self, fetches: Sequence[Any], feeds: Sequence[Any] = (), targets: Sequence[Any] = ()) -> Partitioned:
         nodes = needed(self.graph, fetches, targets, feeds)
-        return partition(nodes, place(self.graph, CLUSTER).device_of, fetches=fetches, feeds=feeds)
+        cut = partition(nodes, place(self.graph, CLUSTER).device_of, fetches=fetches, feeds=feeds)
+        return schedule_receives(cut) if self.paced else cut
 
     def run(
         self,
@@ -80,9 +84,11 @@ class Joined:
             self.dead[name] += value is DEAD
             flying.append((destination, channel, value))
 
+        backend = KernelOptions().make_backend() if seed % 2 else NumpyBackend()
         for task in TASKS:
             programs = [
-                lower(u, NumpyBackend(), lambda node, task=task: self._context(node, task))
+                # Every other run is of rewritten graphs.
+                lower(u, backend, lambda node, task=task: self._context(node, task))
                 for u in units
                 if task_of(u.device) == task
             ]
@@ -381,11 +387,11 @@ CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=CHECKS)
-@given(programs(), st.integers(0, 1000))
-def test_any_spread_gives_python_s_numbers(program: Program, seed: int) -> None:
+@given(programs(), st.integers(0, 1000), st.booleans())
+def test_any_spread_gives_python_s_numbers(program: Program, seed: int, paced: bool) -> None:
     with tf.Graph().as_default() as graph:
         xs, results, init = program.build()
-        joined, reference = Joined(graph), Interpreter(graph, check=True)
+        joined, reference = Joined(graph, paced), Interpreter(graph, check=True)
         joined.run([], targets=[init])
         reference.run(init)
         for feed, expected in zip(program.feeds, program.expected(), strict=True):

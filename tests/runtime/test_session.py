@@ -298,9 +298,3 @@ def test_run_metadata_gets_the_partitions_that_ran(session: tf.Session) -> None:
     session.run(x, options=tf.RunOptions(output_partition_graphs=True), run_metadata=metadata)
     ((device, part),) = metadata.partition_graphs.items()
     assert device.endswith("/device:CPU:0") and x.op.name in str(part)
-
-
-def test_a_trace_that_cannot_be_had_is_refused(session: tf.Session) -> None:
-    x = tf.constant(1.0)
-    with pytest.raises(tf.errors.UnimplementedError, match="trace"):
-        session.run(x, options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE))

@@ -64,7 +64,7 @@ def test_echo(echo: Endpoint, client: Connection) -> None:
         client.send(ping(seq))
         answer = client.recv(WAIT_S)
         assert answer is not None and answer.fields == {"seq": seq}
-    assert echo.counters.received == echo.counters.sent == 200
+    assert echo.counters.received == 200 <= echo.counters.sent  # a greeting or two may be among these
 
 
 def test_messages_keep_their_order(client: Connection) -> None:
@@ -174,7 +174,7 @@ def test_a_slow_client_loses_nothing() -> None:
 
     with Endpoint("localhost:0", answer) as server, Connection(server.address) as slow:
         slow.send(ping(count))
-        until(lambda: bool(server._backlog), "the server has to keep messages for the slow client")
+        until(lambda: server.waiting() > 0, "the server has to keep messages for the slow client")
         with Connection(server.address) as quick:
             quick.send(ping(1))
             assert quick.recv(WAIT_S) is not None
@@ -185,7 +185,7 @@ def test_a_slow_client_loses_nothing() -> None:
             steps.append(message.fields["step"])
         assert steps == list(range(count))
         assert server.counters.dropped == 0
-        until(lambda: not server._backlog, "the backlog is gone")
+        until(lambda: not server.waiting(), "the backlog is gone")
 
 
 def test_a_client_that_never_reads_costs_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +199,7 @@ def test_a_client_that_never_reads_costs_bounded_memory(monkeypatch: pytest.Monk
         for _ in range(20):
             deaf.send(ping())
         until(lambda: server.counters.dropped > 0, "messages are dropped")
-        assert len(next(iter(server._backlog.values()), ())) <= 50  # fewer where the kernel has just taken some
+        assert server.waiting() <= 50  # fewer where the kernel has just taken some
 
 
 def test_a_client_may_come_before_its_server() -> None:
@@ -209,7 +209,14 @@ def test_a_client_may_come_before_its_server() -> None:
     with Connection(address) as connection:
         connection.send(ping(9))
         assert connection.recv(0.05) is None
-        with Endpoint(address, lambda peer, message: server.reply(peer, message)) as server:
+        made = threading.Event()  # the message may come before the endpoint has its name here
+
+        def answer_it(peer: bytes, message: Message) -> None:
+            assert made.wait(WAIT_S)
+            server.reply(peer, message)
+
+        with Endpoint(address, answer_it) as server:
+            made.set()
             answer = connection.recv(WAIT_S)
     assert answer is not None and answer.fields == {"seq": 9}
 
@@ -436,7 +443,7 @@ def test_a_port_in_use_is_told(echo: Endpoint) -> None:
         ("a;b:1", ValueError, "host:port"),
         ("::1:22", ValueError, "host:port"),
         ("0.0.0.0:0", PermissionError, "insecure=True"),
-        ("*:0", PermissionError, "not authenticated"),
+        ("*:0", PermissionError, "there are no keys"),
         ("[::]:0", PermissionError, "insecure=True"),
         ("192.0.2.1:0", PermissionError, "insecure=True"),
         ("no-such-host.invalid:1", OSError, "does not resolve"),

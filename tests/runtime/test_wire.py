@@ -151,10 +151,13 @@ def test_small_tensors_are_snapshots() -> None:
 
 
 def test_arrays_are_aligned_wherever_the_frame_starts() -> None:
-    frames = encode(Message("tensors", {"step": 1, "channels": [1], "without": []}, (np.arange(4.0),)))
-    shifted = memoryview(b"x" + bytes(frames[1]))[1:]
-    got = decode([frames[0], shifted]).tensors[0]
-    assert got.flags.aligned and not got.flags.writeable and got.tolist() == [0, 1, 2, 3]
+    for size in (4, 4096):  # in the header, and in a frame
+        frames = encode(Message("tensors", {"step": 1, "channels": [1], "without": []}, (np.arange(float(size)),)))
+        assert len(frames) == (1 if size == 4 else 2)
+        for offset in range(1, 8):
+            shifted = [memoryview(b"x" * offset + bytes(frame))[offset:] for frame in frames]
+            got = decode(shifted).tensors[0]
+            assert got.flags.aligned and not got.flags.writeable and got.tolist() == list(range(size))
 
 
 def test_fields_of_bytes_stay_out_of_the_header() -> None:
@@ -287,7 +290,8 @@ MALFORMED: list[tuple[str, list[bytes], str]] = [
     ("a frame too few", tensor_message(["int8", [1]], b"1")[:1], "1 tensors announced, 0 frames"),
     ("too many tensors", [header(V, "tensors", {}, [0] * (wire.MAX_TENSORS + 1))], "at most"),
     ("spec is no list", tensor_message(1, b""), "not .dtype, shape"),
-    ("spec is too long", tensor_message(["int8", [1], 0], b"1"), "not .dtype, shape"),
+    ("spec is too long", tensor_message(["int8", [1], 0, 0], b"1"), "not .dtype, shape"),
+    ("memory and a frame", tensor_message(["int8", [1], [1, 2, 3, 4, 5]], b"1"), "0 tensors announced, 1 frames"),
     ("dtype is no str", tensor_message([[], [1]], b"1"), "not .dtype, shape"),
     ("shape is no list", tensor_message(["int8", 1], b"1"), "not .dtype, shape"),
     ("unknown dtype", tensor_message(["object", [1]], b"12345678"), "unknown element type 'object'"),

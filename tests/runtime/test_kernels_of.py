@@ -1,0 +1,128 @@
+"""`plan.kernels(device)` and `plan.why_not_fused(a, b)`: what the runtime would make of a plan, told without making it."""
+
+from __future__ import annotations
+
+import re
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail as dt
+
+GPU = {"worker": ["cpu:0", "gpu:0"]}
+
+
+@pytest.fixture
+def graph() -> Any:
+    with dt.Graph().as_default() as g:
+        x = dt.placeholder(dt.float32, [64, 128], name="x")
+        w = dt.Variable(dt.zeros([128, 10]), name="w", use_resource=True)
+        h = dt.nn.gelu(x, name="act") * 2.0
+        logits = dt.matmul(h, w, name="logits")
+        dt.nn.softmax(dt.tanh(logits, name="squash"), name="probabilities")
+        dt.exp(dt.placeholder(dt.float32, [7], name="far"), name="lonely")
+    return g
+
+
+def plan_of(graph: dt.Graph, **more: Any) -> dt.Plan:
+    return dt.place(graph, {"worker": 1}, fetches=["probabilities:0", "lonely:0"], **more)
+
+
+def test_kernels_of_a_plan(graph: dt.Graph) -> None:
+    kernels = plan_of(graph).kernels("cpu:0")
+    first, second = kernels
+    assert len(kernels) == 2
+    assert kernels[1] is second
+    assert (first.bytes_read, first.bytes_written) == (64 * 128 * 4, 64 * 128 * 4)
+    assert first.bytes_saved > 0
+    assert second.nodes == ("squash", "probabilities")
+    assert second.flops == 64 * 10 * (10 + 14)
+    assert "reduce max" in second.loops
+    assert "def kernel(" in second.source
+    text = str(kernels)
+    assert text.startswith("kernels of /job:worker/replica:0/task:0/device:CPU:0: 2 for")
+    assert "kernel 1: reads 2.5 KiB, writes 2.5 KiB, 15,360 flops\n  squash, probabilities" in text
+    assert "logits (MatMul): MatMul has no loop form" in text
+    assert "gelu by erf (1)" in text
+    assert re.search(r"memory at the peak: [\d.]+ KiB", text)
+    assert kernels.peak_bytes >= 2 * 64 * 128 * 4
+
+
+def test_kernels_of_a_real_gpu_are_triton_s(graph: dt.Graph) -> None:
+    plan = plan_of(graph, devices=GPU)
+    kernels = plan.kernels("gpu:0")
+    assert kernels.on_gpu
+    assert any("import triton" in k.source for k in kernels)
+
+
+def test_why_two_nodes_are_not_in_one_kernel(graph: dt.Graph) -> None:
+    plan = plan_of(graph)
+    assert plan.why_not_fused("squash", "probabilities") == "'squash' and 'probabilities' are both in kernel 1"
+    assert plan.why_not_fused("logits", "squash") == "'logits' (MatMul) is in no kernel: MatMul has no loop form"
+    assert plan.why_not_fused("mul", "squash").endswith(
+        "kernel 1: between them runs 'logits' (MatMul), which is in neither: MatMul has no loop form"
+    )
+    assert plan.why_not_fused("act/Erf", "squash") == "'act/Erf' is not needed any more after the graph was rewritten"
+    assert "is in no kernel: nothing to fuse it with" in plan.why_not_fused("lonely", "squash")
+    with pytest.raises(KeyError, match="does not run 'x'"):
+        plan.why_not_fused("x", "squash")
+
+
+def test_nodes_of_two_devices(graph: dt.Graph) -> None:
+    with graph.as_default(), graph.device("/job:ps"):
+        dt.exp(graph.get_tensor_by_name("probabilities:0"), name="there")
+    plan = dt.place(graph, {"worker": 1, "ps": 1}, fetches="there:0", master="/job:worker/task:0")
+    assert plan.why_not_fused("squash", "there") == (
+        "'squash' is on /job:worker/replica:0/task:0/device:CPU:0, 'there' on /job:ps/replica:0/task:0/device:CPU:0"
+    )
+    with pytest.raises(dt.errors.InvalidArgumentError, match="several devices"):
+        plan.kernels("cpu:0")
+
+
+def test_a_session_s_plan_has_them_too(graph: dt.Graph) -> None:
+    with dt.Session(graph=graph) as session:
+        plan = session.plan("probabilities:0")
+        assert plan.kernels("cpu:0")[0].nodes == plan_of(graph).kernels("cpu:0")[0].nodes
+        as_written = plan.kernels("cpu:0", dt.ConfigProto(graph_rewrite=0))
+        assert not as_written.fired
+        with pytest.raises(dt.errors.InvalidArgumentError, match="no device"):
+            plan.kernels("gpu:7")
+
+
+@pytest.mark.parametrize("backend", ["numpy", "numba"])
+def test_the_predicted_peak_is_what_a_step_takes(backend: str) -> None:
+    if backend == "numba":
+        pytest.importorskip("numba")
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [128, 512])
+        v = dt.Variable(dt.zeros([512, 600]), use_resource=True)
+        y = dt.matmul(x, v)
+        for i in range(4):  # what is made and let go again, of several sizes
+            y = dt.matmul(dt.tanh(y), dt.ones([y.shape[1], 500 + 40 * i]))
+        change = v.assign_add(dt.zeros_like(v) + dt.reduce_sum(y), read_value=False)
+        config = dt.ConfigProto(kernel_backend=backend, kernel_check=0)
+        with dt.Session(config=config) as session:
+            session.run(v.initializer)
+            fetches, feeds = [dt.reduce_mean(y), change], {x: np.ones((128, 512), np.float32)}
+            for _ in range(2):
+                session.run(fetches, feeds)
+            predicted = session.plan(fetches, feeds).kernels("cpu:0", config)
+            tracemalloc.start()
+            session.run(fetches, feeds)
+            _, measured = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+    assert predicted.memory.exact
+    assert 0.7 * predicted.peak_bytes < measured + feeds[x].nbytes < 1.3 * predicted.peak_bytes
+
+
+def test_command(graph: dt.Graph, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from dovetail.plan_command import MISUSED, PLACED, run
+
+    dt.save_graph(graph, tmp_path / "graph")
+    assert run(str(tmp_path / "graph"), None, fetches=["probabilities:0"], kernels="cpu:0") == PLACED
+    assert capsys.readouterr().out.startswith("kernels of /job:localhost")
+    assert run(str(tmp_path / "graph"), None, fetches=["probabilities:0"], kernels="gpu:3") == MISUSED
+    assert "names no device" in capsys.readouterr().err

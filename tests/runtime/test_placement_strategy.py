@@ -1,0 +1,76 @@
+"""Sessions that place by search: steps run where the search says, state stays, and a wrong name is an error."""
+
+import numpy as np
+import pytest
+
+import dovetail as dt
+from dovetail.placer.place import Rule
+
+pytestmark = pytest.mark.slow
+
+
+def two_towers():
+    x = dt.placeholder(dt.float32, [256, 256], name="x")
+    left = right = x
+    weights = dt.get_variable("w", [256, 256], initializer=dt.ones_initializer())
+    for _ in range(4):
+        left, right = dt.tanh(dt.matmul(left, weights)), dt.tanh(dt.matmul(right, weights))
+    return x, weights, dt.add(left, right, name="both")
+
+
+def config(strategy):
+    return dt.ConfigProto(device_count={"CPU": 2}, placement_strategy=strategy)
+
+
+def test_a_session_places_by_search_and_keeps_state_where_it_is():
+    with dt.Graph().as_default():
+        x, weights, both = two_towers()
+        value = np.random.default_rng(1).normal(size=(256, 256)).astype(np.float32) * 0.01
+        with dt.Session(config=config("rules")) as session:
+            session.run(dt.global_variables_initializer())
+            expected = session.run(both, {x: value})
+        with dt.Session(config=config("auto")) as session:
+            session.run(dt.global_variables_initializer())
+            np.testing.assert_allclose(session.run(both, {x: value}), expected, rtol=1e-5)
+            plan = session.last_plan
+            assert len(plan.partitions) == 2
+            searched = [n for n in plan.decisions if plan.decisions.decision(n).rule is Rule.SEARCHED]
+            assert searched
+            assert plan.report().found_by == "search"
+            where = plan.placement["w"]
+            more = dt.reduce_sum(both * 2.0)
+            session.run(more, {x: value})
+            assert session.last_plan.placement["w"] == where
+            assert "keeps the device" in session.last_plan.explain("w") or len(session.last_plan.partitions) == 2
+
+
+def test_what_was_asked_for_stays_hard():
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [64, 64])
+        with dt.device("/cpu:1"):
+            y = dt.matmul(x, x, name="pinned")
+        with dt.Session(config=config("auto")) as session:
+            session.run(dt.matmul(y, y), {x: np.ones((64, 64), np.float32)})
+            assert session.last_plan.placement["pinned"].endswith("CPU:1")
+
+
+def test_an_unknown_strategy_names_those_there_are():
+    with dt.Graph().as_default():
+        y = dt.constant(1.0) + 1.0
+        with (
+            dt.Session(config=config("best")) as session,
+            pytest.raises(dt.errors.InvalidArgumentError, match="strategies: rules, auto"),
+        ):
+            session.run(y)
+
+
+def test_it_travels_to_a_server():
+    with (
+        dt.train.Server.create_local_server(dt.ConfigProto(device_count={"CPU": 2})) as server,
+        dt.Graph().as_default(),
+    ):
+        x, _, both = two_towers()
+        with dt.Session(server.target, config=config("auto")) as session:
+            session.run(dt.global_variables_initializer())
+            session.run(both, {x: np.zeros((256, 256), np.float32)})
+            assert len(session.last_plan.partitions) == 2
