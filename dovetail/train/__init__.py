@@ -11,12 +11,74 @@ from ..placer.device_setter import (
     byte_size_load_fn,
     replica_device_setter,
 )
+from .adadelta import AdadeltaOptimizer
 from .adagrad import AdagradOptimizer
-from .adam import AdamOptimizer
+from .adam import AdamOptimizer, AdamWOptimizer
+from .basic_session_run_hooks import (
+    CheckpointSaverHook,
+    CheckpointSaverListener,
+    FeedFnHook,
+    FinalOpsHook,
+    GlobalStepWaiterHook,
+    LoggingTensorHook,
+    NanLossDuringTrainingError,
+    NanTensorHook,
+    SecondOrStepTimer,
+    StepCounterHook,
+    StopAtStepHook,
+    SummarySaverHook,
+)
+from .checkpoint_state import (
+    CheckpointReader,
+    CheckpointReader as NewCheckpointReader,
+    CheckpointState,
+    checkpoint_exists,
+    get_checkpoint_mtimes,
+    get_checkpoint_state,
+    latest_checkpoint,
+    list_variables,
+    load_checkpoint,
+    load_variable,
+    remove_checkpoint,
+    update_checkpoint_state,
+)
+from .coordinator import Coordinator, LooperThread
+from .ftrl import FtrlOptimizer
 from .gradient_descent import GradientDescentOptimizer
+from .large_batch import LAMBOptimizer, LARSOptimizer
+from .learning_rate_decay import (
+    cosine_decay,
+    cosine_decay_restarts,
+    exponential_decay,
+    inverse_time_decay,
+    linear_cosine_decay,
+    linear_warmup,
+    natural_exp_decay,
+    noisy_linear_cosine_decay,
+    piecewise_constant,
+    piecewise_constant as piecewise_constant_decay,
+    polynomial_decay,
+)
+from .loss_scale import DynamicLossScale, FixedLossScale, LossScaleOptimizer
 from .momentum import MomentumOptimizer
+from .monitored_session import (
+    ChiefSessionCreator,
+    MonitoredSession,
+    MonitoredTrainingSession,
+    SessionCreator,
+    SingularMonitoredSession,
+    WorkerSessionCreator,
+)
+from .moving_averages import ExponentialMovingAverage
 from .optimizer import Optimizer
+from .proximal import ProximalAdagradOptimizer, ProximalGradientDescentOptimizer
+from .queue_runner import QueueRunner, add_queue_runner, start_queue_runners
 from .rmsprop import RMSPropOptimizer
+from .saver import Saver
+from .scaffold import Scaffold
+from .session_manager import SessionManager
+from .session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
+from .sync_replicas_optimizer import SyncReplicasOptimizer
 from .training_util import (
     assert_global_step,
     create_global_step,
@@ -39,25 +101,90 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "AdadeltaOptimizer",
     "AdagradOptimizer",
     "AdamOptimizer",
+    "AdamWOptimizer",
     "BalancedStrategy",
+    "CheckpointReader",
+    "CheckpointSaverHook",
+    "CheckpointSaverListener",
+    "CheckpointState",
+    "ChiefSessionCreator",
     "ClusterDef",
     "ClusterSpec",
+    "Coordinator",
+    "DynamicLossScale",
+    "ExponentialMovingAverage",
+    "FeedFnHook",
+    "FinalOpsHook",
+    "FixedLossScale",
+    "FtrlOptimizer",
+    "GlobalStepWaiterHook",
     "GradientDescentOptimizer",
     "GreedyLoadBalancingStrategy",
     "JobDef",
+    "LAMBOptimizer",
+    "LARSOptimizer",
+    "LoggingTensorHook",
+    "LooperThread",
+    "LossScaleOptimizer",
     "MomentumOptimizer",
+    "MonitoredSession",
+    "MonitoredTrainingSession",
+    "NanLossDuringTrainingError",
+    "NanTensorHook",
+    "NewCheckpointReader",
     "Optimizer",
+    "ProximalAdagradOptimizer",
+    "ProximalGradientDescentOptimizer",
+    "QueueRunner",
     "RMSPropOptimizer",
     "RandomStrategy",
     "RoundRobinStrategy",
+    "Saver",
+    "Scaffold",
+    "SecondOrStepTimer",
     "Server",
+    "SessionCreator",
+    "SessionManager",
+    "SessionRunArgs",
+    "SessionRunContext",
+    "SessionRunHook",
+    "SessionRunValues",
+    "SingularMonitoredSession",
+    "StepCounterHook",
+    "StopAtStepHook",
+    "SummarySaverHook",
+    "SyncReplicasOptimizer",
+    "WorkerSessionCreator",
+    "add_queue_runner",
     "assert_global_step",
     "byte_size_load_fn",
+    "checkpoint_exists",
+    "cosine_decay",
+    "cosine_decay_restarts",
     "create_global_step",
+    "exponential_decay",
+    "get_checkpoint_mtimes",
+    "get_checkpoint_state",
     "get_global_step",
     "get_or_create_global_step",
     "global_step",
+    "inverse_time_decay",
+    "latest_checkpoint",
+    "linear_cosine_decay",
+    "linear_warmup",
+    "list_variables",
+    "load_checkpoint",
+    "load_variable",
+    "natural_exp_decay",
+    "noisy_linear_cosine_decay",
+    "piecewise_constant",
+    "piecewise_constant_decay",
+    "polynomial_decay",
+    "remove_checkpoint",
     "replica_device_setter",
+    "start_queue_runners",
+    "update_checkpoint_state",
 ]

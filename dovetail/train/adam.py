@@ -31,6 +31,9 @@ class AdamOptimizer(Optimizer):
     >>> train_op = AdamOptimizer(1e-3).minimize(loss)
     """
 
+    _rule = "Adam"
+    _more: tuple[str, ...] = ()  # settings that only a rule of a subclass has
+
     def __init__(
         self,
         learning_rate: Any = 0.001,
@@ -72,8 +75,9 @@ class AdamOptimizer(Optimizer):
             "epsilon": self._tensors["epsilon"],
         }
         places = [variable, self.get_slot(variable, "m"), self.get_slot(variable, "v")]
+        scalars.update({name: self._tensors[name] for name in self._more})
         scalars = {name: as_type(value, dtype) for name, value in scalars.items()}
-        return apply_update("Adam", places, gradient, scalars, indices=indices)
+        return apply_update(self._rule, places, gradient, scalars, indices=indices)
 
     def _finish(self, update_ops: Sequence[Node], name_scope: str) -> Node:
         beta1_power, beta2_power = self._get_beta_accumulators()
@@ -84,3 +88,29 @@ class AdamOptimizer(Optimizer):
                 for name, power in (("beta1", beta1_power), ("beta2", beta2_power))
             ]
         return super()._finish([*update_ops, *moved], name_scope)
+
+
+class AdamWOptimizer(AdamOptimizer):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): `var -= learning_rate * weight_decay * var` beside Adam's step.
+
+    Args:
+        weight_decay: number, scalar tensor, or function that gives one. The other arguments are Adam's.
+
+    >>> train_op = AdamWOptimizer(1e-3, weight_decay=0.01).minimize(loss)
+    """
+
+    _rule = "AdamW"
+    _more = ("weight_decay",)
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta1: Any = 0.9,
+        beta2: Any = 0.999,
+        epsilon: Any = 1e-8,
+        weight_decay: Any = 0.01,
+        use_locking: bool = False,
+        name: str = "AdamW",
+    ) -> None:
+        super().__init__(learning_rate, beta1, beta2, epsilon, use_locking, name)
+        self._settings["weight_decay"] = weight_decay

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..distribute.context import get_strategy, has_strategy
 from ..graph.build import convert
 from ..graph.dtypes import FLOATS, DType
 from ..graph.gradients import gradients
@@ -154,9 +155,16 @@ class Optimizer:
             global_step: a variable, or None.
             name: name of the node; None: the optimizer's.
 
+        Under a distribution strategy, what is applied is the mean of all replicas' gradients.
+
         Raises:
             TypeError: something is no gradient or no variable. ValueError: no gradient at all.
         """
+        if has_strategy():
+            return get_strategy().apply_gradients(self, grads_and_vars, global_step, name)
+        return self._apply_here(grads_and_vars, global_step, name)
+
+    def _apply_here(self, grads_and_vars: Sequence[tuple[Any, Any]], global_step: Any, name: str | None) -> Node:
         given = [(_as_gradient(g), v) for g, v in grads_and_vars]
         if not given:
             raise ValueError("No variables provided.")

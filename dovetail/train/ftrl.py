@@ -1,0 +1,46 @@
+"""FTRL-proximal (McMahan et al., 2013): for sparse linear models; the penalty of the absolute value makes weights exactly zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .rules import RuleOptimizer, not_negative
+
+
+class FtrlOptimizer(RuleOptimizer):
+    """FTRL-proximal. Its slots are `accum` and `linear`.
+
+    Args:
+        learning_rate: number, scalar tensor, or function that gives one.
+        learning_rate_power: only -0.5, TensorFlow's default: the rate falls with the root of the sum of squares.
+        initial_accumulator_value: where the sums of squares start; not negative.
+        l1_regularization_strength, l2_regularization_strength: penalties; not negative.
+        use_locking: see `Optimizer`. name: name of its nodes and slots.
+
+    Raises:
+        ValueError: a setting below zero, or another power.
+    """
+
+    rule = "Ftrl"
+    slots = {"accum": ("accum", "initial"), "linear": ("linear", 0)}
+    scalars = {"lr": "lr", "l1": "l1", "l2": "l2"}
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        learning_rate_power: float = -0.5,
+        initial_accumulator_value: float = 0.1,
+        l1_regularization_strength: Any = 0.0,
+        l2_regularization_strength: Any = 0.0,
+        use_locking: bool = False,
+        name: str = "Ftrl",
+    ) -> None:
+        if learning_rate_power != -0.5:
+            raise ValueError(f"learning_rate_power can only be -0.5 here, not {learning_rate_power}")
+        l1, l2 = l1_regularization_strength, l2_regularization_strength
+        not_negative(
+            initial_accumulator_value=initial_accumulator_value,
+            l1_regularization_strength=l1,
+            l2_regularization_strength=l2,
+        )
+        super().__init__(use_locking, name, lr=learning_rate, initial=initial_accumulator_value, l1=l1, l2=l2)

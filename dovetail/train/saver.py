@@ -1,0 +1,449 @@
+"""`train.Saver`: checkpoints of variables, each task writing its own.
+
+Theory. A saver adds to the graph, for each task that has variables, a node that writes them as a shard and one that reads them
+back, both on that task's CPU, so values do not travel; and one node that makes the shards a checkpoint (graph/checkpoints.py).
+All tasks must see one file system, and so must the client, which keeps the list of checkpoints and removes the old ones.
+
+At any moment, also when any process is killed, the `checkpoint` file names checkpoints that are whole: a new one is on the disk
+before the file names it, and an old one is removed after the file has stopped naming it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+from ..graph.build import convert, make
+from ..graph.checkpoints import CheckpointReader, Region, checkpoint_exists, remove_leftovers
+from ..graph.device import DeviceSpec
+from ..graph.durable_files import write_durably
+from ..graph.errors import InvalidArgumentError, NotFoundError
+from ..graph.graph import Graph, GraphKeys, get_default_graph
+from ..graph.node import Node, Tensor
+from ..graph.ops import checkpoints as _checkpoints  # noqa: F401  (defines the ops)
+from ..graph.ops.passing import group, identity, placeholder_with_default
+from ..graph.ops.shapes import reshape as reshape_op
+from ..graph.partitioned import PartitionedVariable
+from ..graph.text import format_graph
+from ..graph.variables import Variable
+from .checkpoint_state import remove_checkpoint, update_checkpoint_state
+from .training_util import global_step as value_of_step
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A variable, or a part of one, and the name and slice under which it is saved."""
+
+    name: str
+    spec: str
+    variable: Variable
+
+    @property
+    def dims(self) -> tuple[int | None, ...] | None:
+        """Its static shape."""
+        return self.variable.shape.dims_tuple
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """What a restore did.
+
+    Attributes:
+        restored: names that were read. missing: names that the checkpoint lacks.
+        mismatched: name -> why it does not fit. unused: names that only the checkpoint has.
+    """
+
+    restored: tuple[str, ...]
+    missing: tuple[str, ...]
+    mismatched: Mapping[str, str]
+    unused: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([f"{len(self.restored)} restored", *self.problems])
+
+    @property
+    def problems(self) -> list[str]:
+        """One line for each thing that does not fit, and one for what only the checkpoint has."""
+        lines = [f"Key {name} not found in checkpoint" for name in self.missing]
+        lines += [f"{name}: {why}" for name, why in self.mismatched.items()]
+        return [*lines, f"only in the checkpoint: {', '.join(self.unused)}"] if self.unused else lines
+
+
+class Saver:
+    """Saves variables to checkpoints and restores them.
+
+    Args:
+        var_list: variables; or a dictionary from names in the checkpoint to variables, parts in a list, or whole variables in
+            parts; None: all global variables.
+        reshape: restore a value of another shape with as many elements.
+        sharded: accepted; each task always writes its own shard.
+        max_to_keep: how many checkpoints to keep; None or 0: all.
+        keep_checkpoint_every_n_hours: of those that would be removed, keep one for good in so many hours.
+        name: of the scope of its nodes.
+        defer_build: add its nodes to the graph at the first save or restore, or at `build()`.
+        allow_empty: having no variables is no error; it saves and restores nothing then.
+        pad_step_number: write the step with leading zeros, so that names sort.
+        save_relative_paths: the `checkpoint` file names checkpoints as seen from its own folder, so that this can be moved.
+        filename: default of the checkpoint's name inside the graph.
+        restore_sequentially, saver_def, builder, write_version: here because TensorFlow 1 has them; only their defaults are there.
+
+    Raises:
+        ValueError: no variables, two of one name, or an argument that is not there. TypeError: what is no variable.
+
+    >>> saver = train.Saver()
+    >>> path = saver.save(session, "/tmp/model.ckpt", global_step=10)
+    >>> saver.restore(session, path)
+    """
+
+    def __init__(
+        self,
+        var_list: Any = None,
+        reshape: bool = False,
+        sharded: bool = False,
+        max_to_keep: int | None = 5,
+        keep_checkpoint_every_n_hours: float = 10000.0,
+        name: str | None = None,
+        restore_sequentially: bool = False,
+        saver_def: None = None,
+        builder: None = None,
+        defer_build: bool = False,
+        allow_empty: bool = False,
+        write_version: int = 2,
+        pad_step_number: bool = False,
+        save_relative_paths: bool = False,
+        filename: str | None = None,
+    ) -> None:
+        if saver_def is not None or builder is not None or write_version != 2:
+            raise ValueError("saver_def, builder and write_version have only their defaults here: None, None and 2")
+        if defer_build and var_list is not None:
+            raise ValueError(
+                "If `var_list` is provided then build cannot be deferred. Either set defer_build=False or var_list=None."
+            )
+        self._var_list = var_list
+        self._reshape = reshape
+        self._max_to_keep = max_to_keep or 0
+        self._every_s = keep_checkpoint_every_n_hours * 3600
+        self._name = name
+        self._allow_empty = allow_empty
+        self._pad = pad_step_number
+        self._relative = save_relative_paths
+        self._filename = filename
+        self._kept: list[tuple[str, float]] = []  # checkpoints that it may remove, with their times; the oldest first
+        self._keep_next = time.time() + self._every_s
+        self._preserved = time.time()
+        self._built = False
+        self._items: list[_Item] = []
+        self._subsets: dict[tuple[str, ...], Node] = {}
+        if not defer_build:
+            self.build()
+
+    # --- the graph -------------------------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        """Add its nodes to the graph. Does nothing when they are there.
+
+        Raises:
+            ValueError: there are no variables.
+        """
+        if self._built:
+            return
+        self._items = list(_items(self._var_list))
+        if not self._items and not self._allow_empty:
+            raise ValueError("No variables to save")
+        _check_names(self._items)
+        self._built = True
+        if not self._items:
+            return
+        graph = self._items[0].variable.graph
+        with graph.as_default(), graph.name_scope(self._name or "save") as scope:
+            self._scope = scope
+            with graph.device("/device:CPU:*"):
+                self._prefix = placeholder_with_default(
+                    convert(self._filename or "model", name="filename"), [], name="Const"
+                )
+            groups = _by_task(self._items)
+            shards = []
+            for number, (device, items) in enumerate(groups.items()):
+                with graph.device(None), graph.device(device):
+                    values = [i.variable._as_tensor() for i in items]
+                    attrs = {
+                        "tensor_names": tuple(i.name for i in items),
+                        "shape_and_slices": tuple(i.spec for i in items),
+                        "shard": number,
+                        "num_shards": len(groups),
+                    }
+                    shards.append(make("SaveV2", (self._prefix, *values), attrs, "SaveV2").outputs[0])
+            with graph.device(None), graph.device(next(iter(groups))):
+                merged = make("MergeV2Checkpoints", (self._prefix, *shards), None, "MergeV2Checkpoints")
+                with graph.control_dependencies([merged]):
+                    self._saved = identity(self._prefix, name="control_dependency")
+            self._restore_all = self._restore_nodes(graph, self._items, "restore_all")
+
+    def _restore_nodes(self, graph: Graph, items: Sequence[_Item], name: str) -> Node:
+        """A node that restores these variables, each on its own task."""
+        assigns = []
+        for device, group_ in _by_task(items).items():
+            with graph.device(None), graph.device(device):
+                attrs = {
+                    "tensor_names": tuple(i.name for i in group_),
+                    "shape_and_slices": tuple(i.spec for i in group_),
+                    "dtypes": tuple(i.variable.dtype.base for i in group_),
+                    "shapes": tuple(None if self._reshape else i.dims for i in group_),
+                }
+                values = make("RestoreV2", (self._prefix,), attrs, "RestoreV2").outputs
+            for item, value in zip(group_, values, strict=True):
+                with graph.colocate_with(item.variable._colocation_node()):
+                    if self._reshape:
+                        value = reshape_op(value, item.variable.shape.as_list())
+                    change = item.variable.assign(value)
+                    assigns.append(change.op if not isinstance(change, Node) else change)
+        done = group(*assigns, name=name)
+        assert isinstance(done, Node)
+        return done
+
+    # --- saving ----------------------------------------------------------------------------------------------------
+
+    def save(
+        self,
+        sess: Any,
+        save_path: str,
+        global_step: Any = None,
+        latest_filename: str | None = None,
+        meta_graph_suffix: str = "meta",
+        write_meta_graph: bool = True,
+        write_state: bool = True,
+        strip_default_attrs: bool = False,
+        save_debug_info: bool = False,
+    ) -> str | None:
+        """Save the variables' values.
+
+        Args:
+            sess: the session to read them in.
+            save_path: name of the checkpoint. global_step: a number, tensor or variable that is appended: `save_path-10`.
+            latest_filename: of the `checkpoint` file, beside the checkpoint.
+            write_meta_graph: write the graph beside it, as text. write_state: write the `checkpoint` file, remove old ones.
+
+        Returns:
+            the checkpoint's name, for `restore`; None when there is nothing to save.
+
+        Raises:
+            ValueError: the folder does not exist, or `save_path` is the `checkpoint` file. OpError: saving failed; the
+                checkpoints that were there before are as they were.
+        """
+        self.build()
+        if not self._items:
+            return None
+        path = Path(save_path)
+        if path.name == (latest_filename or "checkpoint") and global_step is None:
+            raise ValueError(f"'{save_path}' collides with the file that lists the checkpoints; use another name")
+        if not path.name or str(save_path).endswith("/"):
+            raise ValueError(f"'{save_path}' names a folder, not a checkpoint")
+        if not path.parent.is_dir():
+            raise ValueError(f"Parent directory of {save_path} doesn't exist, can't save.")
+        prefix = str(save_path)
+        if global_step is not None:
+            step = global_step if isinstance(global_step, Integral) else value_of_step(sess, _tensor_of(global_step))
+            prefix = f"{save_path}-{int(step):08d}" if self._pad else f"{save_path}-{int(step)}"
+        sess.run(self._saved, {self._prefix: _absolute(prefix)})
+        if write_meta_graph:
+            self.export_meta_graph(f"{prefix}.{meta_graph_suffix}")
+        if write_state:
+            removed = self._record(prefix)
+            update_checkpoint_state(
+                str(path.parent), prefix, self.last_checkpoints, latest_filename, [t for _, t in self._kept] or None,
+                self._preserved, save_relative_paths=self._relative,
+            )  # fmt: skip
+            for old in removed:
+                remove_checkpoint(old, meta_graph_suffix=meta_graph_suffix)
+            remove_leftovers(str(save_path))
+        return prefix
+
+    def _record(self, prefix: str) -> list[str]:
+        """Add a checkpoint to the list; those that are to be removed."""
+        if not self._max_to_keep:
+            return []
+        self._kept = [(p, t) for p, t in self._kept if p != prefix] + [(prefix, time.time())]
+        removed = []
+        while len(self._kept) > self._max_to_keep:
+            old, made = self._kept.pop(0)
+            if made > self._keep_next:
+                self._keep_next += self._every_s
+                self._preserved = made
+            else:
+                removed.append(old)
+        return removed
+
+    def export_meta_graph(self, filename: str | None = None, *_: Any, **__: Any) -> str:
+        """The graph as text; written to a file when one is named."""
+        self.build()
+        text = format_graph(self._items[0].variable.graph if self._items else get_default_graph()) + "\n"
+        if filename is not None:
+            write_durably(Path(filename), lambda partial: _write(partial, text))
+        return text
+
+    # --- restoring -------------------------------------------------------------------------------------------------
+
+    def restore(self, sess: Any, save_path: str | None, *, partial: bool = False) -> RestoreReport:
+        """Give the variables the values of a checkpoint. They need not be initialised.
+
+        A checkpoint can be restored on any number of tasks, and a variable in parts into any other parts.
+
+        Args:
+            save_path: what `save` gave, or `latest_checkpoint`.
+            partial: restore what can be, and leave the other variables as they are.
+
+        Returns:
+            what was restored, and what was not and why.
+
+        Raises:
+            ValueError: there is no checkpoint of that name. NotFoundError: it lacks variables. InvalidArgumentError: types or
+                shapes differ. In both cases the text lists all of them, and nothing has changed.
+            DataLossError: a file is damaged.
+        """
+        self.build()
+        if save_path is None:
+            raise ValueError("Can't load save_path when it is None.")
+        if not checkpoint_exists(save_path):
+            raise ValueError(f"The passed save_path is not a valid checkpoint: {save_path}")
+        report = self._compare(CheckpointReader(save_path))
+        if not partial:
+            text = "\n  ".join([f"Checkpoint '{save_path}' does not fit the graph:", *report.problems])
+            if report.missing:
+                raise NotFoundError(None, None, text)
+            if report.mismatched:
+                raise InvalidArgumentError(None, None, text)
+        names = frozenset(report.restored)
+        items = [i for i in self._items if i.name in names]
+        if items:
+            sess.run(self._restorer(items), {self._prefix: _absolute(save_path)})
+        return report
+
+    def _restorer(self, items: list[_Item]) -> Node:
+        if len(items) == len(self._items):
+            return self._restore_all
+        key = tuple(i.name for i in items)
+        if key not in self._subsets:
+            graph = items[0].variable.graph
+            with graph.as_default(), graph.name_scope(self._scope):
+                self._subsets[key] = self._restore_nodes(graph, items, "restore_some")
+        return self._subsets[key]
+
+    def _compare(self, reader: CheckpointReader) -> RestoreReport:
+        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+        missing, mismatched = [], {}
+        for item in self._items:
+            if item.name not in shapes:
+                missing.append(item.name)
+                continue
+            have, mine = tuple(shapes[item.name]), item.dims
+            dtype = item.variable.dtype.base
+            wanted = Region.parse(item.spec, ()).full if item.spec else mine
+            if dtypes[item.name] is not dtype:
+                mismatched[item.name] = f"the variable holds {dtype.name}, the checkpoint {dtypes[item.name].name}"
+            elif not self._fits(have, wanted):
+                mismatched[item.name] = f"the variable has shape {wanted}, the checkpoint {have}"
+        names = dict.fromkeys(i.name for i in self._items)
+        good = tuple(n for n in names if n in shapes and n not in mismatched)
+        return RestoreReport(good, tuple(dict.fromkeys(missing)), mismatched, tuple(sorted(set(shapes) - set(names))))
+
+    def _fits(self, have: tuple[int, ...], wanted: tuple[int | None, ...] | None) -> bool:
+        if wanted is None or None in wanted:
+            return True
+        if self._reshape:
+            return _count(have) == _count(tuple(n for n in wanted if n is not None))
+        return have == wanted
+
+    # --- the list of checkpoints -----------------------------------------------------------------------------------
+
+    @property
+    def last_checkpoints(self) -> list[str]:
+        """Checkpoints that it has made and may remove, the oldest first."""
+        return [path for path, _ in self._kept]
+
+    def set_last_checkpoints(self, last_checkpoints: Sequence[str]) -> None:
+        """Make these the ones that it may remove, the oldest first."""
+        self.set_last_checkpoints_with_time([(p, time.time()) for p in last_checkpoints])
+
+    def set_last_checkpoints_with_time(self, last_checkpoints_with_time: Sequence[tuple[str, float]]) -> None:
+        """The same, with the time of each in seconds since 1970."""
+        self._kept = [(str(p), float(t)) for p, t in last_checkpoints_with_time]
+
+    def recover_last_checkpoints(self, checkpoint_paths: Sequence[str]) -> None:
+        """After a restart: take over those of these checkpoints that are there, with the times at which they were made."""
+        found = [p for p in checkpoint_paths if checkpoint_exists(p)]
+        self.set_last_checkpoints_with_time([(p, Path(f"{p}.index").stat().st_mtime) for p in found])
+
+    def __repr__(self) -> str:
+        return f"<dt.train.Saver of {len(self._items)} variables>"
+
+
+def _absolute(path: str) -> str:
+    """Tasks may have been started in other folders."""
+    return str(Path(path).absolute())
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    out = 1
+    for n in shape:
+        out *= n
+    return out
+
+
+def _tensor_of(step: Any) -> Any:
+    return step if isinstance(step, (Tensor, Variable)) else convert(step)
+
+
+def _items(var_list: Any) -> Iterator[_Item]:
+    """What is saved, under its names."""
+    if var_list is None:
+        graph = get_default_graph()
+        var_list = [
+            *graph.get_collection(GraphKeys.GLOBAL_VARIABLES),
+            *graph.get_collection(GraphKeys.SAVEABLE_OBJECTS),
+        ]
+    if isinstance(var_list, Mapping):
+        for name, what in var_list.items():
+            parts = list(what) if isinstance(what, (PartitionedVariable, list, tuple)) else [what]
+            for v in parts:
+                yield _item(v, str(name))
+        return
+    for what in dict.fromkeys(var_list):
+        for v in what if isinstance(what, PartitionedVariable) else [what]:
+            yield _item(v, None)
+
+
+def _item(variable: Any, name: str | None) -> _Item:
+    if not isinstance(variable, Variable):
+        raise TypeError(f"Variable to save is not a Variable: {variable!r}")
+    part = variable.save_slice_info
+    own = variable.op.name if part is None else part.full_name
+    return _Item(name or own, "" if part is None else part.spec, variable)
+
+
+def _check_names(items: Iterable[_Item]) -> None:
+    seen: set[tuple[str, str]] = set()
+    for i in items:
+        if (i.name, i.spec) in seen:
+            raise ValueError(f"At least two variables have the same name: {i.name}")
+        seen.add((i.name, i.spec))
+
+
+def _by_task(items: Iterable[_Item]) -> dict[str, list[_Item]]:
+    """The items by the task that their device names, as the device of that task's CPU."""
+    found: dict[str, list[_Item]] = {}
+    for item in items:
+        spec = DeviceSpec.from_string(item.variable.device or "")
+        device = DeviceSpec(spec.job, spec.replica, spec.task, "CPU", 0)
+        found.setdefault(device.to_string(), []).append(item)
+    return dict(sorted(found.items()))
+
+
+__all__ = ["RestoreReport", "Saver"]

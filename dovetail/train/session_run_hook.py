@@ -1,0 +1,97 @@
+"""Hooks: what is done around each step of a monitored session, under TensorFlow 1's names.
+
+A session calls its hooks in this order:
+
+    begin                   once; the graph may still change
+    after_create_session    for each session: at the start, and when one is made anew after a failure
+      before_run            may add fetches and feeds to the step
+      after_run             gets what the hook fetched
+    end                     when all went well
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class SessionRunArgs:
+    """What a hook, or the program, wants of a step: the arguments of `Session.run`.
+
+    Attributes:
+        fetches: as `Session.run` takes them. feed_dict: what to feed. options: limits of the step.
+    """
+
+    fetches: Any
+    feed_dict: Mapping[Any, Any] | None = None
+    options: Any = None
+
+
+@dataclass(slots=True)
+class SessionRunValues:
+    """What a step gave to a hook.
+
+    Attributes:
+        results: the values of its fetches. options: the step's options. run_metadata: facts about the step.
+    """
+
+    results: Any
+    options: Any
+    run_metadata: Any
+
+
+class SessionRunContext:
+    """A step, as hooks see it.
+
+    Attributes:
+        original_args: what the program asked for. session: the session that runs it. stop_requested: whether somebody asked to stop.
+    """
+
+    def __init__(self, original_args: SessionRunArgs, session: Any) -> None:
+        self._args = original_args
+        self._session = session
+        self._stop = False
+
+    @property
+    def original_args(self) -> SessionRunArgs:
+        """What the program asked for."""
+        return self._args
+
+    @property
+    def session(self) -> Any:
+        """The session below all hooks: what is run in it calls none."""
+        return self._session
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether somebody has asked to stop."""
+        return self._stop
+
+    def request_stop(self) -> None:
+        """Let `should_stop()` be true after this step."""
+        self._stop = True
+
+
+class SessionRunHook:
+    """Base of hooks: does nothing."""
+
+    def begin(self) -> None:
+        """Before the session is made. The last moment at which nodes may be added to the graph."""
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """The session is there, and its variables have values."""
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        """Before a step: what to fetch and feed besides."""
+        return None
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """After a step that ended well."""
+
+    def end(self, session: Any) -> None:
+        """At the end, when no error ended the loop. The session still runs."""
+
+
+__all__ = ["SessionRunArgs", "SessionRunContext", "SessionRunHook", "SessionRunValues"]

@@ -1,0 +1,389 @@
+"""Monitored sessions and their hooks, in this process: order of calls, ends, errors, recovery, what is refused."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail as tf
+from dovetail.train.basic_session_run_hooks import SecondOrStepTimer
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    with tf.Graph().as_default() as g:
+        yield g
+    tf.summary.FileWriterCache.clear()
+
+
+def counting():
+    """A training op that counts, its step."""
+    step = tf.train.get_or_create_global_step()
+    return tf.assign_add(step, 1), step
+
+
+class Recorder(tf.train.SessionRunHook):
+    def __init__(self, name: str, told: list[str], fetches: Any = None, stop_at: int | None = None) -> None:
+        self.name, self.told, self.fetches, self.stop_at, self.runs = name, told, fetches, stop_at, 0
+
+    def begin(self):
+        self.told.append(f"{self.name} begin")
+
+    def after_create_session(self, session, coord):
+        self.told.append(f"{self.name} created")
+
+    def before_run(self, run_context):
+        self.told.append(f"{self.name} before")
+        return None if self.fetches is None else tf.train.SessionRunArgs(self.fetches)
+
+    def after_run(self, run_context, run_values):
+        self.runs += 1
+        self.told.append(f"{self.name} after {run_values.results}")
+        if self.runs == self.stop_at:
+            run_context.request_stop()
+
+    def end(self, session):
+        self.told.append(f"{self.name} end {session.run(tf.train.get_global_step())}")
+
+
+def test_hooks_are_called_in_order_and_get_what_they_fetched():
+    op, _ = counting()
+    told: list[str] = []
+    b = tf.constant(7.0)
+    hooks = [Recorder("a", told), Recorder("b", told, fetches=b, stop_at=2)]
+    with tf.train.MonitoredSession(hooks=hooks) as session:
+        values = []
+        while not session.should_stop():
+            values.append(session.run(op))
+    assert values == [1, 2]
+    one = ["a before", "b before", "a after None", "b after 7.0"]
+    assert told == ["a begin", "b begin", "a created", "b created", *one, *one, "a end 2", "b end 2"]
+
+
+def test_after_a_stop_nothing_runs_and_a_closed_session_says_so():
+    op, _ = counting()
+    session = tf.train.MonitoredSession(hooks=[tf.train.StopAtStepHook(num_steps=1)])
+    session.run(op)
+    assert session.should_stop()
+    with pytest.raises(RuntimeError, match="Run called even after should_stop requested"):
+        session.run(op)
+    session.close()
+    assert session.should_stop()
+    with pytest.raises(RuntimeError, match="already closed"):
+        session.run(op)
+    with pytest.raises(RuntimeError, match="already closed"):
+        session.close()
+
+
+def test_an_error_passes_through_and_hooks_get_no_end():
+    op, _ = counting()
+    told: list[str] = []
+    with pytest.raises(ZeroDivisionError), tf.train.MonitoredSession(hooks=[Recorder("a", told)]) as session:
+        session.run(op)
+        raise ZeroDivisionError
+    assert told == ["a begin", "a created", "a before", "a after None"]
+
+
+@pytest.mark.parametrize("error", [StopIteration, lambda: tf.errors.OutOfRangeError(None, None, "the end")])
+def test_the_end_of_the_input_is_an_ordinary_end(error):
+    op, _ = counting()
+    told: list[str] = []
+    with tf.train.MonitoredSession(hooks=[Recorder("a", told)]) as session:
+        session.run(op)
+        raise error()
+    assert told[-1] == "a end 1"
+
+
+def test_the_graph_is_finalised_while_the_session_is_open(graph):
+    op, _ = counting()
+    with tf.train.MonitoredSession() as session:
+        session.run(op)
+        with pytest.raises(RuntimeError, match="finalized"):
+            tf.constant(1.0)
+    tf.constant(1.0)
+
+
+def test_one_tensor_is_fed_by_one_only():
+    x = tf.placeholder(tf.float32, [])
+    y = x + 1
+    counting()
+    feed = tf.train.FeedFnHook(lambda: {x: 1.0})
+    with tf.train.MonitoredSession(hooks=[feed]) as session:
+        assert session.run(y) == 2
+        with pytest.raises(RuntimeError, match="Same tensor is fed"):
+            session.run(y, {x: 3.0})
+    two = tf.train.MonitoredSession(hooks=[feed, tf.train.FeedFnHook(lambda: {x: 2.0})])
+    with two as session, pytest.raises(RuntimeError, match="Same tensor is fed"):
+        session.run(y)
+
+
+class Failing(tf.train.SessionRunHook):
+    """Lets steps fail as if a task had died."""
+
+    def __init__(self, at: list[int]) -> None:
+        self.at, self.runs = at, 0
+
+    def before_run(self, run_context):
+        self.runs += 1
+        if self.runs in self.at:
+            raise tf.errors.AbortedError(None, None, "a task was restarted")
+
+
+def test_a_lost_task_means_a_new_session_restored_from_the_checkpoint(tmp_path: Path):
+    op, step = counting()
+    told: list[str] = []
+    save = tf.train.CheckpointSaverHook(str(tmp_path), save_steps=2)
+    scaffold = tf.train.Scaffold(saver=tf.train.Saver())
+    save._scaffold = scaffold
+    creator = tf.train.ChiefSessionCreator(scaffold, checkpoint_dir=str(tmp_path))
+    hooks = [Recorder("a", told), save, Failing([4, 9])]
+    with tf.train.MonitoredSession(creator, hooks) as session:
+        seen = [int(session.run(op)) for _ in range(8)]
+    # Saved at 0, 2, 4, ...: the fourth step finds step 3 lost, and goes on from 2.
+    assert seen == [1, 2, 3, 3, 4, 5, 6, 7]
+    assert told.count("a created") == 3 and told.count("a begin") == 1
+
+
+def test_a_singular_session_ends_instead():
+    op, _ = counting()
+    with pytest.raises(tf.errors.AbortedError), tf.train.SingularMonitoredSession([Failing([2])]) as session:
+        assert isinstance(session.raw_session(), tf.Session)
+        session.run(op)
+        session.run(op)
+
+
+def test_checkpoints_are_saved_at_the_start_every_so_often_and_at_the_end_and_training_goes_on_from_there(
+    tmp_path: Path,
+):
+    told: list[Any] = []
+
+    class Listener(tf.train.CheckpointSaverListener):
+        def begin(self):
+            told.append("begin")
+
+        def before_save(self, session, step):
+            told.append(("before", step))
+
+        def after_save(self, session, step):
+            told.append(("after", step))
+            return step >= 4
+
+        def end(self, session, step):
+            told.append(("end", step))
+
+    def train(steps):
+        with tf.Graph().as_default():
+            op, _ = counting()
+            saver = tf.train.CheckpointSaverHook(
+                str(tmp_path), save_steps=3, saver=tf.train.Saver(), listeners=[Listener()]
+            )
+            hooks = [saver, tf.train.StopAtStepHook(num_steps=steps)]
+            creator = tf.train.ChiefSessionCreator(checkpoint_dir=str(tmp_path))
+            with tf.train.MonitoredSession(creator, hooks) as session:
+                while not session.should_stop():
+                    last = session.run(op)
+        return last
+
+    assert train(2) == 2
+    assert told == ["begin", ("before", 0), ("after", 0), ("before", 2), ("after", 2), ("end", 2)]
+    del told[:]
+    assert train(10) == 5  # from 2; saved at 5, where the listener stops it
+    assert told == ["begin", ("before", 5), ("after", 5), ("end", 5)]
+    with pytest.raises(ValueError, match="exactly one"):
+        tf.train.CheckpointSaverHook(str(tmp_path))
+    with pytest.raises(RuntimeError, match="Global step should be created"):
+        tf.train.CheckpointSaverHook(str(tmp_path), save_steps=1).begin()
+
+
+def test_nan_stops(tmp_path: Path):
+    x = tf.placeholder(tf.float32, [])
+    loss = x * 1
+    counting()
+    with tf.train.MonitoredSession(hooks=[tf.train.NanTensorHook(loss)]) as session:
+        session.run(loss, {x: 1.0})
+        with pytest.raises(tf.train.NanLossDuringTrainingError, match="NaN loss"):
+            session.run(loss, {x: np.nan})
+    with tf.train.MonitoredSession(hooks=[tf.train.NanTensorHook(loss, fail_on_nan_loss=False)]) as session:
+        session.run(loss, {x: np.nan})
+        assert session.should_stop()
+
+
+def test_values_and_rates_are_logged(caplog: pytest.LogCaptureFixture):
+    op, step = counting()
+    hooks = [
+        tf.train.LoggingTensorHook({"step": op}, every_n_iter=2, at_end=True),
+        tf.train.StepCounterHook(every_n_steps=2),
+        tf.train.StopAtStepHook(last_step=5),
+    ]
+    with caplog.at_level(logging.INFO, logger="dovetail"), tf.train.MonitoredSession(hooks=hooks) as session:
+        while not session.should_stop():
+            session.run(op)
+    lines = [r.getMessage().partition(" (")[0] for r in caplog.records]
+    assert [line for line in lines if line.startswith("step")] == ["step = 1", "step = 3", "step = 5", "step = 6"]
+    assert any(line.startswith("global_step/sec: ") for line in lines)
+    with pytest.raises(ValueError, match="exactly one"):
+        tf.train.LoggingTensorHook([op], every_n_iter=1, every_n_secs=1)
+    with pytest.raises(ValueError, match="invalid"):
+        tf.train.LoggingTensorHook([op], every_n_iter=0)
+
+
+def test_a_timer_counts_steps_or_seconds():
+    timer = SecondOrStepTimer(every_steps=3)
+    assert timer.should_trigger_for_step(7)
+    assert timer.update_last_triggered_step(7) == (None, None)
+    assert [timer.should_trigger_for_step(s) for s in (7, 9, 10, 12)] == [False, False, True, True]
+    assert timer.update_last_triggered_step(12)[1] == 5
+    assert timer.last_triggered_step() == 12
+    hours = SecondOrStepTimer(every_secs=3600)
+    hours.update_last_triggered_step(1)
+    assert not hours.should_trigger_for_step(1000)
+    hours.reset()
+    assert hours.should_trigger_for_step(1)
+    for wrong in ({}, {"every_secs": 1, "every_steps": 1}):
+        with pytest.raises(ValueError, match="exactly one"):
+            SecondOrStepTimer(**wrong)
+
+
+def test_final_ops_run_at_the_end():
+    op, step = counting()
+    final = tf.train.FinalOpsHook(step)
+    with tf.train.MonitoredSession(hooks=[final]) as session:
+        session.run(op)
+        session.run(op)
+    assert final.final_ops_values == 2
+
+
+def test_a_late_worker_waits_for_a_step():
+    op, step = counting()
+    told = []
+    with tf.train.MonitoredSession(hooks=[tf.train.GlobalStepWaiterHook(3)]) as session:
+        raw = session._live.session
+
+        def others():
+            for _ in range(3):
+                told.append(int(raw.run(op)))
+
+        thread = threading.Thread(target=others)
+        thread.start()
+        assert session.run(step) >= 3
+        thread.join()
+    assert told == [1, 2, 3]
+
+
+def test_an_error_in_a_thread_ends_the_step_that_waits_for_it():
+    counting()
+    queue = tf.FIFOQueue(2, tf.float32, shapes=[[]])
+    x = tf.placeholder_with_default(np.float32(0), [])
+    bad = queue.enqueue(tf.cond(x > 1, lambda: x, lambda: tf.Print(tf.reciprocal(x), []) + tf.gather([1.0], [5])[0]))
+    tf.train.add_queue_runner(tf.train.QueueRunner(queue, [bad]))
+    taken = queue.dequeue()
+    with pytest.raises(tf.errors.InvalidArgumentError), tf.train.MonitoredSession() as session:
+        session.run(taken)
+
+
+def test_queue_runners_are_started_and_stopped():
+    counting()
+    counter = tf.Variable(0)
+    queue = tf.FIFOQueue(2, tf.int32, shapes=[[]])
+    tf.train.add_queue_runner(tf.train.QueueRunner(queue, [queue.enqueue(tf.assign_add(counter, 1))]))
+    taken = queue.dequeue()
+    before = threading.active_count()
+    with tf.train.MonitoredSession() as session:
+        assert [session.run(taken) for _ in range(5)] == [1, 2, 3, 4, 5]
+    assert threading.active_count() <= before
+
+
+def test_step_functions_run_with_and_without_hooks():
+    op, step = counting()
+    told: list[str] = []
+    with tf.train.MonitoredSession(hooks=[Recorder("a", told)]) as session:
+
+        def work(context):
+            context.session.run(op)
+            return context.run_with_hooks(op)
+
+        assert session.run_step_fn(work) == 2
+        assert told == ["a begin", "a created", "a before", "a after None"]
+        session.run_step_fn(lambda context: context.request_stop())
+        assert session.should_stop()
+
+
+def test_a_scaffold_takes_what_is_there_and_makes_the_rest(graph):
+    v = tf.get_variable("v", [2])
+    local = tf.Variable(1.0, collections=[tf.GraphKeys.LOCAL_VARIABLES])
+    mine = tf.no_op()
+    graph.add_to_collection(tf.GraphKeys.LOCAL_INIT_OP, mine)
+    called = []
+    scaffold = tf.train.Scaffold(init_fn=lambda s, session: called.append((s, session)))
+    assert scaffold.finalize() is scaffold
+    assert scaffold.local_init_op is mine
+    assert graph.get_collection(tf.GraphKeys.SAVERS) == [scaffold.saver]
+    assert scaffold.summary_op is None
+    with tf.Session() as session:
+        assert session.run(scaffold.ready_op).tolist() == [b"v", b"Variable"]
+        session.run([scaffold.init_op, local.initializer])
+        scaffold.init_fn(session)
+        assert called == [(scaffold, session)]
+        assert session.run(scaffold.ready_op).tolist() == []
+        assert session.run(v).shape == (2,)
+    with tf.Graph().as_default() as other:
+        tf.get_variable("v", [2])
+        for _ in range(2):
+            other.add_to_collection(tf.GraphKeys.SAVERS, tf.train.Saver())
+        with pytest.raises(RuntimeError, match="More than one item in the collection 'savers'"):
+            tf.train.Scaffold().finalize()
+
+
+# --- the session manager ----------------------------------------------------------------------------------------------
+
+
+def test_preparing_needs_something_that_initialises():
+    v = tf.get_variable("v", initializer=1.0)
+    ready = tf.report_uninitialized_variables()
+    init = tf.global_variables_initializer()
+    nothing = tf.no_op()
+    manager = tf.train.SessionManager(ready_op=ready)
+    with pytest.raises(RuntimeError, match="Model is not initialized and no init_op"):
+        manager.prepare_session("")
+    with pytest.raises(RuntimeError, match=r"Init operations did not make model ready.*not initialized: v"):
+        manager.prepare_session("", nothing)
+    with manager.prepare_session("", init) as session:
+        assert session.run(v) == 1
+    with manager.prepare_session("", init_fn=lambda s: s.run(init)) as session:
+        assert session.run(v) == 1
+    with pytest.raises(ValueError, match="must also pass a local_init_op"):
+        tf.train.SessionManager(ready_for_local_init_op=ready)
+    local = tf.train.SessionManager(local_init_op=nothing, ready_for_local_init_op=ready)
+    with pytest.raises(RuntimeError, match=r"did not make model ready for local_init.*not initialized: v"):
+        local.prepare_session("", nothing)
+
+
+def test_a_session_is_waited_for_until_the_time_is_over():
+    tf.get_variable("v", initializer=1.0)
+    manager = tf.train.SessionManager(ready_op=tf.report_uninitialized_variables(), recovery_wait_secs=0.02)
+    with pytest.raises(tf.errors.DeadlineExceededError, match=r"not ready after waiting 0.1 secs.*v"):
+        manager.wait_for_session("", max_wait_secs=0.1)
+
+
+def test_a_session_is_recovered_from_a_checkpoint(tmp_path: Path):
+    v = tf.get_variable("v", initializer=1.0)
+    saver, init = tf.train.Saver(), tf.global_variables_initializer()
+    manager = tf.train.SessionManager(ready_op=tf.report_uninitialized_variables(), recovery_wait_secs=0.02)
+    session, ready = manager.recover_session("", saver, str(tmp_path))
+    assert not ready
+    session.run(init)
+    v.load(5.0, session)
+    saver.save(session, str(tmp_path / "m"), global_step=3)
+    session.close()
+    session, ready = manager.recover_session("", saver, str(tmp_path), wait_for_checkpoint=True)
+    assert ready and session.run(v) == 5
+    session.close()
+    with manager.prepare_session("", init, saver, checkpoint_filename_with_path=str(tmp_path / "m-3")) as session:
+        assert session.run(v) == 5
+    with pytest.raises(ValueError, match="Can not provide both"):
+        manager.prepare_session("", init, saver, str(tmp_path), str(tmp_path / "m-3"))
