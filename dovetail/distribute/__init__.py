@@ -1,0 +1,47 @@
+"""Distribution strategies: one model, trained by several replicas (`dt.distribute`)."""
+
+from . import cluster_resolver, experimental
+from .context import get_replica_context, get_strategy, has_strategy, in_cross_replica_context
+from .coordinator import ClusterCoordinator, PerWorkerValues, RemoteValue
+from .mirrored import CentralStorageStrategy, MirroredStrategy, OneDeviceStrategy, TPUStrategy
+from .multi_worker import CollectiveAllReduceStrategy, CollectiveCommunication, MultiWorkerMirroredStrategy
+from .parameter_server import ParameterServerStrategy
+from .reduction import CrossDeviceOps, HierarchicalCopyAllReduce, NcclAllReduce, ReduceOp, ReductionToOneDevice
+from .replica import ReplicaContext
+from .strategy import Strategy
+from .values import DistributedValues, DistributedVariable, PerReplica
+
+CommunicationImplementation = CollectiveCommunication
+get_distribution_strategy = get_strategy
+
+__all__ = [
+    "CentralStorageStrategy",
+    "ClusterCoordinator",
+    "CollectiveAllReduceStrategy",
+    "CollectiveCommunication",
+    "CommunicationImplementation",
+    "CrossDeviceOps",
+    "DistributedValues",
+    "DistributedVariable",
+    "HierarchicalCopyAllReduce",
+    "MirroredStrategy",
+    "MultiWorkerMirroredStrategy",
+    "NcclAllReduce",
+    "OneDeviceStrategy",
+    "ParameterServerStrategy",
+    "PerReplica",
+    "PerWorkerValues",
+    "ReduceOp",
+    "ReductionToOneDevice",
+    "RemoteValue",
+    "ReplicaContext",
+    "Strategy",
+    "TPUStrategy",
+    "cluster_resolver",
+    "experimental",
+    "get_distribution_strategy",
+    "get_replica_context",
+    "get_strategy",
+    "has_strategy",
+    "in_cross_replica_context",
+]

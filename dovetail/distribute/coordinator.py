@@ -1,0 +1,348 @@
+"""`ClusterCoordinator`: one client hands out work to the workers of a cluster, whichever is free.
+
+The workers and parameter servers run bare servers (`dovetail server`). A function that is scheduled is a function that builds
+nodes: it is called once per worker, under the worker's device, and what it made is run each time the function is scheduled, with the
+arguments fed. A thread per worker takes calls from one queue and runs them in a session of its own.
+
+A call whose worker dies goes back into the queue, so each call is done at least once; the others go on, and the worker is given
+work again when it answers again, with all others (a session is made only when every task answers). When a parameter server
+dies, its variables are lost: that is an error for the user.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..graph.build import placeholder, to_array
+from ..graph.errors import AbortedError, CancelledError, OpError, UnavailableError
+from ..graph.graph import get_default_graph
+from ..graph.node import Node, Tensor
+from ..graph.ops.state import is_variable_initialized
+from ..graph.structure import flatten, map_structure, pack
+from ..graph.variable_scope import AUTO_REUSE, get_variable_scope, variable_scope
+from ..graph.variables import global_variables
+from .parameter_server import ParameterServerStrategy
+from .values import DistributedVariable
+
+MAX_QUEUED = 256  # calls that wait for a worker; `schedule` then waits
+RETRY_S = 0.5
+CANCELLED = "The corresponding function is cancelled. Please reschedule the function."
+
+
+class RemoteValue:
+    """What a scheduled call will give."""
+
+    def __init__(self) -> None:
+        self._ready = threading.Event()
+        self._value: Any = None
+        self._error: OpError | None = None
+
+    def fetch(self) -> Any:
+        """Wait for the call, and give its result as arrays.
+
+        Raises:
+            OpError: the call failed. CancelledError: it was cancelled because another one failed.
+        """
+        while not self._ready.wait(1.0):
+            pass
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def _settle(self, value: Any = None, error: OpError | None = None) -> None:
+        self._value, self._error = value, error
+        self._ready.set()
+
+
+class PerWorkerValues:
+    """A value per worker, made on the worker by `create_per_worker_resource`."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._values = tuple(values)
+
+
+class _Call:
+    """One scheduled call: what to fetch on each worker, and what to feed."""
+
+    def __init__(self, traced: _Traced, values: list[Any]) -> None:
+        self.traced, self.values, self.result = traced, values, RemoteValue()
+
+
+class _Traced:
+    """A function's nodes, by worker."""
+
+    def __init__(self, results: list[Any], feeds: list[list[Tensor]]) -> None:
+        self.results, self.feeds = results, feeds
+
+
+class ClusterCoordinator:
+    """Hands out calls to the workers of a `ParameterServerStrategy`'s cluster.
+
+    Args:
+        strategy: made without a task (a resolver that names none): this process is a client.
+
+    Raises:
+        ValueError: the strategy has no cluster, or is of another kind.
+
+    >>> coordinator = ClusterCoordinator(strategy)
+    >>> with strategy.scope():
+    ...     v = dt.get_variable("v", initializer=0.0)
+    >>> for _ in range(10):
+    ...     coordinator.schedule(lambda: v.assign_add(1.0))
+    >>> coordinator.join()
+    >>> coordinator.fetch(coordinator.schedule(lambda: v.read_value()))
+    10.0
+    """
+
+    def __init__(self, strategy: Any) -> None:
+        if not isinstance(strategy, ParameterServerStrategy) or "worker" not in strategy._spec.jobs:
+            raise ValueError(
+                f"ClusterCoordinator needs a ParameterServerStrategy with a cluster of ps and workers, not {strategy!r}"
+            )
+        self.strategy = strategy
+        spec = strategy._spec
+        self._graph = get_default_graph()
+        self._targets = [(i, f"zmq://{spec.task_address('worker', i)}") for i in spec.task_indices("worker")]
+        self._per_worker: list[list[Any]] = [[] for _ in self._targets]  # initializers of what workers hold
+        self._traced: dict[Any, _Traced] = {}
+        self._initialized: set[Any] = set()
+        self._session: Any = None
+        self._changed = threading.Condition()
+        self._queue: deque[_Call] = deque()
+        self._running = 0
+        self._error: OpError | None = None
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._work, args=(n, i, target), name=f"dovetail-worker-{i}", daemon=True)
+            for n, (i, target) in enumerate(self._targets)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    # --- scheduling -------------------------------------------------------------------------------------------------
+
+    def schedule(
+        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> RemoteValue:
+        """Have some worker do a call; waits only while very many are waiting.
+
+        Args:
+            fn: builds nodes from its arguments, and gives tensors, nodes or a structure of them. It is called once per worker for
+                each combination of types of the arguments; schedule the same function object again.
+            args, kwargs: numbers and arrays, which are fed; tensors; and `PerWorkerValues`, of which each worker gets its own.
+
+        Raises:
+            TypeError: `fn` is not callable. ValueError: a `RemoteValue` among the arguments.
+            OpError: an earlier call has failed; said once.
+        """
+        if not callable(fn):
+            raise TypeError(f"`coordinator.schedule` takes a function that builds nodes, not {fn!r}")
+        given = [list(args), dict(kwargs or {})]
+        leaves = flatten(given)
+        if any(isinstance(v, RemoteValue) for v in leaves):
+            raise ValueError("RemoteValues cannot be arguments of a scheduled function: fetch them first")
+        self._raise_error()
+        fed = [to_array(v) if _is_fed(v) else None for v in leaves]
+        key = (fn, tuple(v if a is None else (a.dtype.str, a.ndim) for v, a in zip(leaves, fed, strict=True)))
+        if key not in self._traced:
+            self._traced[key] = self._trace(fn, given, leaves, fed)
+        call = _Call(self._traced[key], [a for a in fed if a is not None])
+        with self._changed:
+            while len(self._queue) >= MAX_QUEUED and self._error is None and not self._closed:
+                self._changed.wait(1.0)
+            if self._closed:
+                raise CancelledError(None, None, "The coordinator is closed")
+            self._queue.append(call)
+            self._changed.notify_all()
+        return call.result
+
+    def join(self) -> None:
+        """Wait until all calls are done.
+
+        Raises:
+            OpError: the first error of a call; said once. The calls that waited are cancelled.
+        """
+        with self._changed:
+            while self._queue or self._running:
+                self._changed.wait(1.0)
+        self._raise_error()
+
+    def done(self) -> bool:
+        """Whether all calls are done. Raises as `join`."""
+        self._raise_error()
+        with self._changed:
+            return not self._queue and not self._running
+
+    def fetch(self, val: Any) -> Any:
+        """The results of `RemoteValue`s, or of a structure with some in it; waits for them."""
+        return map_structure(lambda v: v.fetch() if isinstance(v, RemoteValue) else v, val)
+
+    def create_per_worker_resource(self, fn: Callable[[], Any]) -> PerWorkerValues:
+        """`fn()` for each worker, under its device: tensors, queues, iterators. What has an `initializer` is initialized on the
+        worker, again when the worker comes back."""
+        values = []
+        for n, (i, _) in enumerate(self._targets):
+            with self._on_worker(i):
+                value = fn()
+            start = getattr(value, "initializer", None)
+            if isinstance(start, Node):
+                self._per_worker[n].append(start)
+            values.append(value)
+        return PerWorkerValues(values)
+
+    def create_per_worker_dataset(self, dataset_fn: Callable[[], Any]) -> PerWorkerValues:
+        """An iterator of the dataset that `dataset_fn` makes, for each worker, on the worker."""
+        return self.create_per_worker_resource(lambda: dataset_fn().make_initializable_iterator())
+
+    @property
+    def session(self) -> Any:
+        """A session of this client that sees the parameter servers, for looking at variables."""
+        if self._session is None:
+            from ..runtime.session import Session
+
+            self._session = Session(self.strategy.session_target, graph=self._graph, config=_config())
+        return self._session
+
+    def close(self) -> None:
+        """Let the workers go. Calls that wait are cancelled."""
+        with self._changed:
+            self._closed = True
+            self._cancel()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        if self._session is not None:
+            self._session.close()
+
+    def __enter__(self) -> ClusterCoordinator:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # --- building ---------------------------------------------------------------------------------------------------
+
+    def _on_worker(self, index: int) -> Any:
+        return self._graph.device(f"/job:worker/task:{index}")
+
+    def _trace(self, fn: Callable[..., Any], given: Any, leaves: list[Any], fed: list[Any]) -> _Traced:
+        """Build the function's nodes on each worker, and initialize the variables that are new."""
+        results, feeds = [], []
+        with self._graph.as_default():
+            for n, (i, _) in enumerate(self._targets):
+                with self.strategy.scope(), self._on_worker(i), variable_scope(get_variable_scope(), reuse=AUTO_REUSE):
+                    mine: list[Any] = []
+                    inputs = []
+                    for leaf, array in zip(leaves, fed, strict=True):
+                        if array is not None:
+                            leaf = placeholder(_dtype_of(array), [None] * array.ndim)
+                            inputs.append(leaf)
+                        mine.append(leaf._values[n] if isinstance(leaf, PerWorkerValues) else leaf)
+                    args, kwargs = pack(given, mine)
+                    results.append(fn(*args, **kwargs))
+                    feeds.append(inputs)
+            self._initialize()
+        return _Traced(results, feeds)
+
+    def _initialize(self) -> None:
+        new = [v for v in global_variables() if v not in self._initialized]
+        if not new:
+            return
+        session = self.session
+        copies = [c for v in new for c in (v.values if isinstance(v, DistributedVariable) else [v])]
+        there = session.run([is_variable_initialized(c.handle) for c in copies])
+        session.run([c.initializer for c, known in zip(copies, there, strict=True) if not known])
+        self._initialized.update(new)
+
+    # --- workers ----------------------------------------------------------------------------------------------------
+
+    def _work(self, n: int, index: int, target: str) -> None:
+        """What a worker's thread does: take calls, and run them."""
+        session = None
+        while True:
+            with self._changed:
+                while not self._queue and not self._closed:
+                    self._changed.wait(1.0)
+                if self._closed:
+                    break
+                call = self._queue.popleft()
+                self._running += 1
+                self._changed.notify_all()
+            try:
+                if session is None:
+                    session = self._connect(n, index, target)
+                result = session.run(call.traced.results[n], dict(zip(call.traced.feeds[n], call.values, strict=True)))
+                outcome: OpError | None = None
+            except (UnavailableError, AbortedError) as e:
+                outcome = e
+                if "/job:ps" not in e.message:  # the worker: somebody else does it
+                    _close(session)
+                    session = None
+                    with self._changed:
+                        self._running -= 1
+                        self._queue.appendleft(call)
+                        self._changed.notify_all()
+                    time.sleep(RETRY_S)
+                    continue
+            except OpError as e:
+                outcome = e
+            except Exception as e:  # the session's own complaint, say of a wrong shape
+                outcome = CancelledError(None, None, f"{type(e).__name__}: {e}")
+            call.result._settle(None if outcome else result, outcome)
+            with self._changed:
+                self._running -= 1
+                if outcome is not None and self._error is None:
+                    self._error = outcome
+                    self._cancel()
+                self._changed.notify_all()
+        _close(session)
+
+    def _connect(self, n: int, index: int, target: str) -> Any:
+        from ..runtime.session import Session
+
+        session = Session(target, graph=self._graph, config=_config())
+        session.run(list(self._per_worker[n]))
+        return session
+
+    def _cancel(self) -> None:
+        while self._queue:
+            self._queue.popleft().result._settle(error=CancelledError(None, None, CANCELLED))
+
+    def _raise_error(self) -> None:
+        with self._changed:
+            error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+
+def _is_fed(value: Any) -> bool:
+    return isinstance(value, (bool, int, float, complex, str, bytes, np.ndarray, np.generic))
+
+
+def _dtype_of(array: Any) -> Any:
+    from ..graph.dtypes import as_dtype, string
+
+    return string if array.dtype == object else as_dtype(array.dtype)
+
+
+def _config() -> Any:
+    from ..runtime.config import ConfigProto
+
+    # No filters: the graph has nodes on all workers, and is placed as a whole. Steps touch only those they need.
+    return ConfigProto(wait_for_cluster_s=5.0)
+
+
+def _close(session: Any) -> None:
+    if session is not None:
+        with contextlib.suppress(OpError):  # it is gone already
+            session.close()
+
+
+__all__ = ["ClusterCoordinator", "PerWorkerValues", "RemoteValue"]

@@ -1,0 +1,163 @@
+"""`strategy.extended`: what those who write training loops, or optimizers, ask of a strategy, and few others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from ..graph.graph import get_default_graph
+from .reduction import ReduceOp
+from .values import DistributedValues, DistributedVariable, PerReplica
+
+if TYPE_CHECKING:
+    from .strategy import Strategy
+
+
+class Extended:
+    """Further methods of a strategy (TensorFlow's `StrategyExtended`)."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+        self._beside: list[tuple[str, ...]] = []  # the places of open `colocate_vars_with` blocks, innermost last
+
+    @property
+    def worker_devices(self) -> tuple[str, ...]:
+        """The devices of this process's replicas."""
+        return self._strategy._devices
+
+    @property
+    def parameter_devices(self) -> tuple[str, ...]:
+        """The devices of a variable's copies; a device function is named by its class."""
+        return tuple(d if isinstance(d, str) else type(d).__name__ for d in self._strategy._variable_devices())
+
+    @property
+    def experimental_should_init(self) -> bool:
+        """Whether this process initializes the variables."""
+        return getattr(self._strategy, "_is_chief", True)
+
+    should_checkpoint = should_save_summary = experimental_should_init
+
+    @property
+    def experimental_between_graph(self) -> bool:
+        """Whether each worker builds a graph of its own."""
+        return self._strategy.session_target != ""
+
+    def call_for_each_replica(
+        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """As `Strategy.run`."""
+        return self._strategy.run(fn, args, kwargs)
+
+    def reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any = None) -> Any:
+        """`value` over all replicas, on the device of `destinations`: a variable, a tensor, or a device."""
+        strategy = self._strategy
+        strategy._require_cross_replica()
+        with strategy._current():
+            return strategy._reduced(ReduceOp.of(reduce_op), value, _device_of(destinations))
+
+    def batch_reduce_to(
+        self, reduce_op: Any, value_destination_pairs: Sequence[tuple[Any, Any]], options: Any = None
+    ) -> list[Any]:
+        """As `reduce_to`, for several pairs of value and destination."""
+        return [self.reduce_to(reduce_op, value, destination) for value, destination in value_destination_pairs]
+
+    def update(
+        self,
+        var: Any,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        group: bool = True,
+    ) -> Any:
+        """Call `fn(copy, *args, **kwargs)` for each copy of a variable, on its device; `PerReplica` arguments are picked apart.
+
+        Returns:
+            One node for all, or (`group=False`) what the calls gave.
+        """
+        from .values import select
+
+        self._strategy._require_cross_replica()
+        copies = var.values if isinstance(var, DistributedVariable) else (var,)
+        graph, results = get_default_graph(), []
+        for i, copy in enumerate(copies):
+            name = "update" if not i else f"update_{i}"
+            with graph.colocate_with(copy), graph.name_scope(name), self._plain_variables():
+                results.append(fn(copy, *select(i, list(args)), **select(i, dict(kwargs or {}))))
+        return self._strategy.group(PerReplica(results)) if group else PerReplica(results)
+
+    def update_non_slot(
+        self,
+        colocate_with: Any,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        group: bool = True,
+    ) -> Any:  # fmt: skip
+        """Call `fn(*args, **kwargs)` on the device of `colocate_with`."""
+        device = _device_of(colocate_with)
+        with get_default_graph().device(device) if device else nullcontext():
+            result = fn(*args, **dict(kwargs or {}))
+        return self._strategy.group(result) if group else result
+
+    @contextmanager
+    def colocate_vars_with(self, colocate_with_variable: Any) -> Iterator[None]:
+        """A block whose variables get the devices of `colocate_with_variable`, a variable of this strategy.
+
+        Raises:
+            ValueError: it is no variable of this strategy.
+        """
+        found = colocate_with_variable
+        if not isinstance(found, DistributedVariable) or found.distribute_strategy is not self._strategy:
+            raise ValueError(
+                "`colocate_vars_with` must only be passed a variable created in this tf.distribute.Strategy.scope(), not "
+                f"{found!r}"
+            )
+        self._beside.append(tuple(v.device for v in found.values))
+        try:
+            yield
+        finally:
+            self._beside.pop()
+
+    def value_container(self, value: Any) -> Any:
+        """The variable of which `value` is a copy; else `value`."""
+        for name in ("variables", "local_variables"):
+            for v in get_default_graph().get_collection(name):
+                if isinstance(v, DistributedVariable) and any(value is copy for copy in v.values):
+                    return v
+        return value
+
+    def read_var(self, v: Any) -> Any:
+        """A variable's value."""
+        return v.value() if hasattr(v, "value") else v
+
+    def broadcast_to(self, tensor: Any, destinations: Any) -> Any:
+        """A value, for use on every device: it travels where it is used."""
+        return tensor
+
+    # --- for the strategy -------------------------------------------------------------------------------------------
+
+    def _places(self) -> tuple[str, ...] | None:
+        """Where `colocate_vars_with` puts variables."""
+        return self._beside[-1] if self._beside else None
+
+    @contextmanager
+    def _plain_variables(self) -> Iterator[None]:
+        """A block whose variables are plain ones, such as the slots beside a copy."""
+        scopes = get_default_graph().scopes
+        saved = scopes.creators
+        scopes.creators = tuple(c for c in saved if c != self._strategy._make)
+        try:
+            yield
+        finally:
+            scopes.creators = saved
+
+
+def _device_of(destination: Any) -> str | None:
+    if destination is None or isinstance(destination, str):
+        return destination
+    first = destination.values[0] if isinstance(destination, (DistributedValues, DistributedVariable)) else destination
+    return getattr(first, "device", None) or None
+
+
+__all__ = ["Extended"]

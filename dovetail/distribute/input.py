@@ -1,0 +1,67 @@
+"""Datasets under a strategy: each element is a batch for all replicas, and each replica gets its rows of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..graph.build import convert
+from ..graph.structure import map_structure
+
+if TYPE_CHECKING:
+    from .strategy import Strategy
+
+
+class DistributedDataset:
+    """A dataset whose elements are cut for the replicas. Made by `Strategy.experimental_distribute_dataset`.
+
+    Where several workers go in step, each makes the same elements, and takes its own share of the rows of each: shuffle with the
+    same seed on all of them. The number of rows must be a multiple of the number of replicas.
+    """
+
+    def __init__(self, strategy: Strategy, dataset: Any) -> None:
+        self._strategy, self._dataset = strategy, dataset
+
+    def make_initializable_iterator(self) -> DistributedIterator:
+        """An iterator whose `initializer` starts it."""
+        with self._strategy.extended._plain_variables():
+            return DistributedIterator(self._strategy, self._dataset.make_initializable_iterator())
+
+    def make_one_shot_iterator(self) -> DistributedIterator:
+        """An iterator that goes through the dataset once."""
+        with self._strategy.extended._plain_variables():
+            return DistributedIterator(self._strategy, self._dataset.make_one_shot_iterator())
+
+
+class DistributedIterator:
+    """An iterator over a `DistributedDataset`."""
+
+    def __init__(self, strategy: Strategy, iterator: Any) -> None:
+        self._strategy, self._iterator = strategy, iterator
+
+    @property
+    def initializer(self) -> Any:
+        """The node that starts it."""
+        return self._iterator.initializer
+
+    def initialize(self) -> Any:
+        """The node that starts it (TF1's spelling)."""
+        return self._iterator.initializer
+
+    def get_next(self) -> Any:
+        """The next element, in the structure of the dataset's, with a `PerReplica` in place of each tensor."""
+        strategy = self._strategy
+        here = len(strategy._devices)
+        workers = strategy.num_replicas_in_sync // here
+        rank = strategy._first_replica // here
+
+        def mine(value: Any) -> Any:
+            if workers == 1:
+                return value
+            from ..graph.ops.joining import split
+
+            return split(convert(value), workers, 0)[rank]
+
+        return strategy.split_batch(map_structure(mine, self._iterator.get_next()))
+
+
+__all__ = ["DistributedDataset", "DistributedIterator"]

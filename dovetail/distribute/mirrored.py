@@ -1,0 +1,87 @@
+"""Strategies of one process: `OneDeviceStrategy`, `MirroredStrategy`, `CentralStorageStrategy`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..graph.device import canonical_name
+from ..graph.errors import UnimplementedError
+from ..graph.graph import get_default_graph
+from .reduction import CrossDeviceOps
+from .strategy import Strategy
+
+
+class OneDeviceStrategy(Strategy):
+    """All variables and all computing on one device: to try a program that is written for several.
+
+    >>> strategy = OneDeviceStrategy("/cpu:0")
+    """
+
+    def __init__(self, device: Any) -> None:
+        super().__init__([device])
+
+    def _default_device(self) -> Any:
+        return get_default_graph().device(self._devices[0])
+
+
+class MirroredStrategy(Strategy):
+    """A replica per device, and a copy of every variable on each: all copies change alike, by the mean of the gradients.
+
+    Args:
+        devices: the devices, such as `["/gpu:0", "/gpu:1"]`; they may be of several tasks. None: all GPUs of this process, or
+            else its CPU.
+        cross_device_ops: how values are reduced; None: on the first device.
+    """
+
+    def __init__(self, devices: Sequence[Any] | None = None, cross_device_ops: CrossDeviceOps | None = None) -> None:
+        super().__init__(accelerators() or ["/device:CPU:0"] if devices is None else devices, cross_device_ops)
+
+
+class CentralStorageStrategy(Strategy):
+    """A replica per device; each variable is on one device, and changes there by the mean of the gradients.
+
+    Args:
+        compute_devices: the replicas' devices; None: all GPUs of this process, or else its CPU.
+        parameter_device: where variables are; None: the CPU, or the only GPU.
+    """
+
+    def __init__(self, compute_devices: Sequence[Any] | None = None, parameter_device: Any = None) -> None:
+        super().__init__(accelerators() or ["/device:CPU:0"] if compute_devices is None else compute_devices)
+        if parameter_device is None:
+            self._parameter_device = self._devices[0] if len(self._devices) == 1 else "/device:CPU:0"
+        else:
+            given = parameter_device if isinstance(parameter_device, str) else parameter_device.to_string()
+            self._parameter_device = canonical_name(given)
+
+    def _variable_devices(self) -> Sequence[Any]:
+        return (self._parameter_device,)
+
+
+class TPUStrategy(Strategy):
+    """There is no TPU here.
+
+    Raises:
+        UnimplementedError: always; the text says what to use instead.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise UnimplementedError(
+            None, None,
+            "TPUStrategy: Dovetail runs on CPUs and GPUs, not on TPUs. Use MirroredStrategy for the devices of one machine, or "
+            "MultiWorkerMirroredStrategy for those of several; the model under the strategy's scope stays as it is.",
+        )  # fmt: skip
+
+
+def accelerators() -> list[str]:
+    """The GPUs of this process, by their short names."""
+    from ..codegen.cuda.driver import gpu_memory
+    from ..graph.settings import setting
+    from ..placer.cluster import local_devices
+
+    task = "/job:localhost/replica:0/task:0"
+    found = local_devices(task, {}, setting("DOVETAIL_EMULATE_GPUS"), gpu_memory=gpu_memory())
+    return [f"/device:GPU:{d.name.device_index}" for d in found if d.name.device_type == "GPU"]
+
+
+__all__ = ["CentralStorageStrategy", "MirroredStrategy", "OneDeviceStrategy", "TPUStrategy"]

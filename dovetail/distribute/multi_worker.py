@@ -1,0 +1,264 @@
+"""`MultiWorkerMirroredStrategy`: the same program in every worker process, in step with the others.
+
+Each worker builds a graph of its own, with its own copies of the variables, and runs it on its own server. Before gradients are
+applied they are reduced, first over the replicas of the worker, then over the workers by a collective op; so all workers apply
+the same update to the same values. Those start out the same, because the first worker sends its initial values to the others.
+
+Nobody goes on before the last worker has started: the first collective waits for it. An error or the death of one worker ends
+the step of all, with an error that says who it was; sessions made anew then go on, from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import json
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..graph.build import convert
+from ..graph.errors import UnimplementedError
+from ..graph.graph import get_default_graph
+from ..graph.indexed_slices import IndexedSlices
+from ..graph.node import Tensor
+from ..graph.opdef import nbytes
+from ..graph.ops import collectives
+from ..placer.cluster import ClusterSpec
+from . import roles
+from .cluster_resolver import ClusterResolver, TFConfigClusterResolver
+from .mirrored import accelerators
+from .reduction import ReduceOp, scaled
+from .strategy import Strategy
+
+_MADE = "__collectives"  # the collection in which those of a graph are counted
+BUCKET_BYTES = 4 << 20  # gradients travel together up to here: large enough for the ring, small enough to begin early
+
+
+class CollectiveCommunication(enum.Enum):
+    """How workers reduce."""
+
+    AUTO = "AUTO"
+    """By size: recursive doubling for small values, a ring for large ones."""
+    RING = "RING"
+    """Around a ring."""
+    NCCL = "NCCL"
+    """By NCCL, between GPUs; not there."""
+
+
+class MultiWorkerMirroredStrategy(Strategy):
+    """Replicas on all workers of a cluster go in step; each has its own copies of the variables, which change alike.
+
+    Run the same program in each worker; TF_CONFIG, or the resolver, tells them apart. Making the strategy starts the worker's
+    server. Give sessions `strategy.session_target`.
+
+    Args:
+        communication: how workers reduce: a `CollectiveCommunication`.
+        cluster_resolver: what tells of the cluster; None: TF_CONFIG.
+        devices: devices of this worker's replicas, without task; None: its GPUs, or else its CPU.
+        communication_options: TensorFlow 2's way to say `communication`: an object with `implementation`.
+        server: a server of this process for the task that is running already; None: one is started.
+
+    Raises:
+        ValueError: the cluster has parameter servers, or no such task. UnimplementedError: NCCL.
+
+    >>> strategy = MultiWorkerMirroredStrategy()
+    >>> with strategy.scope():
+    ...     losses, train = strategy.run(train_step, args=(images, labels))
+    ...     with dt.Session(strategy.session_target, config=strategy.update_config_proto(dt.ConfigProto())) as session:
+    ...         session.run(dt.global_variables_initializer())
+    """
+
+    def __init__(
+        self,
+        communication: Any = CollectiveCommunication.AUTO,
+        cluster_resolver: ClusterResolver | None = None,
+        devices: Sequence[Any] | None = None,
+        communication_options: Any = None,
+        server: Any = None,
+    ) -> None:
+        wanted = getattr(communication_options, "implementation", None) or communication
+        self._communication = CollectiveCommunication(str(getattr(wanted, "value", wanted)).upper())
+        if self._communication is CollectiveCommunication.NCCL:
+            raise UnimplementedError(
+                None, None,
+                "Workers cannot reduce by NCCL: use communication=CollectiveCommunication.RING or AUTO; values of GPUs pass "
+                "through the CPUs then",
+            )  # fmt: skip
+        self._resolver = cluster_resolver or TFConfigClusterResolver()
+        self._spec = self._resolver.cluster_spec()
+        local = list(accelerators() or ["/device:CPU:0"] if devices is None else devices)
+        self._server: Any = None
+        job, index = self._resolver.task_type, self._resolver.task_id
+        if not self._spec or job == roles.EVALUATOR or job is None:
+            super().__init__(local)
+            self._workers: tuple[str, ...] = ()
+            self._rank, self._is_chief = 0, True
+            return
+        index = int(index or 0)
+        if "ps" in self._spec.jobs:
+            raise ValueError(
+                "MultiWorkerMirroredStrategy has no parameter servers: use ParameterServerStrategy, or leave job 'ps' out"
+            )
+        roles.check_role(self._spec, job, index)
+        self._rank, self._is_chief = roles.id_in_cluster(self._spec, job, index), roles.is_chief(self._spec, job, index)
+        tasks = [(j, i) for j in ("chief", "worker") if j in self._spec.jobs for i in self._spec.task_indices(j)]
+        self._workers = tuple(f"/job:{j}/replica:0/task:{i}" for j, i in tasks)
+        task = f"/job:{job}/task:{index}"
+        super().__init__([f"{task}{d if d.startswith('/') else '/' + d}" for d in map(_text, local)])
+        self._first_replica = self._rank * len(self._devices)
+        self._server = server or _server_of(self._spec, job, index)
+        self._task = task
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """Replicas of all workers."""
+        return len(self._devices) * max(1, len(self._workers))
+
+    @property
+    def cluster_resolver(self) -> ClusterResolver:
+        """What told it of the cluster."""
+        return self._resolver
+
+    @property
+    def session_target(self) -> str:
+        """This worker's server."""
+        return str(self._server.target) if self._server is not None else ""
+
+    def update_config_proto(self, config: Any) -> Any:
+        """The config of a session that sees no other task: those are met by collectives alone."""
+        if self._server is not None:
+            config.device_filters = [self._task]
+        return config
+
+    def _default_device(self) -> Any:
+        return get_default_graph().device(self._task if self._server is not None else "")
+
+    # --- over the workers -------------------------------------------------------------------------------------------
+
+    def _local(self, op: ReduceOp) -> ReduceOp:
+        return ReduceOp.SUM if len(self._workers) > 1 else op
+
+    def _collective(self, build: Callable[[str], Any]) -> Any:
+        """What `build(instance)` makes, on this task's CPU. All workers make theirs in the same order."""
+        graph = get_default_graph()
+        made = graph.get_collection_ref(_MADE)  # in its graph each worker counts alike
+        made.append(self._task)
+        instance = str(len(made))
+        with graph.colocate_with(None, ignore_existing=True), graph.device(f"{self._task}/device:CPU:0"):
+            return build(instance)
+
+    @property
+    def _members(self) -> list[str]:
+        return [f"{w}/device:CPU:0" for w in self._workers]
+
+    def _all_reduced(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Each tensor's sum over the workers; those of one type travel together, up to some size."""
+        way = "ring" if self._communication is CollectiveCommunication.RING else "auto"
+        done: dict[Tensor, Tensor] = {}
+        for bucket in buckets(list(dict.fromkeys(tensors))):
+            build = functools.partial(collectives.all_reduce, bucket, self._members, self._rank, "sum", way)
+            found = self._collective(build)
+            done.update(zip(bucket, found, strict=True))
+        return [done[t] for t in tensors]
+
+    def _reduce_across(self, op: ReduceOp, values: Sequence[Any]) -> list[Any]:
+        if len(self._workers) <= 1:
+            return list(values)
+        dense = [(i, convert(v)) for i, v in enumerate(values) if not isinstance(v, IndexedSlices)]
+        out: list[Any] = list(values)
+        for (i, _), total in zip(dense, self._all_reduced([t for _, t in dense]), strict=True):
+            out[i] = scaled(total, self.num_replicas_in_sync) if op is ReduceOp.MEAN else total
+        for i, v in enumerate(values):
+            if isinstance(v, IndexedSlices):
+                rows = self._gather_across(v.values, 0)
+                rows = scaled(rows, self.num_replicas_in_sync) if op is ReduceOp.MEAN else rows
+                out[i] = IndexedSlices(rows, self._gather_across(v.indices, 0), v.dense_shape)
+        return out
+
+    def _gather_across(self, value: Tensor, axis: int) -> Tensor:
+        if len(self._workers) <= 1:
+            return value
+        from ..graph.ops.shapes import transpose
+
+        rank = value.shape.rank
+        if axis == 0:
+            return self._gathered(value)
+        if rank is None:
+            raise ValueError("gather along an axis other than 0 needs a value of known rank")
+        swap = list(range(rank))
+        swap[0], swap[axis] = swap[axis], swap[0]
+        turned: Tensor = transpose(self._gathered(transpose(value, swap)), swap)
+        return turned
+
+    def _gathered(self, value: Tensor) -> Tensor:
+        found: Tensor = self._collective(lambda i: collectives.all_gather(value, self._members, self._rank, i))
+        return found
+
+    def _initial_across(self, value: Any, name: str) -> Any:
+        if len(self._workers) <= 1:
+            return value
+
+        def initial() -> Tensor:
+            own = convert(value() if callable(value) else value)
+            found: Tensor = self._collective(
+                lambda i: collectives.broadcast(own, self._members, self._rank, 0, f"initial {name} {i}")
+            )
+            return found
+
+        return initial
+
+    def _first_across(self, value: Any) -> Any:
+        if len(self._workers) <= 1:
+            return value
+        own = convert(value)
+        return self._collective(lambda i: collectives.broadcast(own, self._members, self._rank, 0, i))
+
+    def barrier(self) -> Any:
+        """A node that ends when all workers have come to it."""
+        if len(self._workers) <= 1:
+            from ..graph.ops.passing import no_op
+
+            return no_op()
+        return self._collective(lambda i: collectives.barrier(self._members, self._rank, i))
+
+
+class CollectiveAllReduceStrategy(MultiWorkerMirroredStrategy):
+    """The older name of `MultiWorkerMirroredStrategy`."""
+
+
+def buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """The tensors in groups of one type and at most `BUCKET_BYTES`, the last first: that gradient is known first."""
+    out: list[list[Tensor]] = []
+    open_: dict[Any, tuple[list[Tensor], float]] = {}
+    for t in reversed(tensors):
+        kind = t.dtype.base
+        bucket, size = open_.get(kind, ([], 0.0))
+        if not bucket or size + nbytes(t) > BUCKET_BYTES:
+            bucket, size = [], 0.0
+            out.append(bucket)
+        bucket.append(t)
+        open_[kind] = bucket, size + nbytes(t)
+    return out
+
+
+def _text(device: Any) -> str:
+    from ..graph.device import canonical_name
+
+    return canonical_name(device if isinstance(device, str) else device.to_string())
+
+
+_servers: dict[tuple[int, str], Any] = {}
+
+
+def _server_of(spec: ClusterSpec, job: str, index: int) -> Any:
+    """This process's server of a task: one for all strategies."""
+    key = os.getpid(), json.dumps([spec.as_dict(), job, index], sort_keys=True)
+    if key not in _servers:
+        from ..runtime.server import Server
+
+        _servers[key] = Server(spec, job, index)
+    return _servers[key]
+
+
+__all__ = ["CollectiveAllReduceStrategy", "CollectiveCommunication", "MultiWorkerMirroredStrategy", "buckets"]

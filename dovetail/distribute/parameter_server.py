@@ -1,0 +1,114 @@
+"""`ParameterServerStrategy`: variables on parameter servers, each worker at its own pace.
+
+Every worker builds a graph of its own; variables have the same names in all of them and live on the `ps` job, so they are the
+same variables. A worker's replicas (its devices) go in step with each other, not with other workers: each applies its gradients
+to what the variables then are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..graph.graph import get_default_graph
+from ..placer.cluster import ClusterSpec
+from ..placer.device_setter import replica_device_setter
+from . import roles
+from .cluster_resolver import ClusterResolver, TFConfigClusterResolver
+from .mirrored import accelerators
+from .multi_worker import _server_of, _text
+from .strategy import Strategy
+
+
+class ParameterServerStrategy(Strategy):
+    """Variables on the tasks of job `ps`, in turn; computing on this worker. Without a cluster: on this process's CPU.
+
+    Tasks of job `ps` run `strategy.server.join()`, or any server. A device block in the scope says where ops go (as far as it says
+    more than the worker's device), and never moves variables.
+
+    Args:
+        cluster_resolver: what tells of the cluster; None: TF_CONFIG.
+        variable_partitioner: must be None: give `get_variable` a `partitioner` instead.
+        devices: devices of this worker's replicas, without task; None: its GPUs, or else its CPU.
+        ps_strategy: which server a variable goes to; None: in turn.
+        server: a server of this process for the task that is running already; None: one is started.
+
+    With a cluster but no task (a resolver that names none), this process is a client: see `ClusterCoordinator`.
+
+    Raises:
+        ValueError: the cluster has no parameter server, or no such task.
+        NotImplementedError: a `variable_partitioner`.
+    """
+
+    def __init__(
+        self,
+        cluster_resolver: ClusterResolver | None = None,
+        variable_partitioner: Callable[..., Any] | None = None,
+        devices: Sequence[Any] | None = None,
+        ps_strategy: Callable[[Any], int] | None = None,
+        server: Any = None,
+    ) -> None:
+        if variable_partitioner is not None:
+            raise NotImplementedError(
+                "ParameterServerStrategy does not cut variables by itself: pass `partitioner=` to dt.get_variable, or open a "
+                "dt.variable_scope(..., partitioner=...) inside strategy.scope()"
+            )
+        self._resolver = cluster_resolver or TFConfigClusterResolver()
+        self._spec: ClusterSpec = self._resolver.cluster_spec()
+        local = [_text(d) for d in (accelerators() or ["/device:CPU:0"] if devices is None else devices)]
+        job, index = self._resolver.task_type, self._resolver.task_id
+        self.server: Any = None
+        self._task = ""
+        if not self._spec or job == roles.EVALUATOR:
+            super().__init__(local)
+            self._is_chief = True
+            self._variables_go: Any = local[0] if len(local) == 1 else "/device:CPU:0"
+            return
+        if "ps" not in self._spec.jobs:
+            raise ValueError(
+                "ParameterServerStrategy needs a job 'ps' in its cluster: MultiWorkerMirroredStrategy needs none"
+            )
+        if job is None:
+            # A client that belongs to no task, such as one with a ClusterCoordinator: it says where to compute.
+            super().__init__(local if devices is not None else [""])
+            self._is_chief = True
+            self._variables_go = replica_device_setter(
+                worker_device="/job:worker", cluster=self._spec, ps_strategy=ps_strategy, ps_ops=["VarHandleOp"]
+            )
+            return
+        number = int(index or 0)
+        roles.check_role(self._spec, str(job), number)
+        self._is_chief = roles.is_chief(self._spec, job, number)
+        self._task = f"/job:{job}/task:{number}"
+        super().__init__([f"{self._task}{d}" for d in local])
+        self._variables_go = replica_device_setter(
+            worker_device=self._task, cluster=self._spec, ps_strategy=ps_strategy, ps_ops=["VarHandleOp"]
+        )
+        self.server = server or _server_of(self._spec, str(job), number)
+
+    @property
+    def cluster_resolver(self) -> ClusterResolver:
+        """What told it of the cluster."""
+        return self._resolver
+
+    @property
+    def session_target(self) -> str:
+        """This worker's server; for a client without a task, the first parameter server."""
+        if self.server is None and "ps" in self._spec.jobs and self._resolver.task_type is None:
+            return f"zmq://{self._spec.task_address('ps', self._spec.task_indices('ps')[0])}"
+        return str(self.server.target) if self.server is not None else ""
+
+    def update_config_proto(self, config: Any) -> Any:
+        """The config of a session that sees this worker and the parameter servers, so that no other worker holds it up."""
+        if self.server is not None:
+            config.device_filters = [self._task, "/job:ps"]
+        return config
+
+    def _default_device(self) -> Any:
+        return get_default_graph().device(self._task) if self._task else super()._default_device()
+
+    def _variable_devices(self) -> Sequence[Any]:
+        return (self._variables_go,)
+
+
+__all__ = ["ParameterServerStrategy"]

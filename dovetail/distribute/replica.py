@@ -1,0 +1,281 @@
+"""Replicas in step: how one function builds its nodes once per replica, and how replicas meet half-way.
+
+Theory of operation. `run_replicas` calls the function once per replica, each time under the replica's device and name scope.
+Where the function calls `merge_call`, it stops, and the other replicas are built up to the same call; then the merge function
+runs once, across replicas, on what all of them passed, and each replica goes on with its part of the result. A function that
+can stop in the middle needs a stack of its own, so with more than one replica each has a thread. Only one of them runs at any
+time, in the order of replicas, so the graph comes out the same each time.
+
+The open blocks of the graph (names, devices, control edges) are exchanged whenever another replica's turn comes. Variables
+are made by the first replica, for all; the others, which make theirs in the same order, are given these.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..graph import graph as _graphs
+from ..graph.graph import Graph, get_default_graph
+from ..graph.scopes import Scopes
+from ..graph.variable_scope import VariableScope, _open
+from ..graph.variable_store import VariableStore
+from .context import contexts, entered, set_contexts
+from .values import DistributedVariable, regroup, select
+
+if TYPE_CHECKING:
+    from .strategy import Strategy
+
+TURN_S = 3600.0  # a thread that nobody gives a turn for so long belongs to a caller that is gone
+
+
+class _Stopped(BaseException):
+    """Another replica failed: this one's function is left, through its own `finally` blocks."""
+
+
+class ReplicaContext:
+    """What a replica can ask: who it is, and what the others have.
+
+    Attributes:
+        strategy: the strategy that runs it.
+    """
+
+    def __init__(self, strategy: Strategy, local_id: int, run: _Run | None) -> None:
+        self.strategy = strategy
+        self._local_id = local_id
+        self._run = run
+        self._made = 0  # of the variables that the first replica has made, those that it has been given
+
+    @property
+    def replica_id_in_sync_group(self) -> int:
+        """Its number among all replicas that go in step, those of other workers included."""
+        return self.strategy._first_replica + self._local_id
+
+    @property
+    def replica_id(self) -> int:
+        """As `replica_id_in_sync_group` (TF1's spelling)."""
+        return self.replica_id_in_sync_group
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """How many replicas go in step."""
+        return self.strategy.num_replicas_in_sync
+
+    @property
+    def distribution_strategy(self) -> Strategy:
+        """As `strategy` (TF1's spelling)."""
+        return self.strategy
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The replica's device."""
+        return (self.strategy._devices[self._local_id],)
+
+    def merge_call(
+        self, merge_fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Wait for all replicas, run `merge_fn(strategy, *args, **kwargs)` once, across replicas, and give this replica's result.
+
+        The arguments arrive as `PerReplica` where the replicas passed different ones.
+
+        Raises:
+            RuntimeError: another replica does not come to the call, or it stands in a branch or loop.
+        """
+        if self._run is None:
+            with entered(self.strategy, None):
+                return merge_fn(self.strategy, *args, **dict(kwargs or {}))
+        return self._run.meet(self, merge_fn, tuple(args), dict(kwargs or {}))
+
+    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        """The sum or mean of what all replicas pass, in each of them; structures of tensors are reduced leaf by leaf."""
+        return self.merge_call(lambda strategy, v: strategy._all_reduce(reduce_op, v), (value,))
+
+    def all_gather(self, value: Any, axis: int = 0, options: Any = None) -> Any:
+        """What all replicas pass, joined along an axis, in each of them."""
+        return self.merge_call(lambda strategy, v: strategy.gather(v, axis), (value,))
+
+    def __enter__(self) -> ReplicaContext:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+
+def run_replicas(strategy: Strategy, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call `fn` once per replica of this process, in step, and give the results together."""
+    return _Run(strategy, get_default_graph()).all(fn, args, kwargs)
+
+
+class _Replica:
+    """One replica that is being built: its thread, its open blocks, and where it stands."""
+
+    def __init__(self, context: ReplicaContext, scopes: Scopes) -> None:
+        self.context = context
+        self.scopes = scopes
+        self.turn, self.stopped = threading.Semaphore(0), threading.Semaphore(0)
+        self.done = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.merge: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None = None
+
+
+class _Run:
+    """One call of `run_replicas`."""
+
+    def __init__(self, strategy: Strategy, graph: Graph) -> None:
+        self.strategy, self.graph = strategy, graph
+        self.made: list[DistributedVariable] = []  # variables, in the order in which the first replica made them
+        self._replicas: list[_Replica] = []
+        self._abandoned = False
+
+    def all(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Build all replicas; the first error of one of them is raised."""
+        graph, outer = self.graph, self.graph.scopes
+        around, variables = contexts(), _open(graph)
+        session, counts = list(_graphs._defaults.sessions), dict(variables.counts)
+        threads = []
+        for i in range(len(self.strategy._devices)):
+            replica = _Replica(ReplicaContext(self.strategy, i, self), outer.copy())
+            start = (
+                replica,
+                around,
+                session,
+                variables.scope,
+                counts,
+                fn,
+                select(i, list(args)),
+                select(i, dict(kwargs)),
+            )
+            self._replicas.append(replica)
+            threads.append(threading.Thread(target=self._body, args=start, name=f"dovetail-replica-{i}", daemon=True))
+        for thread in threads:
+            thread.start()
+        try:
+            while not all(r.done for r in self._replicas):
+                for replica in self._replicas:
+                    self._give_turn(replica)
+                self._merge(outer)
+        except BaseException:
+            self._abandoned = True
+            for replica in self._replicas:
+                while not replica.done:
+                    self._give_turn(replica, check=False)
+            raise
+        finally:
+            self._enter(outer)
+            for thread in threads:
+                thread.join()
+        return regroup([r.result for r in self._replicas])
+
+    def _enter(self, scopes: Scopes) -> None:
+        """Make these the graph's open blocks."""
+        if self.graph._thread_scopes is None:
+            self.graph._scopes = scopes
+        else:
+            self.graph._thread_scopes.scopes = scopes
+
+    def _give_turn(self, replica: _Replica, check: bool = True) -> None:
+        """Let a replica run until it meets the others or ends."""
+        self._enter(replica.scopes)
+        replica.turn.release()
+        replica.stopped.acquire()
+        if check and replica.error is not None:
+            raise replica.error
+
+    def _body(
+        self, replica: _Replica, around: Any, sessions: list[Any], scope: VariableScope, counts: dict[str, int],
+        fn: Callable[..., Any], args: Any, kwargs: Any,
+    ) -> None:  # fmt: skip
+        """What a replica's thread does."""
+        self._await_turn(replica)
+        graph, number = self.graph, replica.context._local_id
+        set_contexts(around)
+        _graphs._defaults.sessions = sessions
+        try:
+            with graph.as_default():
+                self._enter(replica.scopes)
+                variables = _open(graph)
+                variables.scope, variables.counts = _reusing(scope) if number else scope, dict(counts)
+                name = f"replica_{number}" if number else (f"{graph.scopes.name}/" if graph.scopes.name else None)
+                with graph.name_scope(name), graph.device(self.strategy._devices[number]):
+                    if not self._abandoned:
+                        with entered(self.strategy, replica.context):
+                            replica.result = fn(*args, **kwargs)
+        except _Stopped:
+            pass
+        except BaseException as e:
+            replica.error = e
+        replica.done = True
+        replica.stopped.release()
+
+    def _await_turn(self, replica: _Replica) -> None:
+        replica.turn.acquire(timeout=TURN_S)
+        self._enter(replica.scopes)
+
+    def meet(
+        self, context: ReplicaContext, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A replica has come to a merge call: it stops until the others have, and the call is done."""
+        replica = self._replicas[context._local_id]
+        replica.merge = fn, args, kwargs
+        replica.stopped.release()
+        self._await_turn(replica)
+        if self._abandoned:
+            raise _Stopped
+        return replica.result
+
+    def _merge(self, outer: Scopes) -> None:
+        """Do the merge call at which all replicas stand; nothing when all have ended."""
+        if all(r.done for r in self._replicas):
+            return
+        if any(r.done for r in self._replicas):
+            here = [r.context._local_id for r in self._replicas if not r.done]
+            raise RuntimeError(
+                f"The replicas {here} call merge_call (an optimizer's apply_gradients, an all_reduce, or an assignment that is "
+                "aggregated), and the others have ended without: every replica must come to the same calls, in the same order"
+            )
+        first = self._replicas[0]
+        if any(r.scopes.flow is not outer.flow for r in self._replicas):
+            raise RuntimeError(
+                "merge_call called in a branch or a loop: what all replicas do together (an optimizer's apply_gradients, an "
+                "all_reduce, an assignment that is aggregated) must stand outside `cond` and `while_loop`"
+            )
+        assert first.merge is not None
+        fn = first.merge[0]
+        merged = [r.merge for r in self._replicas if r.merge is not None]
+        args, kwargs = regroup([list(m[1]) for m in merged]), regroup([m[2] for m in merged])
+        scopes = outer.copy()
+        scopes.name, scopes.control = first.scopes.name, first.scopes.control
+        self._enter(scopes)
+        with entered(self.strategy, None):
+            result = fn(self.strategy, *args, **kwargs)
+        for r in self._replicas:
+            r.merge, r.result = None, select(r.context._local_id, result)
+
+    def variable(self, context: ReplicaContext, make: Callable[[], DistributedVariable]) -> DistributedVariable:
+        """The variable that a replica makes now: made by the first replica, given to the others."""
+        if context._local_id == 0:
+            self.made.append(make())
+            return self.made[-1]
+        named = set(VariableStore.of(self.graph).variables.values())  # `get_variable` finds these by itself
+        while context._made < len(self.made) and self.made[context._made] in named:
+            context._made += 1
+        if context._made == len(self.made):
+            raise RuntimeError(
+                f"Replica {context._local_id} makes a variable that the first replica has not made: all replicas must "
+                "make the same variables, in the same order"
+            )
+        context._made += 1
+        return self.made[context._made - 1]
+
+
+def _reusing(scope: VariableScope) -> VariableScope:
+    """The scope of the replicas after the first: they find the variables that it made."""
+    return VariableScope(
+        True, scope.name, scope.initializer, scope.regularizer, scope.caching_device, scope.partitioner,
+        scope.custom_getter, scope.original_name_scope, scope.dtype, scope.use_resource, scope.constraint,
+    )  # fmt: skip
+
+
+__all__ = ["ReplicaContext", "run_replicas"]

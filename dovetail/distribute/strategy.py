@@ -1,0 +1,439 @@
+"""Strategies: one model, built once, trained by several replicas. This is what all of them share.
+
+A strategy says three things: on which devices the replicas of this process compute (`_devices`), where the copies of a
+variable are (`_variable_devices`), and how values of the replicas become one (`_reduce_here`, and `_reduce_across` where other
+processes take part). The rest is the same for all: `scope` takes over the making of variables, `run` builds the replicas
+(`replica.py`), and an optimizer that applies gradients in a replica ends up in `apply_gradients` below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from ..graph.aggregation import VariableAggregation, VariableSynchronization
+from ..graph.build import convert
+from ..graph.device import canonical_name
+from ..graph.graph import GraphKeys, get_default_graph
+from ..graph.node import Node, Tensor
+from ..graph.structure import flatten, map_structure, pack
+from ..graph.variables import variable_creator_scope
+from .context import contexts, entered, get_replica_context
+from .extended import Extended
+from .reduction import CrossDeviceOps, ReduceOp, ReductionToOneDevice
+from .replica import ReplicaContext, run_replicas
+from .values import DistributedValues, DistributedVariable, PerReplica, component
+
+
+class Strategy:
+    """Base of the strategies. With one device, and nobody else, it changes nothing but where things are.
+
+    Args:
+        devices: the replicas' devices, in order; text, DeviceSpec.
+        cross_device_ops: how values of several devices are reduced; None: on one device.
+
+    Raises:
+        AssertionError: a device is named twice.
+
+    >>> strategy = MirroredStrategy(["/cpu:0", "/cpu:1"])
+    >>> with strategy.scope():
+    ...     w = dt.get_variable("w", [10])
+    ...     losses = strategy.run(train_step, args=(images, labels))
+    ...     loss = strategy.reduce(dt.distribute.ReduceOp.MEAN, losses, axis=None)
+    """
+
+    def __init__(self, devices: Sequence[Any] = ("",), cross_device_ops: CrossDeviceOps | None = None) -> None:
+        names = tuple(canonical_name(d if isinstance(d, str) else d.to_string()) for d in devices)
+        if not names:
+            raise ValueError("Got an empty `devices` list: a strategy needs a device to compute on")
+        assert len(set(names)) == len(names), f"Duplicates in devices: {', '.join(names)}"
+        self._devices = names
+        self._cross_device_ops = cross_device_ops or ReductionToOneDevice()
+        self._first_replica = 0
+        self._only_replica = ReplicaContext(self, 0, None)
+        self.extended = Extended(self)
+
+    # --- what subclasses may define ---------------------------------------------------------------------------------
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """How many replicas go in step, those of other workers included."""
+        return len(self._devices)
+
+    def _variable_devices(self) -> Sequence[Any]:
+        """Where the copies of a new variable go: a device (or device function) each. One: all replicas share it."""
+        return self._devices
+
+    def _reduce_across(self, op: ReduceOp, values: Sequence[Any]) -> list[Any]:
+        """The values, each reduced over the other processes whose replicas go in step: here there are none."""
+        return list(values)
+
+    def _first_across(self, value: Any) -> Any:
+        """The value of the first process."""
+        return value
+
+    def _gather_across(self, value: Tensor, axis: int) -> Tensor:
+        """The values of all processes, joined."""
+        return value
+
+    def _initial_across(self, value: Any, name: str) -> Any:
+        """The initial value that all processes start with."""
+        return value
+
+    @property
+    def cluster_resolver(self) -> Any:
+        """What told it of the cluster; None where it needs none."""
+        return None
+
+    @property
+    def session_target(self) -> str:
+        """What a session is given to run what is built under it: '' for a session of this process."""
+        return ""
+
+    def update_config_proto(self, config: Any) -> Any:
+        """A session's config with what this strategy needs."""
+        return config
+
+    # --- scopes -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def scope(self) -> Iterator[Strategy]:
+        """A block in which this strategy is current, and makes the variables.
+
+        Raises:
+            RuntimeError: inside the scope of another strategy.
+        """
+        for other, _ in contexts():
+            if other is not self:
+                raise RuntimeError(
+                    f"Mixing different tf.distribute.Strategy objects: {other!r} is not the same as {self!r}"
+                )
+        if contexts():  # already inside
+            with entered(self, None):
+                yield self
+            return
+        graph = get_default_graph()
+        with graph.as_default(), variable_creator_scope(self._make), self._default_device(), entered(self, None):
+            yield self
+
+    def _default_device(self) -> Any:
+        return nullcontext()
+
+    # --- running ----------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        options: Any = None,
+    ) -> Any:
+        """Build `fn(*args, **kwargs)` once per replica, on the replica's device, and give the results together.
+
+        `PerReplica` values among the arguments are given to their replicas one by one, and so do results that differ come
+        back. What the replicas share must happen in all of them: see `ReplicaContext.merge_call`.
+
+        Raises:
+            RuntimeError: inside a replica; or the replicas do not come to the same merge calls.
+        """
+        if any(s is self and replica is not None for s, replica in contexts()[-1:]):
+            raise RuntimeError(
+                "Method requires being in cross-replica context, use get_replica_context().merge_call(): "
+                "strategy.run cannot be called inside the function that strategy.run runs"
+            )
+        with self.scope() if not contexts() else nullcontext():
+            return run_replicas(self, fn, tuple(args), dict(kwargs or {}))
+
+    experimental_run_v2 = run
+    """As `run` (an older spelling)."""
+
+    def call_for_each_replica(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """As `run`; takes `args` and `kwargs` by name, or the arguments themselves (TF1's spelling)."""
+        if not args and set(kwargs) <= {"args", "kwargs"}:
+            return self.run(fn, kwargs.get("args", ()), kwargs.get("kwargs"))
+        return self.run(fn, args, kwargs)
+
+    # --- values of several replicas ---------------------------------------------------------------------------------
+
+    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
+        """One value for a `PerReplica`, or for each in a structure of them: over all replicas.
+
+        Args:
+            reduce_op: `ReduceOp.SUM` or `MEAN`, or its name.
+            value: what to reduce.
+            axis: also over this axis of each replica's value, before. The mean then counts elements, not replicas.
+
+        Raises:
+            ValueError: a value that is the same for all replicas cannot be summed.
+        """
+        op = ReduceOp.of(reduce_op)
+        self._require_cross_replica()
+        with self._current():
+            return pack(value, [self._reduce_one(op, v, axis) for v in flatten(value)])
+
+    def _reduce_one(self, op: ReduceOp, value: Any, axis: int | None) -> Any:
+        if isinstance(value, DistributedVariable):
+            value = value.values[0] if len(value.values) == 1 else PerReplica(value.values)
+        if axis is None:
+            return self._reduced(op, value)
+        from ..graph.ops.reduce import reduce_sum
+        from ..graph.ops.shapes import shape
+
+        values = value.values if isinstance(value, DistributedValues) else (value,)
+        sums, counts = [], []
+        for device, v in zip(self._devices, values, strict=False):
+            with get_default_graph().device(device):
+                tensor = convert(v)
+                sums.append(reduce_sum(tensor, axis))
+                counts.append(convert(shape(tensor)[axis]))
+        total = self._reduced(ReduceOp.SUM, PerReplica(sums))
+        if op is ReduceOp.SUM:
+            return total
+        from ..graph.ops.arithmetic import truediv
+        from ..graph.ops.cast import cast
+
+        count = self._reduced(ReduceOp.SUM, PerReplica(counts))
+        return truediv(total, cast(count, total.dtype.base))
+
+    def _reduced(self, op: ReduceOp, value: Any, device: str | None = None) -> Any:
+        """A value over all replicas: on one device."""
+        if not isinstance(value, DistributedValues) and len(self._devices) == 1 < self.num_replicas_in_sync:
+            value = PerReplica([value])  # of this process's only replica
+        if not isinstance(value, DistributedValues):
+            if len(self._devices) == 1 or op is ReduceOp.MEAN or (isinstance(value, (int, float)) and value == 0):
+                return value
+            raise ValueError(
+                f"A non-DistributedValues value {value!r} cannot be reduced with the given reduce op {op.name}: it is the same "
+                "for all replicas"
+            )
+        here = self._cross_device_ops.reduce(value.values, device or self._devices[0], self._local(op))
+        return self._reduce_across(op, [here])[0]
+
+    def _local(self, op: ReduceOp) -> ReduceOp:
+        """How values are reduced here, before `_reduce_across` takes them."""
+        return op
+
+    def _all_reduce(self, op: Any, value: Any) -> Any:
+        """A value (or structure) over all replicas, in each of them."""
+        return pack(value, [self._reduced_everywhere(ReduceOp.of(op), v) for v in flatten(value)])
+
+    def _reduced_everywhere(self, op: ReduceOp, value: Any) -> Any:
+        """A value over all replicas; one that all pass alike counts once per replica."""
+        if not isinstance(value, DistributedValues):
+            value = PerReplica([value] * len(self._devices))
+        return self._reduced(op, value)
+
+    def gather(self, value: Any, axis: int) -> Any:
+        """The replicas' values, joined along an axis, in the order of replicas."""
+        self._require_cross_replica()
+        from ..graph.ops.joining import concat
+
+        def joined(v: Any) -> Any:
+            parts = [convert(x) for x in (v.values if isinstance(v, DistributedValues) else [v])]
+            return self._gather_across(concat(parts, axis) if len(parts) > 1 else parts[0], axis)
+
+        with self._current(), get_default_graph().device(self._devices[0]):
+            return map_structure(joined, value)
+
+    def unwrap(self, value: Any) -> list[Any]:
+        """The values of this process's replicas, as a list: what to fetch."""
+        if isinstance(value, (DistributedValues, DistributedVariable)):
+            return list(value.values)
+        return [value]
+
+    def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
+        """The values of this process's replicas, as a tuple: what to fetch."""
+        return tuple(self.unwrap(value))
+
+    def group(self, value: Any, name: str | None = None) -> Node:
+        """One node for the nodes of all replicas."""
+        from ..graph.ops.passing import group
+
+        node: Node = group(*[v.op if isinstance(v, Tensor) else v for v in self.unwrap(value)], name=name)
+        return node
+
+    def experimental_distribute_values_from_function(self, value_fn: Callable[[Any], Any]) -> Any:
+        """`value_fn(context)` for each replica, together; `context.replica_id_in_sync_group` says which one."""
+        values = [value_fn(ReplicaContext(self, i, None)) for i in range(len(self._devices))]
+        return PerReplica(values) if len(values) > 1 else values[0]
+
+    def split_batch(self, batch: Any) -> Any:
+        """A batch, or a structure of tensors of one first size, cut evenly for the replicas of this process.
+
+        Each replica's part keeps the order; the first size must be a multiple of the number of replicas here, which is
+        checked when the step runs where it is unknown before.
+        """
+        count = len(self._devices)
+        if count == 1:
+            return map_structure(convert, batch)
+        from ..graph.ops.joining import split
+
+        return map_structure(lambda t: PerReplica(split(convert(t), count, 0)), batch)
+
+    # --- data -------------------------------------------------------------------------------------------------------
+
+    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
+        """A dataset whose elements, global batches, come cut for the replicas: see `DistributedDataset`."""
+        from .input import DistributedDataset
+
+        return DistributedDataset(self, dataset)
+
+    def make_dataset_iterator(self, dataset: Any) -> Any:
+        """An iterator of `experimental_distribute_dataset(dataset)` (TF1's spelling)."""
+        return self.experimental_distribute_dataset(dataset).make_initializable_iterator()
+
+    # --- variables --------------------------------------------------------------------------------------------------
+
+    def _make(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        """Make a variable, with its copies: what stands in place of `Variable(...)` in the scope."""
+        context = get_replica_context()
+        if context is not None and context._run is not None:
+            return context._run.variable(context, lambda: self._make_copies(next_creator, kwargs))
+        return self._make_copies(next_creator, kwargs)
+
+    def _make_copies(self, next_creator: Callable[..., Any], kwargs: dict[str, Any]) -> DistributedVariable:
+        synchronization = VariableSynchronization(kwargs.pop("synchronization", None) or VariableSynchronization.AUTO)
+        aggregation = VariableAggregation(kwargs.pop("aggregation", None) or VariableAggregation.NONE)
+        on_read = synchronization is VariableSynchronization.ON_READ
+        if synchronization is VariableSynchronization.NONE and len(self._devices) > 1:
+            raise ValueError(
+                "`NONE` variable synchronization mode is not supported with "
+                f"{type(self).__name__}. Please change the `synchronization` for variable: {kwargs.get('name')}"
+            )
+        trainable = kwargs.pop("trainable", None)
+        trainable = not on_read if trainable is None else bool(trainable)
+        if on_read and trainable:
+            raise ValueError("Synchronization value can be set to ON_READ only for non-trainable variables")
+        collections = kwargs.pop("collections", None)
+        names = [GraphKeys.GLOBAL_VARIABLES] if collections is None else list(collections)
+        kwargs |= {"trainable": False, "collections": [], "use_resource": True}
+        if self.num_replicas_in_sync > len(self._devices):
+            kwargs["initial_value"] = self._initial_across(
+                kwargs.get("initial_value"), kwargs.get("name") or "Variable"
+            )
+        graph = get_default_graph()
+        places = self.extended._places() or (self._devices if on_read else self._variable_devices())
+        copies: list[Any] = []
+        for place in places:
+            named: Any = nullcontext()
+            if copies:
+                first = copies[0]
+                kwargs |= {"initial_value": first.initialized_value, "name": f"{first.op.name}/replica_{len(copies)}"}
+                kwargs |= {"dtype": first.dtype.base}
+                named = graph.name_scope(None)
+            with graph.colocate_with(None, ignore_existing=True), graph.device(None), graph.device(place), named:
+                copies.append(next_creator(**kwargs))
+        made = DistributedVariable(self, copies, trainable, synchronization, aggregation)
+        if trainable and GraphKeys.TRAINABLE_VARIABLES not in names:
+            names.append(GraphKeys.TRAINABLE_VARIABLES)
+        graph.add_to_collections(names, made)
+        return made
+
+    def _read_aggregated(self, variable: DistributedVariable) -> Tensor:
+        """What an ON_READ variable reads across replicas."""
+        with self._current():
+            values = []
+            for copy in variable.values:
+                with get_default_graph().device(copy.device):
+                    values.append(copy.value())
+            aggregation = variable.aggregation
+            if aggregation is VariableAggregation.NONE:
+                if self.num_replicas_in_sync == 1:
+                    return values[0]
+                raise ValueError(
+                    f"Could not convert {variable!r} to a tensor: it is synchronized ON_READ and has no aggregation; read it in "
+                    "a replica, or make it with aggregation=dt.VariableAggregation.SUM or MEAN"
+                )
+            found: Tensor = self._aggregated(aggregation, PerReplica(values), variable)
+            return found
+
+    def _aggregated(self, aggregation: VariableAggregation, value: Any, variable: Any = None) -> Any:
+        """What the replicas assign, as one value."""
+        if aggregation is VariableAggregation.ONLY_FIRST_REPLICA:
+            return self._first_across(value.values[0] if isinstance(value, DistributedValues) else value)
+        op = ReduceOp.of(aggregation)
+        if self.num_replicas_in_sync > len(self._devices) and not isinstance(value, DistributedValues):
+            value = PerReplica([value] * len(self._devices))
+        return self._reduced(op, value)
+
+    # --- training ---------------------------------------------------------------------------------------------------
+
+    def apply_gradients(
+        self, optimizer: Any, grads_and_vars: Sequence[tuple[Any, Any]], global_step: Any, name: Any
+    ) -> Node:
+        """Apply gradients in step: their mean over all replicas changes every copy of each variable, once.
+
+        Called by optimizers, in a replica or across replicas; then a gradient may be a `PerReplica`.
+        """
+        context = get_replica_context()
+        pairs = [(g, v) for g, v in grads_and_vars]
+        if context is None:
+            return self._apply_merged(optimizer, pairs, global_step, name)
+        node: Node = context.merge_call(
+            lambda strategy, pairs: strategy._apply_merged(optimizer, pairs, global_step, name), (pairs,)
+        )
+        return node
+
+    def _apply_merged(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]], global_step: Any, name: Any) -> Node:
+        known = [(g, v) for g, v in pairs if g is not None]
+        if not known:
+            raise ValueError(f"No gradients provided for any variable: {[v.name for _, v in pairs]}.")
+        reduced = self._mean_gradients([g for g, _ in known], [v for _, v in known])
+        copies = []
+        for gradient, (_, variable) in zip(reduced, known, strict=True):
+            count = len(variable.values) if isinstance(variable, DistributedVariable) else 1
+            copies += [(gradient, component(variable, i)) for i in range(count)]
+        graph = get_default_graph()
+        with self.extended._plain_variables():
+            update = optimizer._apply_here(copies, None, name)
+            if global_step is None:
+                node: Node = update
+                return node
+            with graph.control_dependencies([update]):
+                change = global_step.assign_add(1, read_value=False)
+                counted: Node = change if isinstance(change, Node) else change.op
+                return counted
+
+    def _mean_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """The mean of each gradient over all replicas. Each is reduced where its variable's first copy is."""
+        here = []
+        for gradient, variable in zip(gradients, variables, strict=True):
+            values = gradient.values if isinstance(gradient, DistributedValues) else (gradient,)
+            with get_default_graph().name_scope("reduce"):
+                place = component(variable, 0).device or self._devices[0]
+                here.append(self._cross_device_ops.reduce(values, place, self._local(ReduceOp.MEAN)))
+        return self._reduce_across(ReduceOp.MEAN, here)
+
+    # --- checks -----------------------------------------------------------------------------------------------------
+
+    def _require_cross_replica(self) -> None:
+        if any(replica is not None for _, replica in contexts()[-1:]):
+            raise RuntimeError(
+                "Method requires being in cross-replica context, use get_replica_context().merge_call() "
+                "(or get_replica_context().all_reduce) instead"
+            )
+
+    def _current(self) -> Any:
+        """The scope, unless it is open."""
+        return nullcontext() if contexts() else self.scope()
+
+    def __repr__(self) -> str:
+        return f"<dt.distribute.{type(self).__name__} of {self.num_replicas_in_sync} replicas>"
+
+
+class _DefaultStrategy(Strategy):
+    """What holds outside every scope: one replica, and nothing is changed."""
+
+
+_only: list[Strategy] = []
+
+
+def default_strategy() -> Strategy:
+    """The default strategy of the process."""
+    if not _only:
+        _only.append(_DefaultStrategy())
+    return _only[0]
+
+
+__all__ = ["Strategy", "default_strategy"]

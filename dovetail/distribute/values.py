@@ -1,0 +1,232 @@
+"""Values of which there may be one per replica: `PerReplica`, and variables with copies, `DistributedVariable`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..graph.aggregation import VariableAggregation, VariableSynchronization
+from ..graph.errors import UnimplementedError
+from ..graph.indexed_slices import IndexedSlices
+from ..graph.node import Node, Tensor
+from ..graph.structure import children, describe, map_structure
+from ..graph.variables import ResourceVariable
+from .context import contexts, get_replica_context
+
+if TYPE_CHECKING:
+    from .strategy import Strategy
+
+
+class DistributedValues:
+    """Values of which there is one per replica.
+
+    Attributes:
+        values: them, by replica.
+    """
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self.values = tuple(values)
+
+    def __repr__(self) -> str:
+        lines = "".join(f"\n  {i}: {v!r}" for i, v in enumerate(self.values))
+        return f"<dt.distribute.{type(self).__name__}{lines}>"
+
+
+class PerReplica(DistributedValues):
+    """A value per replica of this process, in their order. What `Strategy.run` gives, and takes."""
+
+
+def select(replica: int, structure: Any) -> Any:
+    """The structure as a replica sees it: its own value in place of every `PerReplica`."""
+    return map_structure(lambda v: v.values[replica] if isinstance(v, DistributedValues) else v, structure)
+
+
+def regroup(results: Sequence[Any]) -> Any:
+    """What the replicas gave, as one structure of `PerReplica`; what is the same for all of them stands for itself."""
+    first = results[0]
+    if len(results) == 1 or all(r is first for r in results):
+        return first
+    if isinstance(first, IndexedSlices):  # one value, though it consists of several
+        return PerReplica(results)
+    parts = [children(r) for r in results]
+    if any(p is None for p in parts):
+        return PerReplica(results)
+    for r in results[1:]:
+        if type(r) is not type(first):
+            raise TypeError(f"The replicas give different structures: {describe(first)} and {describe(r)}")
+    joined = [regroup(column) for column in zip(*[p or [] for p in parts], strict=True)]
+    if isinstance(first, Mapping):
+        return dict(zip(sorted(first), joined, strict=True))
+    return type(first)(*joined) if hasattr(first, "_fields") else type(first)(joined)
+
+
+class DistributedVariable(ResourceVariable):
+    """A variable of which a strategy keeps a copy per replica, or one for all of them.
+
+    In a replica it stands for the replica's copy, elsewhere for the first one. Changes made across replicas change all copies.
+
+    Attributes:
+        values: the copies, in the order of replicas; one, when all share it.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        values: Sequence[ResourceVariable],
+        trainable: bool,
+        synchronization: VariableSynchronization,
+        aggregation: VariableAggregation,
+    ) -> None:
+        self._strategy = strategy
+        self.values = tuple(values)
+        self._trainable = trainable
+        self._constraint = values[0].constraint
+        self.synchronization, self.aggregation = synchronization, aggregation
+        self._initializers: Node | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        # What a plain variable keeps in itself: its place, its reads.
+        if name not in ("_handle", "_element", "_is_initialized", "_cached", "_initial_value"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._here, name)
+
+    @property
+    def distribute_strategy(self) -> Strategy:
+        """The strategy that made it."""
+        return self._strategy
+
+    @property
+    def primary(self) -> ResourceVariable:
+        """The first copy."""
+        return self.values[0]
+
+    @property
+    def name(self) -> str:
+        """The first copy's."""
+        return self.values[0].name
+
+    @property
+    def _here(self) -> ResourceVariable:
+        """The copy that is meant where the program stands."""
+        first: ResourceVariable = self.values[0]
+        if len(self.values) == 1:
+            return first
+        for strategy, replica in reversed(contexts()):
+            if strategy is self._strategy and replica is not None:
+                found: ResourceVariable = self.values[replica._local_id]
+                return found
+        return first
+
+    @property
+    def initializer(self) -> Node:
+        """The node that gives each copy its initial value."""
+        if self._initializers is None:
+            if len(self.values) == 1:
+                self._initializers = self.values[0].initializer
+            else:
+                from ..graph.ops.passing import group
+
+                with self.graph.init_scope(), self.graph.name_scope(None):
+                    nodes = [v.initializer for v in self.values]
+                    self._initializers = group(*nodes, name=f"{self.primary.op.name}/replicas_init")
+        return self._initializers
+
+    def load(self, value: Any, session: Any = None) -> None:
+        """Give every copy a value now."""
+        for v in self.values:
+            v.load(value, session)
+
+    @property
+    def _on_read(self) -> bool:
+        return self.synchronization is VariableSynchronization.ON_READ
+
+    @property
+    def _across(self) -> bool:
+        """Whether the program is not in a replica of its strategy."""
+        return not any(s is self._strategy and r is not None for s, r in contexts()[-1:])
+
+    def value(self) -> Tensor:
+        """Its value as a tensor; across replicas, that of copies that differ is aggregated."""
+        if self._on_read and self._across:
+            return self._strategy._read_aggregated(self)
+        return super().value()
+
+    def read_value(self) -> Tensor:
+        """A new node that reads its value."""
+        if self._on_read and self._across:
+            return self._strategy._read_aggregated(self)
+        return self._here.read_value()
+
+    def _change(self, op: str, value: Any, name: str | None, read_value: bool) -> Any:
+        context = get_replica_context()
+        if context is None or context.strategy is not self._strategy:
+            node = self._change_all(op, value, name)
+            return self.primary._after(node) if read_value else node
+        if self._on_read:
+            return self._here._change(op, value, name, read_value)
+        if self.aggregation is VariableAggregation.NONE:
+            if context.num_replicas_in_sync > 1:
+                raise ValueError(
+                    "You must specify an aggregation method to update a variable in replica context: "
+                    f"'{self.name}' has none. Pass aggregation=dt.VariableAggregation.SUM, MEAN or ONLY_FIRST_REPLICA where "
+                    "it is made, or change it outside `run`."
+                )
+            return self._here._change(op, value, name, read_value)
+        node = context.merge_call(_merged_change, (self, op, name), {"value": value})
+        with self.graph.control_dependencies([node]):
+            return self._here._after(node) if read_value else node
+
+    def _change_all(self, op: str, value: Any, name: str | None) -> Node:
+        """Change every copy; a `PerReplica` has a value for each."""
+        from ..graph.ops.passing import group
+
+        values = value.values if isinstance(value, DistributedValues) else [value] * len(self.values)
+        if self._on_read and op == "AssignVariableOp" and self.aggregation is VariableAggregation.SUM:
+            values = [v / self._strategy.num_replicas_in_sync for v in values]  # so that the sum reads as was assigned
+        if len(self.values) == 1:
+            node: Node = self.values[0]._change(op, values[0], name, False)
+            return node
+        nodes = []
+        for v, x in zip(self.values, values, strict=True):
+            with self.graph.colocate_with(None, ignore_existing=True), self.graph.device(v.device):
+                nodes.append(v._change(op, x, None, False))
+        grouped: Node = group(*nodes, name=name)
+        return grouped
+
+    def __repr__(self) -> str:
+        return f"<dt.distribute.DistributedVariable '{self.name}' shape={self.shape} copies={len(self.values)}>"
+
+
+def _merged_change(strategy: Strategy, variable: DistributedVariable, op: str, name: str | None, value: Any) -> Node:
+    """All replicas change a variable: their values, aggregated, change every copy."""
+    return variable._change_all(op, strategy._aggregated(variable.aggregation, value, variable), name)
+
+
+def _not_on_copies(name: str) -> Callable[..., Any]:
+    plain = getattr(ResourceVariable, name)
+
+    def method(self: DistributedVariable, *args: Any, **kwargs: Any) -> Any:
+        if len(self.values) == 1:
+            return plain(self.values[0], *args, **kwargs)
+        raise UnimplementedError(
+            None, None,
+            f"{name} of '{self.name}', of which a strategy keeps {len(self.values)} copies: "
+            f"change each copy in strategy.extended.update(variable, lambda copy: copy.{name}(...))",
+        )  # fmt: skip
+
+    method.__doc__ = plain.__doc__
+    return method
+
+
+for _name in ("scatter_add", "scatter_sub", "scatter_update", "scatter_mul", "scatter_min", "scatter_max"):
+    setattr(DistributedVariable, _name, _not_on_copies(_name))
+
+
+def component(variable: Any, replica: int) -> Any:
+    """A variable's copy on a replica; a plain variable is its own only copy."""
+    if not isinstance(variable, DistributedVariable):
+        return variable
+    return variable.values[replica if len(variable.values) > 1 else 0]
+
+
+__all__ = ["DistributedValues", "DistributedVariable", "PerReplica", "component", "regroup", "select"]

@@ -1,0 +1,123 @@
+"""A coordinator and real workers: work is handed out, done once it can be, and not lost with a worker."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import dovetail as dt
+from dovetail.distribute import ClusterCoordinator, MirroredStrategy, ParameterServerStrategy
+from dovetail.distribute.cluster_resolver import SimpleClusterResolver
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def cluster():
+    with dt.LocalCluster({"worker": 2, "ps": 2}) as found, dt.Graph().as_default():
+        yield found
+
+
+@pytest.fixture
+def coordinator(cluster):
+    strategy = ParameterServerStrategy(SimpleClusterResolver(cluster.cluster_spec))
+    with ClusterCoordinator(strategy) as found:
+        yield found
+
+
+def test_work_is_done_by_whoever_is_free(coordinator):
+    strategy = coordinator.strategy
+    with strategy.scope():
+        v = dt.get_variable("v", initializer=0.0)
+        w = dt.get_variable("w", initializer=[1.0, 2.0])
+    assert [v.device, w.device] == ["/job:ps/task:0", "/job:ps/task:1"]
+
+    def step(x):
+        with dt.control_dependencies([v.assign_add(dt.reduce_sum(x), read_value=False)]):
+            return {"doubled": x * 2.0, "w": w.read_value()}
+
+    results = [coordinator.schedule(step, (np.full(n % 3, 1.0, np.float32),)) for n in range(30)]
+    coordinator.join()
+    assert coordinator.done()
+    assert coordinator.session.run(v) == 30.0
+    found = coordinator.fetch(results)
+    np.testing.assert_array_equal(found[2]["doubled"], [2, 2])
+    np.testing.assert_array_equal(found[0]["w"], [1, 2])
+
+
+def test_training(coordinator):
+    strategy = coordinator.strategy
+    optimizer = dt.train.AdamOptimizer(0.1)
+
+    def step(x, y):
+        def replica():
+            w = dt.get_variable("w", initializer=np.zeros((3, 1), np.float32))
+            loss = dt.reduce_mean(dt.square(dt.matmul(x, w) - y))
+            with dt.control_dependencies([optimizer.minimize(loss)]):
+                return dt.identity(loss)
+
+        return strategy.run(replica)
+
+    rng = np.random.default_rng(0)
+    truth = np.array([[1.0], [-2.0], [0.5]], np.float32)
+    for _ in range(150):
+        x = rng.normal(size=(16, 3)).astype(np.float32)
+        last = coordinator.schedule(step, (x, x @ truth))
+    coordinator.join()
+    assert coordinator.fetch(last) < 0.05
+
+
+def test_each_worker_has_its_own(coordinator):
+    ids = coordinator.create_per_worker_resource(lambda: dt.random_uniform([], seed=None) * 0.0 + 7.0)
+    results = [coordinator.schedule(lambda x, y: x + y, (ids, float(n))) for n in range(4)]
+    assert coordinator.fetch(results) == [7.0, 8.0, 9.0, 10.0]
+
+
+def test_a_killed_worker_loses_no_work(cluster, coordinator):
+    with coordinator.strategy.scope():
+        v = dt.get_variable("v", initializer=0.0)
+
+    def step(x):
+        with dt.control_dependencies([v.assign_add(1.0, read_value=False)]):
+            return x + 1.0
+
+    first = [coordinator.schedule(step, (float(n),)) for n in range(10)]
+    coordinator.join()
+    cluster.kill("worker", 1)
+    results = [coordinator.schedule(step, (float(n),)) for n in range(40)]
+    coordinator.join()
+    assert coordinator.fetch(first + results) == [n + 1.0 for n in (*range(10), *range(40))]
+    assert coordinator.session.run(v) >= 50.0  # at least once each
+    cluster.start("worker", 1)
+    assert coordinator.fetch(coordinator.schedule(step, (1.0,))) == 2.0
+
+
+def test_errors_are_said_once_and_cancel_what_waits(coordinator):
+    bad = coordinator.schedule(lambda x: dt.gather(dt.constant([1.0]), x), (5,))
+    with pytest.raises(dt.errors.InvalidArgumentError):
+        bad.fetch()
+    with pytest.raises(dt.errors.InvalidArgumentError):
+        coordinator.join()
+    coordinator.join()  # reported once
+    assert coordinator.fetch(coordinator.schedule(lambda x: x * 2, (5,))) == 10
+
+
+def test_a_dead_parameter_server_is_the_users_concern(cluster, coordinator):
+    with coordinator.strategy.scope():
+        v = dt.get_variable("v", initializer=0.0)
+    step = v.assign_add
+    assert coordinator.fetch(coordinator.schedule(step, (1.0,))) == 1.0
+    cluster.kill("ps", 0)
+    coordinator.schedule(step, (1.0,))
+    with pytest.raises((dt.errors.UnavailableError, dt.errors.AbortedError), match="/job:ps"):
+        coordinator.join()
+
+
+def test_what_cannot_be_scheduled(coordinator):
+    with pytest.raises(TypeError, match="function that builds nodes"):
+        coordinator.schedule(5)
+    value = coordinator.schedule(lambda: dt.constant(1.0))
+    with pytest.raises(ValueError, match="fetch them first"):
+        coordinator.schedule(lambda x: x, (value,))
+    with pytest.raises(ValueError, match="ParameterServerStrategy"):
+        ClusterCoordinator(MirroredStrategy())

@@ -1,0 +1,24 @@
+"""`dovetail demo --strategy`: every strategy trains the digits, and says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from dovetail.demo import strategies
+from dovetail.demo.watch import DemoError
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", list(strategies.KINDS))
+def test_every_strategy_reads_the_digits(kind):
+    lines = []
+    strategies.run(kind, steps=400, workers=2, ps=1, say=lines.append)
+    accuracies = [float(line.rpartition(" ")[2]) for line in lines if "held-out accuracy" in line]
+    assert len(accuracies) == (2 if kind in strategies.CLUSTERED else 1)
+    assert min(accuracies) >= 0.95
+    assert any("classifier/hidden_1/weights is on" in line for line in lines)
+
+
+def test_an_unknown_strategy_is_named():
+    with pytest.raises(DemoError, match="choose one of mirrored, central, multiworker, ps"):
+        strategies.run("other", 1, 1, 1, print)
