@@ -1,0 +1,11 @@
+"""Input pipelines, under TensorFlow 1's names (`dt.data`).
+
+>>> dataset = dt.data.Dataset.from_tensor_slices((images, labels)).shard(workers, index).shuffle(1000).repeat().batch(64)
+>>> x, y = dataset.make_one_shot_iterator().get_next()
+"""
+
+from . import experimental
+from .dataset import Dataset, Iterator
+from .files import NpyDataset, TextLineDataset
+
+__all__ = ["Dataset", "Iterator", "NpyDataset", "TextLineDataset", "experimental"]

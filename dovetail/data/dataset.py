@@ -1,0 +1,609 @@
+"""`Dataset`: a pipeline of elements, and `Iterator`, which takes from it in a graph.
+
+Theory. A data set is a description; nothing runs until an iterator takes from it. It can be walked from any position: `walk(seeds,
+skip)` gives the elements after the first `skip` ones. Most kinds leave elements out without making them (a batch of 64 leaves out
+64 rows, a `map` does not call its function, a `repeat` leaves out whole rounds), so an input is restored quickly. What is random
+depends only on the seeds: those of the iterator, of the shuffle, and the number of the round.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator as Walk, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from ..graph.build import constant, convert, make, placeholder
+from ..graph.dtypes import as_dtype, bool_, int64
+from ..graph.graph import Graph, GraphKeys, get_default_graph
+from ..graph.node import Node, Tensor
+from ..graph.ops.iterators import register
+from ..graph.ops.joining import stack
+from ..graph.ops.passing import no_op
+from ..graph.ops.random import random_uniform
+from ..graph.shape import Dims, TensorShape, as_dims, compatible
+from ..graph.variables import Variable
+from ..runtime.session import Session
+from .spec import Array, Component, as_array, component_of, flatten, pack
+
+Seeds = tuple[int, ...]
+Element = Sequence[Array]
+
+
+class Dataset:
+    """Elements of one structure: nested tuples and dictionaries of arrays.
+
+    >>> dataset = Dataset.range(10).shuffle(10, seed=1).batch(4)
+    >>> x = dataset.make_one_shot_iterator().get_next()
+    """
+
+    def __init__(
+        self,
+        structure: Any,
+        components: Sequence[Component],
+        walk: Callable[[Seeds, int], Walk[Element]],
+        size: float | None = None,
+    ) -> None:
+        self._structure = structure
+        self._components = tuple(components)
+        self._walk = walk
+        self._size = size  # how many elements; infinity: without end; None: nobody knows
+
+    # --- sources ---------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def from_tensor_slices(tensors: Any) -> Dataset:
+        """One element for each index of the first axis of arrays in a structure. ValueError: not one number of rows."""
+        parts = [as_array(t) for t in flatten(tensors)]
+        sizes = {len(p) if p.ndim else None for p in parts}
+        if len(sizes) != 1 or None in sizes:
+            raise ValueError(f"All components need the same number of rows: {[p.shape for p in parts]}")
+        count = len(parts[0])
+
+        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
+            for i in range(skip, count):
+                yield [p[i : i + 1].reshape(p.shape[1:]) for p in parts]  # also text stays an array of objects
+
+        components = [Component(component_of(p).dtype, p.shape[1:]) for p in parts]
+        return Dataset(tensors, components, walk, count)
+
+    @staticmethod
+    def from_tensors(tensors: Any) -> Dataset:
+        """One element: the arrays as they are."""
+        parts = [as_array(t) for t in flatten(tensors)]
+
+        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
+            if skip == 0:
+                yield parts
+
+        return Dataset(tensors, [component_of(p) for p in parts], walk, 1)
+
+    @staticmethod
+    def range(*args: int) -> Dataset:
+        """int64 numbers, as Python's `range` has them."""
+        numbers = range(*args)
+
+        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
+            for n in numbers[skip:]:
+                yield [np.asarray(n, np.int64)]
+
+        return Dataset(0, [Component(int64, ())], walk, len(numbers))
+
+    @staticmethod
+    def from_generator(
+        generator: Callable[..., Any], output_types: Any, output_shapes: Any = None, args: Sequence[Any] = ()
+    ) -> Dataset:
+        """What a Python function generates, each time it is called.
+
+        Args:
+            generator: gives something to iterate over. args: what it is called with.
+            output_types: the element types, in the structure of an element. output_shapes: their shapes; None: unknown.
+        """
+        types = [as_dtype(t) for t in flatten(output_types)]
+        shapes: list[Dims] = (
+            [None] * len(types) if output_shapes is None else [_dims(s) for s in _shapes(output_shapes, output_types)]
+        )
+        components = [Component(t, s) for t, s in zip(types, shapes, strict=True)]
+
+        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
+            for element in itertools.islice(iter(generator(*args)), skip, None):
+                yield _checked(element, output_types, components)
+
+        return Dataset(output_types, components, walk)
+
+    @staticmethod
+    def zip(datasets: Any) -> Dataset:
+        """Elements of several data sets side by side, in a tuple or dictionary, as long as the shortest."""
+        parts: list[Dataset] = flatten(datasets)
+        structure = pack(datasets, [p._structure for p in parts])
+
+        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
+            for elements in zip(*[p._walk((*seeds, i), skip) for i, p in enumerate(parts)], strict=False):
+                yield [a for e in elements for a in e]
+
+        sizes = [p._size for p in parts]
+        size = None if None in sizes else min(s for s in sizes if s is not None)
+        return Dataset(structure, [c for p in parts for c in p._components], walk, size)
+
+    # --- what an element is ----------------------------------------------------------------------------------------
+
+    @property
+    def output_types(self) -> Any:
+        """Element types, in the structure of an element."""
+        return pack(self._structure, [c.dtype for c in self._components])
+
+    @property
+    def output_shapes(self) -> Any:
+        """Shapes, in the structure of an element."""
+        return pack(self._structure, [TensorShape(c.dims) for c in self._components])
+
+    # --- transformations -------------------------------------------------------------------------------------------
+
+    def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
+        """`transformation_func(self)`."""
+        return transformation_func(self)
+
+    def map(self, map_func: Callable[..., Any], num_parallel_calls: int | None = None) -> Dataset:
+        """A function of each element, made of graph ops; a tuple is given as several arguments.
+
+        Args:
+            map_func: is called once, with placeholders in a graph of its own, and gives tensors in any structure.
+            num_parallel_calls: how many elements are worked on at once; their order stays.
+        """
+        traced = _Traced(self, map_func)
+
+        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
+            call = traced.callable()
+            elements = self._walk(seeds, skip)
+            if not num_parallel_calls or num_parallel_calls == 1:
+                for element in elements:
+                    yield call(element)
+                return
+            with ThreadPoolExecutor(num_parallel_calls) as pool:
+                yield from _in_order(pool, call, elements, num_parallel_calls)
+
+        return Dataset(traced.structure, traced.components, walk, self._size)
+
+    def filter(self, predicate: Callable[..., Any]) -> Dataset:
+        """The elements for which a function of graph ops gives True."""
+        traced = _Traced(self, predicate)
+        if len(traced.components) != 1 or traced.components[0].dtype is not bool_:
+            raise ValueError("`predicate` must return a scalar boolean tensor.")
+
+        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
+            keep = traced.callable()
+            return itertools.islice((e for e in self._walk(seeds, 0) if keep(e)[0]), skip, None)
+
+        return Dataset(self._structure, self._components, walk)
+
+    def shuffle(self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True) -> Dataset:
+        """In random order: each element is drawn from the next `buffer_size` ones.
+
+        Args:
+            seed: for the same order in each run. reshuffle_each_iteration: another order in each round of a `repeat`.
+        """
+        _positive("buffer_size", buffer_size)
+
+        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
+            started, *rounds = seeds
+            key = [started if seed is None else seed, *(rounds if reshuffle_each_iteration else ())]
+            rng = np.random.default_rng([int(k) & (2**64 - 1) for k in key])
+
+            def draw() -> Walk[Element]:
+                buffer: list[Element] = []
+                for element in self._walk(seeds, 0):
+                    if len(buffer) < buffer_size:
+                        buffer.append(element)
+                        continue
+                    i = int(rng.integers(buffer_size))
+                    drawn, buffer[i] = buffer[i], element
+                    yield drawn
+                for i in rng.permutation(len(buffer)):
+                    yield buffer[i]
+
+            return itertools.islice(draw(), skip, None)
+
+        return Dataset(self._structure, self._components, walk, self._size)
+
+    def batch(self, batch_size: int, drop_remainder: bool = False) -> Dataset:
+        """`batch_size` elements stacked; the last batch may have fewer, unless `drop_remainder`. Shapes must agree."""
+        return self._batched(batch_size, drop_remainder, np.stack, [c.dims for c in self._components])
+
+    def padded_batch(
+        self,
+        batch_size: int,
+        padded_shapes: Any = None,
+        padding_values: Any = None,
+        drop_remainder: bool = False,
+    ) -> Dataset:
+        """The same for elements of different sizes, filled up at their ends.
+
+        Args:
+            padded_shapes: shapes to fill up to, in the structure of an element; None in a shape: the largest of the batch.
+            padding_values: what with, in the same structure; None: zeros, or empty text.
+        """
+        shapes: list[Dims] = [c.dims for c in self._components]
+        if padded_shapes is not None:
+            shapes = [_dims(s) for s in _shapes(padded_shapes, self._structure)]
+        values = [None] * len(shapes) if padding_values is None else flatten(padding_values)
+        fills = [
+            (b"" if c.dtype.np == np.dtype(object) else 0) if v is None else v
+            for c, v in zip(self._components, values, strict=True)
+        ]
+
+        def fill(arrays: Sequence[Array], i: int) -> Array:
+            rank = arrays[0].ndim
+            wanted = shapes[i] if shapes[i] is not None else (None,) * rank
+            assert wanted is not None
+            largest = [max(a.shape[k] for a in arrays) if d is None else d for k, d in enumerate(wanted)]
+            out = np.full((len(arrays), *largest), fills[i], arrays[0].dtype)
+            for row, a in zip(out, arrays, strict=True):
+                if any(n > m for n, m in zip(a.shape, largest, strict=True)):
+                    raise ValueError(f"an element of shape {a.shape} does not fit into {tuple(largest)}")
+                row[tuple(slice(n) for n in a.shape)] = a
+            return out
+
+        return self._batched(batch_size, drop_remainder, fill, shapes, indexed=True)
+
+    def _batched(
+        self, size: int, drop: bool, join: Callable[..., Array], shapes: Sequence[Dims], indexed: bool = False
+    ) -> Dataset:
+        _positive("batch_size", size)
+
+        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
+            elements = self._walk(seeds, skip * size)
+            while rows := list(itertools.islice(elements, size)):
+                if drop and len(rows) < size:
+                    return
+                columns = list(zip(*rows, strict=True))
+                yield [join(c, i) if indexed else join(c) for i, c in enumerate(columns)]
+
+        first = size if drop else None
+        components = [
+            Component(c.dtype, None if dims is None else (first, *dims))
+            for c, dims in zip(self._components, shapes, strict=True)
+        ]
+        count = self._size
+        if count is not None and count != float("inf"):
+            count = count // size if drop else -(-count // size)
+        return Dataset(self._structure, components, walk, count)
+
+    def repeat(self, count: int | None = None) -> Dataset:
+        """The elements again and again: `count` rounds; None or -1: without end."""
+        rounds = None if count is None or count < 0 else count
+        size = self._size
+
+        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
+            first = 0
+            if size == 0:
+                return
+            if size is not None and size != float("inf"):
+                first, skip = divmod(skip, int(size))
+            for i in itertools.count(first) if rounds is None else range(first, rounds):
+                seen = -1
+                for seen, element in enumerate(self._walk((*seeds, i), skip if size is not None else 0)):  # noqa: B007
+                    if size is None and skip > 0:  # how long a round is shows only at its end
+                        skip -= 1
+                        continue
+                    yield element
+                if size is not None:
+                    skip = 0
+                elif seen < 0:
+                    return  # an empty round: there will never be anything
+
+        total: float | None = size
+        if size is not None:
+            total = size * rounds if rounds is not None else (float("inf") if size else 0)
+        return Dataset(self._structure, self._components, walk, total)
+
+    def take(self, count: int) -> Dataset:
+        """The first `count` elements; -1: all."""
+        if count < 0:
+            return self
+
+        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
+            return itertools.islice(self._walk(seeds, skip), max(0, count - skip))
+
+        size = None if self._size is None else min(self._size, count)
+        return Dataset(self._structure, self._components, walk, size)
+
+    def skip(self, count: int) -> Dataset:
+        """All but the first `count` elements; -1: none."""
+        size = None if self._size is None else max(0, self._size - count)
+        if count < 0:
+            return self.take(0)
+        return Dataset(self._structure, self._components, lambda seeds, skip: self._walk(seeds, count + skip), size)
+
+    def shard(self, num_shards: int, index: int) -> Dataset:
+        """Every `num_shards`-th element, from `index` on: each worker its own. Shuffle after it, or with a seed before it."""
+        if not 0 <= index < num_shards:
+            raise ValueError(f"index must be in [0, {num_shards}), not {index}")
+
+        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
+            return itertools.islice(self._walk(seeds, index + skip * num_shards), 0, None, num_shards)
+
+        size = self._size
+        if size is not None and size != float("inf"):
+            size = max(0, -(-(size - index) // num_shards))
+        return Dataset(self._structure, self._components, walk, size)
+
+    def concatenate(self, dataset: Dataset) -> Dataset:
+        """The elements of another data set after these."""
+        size = self._size
+
+        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
+            if size is None:
+                both = itertools.chain(self._walk((*seeds, 0), 0), dataset._walk((*seeds, 1), 0))
+                yield from itertools.islice(both, skip, None)
+                return
+            yield from self._walk((*seeds, 0), skip)
+            yield from dataset._walk((*seeds, 1), int(max(0, skip - size)))
+
+        components = [
+            c if c.dims == o.dims else Component(c.dtype, None)
+            for c, o in zip(self._components, dataset._components, strict=True)
+        ]
+        total = None if size is None or dataset._size is None else size + dataset._size
+        return Dataset(self._structure, components, walk, total)
+
+    def interleave(self, map_func: Callable[..., Dataset], cycle_length: int = 1, block_length: int = 1) -> Dataset:
+        """A data set for each element, `cycle_length` of them at once, `block_length` elements of each in turn.
+
+        Args:
+            map_func: a Python function that gives a `Dataset`; it gets NumPy arrays (text as bytes), not tensors.
+        """
+        _positive("cycle_length", cycle_length)
+        _positive("block_length", block_length)
+        first = next(self._walk((0,), 0), None)
+        if first is None:
+            raise ValueError("there is no element from which to see what the data sets hold")
+        like = self._called(map_func, first)
+
+        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
+            def mixed() -> Walk[Element]:
+                inputs = enumerate(self._walk(seeds, 0))
+                slots: list[Walk[Element] | None] = [None] * cycle_length
+                for at in itertools.cycle(range(cycle_length)):
+                    if slots[at] is None:
+                        i, element = next(inputs, (-1, None))
+                        if element is not None:
+                            slots[at] = self._called(map_func, element)._walk((*seeds, i), 0)
+                    here = slots[at]
+                    if here is not None:
+                        block = list(itertools.islice(here, block_length))
+                        yield from block
+                        if len(block) < block_length:  # it has ended: the next one is taken in the next turn
+                            slots[at] = None
+                    elif not any(slots):
+                        return
+
+            return itertools.islice(mixed(), skip, None)
+
+        return Dataset(like._structure, like._components, walk)
+
+    def flat_map(self, map_func: Callable[..., Dataset]) -> Dataset:
+        """The elements of a data set for each element, one data set after the other; see `interleave`."""
+        return self.interleave(map_func, cycle_length=1)
+
+    def _called(self, map_func: Callable[..., Dataset], element: Element) -> Dataset:
+        given = pack(self._structure, [a.item() if a.dtype == object and a.ndim == 0 else a for a in element])
+        found = map_func(*given) if isinstance(given, tuple) else map_func(given)
+        if not isinstance(found, Dataset):
+            raise TypeError(f"`map_func` must return a Dataset, not {found!r}")
+        return found
+
+    def cache(self) -> Dataset:
+        """Keep the elements of the first round in memory, and give the same ones in the rounds after it."""
+        kept: list[list[Element]] = []
+
+        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
+            if kept:
+                yield from kept[0][skip:]
+                return
+            elements: list[Element] = []
+            for i, element in enumerate(self._walk(seeds, 0)):
+                elements.append(element)
+                if i >= skip:
+                    yield element
+            kept[:] = [elements]
+
+        return Dataset(self._structure, self._components, walk, self._size)
+
+    def prefetch(self, buffer_size: int) -> Dataset:
+        """Make up to `buffer_size` elements ahead, in a thread."""
+        _positive("buffer_size", buffer_size)
+        return Dataset(
+            self._structure, self._components, lambda s, skip: _ahead(self._walk(s, skip), buffer_size), self._size
+        )
+
+    # --- iterators -------------------------------------------------------------------------------------------------
+
+    def make_one_shot_iterator(self, name: str | None = None) -> Iterator:
+        """An iterator that starts by itself."""
+        return Iterator(self, True, name)
+
+    def make_initializable_iterator(self, shared_name: str | None = None) -> Iterator:
+        """An iterator that starts when its `initializer` runs, and starts again each time."""
+        return Iterator(self, False, shared_name)
+
+    def __iter__(self) -> Walk[Any]:
+        """The elements as NumPy arrays, here and now, without a graph."""
+        for element in self._walk((np.random.SeedSequence().entropy % 2**62,), 0):  # type: ignore[operator]
+            yield pack(self._structure, element)
+
+    def __repr__(self) -> str:
+        return f"<dt.data.Dataset shapes: {self.output_shapes}, types: {self.output_types}>"
+
+
+class Iterator:
+    """Takes elements of a data set in a graph. Steps that take from one iterator get elements in the order in which they run.
+
+    Attributes:
+        initializer: starts it. position: the variable that says where it stands: a seed, and how many elements it has given.
+    """
+
+    def __init__(self, dataset: Dataset, one_shot: bool, name: str | None = None) -> None:
+        self._dataset = dataset
+        self._one_shot = one_shot
+        graph = get_default_graph()
+        with graph.name_scope(name or ("OneShotIterator" if one_shot else "Iterator")) as scope:
+            anchor = no_op(
+                name="place"
+            )  # where this client computes: a device function must not send the position away
+            with graph.init_scope(), graph.colocate_with(anchor):
+                seed = random_uniform([], 0, 2**62, dtype=int64)
+                self.position = Variable(
+                    stack([seed, constant(0, int64)]),
+                    trainable=False,
+                    use_resource=False,
+                    collections=[GraphKeys.LOCAL_VARIABLES],
+                    name=f"{scope}position" if scope else "position",
+                )
+        self._attrs = register(lambda seed, skip: dataset._walk((seed,), skip), graph)
+
+    @property
+    def initializer(self) -> Node:
+        """A node that starts it; only of `make_initializable_iterator`."""
+        if self._one_shot:
+            raise ValueError("Iterator does not have an initializer.")
+        return self.position.initializer
+
+    @property
+    def output_types(self) -> Any:
+        """As of the data set."""
+        return self._dataset.output_types
+
+    @property
+    def output_shapes(self) -> Any:
+        """As of the data set."""
+        return self._dataset.output_shapes
+
+    def get_next(self, name: str | None = None) -> Any:
+        """The next element, as tensors in its structure. OutOfRangeError in the step that finds none."""
+        components = self._dataset._components
+        attrs = {
+            **self._attrs,
+            "one_shot": self._one_shot,
+            "output_types": tuple([c.dtype for c in components]),
+            "output_shapes": tuple([c.dims for c in components]),
+        }
+        node = make("IteratorGetNext", (self.position.op.outputs[0],), attrs, name)
+        return pack(self._dataset._structure, node.outputs)
+
+
+# --- parts of walks ---------------------------------------------------------------------------------------------------
+
+
+class _Traced:
+    """A function of an element as a graph of its own."""
+
+    def __init__(self, dataset: Dataset, function: Callable[..., Any]) -> None:
+        self._graph = Graph()
+        with self._graph.as_default():
+            self._inputs = [placeholder(c.dtype, c.dims) for c in dataset._components]
+            given = pack(dataset._structure, self._inputs)
+            found = function(*given) if isinstance(given, tuple) else function(given)
+            self._outputs: list[Tensor] = [convert(t) for t in flatten(found)]
+        self.structure = pack(found, [0] * len(self._outputs))
+        self.components = [Component(t.dtype.base, t.dims) for t in self._outputs]
+        self._lock = threading.Lock()
+        self._call: Callable[..., Any] | None = None
+
+    def callable(self) -> Callable[[Element], Element]:
+        """The function, of arrays."""
+        with self._lock:
+            if self._call is None:
+                self._call = Session(graph=self._graph).make_callable(self._outputs, self._inputs)
+        call, types = self._call, [c.dtype for c in self.components]
+        return lambda element: [as_array(v, t) for v, t in zip(call(*element), types, strict=True)]
+
+
+def _in_order(
+    pool: ThreadPoolExecutor, call: Callable[[Element], Element], elements: Walk[Element], ahead: int
+) -> Walk[Element]:
+    waiting = deque(pool.submit(call, e) for e in itertools.islice(elements, ahead))
+    try:
+        while waiting:
+            done = waiting.popleft().result()
+            waiting.extend(pool.submit(call, e) for e in itertools.islice(elements, 1))
+            yield done
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def _ahead(elements: Walk[Element], size: int) -> Walk[Element]:
+    """The elements, made by a thread that is up to `size` of them ahead and ends with the walk."""
+    ready: queue.Queue[tuple[str, Any]] = queue.Queue(size)
+    stopped = threading.Event()
+
+    def put(kind: str, what: Any) -> None:
+        while not stopped.is_set():
+            try:
+                ready.put((kind, what), timeout=0.1)
+                return
+            except queue.Full:
+                continue
+
+    def work() -> None:
+        try:
+            for element in elements:
+                put("element", element)
+                if stopped.is_set():
+                    return
+            put("end", None)
+        except BaseException as e:
+            put("error", e)
+
+    threading.Thread(target=work, daemon=True, name="dataset-prefetch").start()
+    try:
+        while True:
+            kind, what = ready.get()
+            if kind == "error":
+                raise what
+            if kind == "end":
+                return
+            yield what
+    finally:
+        stopped.set()
+
+
+def _positive(name: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, not {value}")
+
+
+def _shapes(shapes: Any, structure: Any) -> list[Any]:
+    """The shapes for a structure: a shape may itself be a list or a tuple."""
+    if isinstance(structure, tuple) and isinstance(shapes, tuple):
+        return [s for part, inner in zip(shapes, structure, strict=True) for s in _shapes(part, inner)]
+    if isinstance(structure, dict) and isinstance(shapes, dict):
+        return [s for key in sorted(structure) for s in _shapes(shapes[key], structure[key])]
+    return [shapes]
+
+
+def _dims(shape: Any) -> Dims:
+    return as_dims(shape)
+
+
+def _checked(element: Any, structure: Any, components: Sequence[Component]) -> Element:
+    if isinstance(structure, tuple) and isinstance(element, list):
+        element = tuple(element)
+    values = flatten(element) if isinstance(structure, (tuple, dict)) else [element]
+    if len(values) != len(components):
+        raise TypeError(
+            f"the generator gave {len(values)} components where {len(components)} are promised: {element!r}"
+        )
+    arrays = [as_array(v, c.dtype) for v, c in zip(values, components, strict=True)]
+    for a, c in zip(arrays, components, strict=True):
+        if not compatible(a.shape, c.dims):
+            raise TypeError(f"the generator gave an array of shape {a.shape} where {TensorShape(c.dims)} is promised")
+    return arrays
+
+
+__all__ = ["Dataset", "Iterator"]

@@ -1,0 +1,27 @@
+"""`dt.data.experimental`: where an input stands, as something to save."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..graph.graph import GraphKeys
+from .dataset import Iterator
+
+
+def make_saveable_from_iterator(iterator: Iterator) -> Any:
+    """Let checkpoints hold where an iterator stands; gives the variable that says so.
+
+    From then on its position is a global variable: `global_variables_initializer` starts it, each `Saver` without a list of
+    variables saves it, and after a restore the next element is the one that would have come. In training of several clients only
+    the chief's position gets into the chief's checkpoints, so call this on the chief alone.
+    """
+    position = iterator.position
+    graph = position.graph
+    local = graph.get_collection_ref(GraphKeys.LOCAL_VARIABLES)
+    local[:] = [v for v in local if v is not position]
+    if position not in graph.get_collection(GraphKeys.GLOBAL_VARIABLES):
+        graph.add_to_collection(GraphKeys.GLOBAL_VARIABLES, position)
+    return position
+
+
+__all__ = ["make_saveable_from_iterator"]

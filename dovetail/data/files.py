@@ -1,0 +1,76 @@
+"""Data sets from files: lines of text, rows of NumPy's own files."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator as Walk, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..graph.dtypes import as_dtype, string
+from ..graph.errors import NotFoundError
+from .dataset import Dataset, Element, Seeds
+from .spec import Array, Component
+
+
+def _names(filenames: Any) -> list[str]:
+    given = [filenames] if isinstance(filenames, (str, bytes, Path)) else list(filenames)
+    names = [n.decode() if isinstance(n, bytes) else str(n) for n in given]
+    for name in names:
+        if not Path(name).is_file():
+            raise NotFoundError(None, None, f"{name}; No such file or directory")
+    return names
+
+
+class TextLineDataset(Dataset):
+    """The lines of text files, without their ends, as bytes: one file after the other.
+
+    Raises:
+        NotFoundError: a file is not there.
+    """
+
+    def __init__(self, filenames: Any) -> None:
+        names = _names(filenames)
+
+        def lines() -> Walk[Element]:
+            for name in names:
+                with Path(name).open("rb") as file:
+                    for line in file:
+                        out = np.empty((), object)
+                        out[()] = line.rstrip(b"\n").removesuffix(b"\r")
+                        yield [out]
+
+        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
+            return itertools.islice(lines(), skip, None)
+
+        super().__init__("", [Component(string, ())], walk)
+
+
+class NpyDataset(Dataset):
+    """The rows of `.npy` files, read as they are needed: one file after the other. TensorFlow has no such data set.
+
+    Raises:
+        NotFoundError: a file is not there. ValueError: rows of different shapes or types.
+    """
+
+    def __init__(self, filenames: str | Path | Sequence[str | Path]) -> None:
+        files: list[Array] = [np.load(name, mmap_mode="r", allow_pickle=False) for name in _names(filenames)]
+        kinds = {(f.dtype, f.shape[1:]) for f in files if f.ndim}
+        if len(kinds) != 1 or not all(f.ndim for f in files):
+            raise ValueError(
+                f"The files' rows must have one type and shape: {[(str(f.dtype), f.shape) for f in files]}"
+            )
+        ((dtype, dims),) = kinds
+        ends = list(itertools.accumulate(len(f) for f in files))
+
+        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
+            for file, end in zip(files, ends, strict=True):
+                for i in range(max(0, skip - (end - len(file))), len(file)):
+                    yield [np.array(file[i])]
+
+        super().__init__(0, [Component(as_dtype(dtype), dims)], walk, ends[-1])
+
+
+__all__ = ["NpyDataset", "TextLineDataset"]

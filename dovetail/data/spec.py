@@ -1,0 +1,67 @@
+"""What an element of a data set is made of: a nested structure, and a type and a shape for each component."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..graph.dtypes import DType, as_dtype
+from ..graph.shape import Dims
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """Type and shape of one component."""
+
+    dtype: DType
+    dims: Dims
+
+
+def flatten(structure: Any) -> list[Any]:
+    """The components of nested tuples and dictionaries, in order; the keys of dictionaries are sorted."""
+    if isinstance(structure, tuple):
+        return [c for item in structure for c in flatten(item)]
+    if isinstance(structure, Mapping):
+        return [c for key in sorted(structure) for c in flatten(structure[key])]
+    return [structure]
+
+
+def pack(structure: Any, components: Sequence[Any]) -> Any:
+    """The same structure with these components."""
+    left = iter(components)
+
+    def build(item: Any) -> Any:
+        if isinstance(item, tuple):
+            parts = [build(i) for i in item]
+            return type(item)(*parts) if hasattr(item, "_fields") else tuple(parts)
+        if isinstance(item, Mapping):
+            built = {key: build(item[key]) for key in sorted(item)}
+            return {key: built[key] for key in item}
+        return next(left)
+
+    return build(structure)
+
+
+def as_array(value: Any, dtype: DType | None = None) -> Array:
+    """A value as an array of a graph's element types: text becomes bytes, Python's numbers int32 and float32."""
+    if dtype is not None and dtype.np != np.dtype(object):
+        return np.asarray(value, dtype.np)
+    array = np.asarray(value)
+    if array.dtype.kind in "USO":
+        out = np.empty(array.shape, object)
+        for at, item in np.ndenumerate(array):
+            out[at] = item.encode() if isinstance(item, str) else bytes(item)
+        return out
+    if not isinstance(value, (np.ndarray, np.generic)):
+        array = array.astype({"f": np.float32, "i": np.int32}.get(array.dtype.kind, array.dtype))
+    return array
+
+
+def component_of(array: Array) -> Component:
+    """Type and shape of an array."""
+    return Component(as_dtype(array.dtype), array.shape)
