@@ -18,9 +18,28 @@ if (_beside / "pyproject.toml").is_file():
     __path__.append(str(_beside))
 del _beside
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import bitwise, errors, initializers, linalg, math, nn, random, train
+from . import (
+    app,
+    bitwise,
+    contrib,
+    data,
+    distribute,
+    errors,
+    flags,
+    gfile,
+    initializers,
+    linalg,
+    logging,
+    math,
+    nn,
+    random,
+    summary,
+    train,
+)
+from .graph.aggregation import VariableAggregation, VariableSynchronization
 from .graph.build import (
     constant,
     convert as convert_to_tensor,
@@ -31,8 +50,16 @@ from .graph.control_flow import (
     cond,
     while_loop,
 )
+from .graph.data_flow import (
+    FIFOQueue,
+    PaddingFIFOQueue,
+    PriorityQueue,
+    QueueBase,
+    RandomShuffleQueue,
+)
 from .graph.device import (
     DeviceSpec,
+    DeviceSpecV1,
 )
 from .graph.dtypes import (
     DType,
@@ -63,6 +90,11 @@ from .graph.functional import (
     foldr,
     map_fn,
     scan,
+)
+from .graph.gradient_accumulators import (
+    ConditionalAccumulator,
+    ConditionalAccumulatorBase,
+    SparseConditionalAccumulator,
 )
 from .graph.gradients import (
     gradients,
@@ -102,6 +134,7 @@ from .graph.initializers import (
 )
 from .graph.node import (
     Node as Operation,
+    NodeDef,
     Tensor,
 )
 from .graph.ops.activations import (
@@ -141,6 +174,9 @@ from .graph.ops.arranging import (
     repeat,
     roll,
     sequence_mask,
+)
+from .graph.ops.barriers import (
+    Barrier,
 )
 from .graph.ops.broadcasting import (
     broadcast_dynamic_shape,
@@ -432,6 +468,7 @@ from .graph.variables import (
     model_variables,
     moving_average_variables,
     trainable_variables,
+    variable_creator_scope,
     variables_initializer,
 )
 from .placer.plan import (
@@ -452,28 +489,45 @@ from .runtime.session import (
 )
 
 if TYPE_CHECKING:
+    from . import timeline
+    from .placer.profile import Profile
+    from .placer.simulate import simulate
     from .runtime.local import LocalCluster
+    from .runtime.profile import profile
 
 newaxis = None
 """An axis of size 1 in an index, as in `tensor[:, dt.newaxis]`."""
 
 
-def __getattr__(name: str) -> Any:
-    """Names whose modules need ZeroMQ: loaded when they are used."""
-    if name == "LocalCluster":
-        from .runtime.local import LocalCluster
+_LATE = {
+    "LocalCluster": ".runtime.local",
+    "Profile": ".placer.profile",
+    "profile": ".runtime.profile",
+    "simulate": ".placer.simulate",
+    "timeline": ".timeline",
+}
 
-        return LocalCluster
+
+def __getattr__(name: str) -> Any:
+    """Names whose modules are large or need ZeroMQ: loaded when they are used."""
+    if name in _LATE:
+        module = import_module(_LATE[name], __name__)
+        return getattr(module, name, module)  # `timeline` is a module
     raise AttributeError(f"module 'dovetail' has no attribute {name!r}")
 
 
 __all__ = [
     "AUTO_REUSE",
     "Assert",
+    "Barrier",
+    "ConditionalAccumulator",
+    "ConditionalAccumulatorBase",
     "ConfigProto",
     "DType",
     "DeviceSpec",
+    "DeviceSpecV1",
     "Dimension",
+    "FIFOQueue",
     "GPUOptions",
     "Graph",
     "GraphKeys",
@@ -481,18 +535,27 @@ __all__ = [
     "IndexedSlices",
     "InteractiveSession",
     "LocalCluster",
+    "NodeDef",
     "Operation",
     "OptimizerOptions",
+    "PaddingFIFOQueue",
     "Plan",
     "Print",
+    "PriorityQueue",
+    "Profile",
+    "QueueBase",
+    "RandomShuffleQueue",
     "RunMetadata",
     "RunOptions",
     "Session",
+    "SparseConditionalAccumulator",
     "Tensor",
     "TensorArray",
     "TensorShape",
     "Variable",
+    "VariableAggregation",
     "VariableScope",
+    "VariableSynchronization",
     "abs",
     "accumulate_n",
     "acos",
@@ -501,6 +564,7 @@ __all__ = [
     "add_n",
     "add_to_collection",
     "all_variables",
+    "app",
     "arg_max",
     "arg_min",
     "argmax",
@@ -539,6 +603,7 @@ __all__ = [
     "constant",
     "constant_initializer",
     "container",
+    "contrib",
     "control_dependencies",
     "convert_to_tensor",
     "cos",
@@ -548,11 +613,13 @@ __all__ = [
     "create_partitioned_variables",
     "cumprod",
     "cumsum",
+    "data",
     "device",
     "diag",
     "diag_part",
     "digamma",
     "disable_resource_variables",
+    "distribute",
     "div",
     "div_no_nan",
     "divide",
@@ -572,6 +639,7 @@ __all__ = [
     "eye",
     "fill",
     "fixed_size_partitioner",
+    "flags",
     "float16",
     "float32",
     "float64",
@@ -590,6 +658,7 @@ __all__ = [
     "get_seed",
     "get_variable",
     "get_variable_scope",
+    "gfile",
     "global_norm",
     "global_variables",
     "global_variables_initializer",
@@ -627,6 +696,7 @@ __all__ = [
     "log",
     "log1p",
     "log_sigmoid",
+    "logging",
     "logical_and",
     "logical_not",
     "logical_or",
@@ -674,6 +744,7 @@ __all__ = [
     "placeholder_with_default",
     "polygamma",
     "pow",
+    "profile",
     "py_func",
     "py_function",
     "qr",
@@ -736,6 +807,7 @@ __all__ = [
     "shape_n",
     "sigmoid",
     "sign",
+    "simulate",
     "sin",
     "sinh",
     "size",
@@ -751,6 +823,7 @@ __all__ = [
     "strided_slice",
     "string",
     "subtract",
+    "summary",
     "tan",
     "tanh",
     "tensor_scatter_add",
@@ -763,6 +836,7 @@ __all__ = [
     "tensor_scatter_update",
     "tensordot",
     "tile",
+    "timeline",
     "to_bfloat16",
     "to_double",
     "to_float",
@@ -792,6 +866,7 @@ __all__ = [
     "unsorted_segment_sum",
     "unstack",
     "variable_axis_size_partitioner",
+    "variable_creator_scope",
     "variable_op_scope",
     "variable_scope",
     "variables_initializer",

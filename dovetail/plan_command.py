@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -20,10 +21,13 @@ from .graph.errors import InvalidArgumentError, OpError
 from .graph.graph import Graph
 from .graph.node import Node, Tensor
 from .graph.serialize import load as load_graph
-from .placer.cluster import Cluster, DeviceInfo
+from .placer.chart import time_text
+from .placer.cluster import Cluster, DeviceInfo, Link
 from .placer.cluster_input import as_cluster
 from .placer.plan import Plan, place
-from .placer.report import WIDTH, number_text, size_text, table
+from .placer.profile import Profile
+from .placer.report import WIDTH, number_text, short, size_text, table
+from .placer.simulate import simulate
 
 PLACED, UNPLACEABLE, MISUSED, DIFFERENT = 0, 1, 2, 3
 
@@ -119,10 +123,13 @@ def run(
     html: Path | None = None,
     svg: Path | None = None,
     save: Path | None = None,
+    kernels: str | None = None,
+    timeline: Path | None = None,
+    costs: Path | None = None,
 ) -> int:
     """Do what `dovetail plan` was asked for, and give its exit status."""
     try:
-        old = _loaded(compare)
+        old, measured = _loaded(compare), _profile(costs)
         found = find_cluster(cluster, master)
         graph, wanted = build(program)
         with _usage():
@@ -137,25 +144,47 @@ def run(
         print(f"error: {e}", file=sys.stderr)
         return UNPLACEABLE
     _write(
-        (html, plan.to_html), (save, plan.save), (svg, lambda path: path.write_text(plan.to_svg(), encoding="utf-8"))
-    )
+        (html, plan.to_html), (save, plan.save), (svg, lambda path: path.write_text(plan.to_svg(), encoding="utf-8")),
+        (timeline, lambda path: simulate(plan, costs=measured).to_html(path)),
+    )  # fmt: skip
     if nodes:
-        print("\n\n".join(plan.explain(n.op if isinstance(n, Tensor) else n) for n in nodes))
+        _say("\n\n".join(plan.explain(n.op if isinstance(n, Tensor) else n) for n in nodes))
+    if kernels is not None:
+        try:
+            _say(str(plan.kernels(kernels)))
+        except InvalidArgumentError as e:
+            print(f"error: {e}", file=sys.stderr)
+            return MISUSED
     if old is not None:
         diff = old.diff(plan)
-        print(diff)
+        _say(str(diff))
         return DIFFERENT if diff else PLACED
-    if not nodes:
-        print(plan)
+    if not nodes and kernels is None:
+        _say(str(plan))
         for warning in plan.check():
-            print("\n" + textwrap.fill(f"warning: {warning}", WIDTH, break_long_words=False, break_on_hyphens=False))
+            _say("\n" + textwrap.fill(f"warning: {warning}", WIDTH, break_long_words=False, break_on_hyphens=False))
     return PLACED
+
+
+def _say(text: str) -> None:
+    """Print; when the reader has gone (`| head`), go on in silence: the files and the exit status still count."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _loaded(path: Path | None) -> Plan | None:
     try:
         return None if path is None else Plan.load(path)
     except (InvalidArgumentError, OSError) as e:
+        raise UsageError(str(e)) from None
+
+
+def _profile(path: Path | None) -> Profile | None:
+    try:
+        return None if path is None else Profile.load(path)
+    except InvalidArgumentError as e:
         raise UsageError(str(e)) from None
 
 
@@ -196,3 +225,16 @@ def devices_table(devices: Sequence[DeviceInfo]) -> str:
         for d in devices
     ]
     return table(("device", "memory", "speed", "memory speed"), known, limit=None)
+
+
+def links_table(links: Sequence[Link]) -> str:
+    """One link per line, with what was measured."""
+    known = [
+        (
+            f"{short(link.a)} - {short(link.b)}",
+            "" if link.latency is None else time_text(link.latency),
+            "" if link.bandwidth is None else f"{number_text(link.bandwidth)}B/s",
+        )
+        for link in links
+    ]
+    return table(("link", "latency", "bandwidth"), known, limit=None)

@@ -67,6 +67,27 @@ class TestDevices:
             lines = invoke("devices", "--target", server.target).output.splitlines()
         assert lines == [f"/job:local/replica:0/task:0/device:CPU:{i}" for i in range(2)]
 
+    @pytest.mark.slow
+    def test_what_was_measured_becomes_a_cluster_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        from dovetail.placer.cluster_input import read_cluster
+        from dovetail.runtime import measure
+
+        monkeypatch.setattr(measure, "SIDE", 64)
+        monkeypatch.setattr(measure, "SUMMED", 1 << 20)
+        monkeypatch.setattr(measure, "LARGE", 1 << 20)
+        with tf.LocalCluster({"ps": 1, "worker": 1}) as cluster:
+            found = invoke("devices", "--measure", "--target", cluster.target("worker"), "--out", str(tmp_path / "c.yaml"))
+        assert "flop/s" in found.output and "/job:worker/task:0 - /job:ps/task:0" in found.output
+        read = read_cluster(tmp_path / "c.yaml")
+        assert read.master == "/job:worker/replica:0/task:0" and len(read.devices) == 2
+        assert all(d.flops and d.bandwidth for d in read.devices)
+        link = read.link("/job:ps/replica:0/task:0", "/job:worker/replica:0/task:0")
+        assert link is not None and link.latency is not None and link.latency < 1
+
+    def test_only_what_runs_is_measured(self) -> None:
+        for arguments in (["--out", "x.yaml"], ["--measure", "--cluster", "x.yaml"]):
+            assert invoke("devices", *arguments).exit_code == 1
+
     def test_a_target_of_another_form(self) -> None:
         result = invoke("devices", "--target", "http://x:1")
         assert result.exit_code == 1
@@ -104,7 +125,7 @@ class TestServer:
             ([], "", "Give --cluster, --job and --task, or set TF_CONFIG"),
             ([], "{", "it is '{'"),
             (["--cluster", "{"], "", "--cluster='{' is no JSON"),
-            (["--cluster", "[1]"], "", "`cluster` must be a dictionary"),
+            (["--cluster", "[1]"], "", "[1] describes no cluster"),
             (
                 ["--cluster", '{"a": ["localhost:0"]}', "--job", "b"],
                 "",
@@ -113,7 +134,7 @@ class TestServer:
             (["--cluster", '{"a": ["localhost:0"]}', "--task", "1"], "", "Job 'a' has no task 1"),
             (["--cluster", '{"a": ["x:0"], "b": ["y:0"]}'], "", "Must specify an explicit `job_name`"),
             (["--cluster", '{"a": ["localhost"]}'], "", "has no port"),
-            (["--cluster", '{"a": ["0.0.0.0:0"]}'], "", "(here: --insecure)"),
+            (["--cluster", '{"a": ["0.0.0.0:0"]}'], "", "(here: --keys and --insecure)"),
         ],
     )
     def test_mistakes(self, arguments: list[str], config: str, said: str) -> None:
@@ -136,3 +157,77 @@ class TestDemo:
     @pytest.mark.parametrize("option", ["--steps", "--ps", "--workers"])
     def test_numbers_must_be_positive(self, option: str) -> None:
         assert invoke("demo", option, "0").exit_code == 2
+
+
+class TestKeys:
+    CLUSTER = '{"ps": ["localhost:2221"], "worker": ["localhost:2222", "localhost:2223"]}'
+
+    def test_a_single_key(self, tmp_path: Path) -> None:
+        made = invoke("keys", "new", str(tmp_path / "k"), "--name", "alice")
+        assert made.exit_code == 0
+        assert f"dovetail keys allow {tmp_path / 'k' / 'alice.pub'}" in made.output.replace("\n", "")
+        assert "alice  " in invoke("keys", "list", DOVETAIL_KEYS=str(tmp_path / "k")).output
+        again = invoke("keys", "new", str(tmp_path / "k"))
+        assert again.exit_code == 1
+        assert "is not overwritten" in again.output
+
+    def test_a_cluster_lets_in_and_throws_out(self, tmp_path: Path) -> None:
+        folder, alice = str(tmp_path / "c"), tmp_path / "a"
+        made = invoke("keys", "new", folder, "--cluster", self.CLUSTER)
+        assert "Made keys for 3 tasks and client" in made.output
+        invoke("keys", "new", str(alice), "--name", "alice")
+        allowed = invoke("keys", "allow", str(alice / "alice.pub"), "--keys", folder)
+        assert allowed.output.count("Allowed alice") == 3
+        listed = invoke("keys", "list", "--keys", folder).output
+        assert listed.count("lets in alice") == 3
+        assert "expects worker-1" in listed and "at localhost:2223" in listed
+        assert invoke("keys", "revoke", "alice", "--keys", folder).output.count("Revoked alice") == 3
+        assert "alice" not in invoke("keys", "list", "--keys", folder).output
+        assert "Nobody called 'alice'" in invoke("keys", "revoke", "alice", "--keys", folder).output
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            (["new"], "Which folder of keys?"),
+            (["new", "x", "--client", "bob"], "--client goes with --cluster"),
+            (["new", "x", "--cluster", '{"ps": 2}'], "give the address of each task"),
+            (["new", "x", "--cluster", "{"], "is no JSON"),
+            (["list", "--keys", "x"], "There is no key in x"),
+        ],
+    )
+    def test_mistakes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str) -> None:
+        monkeypatch.chdir(tmp_path)
+        result = invoke("keys", *arguments)
+        assert result.exit_code == 1
+        assert says in result.output
+
+    def test_a_private_key_is_not_to_be_handed_out(self, tmp_path: Path) -> None:
+        invoke("keys", "new", str(tmp_path / "k"))
+        result = invoke("keys", "allow", str(tmp_path / "k" / "own.key"), "--keys", str(tmp_path / "k"))
+        assert result.exit_code == 1
+        assert "private key, which stays where it is" in result.output
+
+
+class TestWatching:
+    def test_status_and_top_of_a_server(self) -> None:
+        with tf.train.Server.create_local_server() as server:
+            shown = invoke("status", server.target)
+            assert shown.exit_code == 0
+            lines = shown.output.splitlines()
+            assert lines[0].split()[:4] == ["task", "at", "state", "up"]
+            assert lines[1].split()[:3] == ["/job:local/task:0", server.address, "up"]
+            watched = invoke("top", server.target, "--looks", "2", "--every", "0.2")
+            assert watched.exit_code == 0
+            assert "0.0" in watched.output  # steps per second
+
+    def test_a_task_that_is_silent(self) -> None:
+        cluster = {"a": ["localhost:0"], "b": ["localhost:9"]}
+        with tf.train.Server(cluster, "a", 0) as server:
+            shown = invoke("status", server.target)
+        assert shown.exit_code == 1
+        assert "silent" in shown.output.splitlines()[2]
+
+    def test_nobody_there(self) -> None:
+        shown = invoke("status", "zmq://localhost:9")
+        assert shown.exit_code == 1
+        assert shown.stderr.startswith("error: the server at localhost:9 has not answered")

@@ -115,6 +115,17 @@ def test_pages_and_pictures(folder: Path) -> None:
     assert result.exit_code == 2 and "No such file or directory" in result.stderr
 
 
+def test_a_predicted_step_by_analytic_and_by_measured_costs(folder: Path) -> None:
+    tf.Profile({"y": {"/job:worker/replica:0/task:0/device:GPU:0": 2.0}}, (), 2.0, 1).save(folder / "y.profile")
+    for name, more in (("a", []), ("b", ["--costs", "y.profile"])):
+        assert plan("train_it.py:graph_and_fetches", "--timeline", f"{name}.html", *more).exit_code == 0
+        assert "<svg" in (folder / f"{name}.html").read_text()
+    assert (folder / "a.html").read_text() != (folder / "b.html").read_text()
+    (folder / "y.profile").write_text("{}")
+    wrong = plan("train_it.py:graph_and_fetches", "--timeline", "c.html", "--costs", "y.profile")
+    assert wrong.exit_code == 2 and "y.profile" in wrong.stderr and not (folder / "c.html").exists()
+
+
 def test_what_cannot_be_placed_exits_with_1(folder: Path) -> None:
     result = plan("train_it.py:lost")
     assert result.exit_code == 1 and result.output.count("Plan:") == 0
@@ -179,6 +190,20 @@ def test_as_a_process(folder: Path) -> None:
     command = [sys.executable, "-m", "dovetail", "plan", "train_it.py:lost", "--cluster", "cluster.yaml"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env={"PYTHONPATH": str(ROOT)})
     assert done.returncode == 1 and done.stdout == ""
+
+
+def test_a_reader_that_has_seen_enough_changes_no_exit_status(folder: Path) -> None:
+    plan("train_it.py:only_graph", "--save", "old.plan")
+    command = [sys.executable, "-m", "dovetail", "plan", "train_it.py:default_graph", "--cluster", "cluster.yaml",
+               "--diff", "old.plan"]  # fmt: skip
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, env={"PYTHONPATH": str(ROOT)}
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()  # as `| head` does, in time
+    with process.stderr:
+        assert process.stderr.read() == ""
+    assert process.wait() == 3
 
 
 def test_devices_of_a_file(folder: Path) -> None:

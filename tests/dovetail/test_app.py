@@ -1,0 +1,117 @@
+"""Flags, `app.run`, logging and files."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dovetail as tf
+
+PROGRAM = """
+import dovetail as tf
+flags = tf.app.flags
+flags.DEFINE_string("name", "x", "100% text")
+flags.DEFINE_integer("count", 3, "a number")
+flags.DEFINE_float("rate", 0.5, "a rate")
+flags.DEFINE_boolean("sync", False, "whether")
+flags.DEFINE_bool("fast", True, "whether")
+flags.DEFINE_list("hosts", "a,b", "hosts")
+flags.DEFINE_enum("kind", "one", ["one", "two"], "which")
+flags.DEFINE_string("must", None, "needed")
+flags.mark_flag_as_required("must")
+F = flags.FLAGS
+
+def main(argv):
+    print(argv[1:], F.name, F.count, F.rate, F.sync, F.fast, F.hosts, F.kind, F.must)
+    return 3 if F.count < 0 else None
+
+tf.app.run()
+"""
+
+
+def program(*arguments: str) -> subprocess.CompletedProcess[str]:
+    root = Path(tf.__file__).resolve().parents[1]
+    environment = {"PYTHONPATH": str(root)}
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, env=environment, timeout=60
+    )
+
+
+@pytest.mark.slow
+def test_a_program_reads_its_flags_and_exits_with_what_main_returns():
+    done = program("--must=1")
+    assert (done.returncode, done.stdout) == (0, "[] x 3 0.5 False True ['a', 'b'] one 1\n"), done.stderr
+    done = program(
+        "--name", "y", "--count=-1", "--rate=2", "--sync", "--nofast", "--hosts=c", "--kind=two", "--must=", "z"
+    )
+    assert (done.returncode, done.stdout) == (3, "['z'] y -1 2.0 True False ['c'] two \n"), done.stderr
+    for wrong in ((), ("--must=1", "--count=x"), ("--must=1", "--kind=three"), ("--must=1", "--sync=maybe")):
+        done = program(*wrong)
+        assert done.returncode == 2 and "error:" in done.stderr
+
+
+def test_flags_are_set_and_asked_for_by_name(monkeypatch: pytest.MonkeyPatch):
+    flags = tf.flags.FlagValues()
+    monkeypatch.setattr(tf.flags, "FLAGS", flags)
+    monkeypatch.setattr(sys, "argv", ["program", "--level=7"])
+    tf.flags.DEFINE_integer("level", 1, "")
+    assert flags.level == 7
+    flags.level = 8
+    tf.flags.DEFINE_integer("later", 2, "")  # defined after the first was asked for
+    assert (flags.level, flags.later) == (8, 2)
+    assert "level" in flags and list(flags) == ["later", "level"]
+    assert flags.flag_values_dict() == {"later": 2, "level": 8}
+    with pytest.raises(AttributeError, match="There is no flag 'other'"):
+        _ = flags.other
+    with pytest.raises(AttributeError, match="There is no flag 'other'"):
+        flags.other = 1
+    with pytest.raises(ValueError, match="defined twice"):
+        tf.flags.DEFINE_integer("level", 1, "")
+
+
+def test_messages_go_to_the_logger_of_the_package(caplog: pytest.LogCaptureFixture):
+    before = logging.getLogger("dovetail").level
+    try:
+        tf.logging.set_verbosity(tf.logging.INFO)
+        assert tf.logging.get_verbosity() == tf.logging.INFO
+        tf.logging.info("step %d", 3)
+        tf.logging.debug("not shown")
+        tf.logging.warn("careful")
+        assert [(r.name, r.levelname, r.getMessage()) for r in caplog.records] == [
+            ("dovetail", "INFO", "step 3"),
+            ("dovetail", "WARNING", "careful"),
+        ]
+    finally:
+        logging.getLogger("dovetail").setLevel(before)
+
+
+def test_files(tmp_path: Path):
+    a, b, sub = str(tmp_path / "a"), str(tmp_path / "b"), str(tmp_path / "s" / "t")
+    with tf.gfile.GFile(a, "w") as f:
+        f.write("grün")
+    with tf.gfile.Open(a, "rb") as f:
+        assert f.read() == "grün".encode()
+    assert tf.gfile.Exists(a) and not tf.gfile.Exists(b)
+    tf.gfile.MakeDirs(sub)
+    tf.gfile.MakeDirs(sub)
+    assert tf.gfile.IsDirectory(sub) and not tf.gfile.IsDirectory(a)
+    tf.gfile.Copy(a, b)
+    with pytest.raises(tf.errors.AlreadyExistsError):
+        tf.gfile.Copy(a, b)
+    tf.gfile.Rename(b, f"{sub}/c")
+    assert tf.gfile.ListDirectory(str(tmp_path)) == ["a", "s"]
+    assert tf.gfile.Glob(f"{sub}/*") == [f"{sub}/c"]
+    tf.gfile.DeleteRecursively(str(tmp_path / "s"))
+    tf.gfile.Remove(a)
+    for gone in (
+        lambda: tf.gfile.Remove(a),
+        lambda: tf.gfile.GFile(a),
+        lambda: tf.gfile.ListDirectory(sub),
+        lambda: tf.gfile.DeleteRecursively(sub),
+    ):
+        with pytest.raises(tf.errors.NotFoundError):
+            gone()

@@ -1,0 +1,148 @@
+"""`dovetail cluster`: real processes, started from a file, kept up, stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import dovetail as tf
+from dovetail.runtime.supervise import FIRST_PAUSE_S, MOST_PAUSE_S, Supervisor, UpFile, read_up, restart, stop, up_path
+
+ROOT = Path(__file__).resolve().parents[2]
+WAIT_S = 30.0
+
+
+def until(true: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        time.sleep(0.05)
+
+
+class Process:
+    """A process that does as it is told."""
+
+    def __init__(self) -> None:
+        self.code: int | None = None
+        self.pid = 1
+
+    def poll(self) -> int | None:
+        return self.code
+
+
+class Cluster:
+    """A cluster of one such process."""
+
+    tasks = [("ps", 0)]
+
+    def __init__(self) -> None:
+        self.one = Process()
+        self.started = 0
+
+    def process(self, job: str, i: int) -> Process:
+        return self.one
+
+    def start(self, job: str, i: int) -> None:
+        self.started += 1
+        self.one.code = None
+
+
+class TestSupervisor:
+    def test_what_ends_is_started_again_later_each_time(self) -> None:
+        cluster, said, now = Cluster(), list[str](), [0.0]
+        keeper = Supervisor(cluster, said.append, clock=lambda: now[0])  # type: ignore[arg-type]
+        assert not keeper.look()
+        pauses = []
+        for _ in range(8):
+            cluster.one.code = -9
+            ended = now[0]
+            before = cluster.started
+            while cluster.started == before:
+                keeper.look()
+                now[0] += 0.25
+            pauses.append(now[0] - 0.25 - ended)
+        assert pauses == [min(MOST_PAUSE_S, FIRST_PAUSE_S * 2**k) for k in range(8)]
+        assert said[:2] == [
+            "/job:ps/task:0 was ended by signal 9; it is started again in 1 s",
+            "/job:ps/task:0 was started again",
+        ]
+        now[0] += 1000.0  # it has been steady for long
+        keeper.look()
+        cluster.one.code = 3
+        keeper.look()
+        assert said[-1] == "/job:ps/task:0 ended with status 3; it is started again in 1 s"
+
+    def test_it_can_be_told_to_leave_them(self) -> None:
+        cluster, said = Cluster(), list[str]()
+        keeper = Supervisor(cluster, said.append, restart=False)  # type: ignore[arg-type]
+        assert not keeper.all_ended
+        cluster.one.code = 1
+        assert keeper.look()
+        assert not keeper.look()
+        assert keeper.all_ended
+        assert said == ["/job:ps/task:0 ended with status 1"]
+
+
+class TestUpFile:
+    def test_there_is_one_keeper(self, tmp_path: Path) -> None:
+        file = tmp_path / "c.yaml"
+        with UpFile(file) as held:
+            held.write({"a": "zmq://x"}, {"a": 1})
+            held.write({}, {"/job:b/task:0": 2})
+            assert read_up(file)["processes"] == {"/job:b/task:0": 2}
+            with pytest.raises(FileExistsError, match="up already"):
+                UpFile(file)
+            with pytest.raises(LookupError, match="no task 'c:0'; it has /job:b/task:0"):
+                restart(file, "c:0")
+        assert not up_path(file).exists()
+        with pytest.raises(FileNotFoundError, match="is not up"):
+            stop(file)
+
+    def test_what_was_left_behind_is_no_cluster(self, tmp_path: Path) -> None:
+        up_path(tmp_path / "c.yaml").write_text('{"keeper": 1, "processes": {}}')
+        with pytest.raises(FileNotFoundError, match="is not up"):
+            read_up(tmp_path / "c.yaml")
+
+
+@pytest.mark.slow
+def test_up_restart_stop(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text("jobs: {ps: 1, worker: 1}\n")
+
+    def command(*words: str) -> list[str]:
+        return [sys.executable, "-m", "dovetail", "cluster", *words]
+
+    with subprocess.Popen(command("up", str(file)), cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            lines = [process.stdout.readline() for _ in range(3)]
+            assert lines[0].startswith("/job:ps/task:0  zmq://localhost:")
+            assert lines[2].startswith("Up. Ctrl-C stops it")
+            until(lambda: up_path(file).stat().st_size > 0, "the keeper has written")
+            found = read_up(file)
+            with tf.Graph().as_default(), tf.Session(found["targets"]["/job:worker/task:0"]) as session:
+                assert session.run(tf.constant(1) + 1) == 2
+            subprocess.run(command("restart", str(file), "ps:0"), cwd=ROOT, check=True)
+            assert "/job:ps/task:0 " in process.stdout.readline()
+            assert "was started again" in process.stdout.readline()
+            until(
+                lambda: read_up(file)["processes"]["/job:ps/task:0"] != found["processes"]["/job:ps/task:0"],
+                "it is new",
+            )
+            subprocess.run(command("stop", str(file)), cwd=ROOT, check=True)
+            assert process.wait(WAIT_S) == 0
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+    for pid in read_pids(found):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def read_pids(found: dict[str, dict[str, int]]) -> list[int]:
+    return list(found["processes"].values())
