@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 import dovetail
+from dovetail.cli import app
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "docs")]  # pytest's importlib mode leaves the path alone
@@ -62,8 +64,7 @@ def anchors(path: Path) -> set[str]:
 @pytest.mark.parametrize(("page", "path"), pages())
 def test_commands_exist(page: str, path: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    cli = (ROOT / "dovetail" / "cli.py").read_text(encoding="utf-8")
-    commands = set(re.findall(r"^@app\.command\(\)\ndef (\w+)", cli, re.MULTILINE))
+    commands = set(typer.main.get_command(app).commands)
     assert targets and commands
     for line in shell_lines(page):
         words = line.split()

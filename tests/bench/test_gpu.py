@@ -1,0 +1,109 @@
+"""bench/gpu.py without a GPU: what it says, and that its parts run, on a stand-in and small arrays."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[1] / "codegen")
+)  # pytest's importlib mode leaves the path alone
+
+from fake_driver import FakeDriver, fake_gpus
+
+from dovetail.codegen import triton_compile
+from dovetail.codegen.cuda.driver import gpu_count
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    import gpu
+
+    monkeypatch.setattr(gpu, "ROUNDS", 1)
+    monkeypatch.setattr(gpu, "ELEMENTS", {True: 1 << 10})
+    monkeypatch.setattr(gpu, "COLUMNS", 1 << 7)
+    monkeypatch.setattr(gpu, "PRODUCTS", {True: ((16, 16, 32),)})
+    monkeypatch.setattr(gpu, "seconds_of", lambda start, wait, **rest: (start(), wait(), 1e-3)[-1])
+    yield gpu
+    for name in ("gpu", "_gpu_models"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+    monkeypatch.setenv("DOVETAIL_TUNE", "0")
+    with fake_gpus() as made:
+        monkeypatch.setattr(triton_compile, "compile_kernel", made.compile_kernel)
+        yield made
+
+
+@pytest.mark.skipif(gpu_count() > 0, reason="this machine has a GPU")
+def test_says_what_it_needs_where_there_is_no_gpu() -> None:
+    done = subprocess.run([sys.executable, str(ROOT / "bench" / "gpu.py")], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("bench/gpu.py measures NVIDIA GPUs, and this machine has none that Dovetail can use")
+
+
+def test_runs_writes_json_and_a_picture(bench, fake, tmp_path) -> None:
+    files = tmp_path / "gpu.json", tmp_path / "gpu.svg"
+    bench.main(["--quick", "--json", str(files[0]), "--plot", str(files[1]), "--only", "memory", "--only", "products"])
+    facts = json.loads(files[0].read_text())
+    assert facts["errors"] == {} and facts["gpu"] == "Fake GPU"
+    assert [r["name"].split(",")[0] for r in facts["rows"]] == [
+        "copy of 0 MiB", "GELU chain", "sum of all", "sums of rows", "sums of columns", "softmax of rows", "normalised rows",
+        "bfloat16 product 16 x 16 x 32",
+    ]  # fmt: skip
+    picture = files[1].read_text()
+    assert picture.startswith("<svg") and picture.count("<rect") == 1 + 6
+    assert all(x[0] == "launch" for x in fake.launches())
+    assert len(fake.copies()) < 30  # what is measured stays on the GPU
+
+
+@pytest.mark.slow
+def test_the_host_launches_and_captures(bench, fake, monkeypatch) -> None:
+    monkeypatch.setattr(triton_compile, "compile_kernel", fake.compile_kernel)
+    monkeypatch.setattr(bench, "LAUNCHES", 2)
+    names = [r.name for r in bench.launches(True)]
+    assert len(names) == 4
+    assert [x for x in fake.launches() if x[0] == "graph launch"]
+
+
+def test_a_part_that_fails_does_not_stop_the_others(bench, fake, monkeypatch, tmp_path, capsys) -> None:
+    def broken(quick: bool):
+        raise RuntimeError("no such kernel")
+        yield
+
+    monkeypatch.setitem(bench.SECTIONS, "memory", broken)
+    file = tmp_path / "gpu.json"
+    bench.main(["--quick", "--json", str(file), "--only", "memory", "--only", "products"])
+    facts = json.loads(file.read_text())
+    assert facts["errors"] == {"memory": "RuntimeError: no such kernel"}
+    assert len(facts["rows"]) == 1
+    assert "failed: memory (RuntimeError: no such kernel)" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["mlp", "block"])
+def test_models_train(bench, fake, monkeypatch, model) -> None:
+    import _gpu_models
+
+    monkeypatch.setattr(_gpu_models, "WIDTHS", (12, 16, 16, 10))
+    monkeypatch.setattr(_gpu_models, "TOKENS", 16)
+    monkeypatch.setattr(_gpu_models, "WIDTH", 16)
+    monkeypatch.setattr(_gpu_models, "HEADS", 2)
+    step, wait = _gpu_models.dovetail(model, 4)
+    before = wait()
+    step()  # brings constants there
+    copies = len(fake.copies())
+    for _ in range(2):
+        step()
+    assert fake.copies()[copies:] == []  # a step is the GPU's work alone
+    assert wait() < before
