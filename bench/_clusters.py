@@ -251,15 +251,15 @@ def drive(system: str) -> None:
 
 
 class Driver:
-    """A system's cluster. Use it as a context manager; `missing` says why it cannot run.
+    """A system's cluster. Use it as a context manager; `missing` says why it cannot run. `settings` go into its environment.
 
     >>> with Driver("dovetail") as cluster:
     ...     cluster.prepare("ten_hops")
     ...     cluster.run(100)["seconds"]
     """
 
-    def __init__(self, system: str, python: str = sys.executable) -> None:
-        quiet = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    def __init__(self, system: str, python: str = sys.executable, **settings: str) -> None:
+        quiet = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | settings
         self._process = subprocess.Popen(
             [python, __file__, system],
             env=quiet,

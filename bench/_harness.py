@@ -31,23 +31,21 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(1, str(ROOT))  # a benchmark runs in a checkout, installed or not
 
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
-
-import dovetail  # noqa: E402
+if TYPE_CHECKING:
+    from rich.table import Table
 
 # An interpreter that has the peer, where the running one has not. The option --peer-python sets it.
 PEER_PYTHON = "DOVETAIL_PEER_PYTHON"
 COMPARISONS = {"<=": operator.le, ">=": operator.ge}
 # Packages whose version can change a number: what Dovetail stands on, and the peers.
 VERSIONED = [
-    "numpy", "pyzmq", "msgpack", "networkx", "scipy", "numba", "triton", "cuda-core", "nvmath-python",
-    "nccl4py", "tensorflow", "tensorflow-cpu", "torch", "jax", "ray", "onnxruntime",
+    "numpy", "pyzmq", "msgpack", "networkx", "scipy", "numba", "triton", "cuda-bindings", "nvmath-python",
+    "tensorflow", "tensorflow-cpu", "torch", "jax", "cupy", "cupy-cuda13x", "ray", "onnxruntime",
 ]  # fmt: skip
 
 
@@ -147,6 +145,8 @@ def main(title: str, rows: Callable[[bool], Iterable[Row]], argv: list[str] | No
     if args.json is not None and not args.json.parent.is_dir():
         parser.error(f"--json {args.json}: there is no folder {args.json.parent}")  # before minutes are spent
     measured = list(rows(args.quick))
+    from rich.console import Console
+
     Console().print(table(title, measured))
     if args.json is not None:
         text = json.dumps(report(title, args.quick, measured), indent=1)
@@ -158,8 +158,10 @@ def peer_python() -> str:
     return os.environ.get(PEER_PYTHON, sys.executable)
 
 
-def table(title: str, rows: Iterable[Row]) -> Table:
+def table(title: str, rows: Iterable[Row]) -> "Table":
     """The rows as a table for the terminal."""
+    from rich.table import Table  # machines with GPUs may lack it; bench/gpu.py does without
+
     out = Table(title=title, title_justify="left")
     out.add_column("")
     for heading in ("dovetail", "peer", "ratio"):
@@ -209,7 +211,9 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, Dovetail and the packages that are installed here; this imports none of them."""
+    """Versions of Python, Dovetail and the packages that are installed here; this imports none of the packages."""
+    import dovetail  # here: a peer's interpreter runs this file, too, and may lack what Dovetail needs
+
     found = {"python": platform.python_version(), "dovetail": dovetail.__version__}
     for package in VERSIONED:
         try:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import _models
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,7 +30,6 @@ TITLES = {
     "torch": "PyTorch",
 }
 MODULES = {"dovetail": "dovetail", "dovetail-numpy": "dovetail", "numpy": "numpy", "jax": "jax", "torch": "torch"}
-BATCH, WIDTHS, RATE = 64, (784, 1024, 1024, 10), 0.01
 C = math.sqrt(2 / math.pi)
 TINY = 16  # elements of the arrays of the tiny graph
 
@@ -90,15 +90,6 @@ def matrix() -> Any:
     return np.random.default_rng(1).standard_normal((4096, 1024), dtype=np.float32)
 
 
-def layers() -> tuple[list[Any], Any, Any]:
-    rng = np.random.default_rng(2)
-    weights = []
-    for a, b in zip(WIDTHS, WIDTHS[1:], strict=False):
-        weights += [(rng.standard_normal((a, b)) / math.sqrt(a)).astype(np.float32), np.zeros(b, np.float32)]
-    labels = np.eye(WIDTHS[-1], dtype=np.float32)[rng.integers(0, WIDTHS[-1], BATCH)]
-    return weights, rng.standard_normal((BATCH, WIDTHS[0]), dtype=np.float32), labels
-
-
 # --- one function per system: workload -> a call that gives the number to agree on ----------------------------------------
 
 
@@ -108,10 +99,10 @@ def dovetail(backend: str) -> Callable[[str], Callable[[], Any]]:
     config = dt.ConfigProto(kernel_backend=backend)
 
     def make(workload: str) -> Callable[[], Any]:
+        if workload in _models.MODELS:
+            return _models.dovetail(workload, config, backend == "auto")
         graph = dt.Graph()
         with graph.as_default():
-            if workload == "mlp":
-                return mlp(graph)
             value = {"gelu": vector, "softmax": matrix, "tiny": lambda: np.ones(TINY, np.float32)}[workload]()
             x = dt.placeholder(dt.float32, [None, *value.shape[1:]])
             if workload == "gelu":
@@ -128,24 +119,6 @@ def dovetail(backend: str) -> Callable[[str], Callable[[], Any]]:
             session.warmup(y, [x])
         call = session.make_callable(y, [x])
         return lambda: call(value)
-
-    def mlp(graph: Any) -> Callable[[], Any]:
-        weights, images, labels = layers()
-        x, y = dt.placeholder(dt.float32, [None, WIDTHS[0]]), dt.placeholder(dt.float32, [None, WIDTHS[-1]])
-        variables = [dt.Variable(w) for w in weights]
-        h: Any = x
-        for i in range(0, len(variables), 2):
-            h = dt.matmul(h, variables[i]) + variables[i + 1]
-            h = dt.nn.relu(h) if i + 2 < len(variables) else h
-        loss = dt.reduce_mean(dt.nn.softmax_cross_entropy_with_logits_v2(labels=y, logits=h))
-        step = dt.train.GradientDescentOptimizer(RATE).minimize(loss)
-        initial = dt.global_variables_initializer()
-        session = dt.Session(graph=graph, config=config)
-        session.run(initial)
-        if backend == "auto":
-            session.warmup([loss, step], [x, y])
-        call = session.make_callable([loss, step], [x, y])
-        return lambda: call(images, labels)[0]
 
     return make
 
@@ -170,30 +143,8 @@ def jax(workload: str) -> Callable[[], Any]:
     import jax
     import jax.numpy as jnp
 
-    if workload == "mlp":
-        weights, images, labels = layers()
-
-        def loss(w: Any, x: Any, y: Any) -> Any:
-            h = x
-            for i in range(0, len(w), 2):
-                h = h @ w[i] + w[i + 1]
-                h = jax.nn.relu(h) if i + 2 < len(w) else h
-            return -jnp.mean(jnp.sum(y * jax.nn.log_softmax(h), -1))
-
-        def update(w: Any, x: Any, y: Any) -> Any:
-            value, gradients = jax.value_and_grad(loss)(w, x, y)
-            return value, [a - RATE * g for a, g in zip(w, gradients, strict=True)]
-
-        train = jax.jit(update, donate_argnums=0)
-        state = [[jnp.asarray(w) for w in weights]]
-        x, y = jnp.asarray(images), jnp.asarray(labels)
-
-        def step() -> Any:
-            value, state[0] = train(state[0], x, y)
-            jax.block_until_ready(state[0])
-            return value
-
-        return step
+    if workload in _models.MODELS:
+        return _models.jax(workload)
     value = jnp.asarray(vector() if workload == "gelu" else matrix())
     body = {"gelu": lambda x: 0.5 * x * (1 + jnp.tanh(C * (x + 0.044715 * x * x * x))), "softmax": jax.nn.softmax}[
         workload
@@ -205,29 +156,8 @@ def jax(workload: str) -> Callable[[], Any]:
 def torch(workload: str) -> Callable[[], Any]:
     import torch
 
-    if workload == "mlp":
-        weights, images, labels = layers()
-        w = [torch.tensor(a, requires_grad=True) for a in weights]
-        x, y = torch.tensor(images), torch.tensor(labels)
-
-        def loss_of(x: Any, y: Any) -> Any:
-            h = x
-            for i in range(0, len(w), 2):
-                h = h @ w[i] + w[i + 1]
-                h = torch.relu(h) if i + 2 < len(w) else h
-            return -(y * torch.log_softmax(h, -1)).sum(-1).mean()
-
-        compiled = torch.compile(loss_of)
-        optimizer = torch.optim.SGD(w, RATE)
-
-        def step() -> Any:
-            optimizer.zero_grad()
-            value = compiled(x, y)
-            value.backward()
-            optimizer.step()
-            return value.detach().numpy()
-
-        return step
+    if workload in _models.MODELS:
+        return _models.torch(workload)
     value = torch.tensor(vector() if workload == "gelu" else matrix())
     body = {
         "gelu": lambda x: 0.5 * x * (1 + torch.tanh(C * (x + 0.044715 * x * x * x))),

@@ -1,7 +1,8 @@
 """What steps cost on a cluster of processes of this machine, beside TensorFlow over gRPC.
 
 Both systems run the same programs (bench/_clusters.py) on two ps and two worker processes, in turn, in one run. Times are medians of
-single steps; `cpu` is processor time of all processes together, per step.
+single steps; `cpu` is processor time of all processes together, per step. The rows `over tcp` are measured without what only
+processes of one machine can do for each other: shared memory and lanes.
 """
 
 import statistics
@@ -20,8 +21,13 @@ MIB = (1, 16, 64, 256)
 def rows(quick: bool) -> Iterator[Row]:
     """All rows of the table."""
     python = peer_python()
-    with Driver("dovetail") as ours, Driver("tensorflow", python) as peer:
-        both = [ours] if peer.missing else [ours, peer]
+    with (
+        Driver("dovetail") as ours,
+        Driver("dovetail", DOVETAIL_SHARED_MEMORY="0") as apart,
+        Driver("tensorflow", python) as peer,
+    ):
+        peers = [] if peer.missing else [peer]
+        both = [ours, *peers]
         if peer.missing:
             print(f"TensorFlow not installed: peer column empty ({python}: {peer.missing})", file=sys.stderr)
 
@@ -40,6 +46,14 @@ def rows(quick: bool) -> Iterator[Row]:
         for mib in MIB[:2] if quick else MIB:
             latency, _ = _steps(both, "transfer", max(3, 64 // mib), mib=mib)
             yield table(f"transfer {mib} MiB", "GB/s", [mib * 2**20 / t / 1e3 for t in latency], "ratio >= 5")
+        for name, program in (("empty step", "empty_step"), ("ten hops", "ten_hops")):
+            latency, _ = _steps([apart, *peers], program, 100 if quick else 400)
+            yield table(f"{name}, over tcp", "µs", latency)
+        for mib in MIB[:2] if quick else MIB:
+            latency, _ = _steps([apart, *peers], "transfer", max(3, 64 // mib), mib=mib)
+            yield table(
+                f"transfer {mib} MiB, over tcp", "GB/s", [mib * 2**20 / t / 1e3 for t in latency], "ratio >= 2.5"
+            )
         clients, steps = 64, 20 if quick else 50
         latency, _ = _steps(both, "many_clients", 1, clients=clients, steps=steps)
         yield table("64 clients", "steps/s", [clients * steps / t * 1e6 for t in latency], "ratio >= 5")

@@ -1,0 +1,114 @@
+"""One member of an all-reduce, in one of the systems: `python bench/_collectives.py SYSTEM RANK PORT,PORT,... SIZE:COUNT,...`
+
+Each member sums a float32 array over all members, SIZE bytes, COUNT times after a few to warm up. Rank 0 prints the seconds of each,
+as JSON: {size: [seconds, ...]}. The top of this file needs the standard library only.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+WARM = 3
+
+
+def dovetail(rank: int, ports: list[int]) -> Callable[[int], Callable[[], Any]]:
+    """Dovetail: a collective op in a session to the member's own server."""
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    import dovetail as tf
+    from dovetail.graph.ops.collectives import all_reduce
+
+    members = [f"/job:worker/task:{i}/cpu:0" for i in range(len(ports))]
+    server = tf.train.Server({"worker": [f"localhost:{p}" for p in ports]}, "worker", rank)
+    config = tf.ConfigProto(device_filters=[f"/job:worker/task:{rank}"])
+
+    def prepare(size: int) -> Callable[[], Any]:
+        with tf.Graph().as_default(), tf.device(members[rank]):
+            v = tf.get_variable(f"v{size}", initializer=tf.ones([size // 4]), use_resource=True)
+            total = all_reduce(v, members, rank, "sum", instance=str(size))
+            session = tf.Session(server.target, config=config)
+            session.run(v.initializer)
+            run: Callable[[], Any] = session.make_callable(total.op)
+            return run
+
+    return prepare
+
+
+def tensorflow(rank: int, ports: list[int]) -> Callable[[int], Callable[[], Any]]:
+    """TensorFlow: MultiWorkerMirroredStrategy with RING, in a tf.function."""
+    cluster = {"worker": [f"localhost:{p}" for p in ports]}
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    import tensorflow as tf
+
+    ring = tf.distribute.experimental.CommunicationOptions(
+        implementation=tf.distribute.experimental.CommunicationImplementation.RING
+    )
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=ring)
+
+    def prepare(size: int) -> Callable[[], Any]:
+        with strategy.scope():
+            v = tf.Variable(tf.ones([size // 4]))
+
+        @tf.function  # type: ignore[untyped-decorator,unused-ignore]
+        def step() -> Any:
+            def replica() -> Any:
+                total = tf.distribute.get_replica_context().all_reduce("SUM", v.read_value())
+                return tf.reshape(total, [-1])[0]
+
+            return strategy.run(replica)
+
+        return lambda: float(strategy.experimental_local_results(step())[0])
+
+    return prepare
+
+
+def gloo(rank: int, ports: list[int]) -> Callable[[int], Callable[[], Any]]:
+    """PyTorch: gloo, in place."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://localhost:{ports[0]}", rank=rank, world_size=len(ports))
+
+    def prepare(size: int) -> Callable[[], Any]:
+        x = torch.ones(size // 4)
+
+        def run() -> None:
+            dist.all_reduce(x)
+
+        return run
+
+    return prepare
+
+
+def main() -> None:
+    """Measure all sizes."""
+    system, rank, ports, work = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    prepare = {"dovetail": dovetail, "tensorflow": tensorflow, "gloo": gloo}[system](
+        rank, [int(p) for p in ports.split(",")]
+    )
+    out = {}
+    for entry in work.split(","):
+        size, count = (int(x) for x in entry.split(":"))
+        run = prepare(size)
+        seconds = []
+        for i in range(WARM + count):
+            began = time.perf_counter()
+            run()
+            if i >= WARM:
+                seconds.append(time.perf_counter() - began)
+        out[size] = seconds
+    if rank == 0:
+        print("RESULT " + json.dumps(out), flush=True)
+    sys.stdout.flush()
+    time.sleep(0.5)  # the others may still be in the last one
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,256 @@
+"""Models of which bench/cpu.py times one step, each written for Dovetail, JAX and PyTorch: the same data, the same arithmetic.
+
+    mlp      784-1024-1024-10, batch 64: a training step with gradient descent
+    block    one transformer block (before-norm, 4 heads, width 256, 8 x 128 tokens): loss and all gradients
+    lenet    LeNet-5 with rectifiers and largest-of-four pooling, batch 64: a training step with gradient descent
+
+A maker returns a call that gives the loss. Each system gets what it is fastest with: JAX one jitted function that owns its
+parameters, PyTorch a compiled function and its optimizer, and for images its own order of axes.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+BATCH, WIDTHS, RATE = 64, (784, 1024, 1024, 10), 0.01
+SEQUENCES, TOKENS, WIDTH, HEADS = 8, 128, 256, 4
+MODELS = ("mlp", "block", "lenet")
+Maker = Callable[[], Callable[[], Any]]
+
+
+# --- data, the same for everybody ----------------------------------------------------------------------------------------
+
+
+def _labels(rng: Any) -> Any:
+    return np.eye(10, dtype=np.float32)[rng.integers(0, 10, BATCH)]
+
+
+def mlp_data() -> tuple[list[Any], Any, Any]:
+    """Weights and biases, images `[batch, 784]`, labels `[batch, 10]`."""
+    rng = np.random.default_rng(2)
+    weights = []
+    for a, b in zip(WIDTHS, WIDTHS[1:], strict=False):
+        weights += [(rng.standard_normal((a, b)) / math.sqrt(a)).astype(np.float32), np.zeros(b, np.float32)]
+    labels = _labels(rng)
+    return weights, rng.standard_normal((BATCH, WIDTHS[0]), dtype=np.float32), labels
+
+
+def block_data() -> tuple[dict[str, Any], Any]:
+    """Parameters by name, tokens `[sequences, tokens, width]`."""
+    rng = np.random.default_rng(3)
+    shapes = {
+        "qkv": (WIDTH, 3 * WIDTH), "out": (WIDTH, WIDTH), "up": (WIDTH, 4 * WIDTH), "down": (4 * WIDTH, WIDTH),
+    }  # fmt: skip
+    weights: dict[str, Any] = {}
+    for name, (a, b) in shapes.items():
+        weights[name] = (rng.standard_normal((a, b)) / math.sqrt(a)).astype(np.float32)
+        weights[name + "_b"] = np.zeros(b, np.float32)
+    for name in ("norm1", "norm2"):
+        weights[name], weights[name + "_b"] = np.ones(WIDTH, np.float32), np.zeros(WIDTH, np.float32)
+    return weights, rng.standard_normal((SEQUENCES, TOKENS, WIDTH), dtype=np.float32)
+
+
+def lenet_data() -> tuple[list[Any], Any, Any]:
+    """Filters `[high, wide, in, out]`, weights and biases, images `[batch, 28, 28, 1]`, labels `[batch, 10]`."""
+    rng = np.random.default_rng(4)
+    weights = []
+    for shape in ((5, 5, 1, 6), (5, 5, 6, 16), (400, 120), (120, 84), (84, 10)):
+        scale = 1 / math.sqrt(math.prod(shape[:-1]))
+        weights += [(rng.standard_normal(shape) * scale).astype(np.float32), np.zeros(shape[-1], np.float32)]
+    labels = _labels(rng)
+    return weights, rng.standard_normal((BATCH, 28, 28, 1), dtype=np.float32), labels
+
+
+# --- Dovetail ------------------------------------------------------------------------------------------------------------
+
+
+def dovetail(model: str, config: Any, warm: bool) -> Callable[[], Any]:
+    """The call for a model; `warm`: compile everything before."""
+    import dovetail as dt
+
+    graph = dt.Graph()
+    with graph.as_default():
+        if model == "block":
+            fetches, feeds, values = _dovetail_block(dt)
+        else:
+            weights, images, labels = mlp_data() if model == "mlp" else lenet_data()
+            x, y = dt.placeholder(dt.float32, [None, *images.shape[1:]]), dt.placeholder(dt.float32, [None, 10])
+            variables = [dt.Variable(w) for w in weights]
+            h = x if model == "mlp" else _dovetail_convolutions(dt, x, variables[:4])
+            dense = variables if model == "mlp" else variables[4:]
+            for i in range(0, len(dense), 2):
+                h = dt.matmul(h, dense[i]) + dense[i + 1]
+                h = dt.nn.relu(h) if i + 2 < len(dense) else h
+            loss = dt.reduce_mean(dt.nn.softmax_cross_entropy_with_logits_v2(labels=y, logits=h))
+            step = dt.train.GradientDescentOptimizer(RATE).minimize(loss)
+            fetches, feeds, values = [loss, step], [x, y], (images, labels)
+        initial = dt.global_variables_initializer()
+    session = dt.Session(graph=graph, config=config)
+    session.run(initial)
+    if warm:
+        session.warmup(fetches, feeds)
+    call = session.make_callable(fetches, feeds)
+    return lambda: call(*values)[0]
+
+
+def _dovetail_convolutions(dt: Any, x: Any, variables: list[Any]) -> Any:
+    for (w, b), padding in zip((variables[:2], variables[2:]), ("SAME", "VALID"), strict=True):
+        x = dt.nn.relu(dt.nn.bias_add(dt.nn.conv2d(x, w, strides=1, padding=padding), b))
+        x = dt.nn.max_pool(x, 2, 2, "VALID")
+    return dt.reshape(x, [-1, 400])
+
+
+def _dovetail_block(dt: Any) -> tuple[list[Any], list[Any], tuple[Any]]:
+    weights, tokens = block_data()
+    w = {name: dt.Variable(value) for name, value in weights.items()}
+    x = dt.placeholder(dt.float32, tokens.shape)
+
+    def norm(h: Any, name: str) -> Any:
+        mean = dt.reduce_mean(h, -1, keepdims=True)
+        variance = dt.reduce_mean(dt.square(h - mean), -1, keepdims=True)
+        return (h - mean) * dt.rsqrt(variance + 1e-5) * w[name] + w[name + "_b"]
+
+    def dense(h: Any, name: str) -> Any:
+        return dt.matmul(h, w[name]) + w[name + "_b"]
+
+    flat = dt.reshape(x, [-1, WIDTH])
+    parts = dt.reshape(dense(norm(flat, "norm1"), "qkv"), [SEQUENCES, TOKENS, 3, HEADS, WIDTH // HEADS])
+    q, k, v = dt.unstack(dt.transpose(parts, [2, 0, 3, 1, 4]), axis=0)
+    scores = dt.nn.softmax(dt.matmul(q, k, transpose_b=True) * (1 / math.sqrt(WIDTH // HEADS)))
+    mixed = dt.reshape(dt.transpose(dt.matmul(scores, v), [0, 2, 1, 3]), [-1, WIDTH])
+    h = flat + dense(mixed, "out")
+    h = h + dense(dt.nn.gelu(dense(norm(h, "norm2"), "up"), approximate=True), "down")
+    loss = dt.reduce_mean(dt.square(h))
+    return [loss, *dt.gradients(loss, list(w.values()))], [x], (tokens,)
+
+
+# --- JAX -----------------------------------------------------------------------------------------------------------------
+
+
+def jax(model: str) -> Callable[[], Any]:
+    """The call for a model."""
+    import jax
+    import jax.numpy as jnp
+
+    if model == "block":
+        weights, tokens = block_data()
+
+        def norm(w: Any, h: Any, name: str) -> Any:
+            mean = h.mean(-1, keepdims=True)
+            variance = jnp.square(h - mean).mean(-1, keepdims=True)
+            return (h - mean) * jax.lax.rsqrt(variance + 1e-5) * w[name] + w[name + "_b"]
+
+        def block(w: Any, x: Any) -> Any:
+            h = norm(w, x, "norm1") @ w["qkv"] + w["qkv_b"]
+            q, k, v = h.reshape(SEQUENCES, TOKENS, 3, HEADS, WIDTH // HEADS).transpose(2, 0, 3, 1, 4)
+            scores = jax.nn.softmax(q @ k.swapaxes(-1, -2) * (1 / math.sqrt(WIDTH // HEADS)))
+            mixed = (scores @ v).transpose(0, 2, 1, 3).reshape(SEQUENCES, TOKENS, WIDTH)
+            h = x + mixed @ w["out"] + w["out_b"]
+            up = norm(w, h, "norm2") @ w["up"] + w["up_b"]
+            h = h + jax.nn.gelu(up, approximate=True) @ w["down"] + w["down_b"]
+            return jnp.mean(jnp.square(h))
+
+        both = jax.jit(jax.value_and_grad(block))
+        w, x = {name: jnp.asarray(v) for name, v in weights.items()}, jnp.asarray(tokens)
+
+        def call() -> Any:
+            value, gradients = both(w, x)
+            jax.block_until_ready(gradients)
+            return value
+
+        return call
+    weights, images, labels = mlp_data() if model == "mlp" else lenet_data()
+
+    def loss(w: Any, x: Any, y: Any) -> Any:
+        h = x
+        if model == "lenet":
+            for i, padding in ((0, "SAME"), (2, "VALID")):
+                h = jax.lax.conv_general_dilated(h, w[i], (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+                h = jax.nn.relu(h + w[i + 1])
+                h = jax.lax.reduce_window(h, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+            h, w = h.reshape(-1, 400), w[4:]
+        for i in range(0, len(w), 2):
+            h = h @ w[i] + w[i + 1]
+            h = jax.nn.relu(h) if i + 2 < len(w) else h
+        return -jnp.mean(jnp.sum(y * jax.nn.log_softmax(h), -1))
+
+    def update(w: Any, x: Any, y: Any) -> Any:
+        value, gradients = jax.value_and_grad(loss)(w, x, y)
+        return value, [a - RATE * g for a, g in zip(w, gradients, strict=True)]
+
+    train = jax.jit(update, donate_argnums=0)
+    state = [[jnp.asarray(w) for w in weights]]
+    x, y = jnp.asarray(images), jnp.asarray(labels)
+
+    def step() -> Any:
+        value, state[0] = train(state[0], x, y)
+        jax.block_until_ready(state[0])
+        return value
+
+    return step
+
+
+# --- PyTorch -------------------------------------------------------------------------------------------------------------
+
+
+def torch(model: str) -> Callable[[], Any]:
+    """The call for a model."""
+    import torch
+    import torch.nn.functional as functional
+
+    if model == "block":
+        weights, tokens = block_data()
+        p = {name: torch.tensor(v, requires_grad=True) for name, v in weights.items()}
+        given = torch.tensor(tokens)
+
+        def block(x: Any) -> Any:
+            h = functional.layer_norm(x, (WIDTH,), p["norm1"], p["norm1_b"], 1e-5) @ p["qkv"] + p["qkv_b"]
+            q, k, v = h.reshape(SEQUENCES, TOKENS, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
+            mixed = functional.scaled_dot_product_attention(q, k, v)
+            h = x + mixed.permute(0, 2, 1, 3).reshape(SEQUENCES, TOKENS, WIDTH) @ p["out"] + p["out_b"]
+            up = functional.layer_norm(h, (WIDTH,), p["norm2"], p["norm2_b"], 1e-5) @ p["up"] + p["up_b"]
+            h = h + functional.gelu(up, approximate="tanh") @ p["down"] + p["down_b"]
+            return h.square().mean()
+
+        whole = torch.compile(block)
+
+        def call() -> Any:
+            for t in p.values():
+                t.grad = None
+            value = whole(given)
+            value.backward()
+            return value.detach().numpy()
+
+        return call
+    weights, images, labels = mlp_data() if model == "mlp" else lenet_data()
+    if model == "lenet":  # images and filters with channels before space, and so their flat features
+        weights[:4:2] = [np.ascontiguousarray(np.transpose(f, (3, 2, 0, 1))) for f in weights[:4:2]]
+        weights[4] = np.ascontiguousarray(weights[4].reshape(5, 5, 16, 120).transpose(2, 0, 1, 3).reshape(400, 120))
+        images = np.ascontiguousarray(np.transpose(images, (0, 3, 1, 2)))
+    w = [torch.tensor(a, requires_grad=True) for a in weights]
+    x, y = torch.tensor(images), torch.tensor(labels)
+
+    def loss_of(x: Any, y: Any) -> Any:
+        h, dense = x, w
+        if model == "lenet":
+            for i, padding in ((0, 2), (2, 0)):
+                h = functional.max_pool2d(torch.relu(functional.conv2d(h, w[i], w[i + 1], padding=padding)), 2)
+            h, dense = h.flatten(1), w[4:]
+        for i in range(0, len(dense), 2):
+            h = h @ dense[i] + dense[i + 1]
+            h = torch.relu(h) if i + 2 < len(dense) else h
+        return -(y * torch.log_softmax(h, -1)).sum(-1).mean()
+
+    compiled = torch.compile(loss_of)
+    optimizer = torch.optim.SGD(w, RATE)
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        value = compiled(x, y)
+        value.backward()
+        optimizer.step()
+        return value.detach().numpy()
+
+    return step
