@@ -8,6 +8,7 @@ the page is what this makes, so a message that changes changes the page.
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import sys
 import tempfile
@@ -21,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # a checkout needs no install
 
 import dovetail as tf  # noqa: E402
+from dovetail.placer.cluster_input import make_cluster  # noqa: E402
 
 PAGE = ROOT / "docs" / "when-placement-fails.md"
 FILE = "train.py"  # what the programs are called in the messages
@@ -64,7 +66,7 @@ class Case:
     cluster: Any = None
 
 
-CASES = [
+PLACING = [
     Case(
         "No such device",
         "The request is well formed, but the cluster has nothing like it. A missing task, job, type or "
@@ -197,15 +199,150 @@ CASES = [
     ),
 ]
 
+BUILDING = [
+    Case("A device name with an unknown part", "", 'with tf.device("/job:ps/fpga:0"):\n    c = tf.constant(1.0)'),
+    Case("Two device types", "", 'with tf.device("/cpu:0/gpu:0"):\n    c = tf.constant(1.0)'),
+    Case(
+        "A device function that gives no device",
+        "What a device function raises itself comes through as it is.",
+        """
+        with tf.device(lambda op: 7):
+            c = tf.constant(1.0, name="c")
+        """,
+    ),
+    Case(
+        "Device blocks left in the wrong order",
+        "",
+        """
+        job, device = tf.device("/job:ps"), tf.device("/cpu:0")
+        job.__enter__()
+        device.__enter__()
+        job.__exit__(None, None, None)
+        """,
+    ),
+    Case(
+        "Colocation with nothing",
+        "`colocate_with(None, ignore_existing=True)` leaves all colocation; without it there is nothing to do.",
+        """
+        with tf.colocate_with(None):
+            c = tf.constant(1.0)
+        """,
+    ),
+    Case(
+        "A strategy that is no function",
+        "",
+        """
+        tf.train.replica_device_setter(ps_tasks=2, ps_strategy="greedy")
+        """,
+    ),
+    Case(
+        "A variable whose size nobody knows",
+        "A strategy that balances bytes must know them.",
+        """
+        by_size = tf.train.GreedyLoadBalancingStrategy(2, tf.train.byte_size_load_fn)
+        with tf.device(tf.train.replica_device_setter(ps_tasks=2, ps_strategy=by_size)):
+            v = tf.Variable(tf.placeholder(tf.float32), validate_shape=False, use_resource=False, name="v")
+        """,
+    ),
+    Case(
+        "Parts along two axes",
+        "",
+        """
+        table = tf.get_variable("table", [4, 6], partitioner=lambda shape, dtype: [2, 3])
+        """,
+    ),
+    Case(
+        "Parts along an axis that is not there",
+        "",
+        """
+        table = tf.get_variable("table", [4, 6], partitioner=tf.fixed_size_partitioner(2, axis=3))
+        """,
+    ),
+]
+
+CUTTING = [
+    Case(
+        "Fetching what a loop makes on its way",
+        "A tensor inside a loop has one value per iteration, and nobody could say which is meant.",
+        """
+        kept = []
+
+        def body(i):
+            kept.append(tf.multiply(i, 2, name="twice"))
+            return i + 1
+
+        tf.while_loop(lambda i: i < 3, body, [0])
+        tf.place(None, cluster, fetches=kept)
+        """,
+    ),
+    Case("A strategy that does not exist", "", 'tf.place(None, cluster, strategy="best")'),
+    Case(
+        "More state than memory",
+        "The [search](automatic-placement.md) knows how much memory devices have. It names the tightest set of nodes.",
+        """
+        with tf.device("/job:ps/task:0"):
+            table = tf.get_variable("table", [1000, 1000], initializer=tf.zeros_initializer())
+        small = {"ps": [{"name": "cpu:0", "memory": "1 MiB"}]}
+        tf.place(None, cluster, devices=small, fetches=table, strategy="auto")
+        """,
+    ),
+    Case(
+        "A strategy of one's own that puts a node where it may not be",
+        "",
+        """
+        with tf.device("/job:ps/task:1"):
+            c = tf.negative(1.0, name="c")
+        tf.place(None, cluster, fetches=c, strategy=lambda problem: [0] * problem.nodes)
+        """,
+    ),
+    Case(
+        "Asking a plan about a node that is not there",
+        "",
+        """
+        tf.constant(1.0, name="weights")
+        tf.place(None, cluster).explain("wieghts")
+        """,
+    ),
+    Case(
+        "Asking why a node is not on several devices at once",
+        "",
+        """
+        tf.constant(1.0, name="c")
+        tf.place(None, cluster).why_not("c", "/job:ps")
+        """,
+    ),
+    Case(
+        "A file that is no plan",
+        "",
+        """
+        with open("old.plan", "w") as file:
+            file.write("not a plan")
+        tf.Plan.load("old.plan")
+        """,
+    ),
+]
+
+PARTS = [
+    ("While placing", PLACING),
+    ("While the graph is built", BUILDING),
+    ("While a step is cut, a search runs, or a plan is asked", CUTTING),
+]
+
 
 def page() -> str:
     """The page's text."""
-    return "\n".join([HEAD, *(line for case in CASES for line in section(case)), *soft_section()])
+    lines = [HEAD]
+    for title, cases in PARTS:
+        lines.append(f"## {title}\n")
+        lines += [line for case in cases for line in section(case)]
+        if cases is PLACING:
+            lines += soft_section()
+    return "\n".join(lines)
 
 
 def section(case: Case) -> Iterator[str]:
     """What the page says about one case."""
-    yield f"## {case.title}\n"
+    yield f"### {case.title}\n"
     if case.text:
         yield f"{textwrap.fill(case.text, 110)}\n"
     code = textwrap.dedent(case.code).strip()
@@ -215,7 +352,9 @@ def section(case: Case) -> Iterator[str]:
         yield f"```yaml\n{cluster}```\n"
         cluster = '"cluster.yaml"'
     arguments = "".join(f", {k}={v!r}" for k, v in given.items())
-    yield f"```py\n{code}\ntf.place(None, {cluster}{arguments})\n```\n"
+    if case in PLACING:
+        code += f"\ntf.place(None, {cluster}{arguments})"
+    yield f"```py\n{code}\n```\n"
     yield f"```text\n{wrapped(message(case))}\n```\n"
 
 
@@ -231,18 +370,24 @@ def message(case: Case) -> str:
             cluster = path
         elif case.cluster is not None and "devices" not in (case.arguments or {}):
             del arguments["devices"]
-        execute(code)
         try:
-            tf.place(None, cluster, **arguments)
-        except (tf.errors.OpError, ValueError) as e:
-            return f"{type(e).__name__}: {e}".replace(f"{folder}/", "")
+            with contextlib.chdir(folder):
+                execute(
+                    code,
+                    {"cluster": make_cluster(CLUSTER, DEVICES)} if "devices=" not in code else {"cluster": CLUSTER},
+                )
+            if case in PLACING:
+                tf.place(None, cluster, **arguments)
+        except (tf.errors.OpError, ValueError, TypeError, KeyError, RuntimeError) as e:
+            told = e.args[0] if isinstance(e, KeyError) else e
+            return f"{type(e).__name__}: {told}".replace(f"{folder}/", "")
     raise AssertionError(f"{case.title}: the program was placed")
 
 
-def execute(code: str) -> None:
+def execute(code: str, known: dict[str, Any] | None = None) -> None:
     """Run a program under the name that messages give it."""
     linecache.cache[FILE] = len(code), None, code.splitlines(keepends=True), FILE
-    exec(compile(code, FILE, "exec"), {"tf": tf})
+    exec(compile(code, FILE, "exec"), {"tf": tf, **(known or {})})
 
 
 def soft_section() -> Iterator[str]:
@@ -252,7 +397,7 @@ def soft_section() -> Iterator[str]:
     with tf.Graph().as_default():
         execute(code)
         plan = tf.place(None, CLUSTER, devices=DEVICES, allow_soft_placement=True)
-    yield "## When soft placement gives something up\n"
+    yield "### When soft placement gives something up\n"
     yield "This is no error. `print(plan)` ends with what is not as requested, and why.\n"
     yield f"```py\n{code}print(tf.place(None, cluster, allow_soft_placement=True))\n```\n"
     yield f"```text\n{plan}\n```\n"
