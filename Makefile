@@ -5,14 +5,15 @@ PYTHON ?= python3
 BIN    := .venv/bin
 CHECKED := build/checked
 
-.PHONY: help demo test test-fast test-slow lint ruff layers typecheck bench docs clean distclean
+.PHONY: help demo test test-fast test-slow test-gpu lint ruff layers typecheck bench bench-gpu docs clean distclean
 .NOTPARALLEL:   # pip can't install twice into one environment at a time
 
 help:
 	@echo 'make demo        train a classifier over four processes and show what ran where'
 	@echo 'make test        all tests, the fast ones first (test-fast, test-slow: one half)'
+	@echo 'make test-gpu    the tests that need an NVIDIA GPU, with the packages that they need'
 	@echo 'make lint        ruff, import layers, mypy --strict (ruff, layers, typecheck: one of them)'
-	@echo 'make bench       every benchmark, its short form'
+	@echo 'make bench       every benchmark, its short form (bench-gpu: the one for an NVIDIA GPU, 9 minutes)'
 	@echo 'make docs        the site, into site/'
 	@echo 'make clean       remove what was built (distclean: .venv too)'
 
@@ -27,6 +28,9 @@ test-fast: .venv/stamp-dev
 test-slow: .venv/stamp-dev
 	$(BIN)/python -m pytest -n 2 -q -m slow
 
+test-gpu: .venv/stamp-test .venv/stamp-cuda
+	$(BIN)/python -m pytest -n 0 -q -m gpu
+
 lint: ruff layers typecheck
 
 ruff: .venv/stamp-dev
@@ -39,9 +43,12 @@ typecheck: $(CHECKED)
 	cd $(CHECKED) && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p dovetail
 
 bench: .venv/stamp-dev
-	@set -e; for file in $(filter-out bench/_%,$(sort $(wildcard bench/*.py))); do \
+	@set -e; for file in $(filter-out bench/_% bench/gpu.py,$(sort $(wildcard bench/*.py))); do \
 	    echo "$$file"; $(BIN)/python $$file --quick; \
 	done
+
+bench-gpu: .venv/stamp-test .venv/stamp-cuda
+	$(BIN)/python bench/gpu.py --json bench/results/gpu.json --plot bench/results/gpu.svg
 
 docs: $(CHECKED)
 	$(BIN)/mkdocs build --strict --quiet
