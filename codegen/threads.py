@@ -2,14 +2,17 @@
 
 The work is cut into more ranges than there are threads, and whoever is free takes the next one. The caller works, too: on a
 machine whose other cores are busy it does everything itself and waits for nobody who has not begun. Nobody ever spins.
+
+Helpers who come too late find nothing, not even the arrays: memory that has been handed on must not be held by work that is done.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import queue
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -25,11 +28,6 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(cores(), thread_name_prefix="dovetail-kernel")
-
-
 def ranges_of(length: int, nanoseconds: float, threads: int) -> Ranges:
     """Ranges that make up `0..length`, for work that one thread would need so long for."""
     if threads <= 1 or 2 * nanoseconds < 2 * PARALLEL_NS:
@@ -39,19 +37,84 @@ def ranges_of(length: int, nanoseconds: float, threads: int) -> Ranges:
     return tuple(zip(edges[:-1], edges[1:], strict=True))
 
 
+class _Work:
+    """One call's ranges: whoever is free takes the next one."""
+
+    __slots__ = ("_arguments", "_closed", "_error", "_following", "_function", "_inside", "_lock", "_ranges", "_empty")
+
+    def __init__(self, function: Callable[..., Any], arguments: Sequence[Any], ranges: Ranges) -> None:
+        self._function: Callable[..., Any] | None = function
+        self._arguments: Sequence[Any] = arguments
+        self._ranges = ranges
+        self._following = itertools.count()
+        self._lock = threading.Lock()
+        self._inside = 0  # helpers
+        self._closed = False  # to helpers who have not begun
+        self._empty: threading.Lock | None = None  # what the caller waits for
+        self._error: BaseException | None = None
+
+    def take(self) -> None:
+        """Do ranges until none is left."""
+        function, arguments, ranges = self._function, self._arguments, self._ranges
+        assert function is not None
+        while (i := next(self._following)) < len(ranges):
+            function(*arguments, *ranges[i])
+
+    def help(self) -> None:
+        """What a helper does."""
+        with self._lock:
+            if self._closed:
+                return
+            self._inside += 1
+        try:
+            self.take()
+        except BaseException as e:
+            self._error = e
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0 and self._empty is not None:
+                self._empty.release()
+
+    def close(self) -> None:
+        """Let nobody begin any more, wait for those who have, and let go of the arrays; raises a helper's error."""
+        with self._lock:
+            self._closed = True
+            if self._inside:
+                self._empty = threading.Lock()
+                self._empty.acquire()
+        if self._empty is not None:
+            self._empty.acquire()
+        self._function, self._arguments = None, ()
+        if self._error is not None:
+            raise self._error
+
+
 def share(function: Callable[..., Any], arguments: Sequence[Any], ranges: Ranges, threads: int) -> None:
     """Call `function(*arguments, lo, hi)` for all ranges, on up to so many threads; it must let go of the GIL."""
     if len(ranges) == 1:
         function(*arguments, *ranges[0])
         return
-    following = itertools.count()
+    helpers = min(threads, len(ranges)) - 1
+    work = _Work(function, arguments, ranges)
+    if helpers > 0:
+        put = _helpers(os.getpid()).put
+        for _ in range(helpers):
+            put(work)
+    try:
+        work.take()
+    finally:
+        work.close()
 
-    def work() -> None:
-        while (i := next(following)) < len(ranges):
-            function(*arguments, *ranges[i])
 
-    helpers = [_pool().submit(work) for _ in range(min(threads, len(ranges)) - 1)]
-    work()
-    for helper in helpers:
-        if not helper.cancel():  # it has begun
-            helper.result()
+@cache
+def _helpers(process: int) -> queue.SimpleQueue[_Work]:
+    """Where this process's helpers take their work from; a forked process has its own."""
+    todo: queue.SimpleQueue[_Work] = queue.SimpleQueue()
+    for i in range(cores()):
+        threading.Thread(target=_help_forever, args=(todo,), name=f"dovetail-kernel-{i}", daemon=True).start()
+    return todo
+
+
+def _help_forever(todo: queue.SimpleQueue[_Work]) -> None:
+    while True:
+        todo.get().help()

@@ -1,10 +1,14 @@
 """Sharing work: every range once, whoever takes it, and errors reach the caller."""
 
+import os
 import threading
+import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 
+from dovetail.codegen import threads
 from dovetail.codegen.threads import PARALLEL_NS, ranges_of, share
 
 
@@ -44,3 +48,21 @@ def test_an_error_in_a_helper_reaches_the_caller() -> None:
 
     with pytest.raises(ZeroDivisionError):
         share(work, (), ((0, 1), (1, 2)), 2)
+
+
+def test_helpers_who_come_late_hold_nothing() -> None:
+    busy = threading.Event()
+    todo = threads._helpers(os.getpid())
+
+    class Elsewhere:
+        def help(self) -> None:
+            busy.wait(60)
+
+    for _ in range(threads.cores()):
+        todo.put(Elsewhere())  # type: ignore[arg-type]
+    array = np.zeros(3)
+    gone = weakref.ref(array)
+    share(lambda x, lo, hi: None, (array,), ((0, 1), (1, 2)), 2)
+    del array
+    assert gone() is None  # though no helper has looked yet
+    busy.set()
