@@ -11,6 +11,8 @@ The top of this file needs the standard library only.
 import importlib
 import json
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -25,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MODULES = {"dovetail": "dovetail", "tensorflow": "tensorflow.compat.v1"}
 TITLES = {"dovetail": "Dovetail", "tensorflow": "TensorFlow"}
 JOBS = {"ps": 2, "worker": 2}
+PATIENCE_S = 120  # for one answer
 
 
 def load(system: str) -> Any:
@@ -150,7 +153,10 @@ def _start(system: str, *arguments: str) -> "subprocess.Popen[str]":
 
 
 def serve(tf: Any, cluster: dict[str, list[str]], job: str, task: int) -> None:
-    """One server; on each line of input a worker trains for so many steps and answers with the seconds they took."""
+    """One server; on each line of input a worker trains for so many steps and answers with the seconds they took.
+
+    The first line builds the trainer, too.
+    """
     server = tf.train.Server(tf.train.ClusterSpec(cluster), job_name=job, task_index=task)
     print("up", flush=True)
     run = None
@@ -158,7 +164,6 @@ def serve(tf: Any, cluster: dict[str, list[str]], job: str, task: int) -> None:
         steps = int(line)
         if run is None:
             run = _trainer(tf, server, cluster, task)
-        run(20)
         began = time.perf_counter()
         run(steps)
         print(time.perf_counter() - began, flush=True)
@@ -229,10 +234,12 @@ def drive(system: str) -> None:
                     run(1.0)
                     answer: Any = {}
                 elif "train" in request:
+                    cpu = _cpu_seconds(pids)
                     workers = [p for (job, _), p in servers.items() if job == "worker"]
                     for p in workers:
                         print(request["train"], file=p.stdin, flush=True)
                     answer = {"seconds": [float(p.stdout.readline()) for p in workers]}  # type: ignore[union-attr]
+                    answer["cpu"] = _cpu_seconds(pids) - cpu
                 else:
                     assert run is not None
                     cpu, seconds = _cpu_seconds(pids), []
@@ -264,6 +271,7 @@ class Driver:
             [python, __file__, system],
             env=quiet,
             text=True,
+            start_new_session=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -280,10 +288,14 @@ class Driver:
         """Run the program so often: {"seconds": [...], "cpu": total}."""
         return self._ask({"run": count})
 
-    def train(self, steps: int) -> float:
-        """All workers train at once: steps per second and worker."""
-        seconds = self._ask({"train": steps})["seconds"]
-        return float(sum(steps / s for s in seconds) / len(seconds))
+    def train(self, steps: int) -> dict[str, float]:
+        """All workers train at once: {"rate": steps per second and worker, "cpu": seconds of all processes per step}."""
+        answer = self._ask({"train": steps})
+        seconds = answer["seconds"]
+        return {
+            "rate": sum(steps / s for s in seconds) / len(seconds),
+            "cpu": answer["cpu"] / steps / len(seconds),
+        }
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -292,7 +304,9 @@ class Driver:
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        if not select.select([self._process.stdout], [], [], PATIENCE_S)[0]:
+            raise TimeoutError(f"no answer for {PATIENCE_S} s")
+        line = self._process.stdout.readline()  # it writes whole lines, and one for each that it reads
         if not line:
             raise RuntimeError("the process ended")
         answer: dict[str, Any] = json.loads(line)
@@ -304,7 +318,16 @@ class Driver:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._process.communicate()
+        self.close()
+
+    def close(self) -> None:
+        """Stop the cluster."""
+        if self._process.poll() is None:
+            try:
+                self._process.communicate(timeout=10)
+            except subprocess.TimeoutExpired:  # it hangs; so its servers are not its any more
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.communicate()
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+import traceback
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -126,11 +127,19 @@ def _sample(function: Callable[[], object], calls: int, clock: Callable[[], floa
     return (clock() - start) / calls
 
 
-def main(title: str, rows: Callable[[bool], Iterable[Row]], argv: list[str] | None = None) -> None:
+def main(
+    title: str,
+    rows: Callable[[bool], Iterable[Row]] | Mapping[str, Callable[[bool], Iterable[Row]]],
+    argv: list[str] | None = None,
+) -> None:
     """Run a benchmark from its command line: print its table, and write it down when --json says where.
 
     `rows(quick)` yields the rows as they are measured; `quick` asks for a run of seconds. A missed target is
     printed and is no error: people judge whether a number is good enough, on a machine that is quiet.
+
+    A long benchmark gives a table of such functions, by name. Then `--only NAME` measures some of them and leaves
+    the other rows of the file as they are, the file is written after each row, and one that fails does not
+    keep the others from being measured; the exit status tells of it.
     """
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--quick", action="store_true", help="a short run: fewer and smaller cases")
@@ -139,18 +148,58 @@ def main(title: str, rows: Callable[[bool], Iterable[Row]], argv: list[str] | No
         "--peer-python", metavar="PATH",
         help=f"interpreter that has the peer, if the running one has not (or set {PEER_PYTHON})",
     )  # fmt: skip
+    if isinstance(rows, Mapping):
+        parser.add_argument(
+            "--only", action="append", choices=list(rows), metavar="NAME",
+            help=f"measure this alone, and keep the other rows of the file: {', '.join(rows)} (may be said several times)",
+        )  # fmt: skip
     args = parser.parse_args(argv)
     if args.peer_python is not None:
         os.environ[PEER_PYTHON] = args.peer_python
     if args.json is not None and not args.json.parent.is_dir():
         parser.error(f"--json {args.json}: there is no folder {args.json.parent}")  # before minutes are spent
-    measured = list(rows(args.quick))
+    failed: list[str] = []
+    if isinstance(rows, Mapping):
+        measured = _measured_by_name(title, rows, args.only or list(rows), args.quick, args.json, failed)
+    else:
+        measured = list(rows(args.quick))
     from rich.console import Console
 
     Console().print(table(title, measured))
     if args.json is not None:
-        text = json.dumps(report(title, args.quick, measured), indent=1)
-        args.json.write_text(text + "\n", encoding="utf-8")
+        _write(args.json, report(title, args.quick, measured))
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
+
+
+def _measured_by_name(
+    title: str,
+    groups: Mapping[str, Callable[[bool], Iterable[Row]]],
+    wanted: Iterable[str],
+    quick: bool,
+    path: Path | None,
+    failed: list[str],
+) -> list[Row]:
+    """The rows of the wanted groups, among those that the file has; the file is written after each."""
+    found: dict[str, Row] = {}
+    if path is not None and path.exists() and set(wanted) != set(groups):
+        found = {each["name"]: Row(**each) for each in json.loads(path.read_text(encoding="utf-8"))["rows"]}
+    for name in wanted:
+        try:
+            for each in groups[name](quick):
+                found[each.name] = each
+                ratio = "" if each.ratio is None else f", {each.ratio:.3g} of {each.peer_name}"
+                print(f"{each.name}: {each.dovetail:.4g} {each.unit}{ratio}", file=sys.stderr, flush=True)
+                if path is not None:
+                    _write(path, report(title, quick, found.values()))
+        except Exception:
+            traceback.print_exc()
+            failed.append(name)
+    return list(found.values())
+
+
+def _write(path: Path, what: dict[str, Any]) -> None:
+    path.write_text(json.dumps(what, indent=1) + "\n", encoding="utf-8")
 
 
 def peer_python() -> str:

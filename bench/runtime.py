@@ -3,11 +3,15 @@
 Both systems run the same programs (bench/_clusters.py) on two ps and two worker processes, in turn, in one run. Times are medians of
 single steps; `cpu` is processor time of all processes together, per step. The rows `over tcp` are measured without what only
 processes of one machine can do for each other: shared memory and lanes.
+
+All of it takes about five minutes on two cores. `--only NAME` measures a part of it anew.
 """
 
+import contextlib
 import statistics
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from _clusters import Driver
@@ -16,49 +20,108 @@ from _harness import Row, main, peer_python, row
 
 ROUNDS = 5
 MIB = (1, 16, 64, 256)
+OURS, APART, PEER = "dovetail", "dovetail over tcp", "tensorflow"
 
 
-def rows(quick: bool) -> Iterator[Row]:
-    """All rows of the table."""
-    python = peer_python()
-    with (
-        Driver("dovetail") as ours,
-        Driver("dovetail", DOVETAIL_SHARED_MEMORY="0") as apart,
-        Driver("tensorflow", python) as peer,
-    ):
-        peers = [] if peer.missing else [peer]
-        both = [ours, *peers]
+class Clusters:
+    """The clusters that are compared, each started when it is first needed."""
+
+    def __init__(self) -> None:
+        self._drivers: dict[str, Driver] = {}
+
+    def both(self, ours: str = OURS) -> list[Driver]:
+        """Ours and, if it is installed, the peer's."""
+        peer = self._get(PEER)
         if peer.missing:
-            print(f"TensorFlow not installed: peer column empty ({python}: {peer.missing})", file=sys.stderr)
+            print(f"TensorFlow not installed: peer column empty ({peer_python()}: {peer.missing})", file=sys.stderr)
+        return [self._get(ours), *([] if peer.missing else [peer])]
 
-        def table(name: str, unit: str, figures: list[float], target: str = "") -> Row:
-            return row(name, unit, figures[0], figures[1] if len(figures) > 1 else None, peer.title, target)
+    def _get(self, name: str) -> Driver:
+        driver = self._drivers.get(name)
+        if driver is None:
+            settings = {"DOVETAIL_SHARED_MEMORY": "0"} if name == APART else {}
+            system, python = (PEER, peer_python()) if name == PEER else (OURS, sys.executable)
+            driver = self._drivers[name] = Driver(system, python, **settings)
+        return driver
 
-        for name, program, target in (
-            ("empty step", "empty_step", "ratio <= 0.25"),
-            ("variable read", "variable_read", "ratio <= 0.2"),
-            ("variable update", "variable_update", ""),
-            ("ten hops", "ten_hops", "ratio <= 0.25"),
-        ):
-            latency, cpu = _steps(both, program, 100 if quick else 400)
-            yield table(name, "µs", latency, target)
-            yield table(f"{name}, cpu", "µs", cpu)
-        for mib in MIB[:2] if quick else MIB:
-            latency, _ = _steps(both, "transfer", max(3, 64 // mib), mib=mib)
-            yield table(f"transfer {mib} MiB", "GB/s", [mib * 2**20 / t / 1e3 for t in latency], "ratio >= 5")
-        for name, program in (("empty step", "empty_step"), ("ten hops", "ten_hops")):
-            latency, _ = _steps([apart, *peers], program, 100 if quick else 400)
-            yield table(f"{name}, over tcp", "µs", latency)
-        for mib in MIB[:2] if quick else MIB:
-            latency, _ = _steps([apart, *peers], "transfer", max(3, 64 // mib), mib=mib)
-            yield table(
-                f"transfer {mib} MiB, over tcp", "GB/s", [mib * 2**20 / t / 1e3 for t in latency], "ratio >= 2.5"
-            )
-        clients, steps = 64, 20 if quick else 50
-        latency, _ = _steps(both, "many_clients", 1, clients=clients, steps=steps)
-        yield table("64 clients", "steps/s", [clients * steps / t * 1e6 for t in latency], "ratio >= 5")
-        figures = _in_turn(both, lambda d: d.train(50 if quick else 300), 1 if quick else 3)
-        yield table("digits training, per worker", "steps/s", figures, "ratio >= 5")
+    def close(self) -> None:
+        """Stop all."""
+        for driver in self._drivers.values():
+            driver.close()
+        self._drivers.clear()
+
+
+def groups(clusters: Clusters) -> dict[str, Callable[[bool], Iterator[Row]]]:
+    """What can be measured, by name."""
+
+    def fresh(measure: Callable[[bool], Iterator[Row]], quick: bool) -> Iterator[Row]:
+        try:
+            yield from measure(quick)
+        except Exception:  # what hangs or has died is of no use for what comes next
+            clusters.close()
+            raise
+
+    table: dict[str, Callable[[bool], Iterator[Row]]] = {
+        "empty step": partial(_latency, clusters, "empty step", "empty_step", "ratio <= 0.25"),
+        "variable read": partial(_latency, clusters, "variable read", "variable_read", "ratio <= 0.2"),
+        "variable update": partial(_latency, clusters, "variable update", "variable_update", ""),
+        "ten hops": partial(_latency, clusters, "ten hops", "ten_hops", "ratio <= 0.25"),
+        "transfers": partial(_transfers, clusters, OURS, "", "ratio >= 5"),
+        "over tcp": partial(_over_tcp, clusters),
+        "64 clients": partial(_clients, clusters),
+        "training": partial(_training, clusters),
+    }
+    return {name: partial(fresh, measure) for name, measure in table.items()}
+
+
+def _row(systems: list[Driver], name: str, unit: str, figures: list[float], target: str = "") -> Row:
+    peer, title = (figures[1], systems[1].title) if len(systems) > 1 else (None, "")
+    return row(name, unit, figures[0], peer, title, target)
+
+
+def _latency(clusters: Clusters, name: str, program: str, target: str, quick: bool) -> Iterator[Row]:
+    both = clusters.both()
+    latency, cpu = _steps(both, program, 100 if quick else 400)
+    yield _row(both, name, "µs", latency, target)
+    yield _row(both, f"{name}, cpu", "µs", cpu)
+
+
+def _transfers(clusters: Clusters, ours: str, way: str, target: str, quick: bool) -> Iterator[Row]:
+    both = clusters.both(ours)
+    for mib in MIB[:2] if quick else MIB:
+        latency, cpu = _steps(both, "transfer", max(3, 64 // mib), mib=mib)
+        yield _row(both, f"transfer {mib} MiB{way}", "GB/s", [mib * 2**20 / t / 1e3 for t in latency], target)
+        yield _row(both, f"transfer {mib} MiB{way}, cpu", "µs", cpu)
+
+
+def _over_tcp(clusters: Clusters, quick: bool) -> Iterator[Row]:
+    both = clusters.both(APART)
+    for name, program in (("empty step", "empty_step"), ("ten hops", "ten_hops")):
+        latency, cpu = _steps(both, program, 100 if quick else 400)
+        yield _row(both, f"{name}, over tcp", "µs", latency)
+        yield _row(both, f"{name}, over tcp, cpu", "µs", cpu)
+    yield from _transfers(clusters, APART, ", over tcp", "ratio >= 2.5", quick)
+
+
+def _clients(clusters: Clusters, quick: bool) -> Iterator[Row]:
+    both = clusters.both()
+    clients, steps = 64, 20 if quick else 50
+    latency, cpu = _steps(both, "many_clients", 1, clients=clients, steps=steps)
+    yield _row(both, "64 clients", "steps/s", [clients * steps / t * 1e6 for t in latency], "ratio >= 5")
+    yield _row(both, "64 clients, cpu", "µs", [c / clients / steps for c in cpu])
+
+
+def _training(clusters: Clusters, quick: bool) -> Iterator[Row]:
+    both = clusters.both()
+    for system in both:  # until kernels are compiled
+        system.train(50 if quick else 600)
+    found: list[list[dict[str, float]]] = [[] for _ in both]
+    for _ in range(1 if quick else ROUNDS):
+        for i, system in enumerate(both):
+            found[i].append(system.train(50 if quick else 300))
+    speed, cpu = ([statistics.median(f[which] for f in each) for each in found] for which in ("rate", "cpu"))
+    yield _row(both, "digits training, per worker", "steps/s", speed, "ratio >= 5")
+    yield _row(both, "digits training, cpu", "µs", [c * 1e6 for c in cpu])
 
 
 def _steps(systems: list[Driver], program: str, count: int, **parameters: Any) -> tuple[list[float], list[float]]:
@@ -76,13 +139,6 @@ def _steps(systems: list[Driver], program: str, count: int, **parameters: Any) -
     return [statistics.median(x) * 1e6 for x in latency], [c / count / ROUNDS * 1e6 for c in cpu]
 
 
-def _in_turn(systems: list[Driver], measure: Callable[[Driver], float], rounds: int) -> list[float]:
-    found: list[list[float]] = [[] for _ in systems]
-    for _ in range(rounds):
-        for i, s in enumerate(systems):
-            found[i].append(measure(s))
-    return [statistics.median(f) for f in found]
-
-
 if __name__ == "__main__":
-    main("Steps on a cluster of processes", rows)
+    with contextlib.closing(Clusters()) as clusters:
+        main("Steps on a cluster of processes", groups(clusters))

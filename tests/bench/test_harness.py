@@ -135,5 +135,27 @@ def test_main_refuses_a_missing_folder_before_it_measures(harness: ModuleType, t
         harness.main("A title", rows, ["--json", str(tmp_path / "missing" / "out.json")])
 
 
+def test_main_measures_some_rows_anew_and_keeps_the_others(harness: ModuleType, tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def group(name: str, fails: bool = False) -> object:
+        def rows(quick: bool) -> Iterator[object]:
+            asked.append(name)
+            yield harness.row(name, "s", float(len(asked)))
+            if fails:
+                raise OSError("it broke")
+
+        return rows
+
+    path = tmp_path / "out.json"
+    table = {"a": group("a"), "b": group("b", fails=True), "c": group("c")}
+    with pytest.raises(SystemExit, match="b"):
+        harness.main("A title", table, ["--json", str(path)])
+    harness.main("A title", table, ["--json", str(path), "--only", "a"])
+    assert asked == ["a", "b", "c", "a"]
+    written = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    assert [(each["name"], each["dovetail"]) for each in written] == [("a", 4.0), ("b", 2.0), ("c", 3.0)]
+
+
 def test_no_benchmark_hides_a_standard_module() -> None:
     assert {path.stem for path in BENCH.glob("*.py")}.isdisjoint(sys.stdlib_module_names)
