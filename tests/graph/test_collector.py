@@ -1,0 +1,40 @@
+"""Holding the cycle collector back while a large graph is made."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+from dovetail.graph.collector import collector_paused
+
+
+def is_old(thing: Any) -> bool:
+    return any(x is thing for x in gc.get_objects(generation=2))
+
+
+def test_it_is_off_inside_and_as_before_afterwards() -> None:
+    assert gc.isenabled()
+    with collector_paused():
+        assert not gc.isenabled()
+        with collector_paused():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_many_objects_that_were_made_meanwhile_are_old_at_once() -> None:
+    with collector_paused():
+        made = [[i] for i in range(100_000)]
+    assert is_old(made[0]) and is_old(made[-1])
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_the_program_has_frozen_stays_frozen() -> None:
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        with collector_paused():
+            made = [[i] for i in range(100_000)]
+        assert len(made) and gc.get_freeze_count() >= frozen > 0
+    finally:
+        gc.unfreeze()
