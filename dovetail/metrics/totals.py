@@ -1,0 +1,147 @@
+"""What all metrics share: a metric is a few sums over all batches, and a function of them.
+
+Under a distribution strategy each replica has sums of its own, and the value is that of all replicas together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..distribute.context import get_replica_context
+from ..graph.aggregation import VariableAggregation, VariableSynchronization
+from ..graph.build import TensorLike, convert
+from ..graph.dtypes import DType, float32
+from ..graph.graph import GraphKeys, get_default_graph
+from ..graph.node import Tensor
+from ..graph.ops.arithmetic import div_no_nan as _divide, maximum, multiply
+from ..graph.ops.cast import cast
+from ..graph.ops.creation import ones_like, zeros
+from ..graph.ops.passing import identity, no_op
+from ..graph.ops.shapes import expand_dims, squeeze
+from ..graph.variable_scope import variable_scope
+from ..graph.variables import Variable
+
+Metric = tuple[Tensor, Tensor]
+"""(value so far, value after this step's batch was added)."""
+
+
+def metric(
+    name: str | None,
+    default_name: str,
+    inputs: Sequence[Any],
+    build: Callable[..., tuple[Mapping[str, Tensor], Callable[..., Tensor]]],
+    metrics_collections: Sequence[str] | str | None,
+    updates_collections: Sequence[str] | str | None,
+) -> Metric:
+    """A metric.
+
+    Args:
+        inputs: labels, predictions, weights: what `build` is called with; None stays None.
+        build: gives what this batch adds to each sum, by the sum's name, and the function from the sums to the value.
+        metrics_collections, updates_collections: where the two tensors are put besides.
+    """
+    with variable_scope(name, default_name):
+        given, value_of = build(*[None if x is None else convert(x) for x in inputs])
+        totals = [_total(part, title) for title, part in given.items()]
+        value = identity(_of_all_replicas(value_of, totals), name="value")
+        added = [total.assign_add(part) for total, part in zip(totals, given.values(), strict=True)]
+        update = identity(value_of(*added), name="update_op")
+    _collect(metrics_collections, value)
+    _collect(updates_collections, update)
+    return value, update
+
+
+def _total(part: Tensor, name: str) -> Any:
+    """A local variable for the sum of a part, on the device where this client computes."""
+    dims = part.dims
+    if dims is None or None in dims:
+        raise ValueError(f"A metric needs to know the shape of what it sums as {name!r}, not {part.shape}")
+    graph = get_default_graph()
+    anchor = no_op(name=f"{name}_place")  # a device function must not send what is this client's own to a server
+    with graph.init_scope(), graph.colocate_with(anchor):
+        return Variable(
+            lambda: zeros(dims, part.dtype.base),
+            trainable=False,
+            collections=[GraphKeys.LOCAL_VARIABLES, GraphKeys.METRIC_VARIABLES],
+            synchronization=VariableSynchronization.ON_READ,
+            aggregation=VariableAggregation.SUM,
+            name=name,
+        )
+
+
+def _of_all_replicas(value_of: Callable[..., Tensor], totals: Sequence[Any]) -> Tensor:
+    """The function of the sums, each over all replicas."""
+    context = get_replica_context()
+    if context is None:
+        return value_of(*[t.value() for t in totals])
+    found: Tensor = context.merge_call(lambda strategy, *sums: value_of(*[s.value() for s in sums]), tuple(totals))
+    return found
+
+
+def _collect(collections: Sequence[str] | str | None, tensor: Tensor) -> None:
+    graph = get_default_graph()
+    for name in [collections] if isinstance(collections, str) else collections or []:
+        graph.add_to_collection(name, tensor)
+
+
+# --- parts of sums ----------------------------------------------------------------------------------------------------
+
+
+def aligned(labels: Tensor, predictions: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Labels and predictions of one rank, where one of them has a last axis of size 1 too many; weights follow."""
+    p, q = predictions.shape.rank, labels.shape.rank
+    if p is not None and q is not None and abs(p - q) == 1:
+        longer = predictions if p > q else labels
+        if longer.dims is not None and longer.dims[-1] in (1, None):
+            if p > q:
+                predictions = squeeze(predictions, [-1])
+            else:
+                labels = squeeze(labels, [-1])
+    if weights is not None:
+        w, rank = weights.shape.rank, predictions.shape.rank
+        if w is not None and rank is not None and w not in (0, rank):
+            if w - rank == 1:
+                weights = squeeze(weights, [-1])
+            elif rank - w == 1:
+                weights = expand_dims(weights, -1)
+    if not predictions.shape.is_compatible_with(labels.shape):
+        raise ValueError(
+            f"Predictions have shape {predictions.shape}, and labels {labels.shape}: they must be the same"
+        )
+    return labels, predictions, weights
+
+
+def spread(weights: TensorLike, values: Tensor) -> Tensor:
+    """Weights, one for each of the values: a scalar weighs all, an axis of size 1 all along it.
+
+    Raises:
+        ValueError: the weights have another rank, or another size.
+    """
+    given = cast(convert(weights), values.dtype.base)
+    w, v = given.dims, values.dims
+    fits = (
+        not w
+        or v is None
+        or (len(w) == len(v) and all(a in (1, None, b) or b is None for a, b in zip(w, v, strict=True)))
+    )
+    if not fits:
+        raise ValueError(
+            f"weights of shape {given.shape} cannot be broadcast to values of shape {values.shape}: each axis must have "
+            "size 1, or that of the values"
+        )
+    return multiply(given, ones_like(values))
+
+
+def ratio(part: Tensor, whole: Tensor) -> Tensor:
+    """part / whole; 0 where nothing was counted."""
+    return _divide(part, maximum(whole, convert(0, dtype=whole.dtype.base)))
+
+
+def as_float(x: Tensor, dtype: DType = float32) -> Tensor:
+    """The tensor as floats."""
+    found: Tensor = cast(x, dtype)
+    return found
+
+
+__all__ = ["Metric", "aligned", "as_float", "metric", "ratio", "spread"]
