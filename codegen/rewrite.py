@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.dtypes import resource
+from ..graph.dtypes import DType, resource
 from ..graph.node import Node, Tensor
 from ..graph.opdef import OpDef, Trait, opdef
 from ..graph.settings import setting
@@ -159,6 +159,7 @@ class _Walk:
         self.fed = {t for _, t in unit.feeds}
         self.feeds = tuple([(name, self.stand_in(t)) for name, t in unit.feeds])
         self.table = self.rules_here(rules)
+        self.alike: dict[tuple[OpDef, DType, tuple[str, ...]], list[Rule]] = {}  # see `rules_for`
         self.uses: Counter[Tensor] = Counter()
         if private and self.table:
             self.uses.update(t for s in unit.steps for t in taken_by(s))
@@ -285,14 +286,7 @@ class _Walk:
             constant = self.constant_of(node)
             if constant is not None:
                 return "constant", constant.outputs[0], [constant]
-        rules = self.table.get(node.opdef.name)
-        if rules is None or len(node.outputs) != 1:
-            return None
-        makers = [self.makers.get(t) for t in node.inputs]
-        above = [n.opdef.name if n is not None else "" for n in makers]
-        for rule in rules:
-            if not may_match(rule.shapes, node, above):
-                continue
+        for rule in self.rules_for(node):
             for found in match(rule.parsed, node, self.makers.get):
                 made: list[Node] = []
                 m = Match(found, node, self.makers.get, lambda *what: self.make(node, made, *what))  # noqa: B023
@@ -305,6 +299,23 @@ class _Walk:
                     continue
                 return rule.name, tensor, made
         return None
+
+    def rules_for(self, node: Node) -> list[Rule]:
+        """The rules that may apply to a node: decided once for all that are alike in op, type, and what makes their inputs."""
+        if len(node.outputs) != 1:
+            return []
+        makers, dtype = self.makers, node.outputs[0].dtype
+        above = tuple([makers[t].opdef.name if t in makers else "" for t in node.inputs])
+        key = node.opdef, dtype, above
+        found = self.alike.get(key)
+        if found is None:
+            name = node.opdef.name
+            found = self.alike[key] = [
+                rule
+                for rule in self.table.get(name, ())
+                if may_match(rule.parsed, name, above) and (dtype.is_integer or not rule.integer)
+            ]
+        return found
 
     @staticmethod
     def make(root: Node, made: list[Node], op: str, inputs: Sequence[Tensor], attrs: dict[str, Any]) -> Tensor:

@@ -6,7 +6,6 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-
 _MANY = 50_000  # objects, by far more than a step of a small graph is made of
 
 

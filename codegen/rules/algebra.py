@@ -15,11 +15,6 @@ from ...graph.shape import is_static
 from .pattern import Match, Rule
 
 
-def integers(m: Match) -> bool:
-    """Of an integer type."""
-    return bool(m.root.outputs[0].dtype.is_integer)
-
-
 def _condition_fits(m: Match) -> bool:
     """The condition cannot make the result larger than what is chosen."""
     c, x = m["c"].dims, m["x"].dims
@@ -60,7 +55,7 @@ def _together(op: str, outer: str = "") -> Rule:
     pattern = f"(x {sign} (c := Const())) {sign} (d := Const())"
     if outer:
         return Rule(f"constants {outer} together", pattern, make, fast=True)
-    return Rule(f"integer constants {sign} together", pattern, make, integers)
+    return Rule(f"integer constants {sign} together", pattern, make, integer=True)
 
 
 algebra_rules = (
@@ -68,9 +63,9 @@ algebra_rules = (
     Rule("divided by one", "x / 1", "x"),
     Rule("minus zero", "x - 0", "x"),
     Rule("plus minus zero", "x + -0.0", "x"),
-    Rule("integer plus zero", "x + 0", "x", integers),
-    Rule("integer times zero", "x * 0", "ZerosLike(x)", integers),
-    Rule("integer minus itself", "x - x", "ZerosLike(x)", integers),
+    Rule("integer plus zero", "x + 0", "x", integer=True),
+    Rule("integer times zero", "x * 0", "ZerosLike(x)", integer=True),
+    Rule("integer minus itself", "x - x", "ZerosLike(x)", integer=True),
     Rule("to the power one", "x ** 1", "x"),
     Rule("double negation", "-(-x)", "x"),
     Rule("plus a negative", "x + -y", "x - y"),

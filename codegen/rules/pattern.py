@@ -138,47 +138,28 @@ def _types(pattern: Pattern) -> frozenset[str]:
     return frozenset({pattern.type}).union(*map(_types, pattern.args)) if isinstance(pattern, Op) else frozenset()
 
 
-Shape: TypeAlias = "tuple[str, bool, tuple[frozenset[str] | None, ...]]"
-"""The type of a root, whether its operands may change places, and the types of the nodes that may make them (None: any)."""
+def may_match(pattern: Pattern, op: str, makers: Sequence[str]) -> bool:
+    """Whether a pattern can match at a node of this type whose inputs are made by nodes of these types ('': not known).
 
-
-def shapes(pattern: Pattern) -> tuple[Shape, ...]:
-    """What a node and those above it may be like where a pattern matches."""
+    The quick answer, which is the same for all nodes that are alike in this.
+    """
+    if isinstance(pattern, Either):
+        return any(may_match(p, op, makers) for p in pattern.patterns)
     if isinstance(pattern, Called):
-        return shapes(pattern.pattern)
+        return may_match(pattern.pattern, op, makers)
+    if not isinstance(pattern, Op) or pattern.type != op or len(pattern.args) != len(makers):
+        return False
+    orders = (makers, makers[::-1]) if op in COMMUTES else (makers,)
+    return any(all(map(_may_be_made, pattern.args, order)) for order in orders)
+
+
+def _may_be_made(pattern: Pattern, maker: str) -> bool:
+    """Whether a pattern can match a tensor that such a node makes."""
     if isinstance(pattern, Either):
-        return tuple(s for p in pattern.patterns for s in shapes(p))
-    assert isinstance(pattern, Op), "a rule looks for an op"
-    return ((pattern.type, pattern.type in COMMUTES, tuple(map(_makers, pattern.args))),)
-
-
-def _makers(pattern: Pattern) -> frozenset[str] | None:
-    if isinstance(pattern, Number):
-        return frozenset({"Const"})
-    return None if isinstance(pattern, Name) else roots(pattern) if _is_closed(pattern) else None
-
-
-def _is_closed(pattern: Pattern) -> bool:
-    """Whether not just any tensor matches."""
-    if isinstance(pattern, Either):
-        return all(map(_is_closed, pattern.patterns))
-    return _is_closed(pattern.pattern) if isinstance(pattern, Called) else isinstance(pattern, Op)
-
-
-def _fit(makers: Sequence[frozenset[str] | None], above: Sequence[str]) -> bool:
-    return all(m is None or a in m for m, a in zip(makers, above, strict=True))
-
-
-def may_match(shapes: Sequence[Shape], node: Node, above: Sequence[str]) -> bool:
-    """Whether a pattern of these shapes can match at a node whose inputs are made by such nodes: the quick answer."""
-    name = node.opdef.name
-    for type_, commutes, makers in shapes:
-        if type_ == name and len(makers) == len(above):
-            if _fit(makers, above):
-                return True
-            if commutes and _fit(makers, above[::-1]):
-                return True
-    return False
+        return any(_may_be_made(p, maker) for p in pattern.patterns)
+    if isinstance(pattern, Called):
+        return _may_be_made(pattern.pattern, maker)
+    return isinstance(pattern, Name) or maker == ("Const" if isinstance(pattern, Number) else pattern.type)
 
 
 # --- matching ----------------------------------------------------------------------------------------------------------
@@ -205,13 +186,15 @@ def _of_node(pattern: Pattern, node: Node, look: Look, found: Found, root: Node)
         for f in _of_node(pattern.pattern, node, look, found, root):
             yield Found({**f.names, pattern.name: node.outputs[0]}, f.nodes)
     elif isinstance(pattern, Op) and node.opdef.name == pattern.type and len(node.inputs) == len(pattern.args):
-        names = _attrs(pattern.attrs, node.attrs, found.names)
-        if names is None:
-            return
-        start = Found(names, found.nodes)
         orders: list[Sequence[Tensor]] = [node.inputs]
         if pattern.type in COMMUTES and node.inputs[0] is not node.inputs[1]:
             orders.append(node.inputs[::-1])
+        # Numbers are compared before anything else: most of what looks right otherwise has other ones.
+        orders = [order for order in orders if _has_numbers(pattern.args, order, look, root)]
+        names = _attrs(pattern.attrs, node.attrs, found.names) if orders else None
+        if names is None:
+            return
+        start = Found(names, found.nodes)
         for order in orders:
             for f in _of_all(pattern.args, order, look, start, root):
                 yield Found(f.names, (*f.nodes, node))
@@ -253,6 +236,16 @@ def _of_tensor(pattern: Pattern, tensor: Tensor, look: Look, found: Found, root:
         yield from _of_node(pattern, node, look, found, root)
 
 
+def _has_numbers(patterns: Sequence[Pattern], tensors: Sequence[Tensor], look: Look, root: Node) -> bool:
+    """Whether those of the tensors that have to be numbers are."""
+    for pattern, tensor in zip(patterns, tensors, strict=True):
+        if type(pattern) is Number:
+            node = look(tensor)
+            if node is None or not _holds(node, pattern.value, root):
+                return False
+    return True
+
+
 def _attrs(
     wanted: Sequence[tuple[str, Any]], attrs: Mapping[str, Any], names: Mapping[str, Any]
 ) -> Mapping[str, Any] | None:
@@ -274,7 +267,7 @@ def _holds(node: Node, number: int | float, root: Node) -> bool:
         return False
     if array.ndim and root.outputs[0].dims is None:
         return False
-    value = array.reshape(()).item()
+    value = array.item()
     if isinstance(value, int) and isinstance(number, float):
         return False
     if value == number:
@@ -351,6 +344,7 @@ class Rule:
         into: what takes its place: text in the same language, or a function that makes it (None: not here after all).
         when: a condition on the match.
         fast: it may change rounding, or what becomes of NaN and infinity: only under `fast_math`.
+        integer: it holds for integers only, which wrap around.
         gives: the op that `into` makes, when it is a function and another rule looks for that op.
     """
 
@@ -359,17 +353,13 @@ class Rule:
     into: str | Callable[[Match], Tensor | None]
     when: Callable[[Match], bool] | None = None
     fast: bool = False
+    integer: bool = False
     gives: str = ""
 
     @cached_property
     def parsed(self) -> Pattern:
         """The pattern."""
         return parse(self.pattern)
-
-    @cached_property
-    def shapes(self) -> tuple[Shape, ...]:
-        """What the nodes may be like where it applies."""
-        return shapes(self.parsed)
 
     @property
     def makes(self) -> frozenset[str]:
