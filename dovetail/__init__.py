@@ -28,6 +28,7 @@ from . import (
     data,
     distribute,
     errors,
+    estimator,
     flags,
     gfile,
     initializers,
@@ -57,6 +58,21 @@ from .graph.data_flow import (
     PriorityQueue,
     QueueBase,
     RandomShuffleQueue,
+)
+from .graph.default_graph import (
+    add_to_collection,
+    colocate_with,
+    container,
+    control_dependencies,
+    device,
+    get_collection,
+    get_collection_ref,
+    get_default_graph,
+    get_default_session,
+    merge_device,
+    name_scope,
+    reset_default_graph,
+    set_random_seed,
 )
 from .graph.device import (
     DeviceSpec,
@@ -100,23 +116,8 @@ from .graph.gradient_accumulators import (
 from .graph.gradients import (
     gradients,
 )
-from .graph.graph import (
-    Graph,
-    GraphKeys,
-    add_to_collection,
-    colocate_with,
-    container,
-    control_dependencies,
-    device,
-    get_collection,
-    get_collection_ref,
-    get_default_graph,
-    get_default_session,
-    merge_device,
-    name_scope,
-    reset_default_graph,
-    set_random_seed,
-)
+from .graph.graph import Graph
+from .graph.graph_keys import GraphKeys
 from .graph.indexed_slices import (
     IndexedSlices,
 )
@@ -634,6 +635,7 @@ __all__ = [
     "erf",
     "erfc",
     "errors",
+    "estimator",
     "exp",
     "expand_dims",
     "expm1",

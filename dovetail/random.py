@@ -1,8 +1,6 @@
 """`dt.random`: random numbers that do not depend on where they are made."""
 
-from .graph.graph import (
-    set_random_seed,
-)
+from .graph.default_graph import set_random_seed
 from .graph.ops.random import (
     categorical,
     get_seed,

@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from . import dtypes
+from .default_graph import get_default_graph
 from .dtypes import DType, as_dtype
-from .graph import Graph, get_default_graph
+from .graph import Graph
 from .node import Node, Tensor
 from .opdef import define
 from .shape import as_dims, is_static, text

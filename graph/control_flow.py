@@ -27,8 +27,10 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from .build import apply, constant, convert, make
+from .default_graph import get_default_graph
 from .flow import BranchContext, LoopContext, as_is, is_constant_enter
-from .graph import Graph, GraphKeys, get_default_graph
+from .graph import Graph
+from .graph_keys import GraphKeys
 from .node import Node, Tensor
 from .ops import control as _control  # noqa: F401  (defines the steering ops)
 from .ops.compare import less

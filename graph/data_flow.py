@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .build import TensorLike, apply, convert, make
+from .default_graph import get_default_graph
 from .dtypes import DType, as_dtype, int32, int64
-from .graph import get_default_graph
 from .node import Node, Tensor
 from .ops import queues as _queues  # noqa: F401  (defines the ops)
 from .ops.random import get_seed

@@ -12,7 +12,8 @@ from typing import Any
 
 from .build import constant, convert
 from .control_flow import while_loop
-from .graph import Graph, get_default_graph
+from .default_graph import get_default_graph
+from .graph import Graph
 from .node import Tensor
 from .ops.shapes import shape
 from .structure import flatten, map_structure, pack, same_structure

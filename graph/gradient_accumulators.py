@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from .build import TensorLike, apply, convert, make
+from .default_graph import get_default_graph
 from .dtypes import DType, as_dtype, int32, int64
-from .graph import get_default_graph
 from .indexed_slices import IndexedSlices
 from .node import Node, Tensor
 from .ops import accumulators as _accumulators  # (defines the ops)

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 
 from .build import apply, constant, convert
+from .default_graph import get_default_graph
 from .dtypes import DType, resource
 from .flow import LoopContext
 from .flow_gradients import FlowGradients
-from .graph import Graph, get_default_graph
+from .graph import Graph
 from .indexed_slices import IndexedSlices, sum_slices
 from .node import Node, Tensor
 from .ops.stacks import saved_values

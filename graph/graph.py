@@ -8,10 +8,11 @@ graph changes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from .blocks import DeviceContext, NameContext, OpContext, open_blocks, pushed
 from .node import Node, Tensor
 from .opdef import OpDef, opdef as find_opdef
 from .scopes import ControlBlock, DeviceBlock, Scopes, awaited_by, control_inputs_for, requested_device
@@ -20,43 +21,6 @@ from .source import Origin, caller, locate
 
 if TYPE_CHECKING:
     from .flow import FlowContext
-
-
-class GraphKeys:
-    """Standard names of collections, as TensorFlow 1 has them."""
-
-    GLOBAL_VARIABLES = "variables"
-    VARIABLES = "variables"
-    LOCAL_VARIABLES = "local_variables"
-    METRIC_VARIABLES = "metric_variables"
-    MODEL_VARIABLES = "model_variables"
-    TRAINABLE_VARIABLES = "trainable_variables"
-    SUMMARIES = "summaries"
-    QUEUE_RUNNERS = "queue_runners"
-    TABLE_INITIALIZERS = "table_initializer"
-    ASSET_FILEPATHS = "asset_filepaths"
-    MOVING_AVERAGE_VARIABLES = "moving_average_variables"
-    REGULARIZATION_LOSSES = "regularization_losses"
-    CONCATENATED_VARIABLES = "concatenated_variables"
-    SAVERS = "savers"
-    WEIGHTS = "weights"
-    BIASES = "biases"
-    ACTIVATIONS = "activations"
-    UPDATE_OPS = "update_ops"
-    LOSSES = "losses"
-    SAVEABLE_OBJECTS = "saveable_objects"
-    RESOURCES = "resources"
-    LOCAL_RESOURCES = "local_resources"
-    TRAINABLE_RESOURCE_VARIABLES = "trainable_resource_variables"
-    INIT_OP = "init_op"
-    LOCAL_INIT_OP = "local_init_op"
-    READY_OP = "ready_op"
-    READY_FOR_LOCAL_INIT_OP = "ready_for_local_init_op"
-    SUMMARY_OP = "summary_op"
-    GLOBAL_STEP = "global_step"
-    TRAIN_OP = "train_op"
-    COND_CONTEXT = "cond_context"
-    WHILE_CONTEXT = "while_context"
 
 
 class Graph:
@@ -479,7 +443,7 @@ class Graph:
 
     def as_default(self) -> AbstractContextManager[Graph]:
         """A context in which this is the default graph of the thread."""
-        return _push(_defaults.graphs, self)
+        return pushed(open_blocks.graphs, self)
 
     def device(self, device_name_or_function: Any) -> AbstractContextManager[None]:
         """A block whose nodes ask for a device: text, DeviceSpec, function of the node, or None to clear.
@@ -489,7 +453,7 @@ class Graph:
         Raises:
             ValueError: malformed text, at entry. RuntimeError: blocks left in the wrong order.
         """
-        return _DeviceContext(self, device_name_or_function)
+        return DeviceContext(self, device_name_or_function)
 
     @contextmanager
     def colocate_with(self, op: Any, ignore_existing: bool = False) -> Iterator[None]:
@@ -573,14 +537,14 @@ class Graph:
 
         A name that ends in '/' is taken as it stands (re-entering a scope); None or '' leaves all scopes.
         """
-        return _NameContext(self, name)
+        return NameContext(self, name)
 
     def op_scope(self, name: str) -> AbstractContextManager[str]:
         """The block in which a function builds one op with its operands: a name scope, with this as the default graph.
 
         So that the constants of `x + 1` land in x's graph, whichever graph is the default one.
         """
-        return _OpContext(self, name)
+        return OpContext(self, name)
 
     @contextmanager
     def container(self, container_name: str) -> Iterator[str]:
@@ -632,7 +596,7 @@ class Graph:
     def session_for(self, session: Any, method: str) -> Any:
         """The given or else the default session; ValueError when there is none or it runs another graph."""
         if session is None:
-            session = get_default_session()
+            session = open_blocks.sessions[-1] if open_blocks.sessions else None
             if session is None:
                 raise ValueError(
                     f"No default session is open: use `with dt.Session():`, or pass a session to {method}(session=...)"
@@ -672,193 +636,3 @@ def _path(start: Node, goal: Node) -> list[Node] | None:
                 came_from[before] = node
                 todo.append(before)
     return None
-
-
-class _DeviceContext:
-    """`with graph.device(...)`. A class, because a generator would cost three times as much per block."""
-
-    __slots__ = ("_block", "_graph", "_outer", "_request")
-
-    def __init__(self, graph: Graph, request: Any) -> None:
-        self._graph = graph
-        self._request = request
-        self._outer: DeviceBlock | None = None
-        self._block: DeviceBlock | None = None
-
-    def __enter__(self) -> None:
-        if self._block is not None:
-            raise RuntimeError(f"The device block {self._block.describe()} is open already")
-        scopes = self._graph.scopes
-        self._outer = scopes.device
-        self._block = scopes.device = DeviceBlock(scopes.device, self._request, caller())
-
-    def __exit__(self, *exc: object) -> None:
-        scopes, block = self._graph.scopes, self._block
-        self._block = None
-        if block is not None and scopes.device is block:
-            scopes.device = DeviceBlock.still_open(self._outer)
-            return
-        # Those inside it that are still open are left with it; one that was left so before changes nothing.
-        open_ = scopes.device
-        while open_ is not None and open_ is not block:
-            open_ = open_.outer
-        if open_ is not None:
-            scopes.device = self._outer
-        elif block is not None:
-            block.left = True
-        raise RuntimeError("Exiting device scope without proper scope nesting.")
-
-
-class _NameContext:
-    """`with graph.name_scope(...)`."""
-
-    __slots__ = ("_graph", "_name", "_outer")
-
-    def __init__(self, graph: Graph, name: str | None) -> None:
-        self._graph = graph
-        self._name = name
-        self._outer = ""
-
-    def __enter__(self) -> str:
-        scopes = self._graph.scopes
-        self._outer = scopes.name
-        name = self._name
-        if not name:
-            scopes.name = ""
-            return ""
-        scopes.name = name[:-1] if name[-1] == "/" else self._graph.unique_name(name)
-        return scopes.name + "/"
-
-    def __exit__(self, *exc: object) -> None:
-        self._graph.scopes.name = self._outer
-
-
-class _OpContext(_NameContext):
-    """`with graph.op_scope(...)`."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> str:
-        scope = super().__enter__()
-        _defaults.graphs.append(self._graph)
-        return scope
-
-    def __exit__(self, *exc: object) -> None:
-        _defaults.graphs.pop()
-        super().__exit__(*exc)
-
-
-# --- defaults of the thread ----------------------------------------------------------------------------------------
-
-
-class _Defaults(threading.local):
-    def __init__(self) -> None:
-        self.graphs: list[Graph] = []
-        self.sessions: list[Any] = []
-
-
-_defaults = _Defaults()
-_global: list[Graph] = []  # the process's default graph, made on first use; in a list so that it can be replaced
-
-
-@contextmanager
-def _push(stack: list[Any], item: Any) -> Iterator[Any]:
-    stack.append(item)
-    try:
-        yield item
-    finally:
-        if stack and stack[-1] is item:
-            stack.pop()
-        else:  # left in the wrong order: remove the right one, do not corrupt the others
-            stack.remove(item)
-
-
-def get_default_graph() -> Graph:
-    """The innermost `with graph.as_default()` of this thread, or else the process's own graph."""
-    graphs = _defaults.graphs
-    if graphs:
-        return graphs[-1]
-    if not _global:
-        _global.append(Graph())
-    return _global[0]
-
-
-def reset_default_graph() -> None:
-    """Start a new default graph. AssertionError inside a `with graph.as_default()` block, as in TensorFlow."""
-    if _defaults.graphs:
-        raise AssertionError("Do not use reset_default_graph() inside a `with graph.as_default()` block")
-    _global[:] = [Graph()]
-
-
-def get_default_session() -> Any:
-    """The innermost `with session:` of this thread, or None."""
-    return _defaults.sessions[-1] if _defaults.sessions else None
-
-
-def default_session(session: Any) -> AbstractContextManager[Any]:
-    """A context in which `session` is the default session of the thread."""
-    return _push(_defaults.sessions, session)
-
-
-# --- the same on the default graph, as users write it --------------------------------------------------------------
-
-
-def device(device_name_or_function: Any) -> AbstractContextManager[None]:
-    """`Graph.device` on the default graph."""
-    return get_default_graph().device(device_name_or_function)
-
-
-def colocate_with(op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
-    """`Graph.colocate_with` on the default graph."""
-    return get_default_graph().colocate_with(op, ignore_existing)
-
-
-def control_dependencies(control_inputs: Iterable[Any] | None) -> AbstractContextManager[None]:
-    """`Graph.control_dependencies` on the default graph."""
-    return get_default_graph().control_dependencies(control_inputs)
-
-
-def container(container_name: str) -> AbstractContextManager[str]:
-    """`Graph.container` on the default graph."""
-    return get_default_graph().container(container_name)
-
-
-def name_scope(
-    name: str | None, default_name: str | None = None, values: Sequence[Any] | None = None
-) -> AbstractContextManager[str]:
-    """`Graph.name_scope` on the default graph (or on the graph of `values`); `default_name` serves where `name` is None."""
-    graph = next((v.graph for v in values or () if isinstance(v, (Tensor, Node))), None) or get_default_graph()
-    return graph.name_scope(default_name if name is None else name)
-
-
-def add_to_collection(name: str, value: Any) -> None:
-    """`Graph.add_to_collection` on the default graph."""
-    get_default_graph().add_to_collection(name, value)
-
-
-def get_collection(key: str, scope: str | None = None) -> list[Any]:
-    """`Graph.get_collection` on the default graph."""
-    return get_default_graph().get_collection(key, scope)
-
-
-def get_collection_ref(key: str) -> list[Any]:
-    """`Graph.get_collection_ref` on the default graph."""
-    return get_default_graph().get_collection_ref(key)
-
-
-def set_random_seed(seed: int | None) -> None:
-    """Set the graph-level seed of the default graph; nodes made afterwards use it."""
-    get_default_graph().seed = seed
-
-
-def merge_device(spec: Any) -> Callable[[Node], Any]:
-    """A device function that merges `spec` as a text block would; for use as `with dt.device(merge_device(spec))`."""
-    from .device import merge_names
-    from .scopes import as_canonical
-
-    wanted = as_canonical(spec if spec is not None else "")
-
-    def merge(node: Node) -> str:
-        return merge_names(wanted, node.device)
-
-    return merge

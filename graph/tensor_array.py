@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from .build import apply, constant, convert, make
+from .default_graph import get_default_graph
 from .dtypes import DType, as_dtype, int32
-from .graph import Graph, get_default_graph
+from .graph import Graph
 from .node import Node, Tensor
 from .ops import tensor_arrays as _ops  # noqa: F401  (defines the ops)
 from .shape import Dims, TensorShape, as_dims, merge, text

@@ -15,8 +15,10 @@ from functools import partial
 from typing import Any
 
 from .build import convert, graph_of
+from .default_graph import get_default_graph
 from .dtypes import DType, as_dtype, float32
-from .graph import Graph, GraphKeys, get_default_graph
+from .graph import Graph
+from .graph_keys import GraphKeys
 from .shape import as_dims, text
 from .variable_store import AUTO_REUSE as AUTO_REUSE, VariableStore
 

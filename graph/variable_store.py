@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from .build import convert, to_array
+from .default_graph import get_default_graph
 from .dtypes import DType, as_dtype, float32
-from .graph import Graph, GraphKeys, get_default_graph
+from .graph import Graph
+from .graph_keys import GraphKeys
 from .node import Tensor
 from .partitioned import (
     PartitionedVariable,

@@ -26,9 +26,11 @@ from typing import Any
 
 from .aggregation import VariableAggregation, VariableSynchronization
 from .build import TensorLike, apply, convert
+from .default_graph import get_default_graph
 from .dtypes import DType, as_dtype
 from .errors import UnimplementedError
-from .graph import Graph, GraphKeys, get_default_graph
+from .graph import Graph
+from .graph_keys import GraphKeys
 from .node import Node, Tensor, TensorOperators
 from .ops import scatter_state, state
 from .partitioned import SaveSliceInfo as _SaveSliceInfo

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..graph.collector import collector_paused
+from ..graph.default_graph import get_default_graph
 from ..graph.device import DeviceName, DeviceSpec
 from ..graph.dtypes import bfloat16
 from ..graph.errors import InvalidArgumentError
-from ..graph.graph import Graph, get_default_graph
+from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
 from ..graph.opdef import Cost
 from .check import PlanWarning, check

@@ -18,8 +18,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ..graph.default_graph import default_session, get_default_graph
 from ..graph.errors import AbortedError, CancelledError, NotFoundError, OpError
-from ..graph.graph import Graph, default_session, get_default_graph
+from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
 from ..placer.cluster import DeviceInfo
 from ..placer.partition import needed

@@ -19,8 +19,10 @@ from typing import Any
 import numpy as np
 
 from ..graph.build import constant, convert, make, placeholder
+from ..graph.default_graph import get_default_graph
 from ..graph.dtypes import as_dtype, bool_, int64
-from ..graph.graph import Graph, GraphKeys, get_default_graph
+from ..graph.graph import Graph
+from ..graph.graph_keys import GraphKeys
 from ..graph.node import Node, Tensor
 from ..graph.ops.iterators import register
 from ..graph.ops.joining import stack

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..graph.graph import GraphKeys
+from ..graph.graph_keys import GraphKeys
 from .dataset import Iterator
 
 

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from ..graph.build import placeholder, to_array
+from ..graph.default_graph import get_default_graph
 from ..graph.errors import AbortedError, CancelledError, OpError, UnavailableError
-from ..graph.graph import get_default_graph
 from ..graph.node import Node, Tensor
 from ..graph.ops.state import is_variable_initialized
 from ..graph.structure import flatten, map_structure, pack

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from ..graph.graph import get_default_graph
+from ..graph.default_graph import get_default_graph
 from .reduction import ReduceOp
 from .values import DistributedValues, DistributedVariable, PerReplica
 

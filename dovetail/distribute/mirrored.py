@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..graph.default_graph import get_default_graph
 from ..graph.device import canonical_name
 from ..graph.errors import UnimplementedError
-from ..graph.graph import get_default_graph
 from .reduction import CrossDeviceOps
 from .strategy import Strategy
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..graph.build import convert
+from ..graph.default_graph import get_default_graph
 from ..graph.errors import UnimplementedError
-from ..graph.graph import get_default_graph
 from ..graph.indexed_slices import IndexedSlices
 from ..graph.node import Tensor
 from ..graph.opdef import nbytes

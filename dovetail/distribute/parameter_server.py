@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..graph.graph import get_default_graph
+from ..graph.default_graph import get_default_graph
 from ..placer.cluster import ClusterSpec
 from ..placer.device_setter import replica_device_setter
 from . import roles

@@ -16,8 +16,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..graph import graph as _graphs
-from ..graph.graph import Graph, get_default_graph
+from ..graph.blocks import open_blocks
+from ..graph.default_graph import get_default_graph
+from ..graph.graph import Graph
 from ..graph.scopes import Scopes
 from ..graph.variable_scope import VariableScope, _open
 from ..graph.variable_store import VariableStore
@@ -133,7 +134,7 @@ class _Run:
         """Build all replicas; the first error of one of them is raised."""
         graph, outer = self.graph, self.graph.scopes
         around, variables = contexts(), _open(graph)
-        session, counts = list(_graphs._defaults.sessions), dict(variables.counts)
+        session, counts = list(open_blocks.sessions), dict(variables.counts)
         threads = []
         for i in range(len(self.strategy._devices)):
             replica = _Replica(ReplicaContext(self.strategy, i, self), outer.copy())
@@ -191,7 +192,7 @@ class _Run:
         self._await_turn(replica)
         graph, number = self.graph, replica.context._local_id
         set_contexts(around)
-        _graphs._defaults.sessions = sessions
+        open_blocks.sessions = sessions
         try:
             with graph.as_default():
                 self._enter(replica.scopes)

@@ -14,8 +14,9 @@ from typing import Any
 
 from ..graph.aggregation import VariableAggregation, VariableSynchronization
 from ..graph.build import convert
+from ..graph.default_graph import get_default_graph
 from ..graph.device import canonical_name
-from ..graph.graph import GraphKeys, get_default_graph
+from ..graph.graph_keys import GraphKeys
 from ..graph.node import Node, Tensor
 from ..graph.structure import flatten, map_structure, pack
 from ..graph.variables import variable_creator_scope

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..graph.build import TensorLike, apply, convert
-from ..graph.graph import GraphKeys, get_default_graph
+from ..graph.default_graph import get_default_graph
+from ..graph.graph_keys import GraphKeys
 from ..graph.node import Tensor
 from ..graph.ops import summaries as _summaries  # noqa: F401  (defines the ops)
 

@@ -322,7 +322,7 @@ class LoggingTensorHook(SessionRunHook):
 
 
 def _element(element: Any) -> Any:
-    from ..graph.graph import get_default_graph
+    from ..graph.default_graph import get_default_graph
 
     return get_default_graph().as_graph_element(element) if isinstance(element, str) else element
 

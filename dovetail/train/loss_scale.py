@@ -12,7 +12,7 @@ from typing import Any
 from ..graph.build import convert
 from ..graph.control_flow import cond
 from ..graph.dtypes import float32, int64
-from ..graph.graph import GraphKeys
+from ..graph.graph_keys import GraphKeys
 from ..graph.indexed_slices import IndexedSlices, map_values
 from ..graph.node import Node, Tensor
 from ..graph.ops.arithmetic import maximum

@@ -18,8 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
+from ..graph.default_graph import get_default_graph
 from ..graph.errors import AbortedError, OpError, OutOfRangeError, UnavailableError
-from ..graph.graph import Graph, get_default_graph
+from ..graph.graph import Graph
 from ..runtime.config import ConfigProto, RunMetadata, RunOptions
 from ..runtime.session import Session
 from .basic_session_run_hooks import CheckpointSaverHook, StepCounterHook, SummarySaverHook

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..graph.build import convert
+from ..graph.default_graph import get_default_graph
 from ..graph.dtypes import FLOATS
-from ..graph.graph import GraphKeys, get_default_graph
+from ..graph.graph_keys import GraphKeys
 from ..graph.ops.arithmetic import minimum
 from ..graph.ops.cast import cast
 from ..graph.ops.passing import group

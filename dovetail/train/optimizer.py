@@ -12,9 +12,10 @@ from typing import Any
 
 from ..distribute.context import get_strategy, has_strategy
 from ..graph.build import convert
+from ..graph.default_graph import get_default_graph
 from ..graph.dtypes import FLOATS, DType
 from ..graph.gradients import gradients
-from ..graph.graph import GraphKeys, get_default_graph
+from ..graph.graph_keys import GraphKeys
 from ..graph.indexed_slices import IndexedSlices, map_values
 from ..graph.node import Node, Tensor
 from ..graph.ops.state import assign_add, change_resource

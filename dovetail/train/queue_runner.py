@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..graph.data_flow import QueueBase
+from ..graph.default_graph import get_default_graph, get_default_session
 from ..graph.errors import CancelledError, OpError, OutOfRangeError
-from ..graph.graph import GraphKeys, get_default_graph, get_default_session
+from ..graph.graph_keys import GraphKeys
 from .coordinator import CLOSER, Coordinator
 
 logger = logging.getLogger(__name__)

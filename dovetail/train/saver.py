@@ -19,10 +19,12 @@ from typing import Any
 
 from ..graph.build import convert, make
 from ..graph.checkpoints import CheckpointReader, Region, checkpoint_exists, remove_leftovers
+from ..graph.default_graph import get_default_graph
 from ..graph.device import DeviceSpec
 from ..graph.durable_files import write_durably
 from ..graph.errors import InvalidArgumentError, NotFoundError
-from ..graph.graph import Graph, GraphKeys, get_default_graph
+from ..graph.graph import Graph
+from ..graph.graph_keys import GraphKeys
 from ..graph.node import Node, Tensor
 from ..graph.ops import checkpoints as _checkpoints  # noqa: F401  (defines the ops)
 from ..graph.ops.passing import group, identity, placeholder_with_default

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..graph.graph import GraphKeys, get_default_graph
+from ..graph.default_graph import get_default_graph
+from ..graph.graph_keys import GraphKeys
 from ..graph.ops.passing import group
 from ..graph.ops.state import report_uninitialized_variables
 from ..graph.variables import global_variables, global_variables_initializer, local_variables_initializer

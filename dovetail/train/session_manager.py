@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..graph.default_graph import get_default_graph
 from ..graph.errors import DeadlineExceededError, FailedPreconditionError, OpError
-from ..graph.graph import Graph, get_default_graph
+from ..graph.graph import Graph
 from ..runtime.config import ConfigProto
 from ..runtime.session import Session
 from .checkpoint_state import get_checkpoint_state, latest_checkpoint

@@ -24,7 +24,7 @@ from ..graph.gradient_accumulators import (
     ConditionalAccumulatorBase,
     SparseConditionalAccumulator,
 )
-from ..graph.graph import GraphKeys
+from ..graph.graph_keys import GraphKeys
 from ..graph.indexed_slices import IndexedSlices
 from ..graph.node import Node, Tensor
 from ..graph.ops.creation import fill

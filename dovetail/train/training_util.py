@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..graph.default_graph import get_default_graph
 from ..graph.dtypes import int64
-from ..graph.graph import Graph, GraphKeys, get_default_graph
+from ..graph.graph import Graph
+from ..graph.graph_keys import GraphKeys
 from ..graph.shape import compatible, text
 from ..graph.variable_scope import get_variable
 

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..build import TensorLike, apply, convert
+from ..default_graph import get_default_graph
 from ..dtypes import FLOATS, NUMBERS, DType, as_dtype, int32, int64, uint32, uint64
-from ..graph import get_default_graph
 from ..node import Node, Tensor
 from ..opdef import Attrs, Cost, Output, Trait, default_cost, define
 from ..philox import Stream, key_from

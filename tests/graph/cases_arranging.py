@@ -7,9 +7,9 @@ import pytest
 from op_table import FLOATS, INTEGERS, OpCase, ScriptCase, index, real, whole
 
 from dovetail.graph.build import constant, placeholder
+from dovetail.graph.default_graph import get_default_graph
 from dovetail.graph.errors import InvalidArgumentError
 from dovetail.graph.gradients import gradients
-from dovetail.graph.graph import get_default_graph
 from dovetail.graph.interpret import Interpreter
 from dovetail.graph.ops import arranging as a
 from dovetail.graph.ops.broadcasting import broadcast_dynamic_shape

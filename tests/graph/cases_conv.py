@@ -11,9 +11,9 @@ import scipy.signal
 from op_table import FLOATS, NUMBERS, OpCase, ScriptCase, real
 
 from dovetail.graph.build import apply, constant, placeholder
+from dovetail.graph.default_graph import get_default_graph
 from dovetail.graph.errors import InvalidArgumentError
 from dovetail.graph.gradients import gradients
-from dovetail.graph.graph import get_default_graph
 from dovetail.graph.interpret import Interpreter
 from dovetail.graph.ops import conv, pooling
 

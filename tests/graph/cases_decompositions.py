@@ -7,8 +7,8 @@ import pytest
 from op_table import ScriptCase
 
 from dovetail.graph.build import constant, placeholder
+from dovetail.graph.default_graph import get_default_graph
 from dovetail.graph.gradients import gradients
-from dovetail.graph.graph import get_default_graph
 from dovetail.graph.interpret import Interpreter
 from dovetail.graph.ops.decompositions import qr
 

@@ -9,9 +9,9 @@ import pytest
 from op_table import OpCase, ScriptCase, index, real
 
 from dovetail.graph.build import constant, placeholder
+from dovetail.graph.default_graph import get_default_graph
 from dovetail.graph.errors import InvalidArgumentError
 from dovetail.graph.gradients import gradients
-from dovetail.graph.graph import get_default_graph
 from dovetail.graph.indexed_slices import IndexedSlices
 from dovetail.graph.interpret import Interpreter
 from dovetail.graph.ops.embedding import embedding_lookup

@@ -12,9 +12,10 @@ from scipy import stats
 
 from dovetail import nn
 from dovetail.graph.build import apply, constant, make, placeholder
+from dovetail.graph.default_graph import get_default_graph
 from dovetail.graph.errors import InvalidArgumentError
 from dovetail.graph.gradients import gradients
-from dovetail.graph.graph import Graph, get_default_graph
+from dovetail.graph.graph import Graph
 from dovetail.graph.interpret import Interpreter
 from dovetail.graph.ops import activations, normalization, softmax
 

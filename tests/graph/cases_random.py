@@ -14,9 +14,10 @@ from op_table import ScriptCase
 from scipy import stats
 
 from dovetail.graph.build import constant, placeholder
+from dovetail.graph.default_graph import get_default_graph, set_random_seed
 from dovetail.graph.dtypes import FLOATS
 from dovetail.graph.errors import InvalidArgumentError
-from dovetail.graph.graph import Graph, get_default_graph, set_random_seed
+from dovetail.graph.graph import Graph
 from dovetail.graph.interpret import Interpreter
 from dovetail.graph.node import Node, Tensor
 from dovetail.graph.ops import random

@@ -9,8 +9,8 @@ import pytest
 from op_table import ScriptCase, index, real
 
 from dovetail.graph.build import constant, placeholder
+from dovetail.graph.default_graph import get_default_graph
 from dovetail.graph.errors import InvalidArgumentError
-from dovetail.graph.graph import get_default_graph
 from dovetail.graph.interpret import Interpreter
 from dovetail.graph.ops.scatter_nd_state import scatter_nd_add, scatter_nd_sub, scatter_nd_update
 from dovetail.graph.variables import Variable, global_variables_initializer

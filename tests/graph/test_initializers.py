@@ -11,7 +11,8 @@ import pytest
 from scipy import stats
 
 from dovetail.graph import initializers as init
-from dovetail.graph.graph import Graph, get_default_graph
+from dovetail.graph.default_graph import get_default_graph
+from dovetail.graph.graph import Graph
 from dovetail.graph.interpret import Interpreter
 
 

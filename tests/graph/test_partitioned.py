@@ -6,7 +6,8 @@ import pytest
 from dovetail.graph import dtypes
 from dovetail.graph.build import constant, convert
 from dovetail.graph.gradients import gradients
-from dovetail.graph.graph import Graph, GraphKeys
+from dovetail.graph.graph import Graph
+from dovetail.graph.graph_keys import GraphKeys
 from dovetail.graph.indexed_slices import IndexedSlices
 from dovetail.graph.initializers import (
     Constant,

@@ -5,7 +5,8 @@ import pytest
 
 from dovetail.graph import dtypes
 from dovetail.graph.build import constant
-from dovetail.graph.graph import Graph, GraphKeys
+from dovetail.graph.graph import Graph
+from dovetail.graph.graph_keys import GraphKeys
 from dovetail.graph.initializers import zeros_initializer
 from dovetail.graph.interpret import Interpreter
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op

@@ -4,7 +4,8 @@ import pytest
 
 from dovetail.graph import dtypes
 from dovetail.graph.build import constant
-from dovetail.graph.graph import Graph, GraphKeys
+from dovetail.graph.graph import Graph
+from dovetail.graph.graph_keys import GraphKeys
 from dovetail.graph.interpret import Interpreter
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
 from dovetail.graph.serialize import extend_from_bytes, graph_to_bytes
