@@ -80,6 +80,14 @@ def _momentum(
     return var - lr * accum, accum
 
 
+def _keras_momentum(
+    var: Array, accum: Array, grad: Array, *, lr: Array, momentum: Array, use_nesterov: bool
+) -> Sequence[Array]:
+    # The learning rate goes into the sum, so a rate that changes later leaves the steps behind as they were.
+    accum = accum * momentum - lr * grad
+    return var + (accum * momentum - lr * grad if use_nesterov else accum), accum
+
+
 def _adagrad(var: Array, accum: Array, grad: Array, *, lr: Array, update_slots: bool) -> Sequence[Array]:
     if update_slots:
         accum = accum + grad * grad
@@ -183,6 +191,9 @@ RULES = {
     for rule in (
         UpdateRule("GradientDescent", (), ("alpha",), (), {}, _gradient_descent, 2, gradient="delta"),
         UpdateRule("Momentum", ("accum",), ("lr",), ("momentum",), {"use_nesterov": False}, _momentum, 4),
+        UpdateRule(
+            "KerasMomentum", ("accum",), ("lr",), ("momentum",), {"use_nesterov": False}, _keras_momentum, 5, decays=True
+        ),
         UpdateRule("Adagrad", ("accum",), ("lr",), (), {"update_slots": True}, _adagrad, 6),
         UpdateRule(
             "Adam",

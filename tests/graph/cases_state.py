@@ -7,7 +7,7 @@ from itertools import product
 CASES: list[object] = []
 
 _RULES = (
-    *("GradientDescent", "Momentum", "Adagrad", "Adam", "AdamW", "RMSProp", "CenteredRMSProp"),
+    *("GradientDescent", "Momentum", "KerasMomentum", "Adagrad", "Adam", "AdamW", "RMSProp", "CenteredRMSProp"),
     *("Adadelta", "Ftrl", "ProximalGradientDescent", "ProximalAdagrad"),
 )
 _SCATTERS = ("Add", "Div", "Max", "Min", "Mul", "Sub", "Update")
