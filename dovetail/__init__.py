@@ -443,6 +443,21 @@ from .graph.shape import (
 from .graph.tensor_array import (
     TensorArray,
 )
+from .graph.variable_lists import (
+    all_variables,
+    assert_variables_initialized,
+    global_variables,
+    global_variables_initializer,
+    initialize_all_variables,
+    initialize_local_variables,
+    initialize_variables,
+    local_variables,
+    local_variables_initializer,
+    model_variables,
+    moving_average_variables,
+    trainable_variables,
+    variables_initializer,
+)
 from .graph.variable_scope import (
     AUTO_REUSE,
     VariableScope,
@@ -454,25 +469,7 @@ from .graph.variable_scope import (
     variable_op_scope,
     variable_scope,
 )
-from .graph.variables import (
-    Variable,
-    all_variables,
-    assert_variables_initialized,
-    disable_resource_variables,
-    enable_resource_variables,
-    global_variables,
-    global_variables_initializer,
-    initialize_all_variables,
-    initialize_local_variables,
-    initialize_variables,
-    local_variables,
-    local_variables_initializer,
-    model_variables,
-    moving_average_variables,
-    trainable_variables,
-    variable_creator_scope,
-    variables_initializer,
-)
+from .graph.variables import Variable, disable_resource_variables, enable_resource_variables, variable_creator_scope
 from .placer.plan import (
     Plan,
     place,

@@ -26,8 +26,8 @@ from ..graph.errors import AbortedError, CancelledError, OpError, UnavailableErr
 from ..graph.node import Node, Tensor
 from ..graph.ops.state import is_variable_initialized
 from ..graph.structure import flatten, map_structure, pack
+from ..graph.variable_lists import global_variables
 from ..graph.variable_scope import AUTO_REUSE, get_variable_scope, variable_scope
-from ..graph.variables import global_variables
 from .parameter_server import ParameterServerStrategy
 from .values import DistributedVariable
 

@@ -13,7 +13,8 @@ from ..graph.ops.arithmetic import minimum
 from ..graph.ops.cast import cast
 from ..graph.ops.passing import group
 from ..graph.ops.state import assign_sub
-from ..graph.variables import Variable, moving_average_variables, trainable_variables
+from ..graph.variable_lists import moving_average_variables, trainable_variables
+from ..graph.variables import Variable
 from .slot_creator import create_slot
 
 

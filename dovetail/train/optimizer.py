@@ -20,7 +20,8 @@ from ..graph.indexed_slices import IndexedSlices, map_values
 from ..graph.node import Node, Tensor
 from ..graph.ops.state import assign_add, change_resource
 from ..graph.partitioned import PartitionedVariable
-from ..graph.variables import ResourceVariable, Variable, trainable_variables
+from ..graph.variable_lists import trainable_variables
+from ..graph.variables import ResourceVariable, Variable
 from .slot_creator import create_slot, create_slot_with_initializer, create_zeros_slot
 
 

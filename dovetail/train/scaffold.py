@@ -9,7 +9,7 @@ from ..graph.default_graph import get_default_graph
 from ..graph.graph_keys import GraphKeys
 from ..graph.ops.passing import group
 from ..graph.ops.state import report_uninitialized_variables
-from ..graph.variables import global_variables, global_variables_initializer, local_variables_initializer
+from ..graph.variable_lists import global_variables, global_variables_initializer, local_variables_initializer
 from .saver import Saver
 
 

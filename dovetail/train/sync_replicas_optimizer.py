@@ -30,7 +30,8 @@ from ..graph.node import Node, Tensor
 from ..graph.ops.creation import fill
 from ..graph.ops.passing import group, no_op
 from ..graph.ops.state import assign, report_uninitialized_variables
-from ..graph.variables import Variable, global_variables
+from ..graph.variable_lists import global_variables
+from ..graph.variables import Variable
 from .optimizer import Optimizer
 from .queue_runner import QueueRunner
 from .session_manager import not_ready

@@ -410,7 +410,7 @@ def report_uninitialized_variables(
         var_list: variables to ask; None: all global and local ones.
     """
     if var_list is None:
-        from ..variables import global_variables, local_variables
+        from ..variable_lists import global_variables, local_variables
 
         var_list = [*global_variables(), *local_variables()]
     with graph_of(*[as_place(v) for v in var_list]).name_scope(name):

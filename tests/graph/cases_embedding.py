@@ -15,7 +15,8 @@ from dovetail.graph.gradients import gradients
 from dovetail.graph.indexed_slices import IndexedSlices
 from dovetail.graph.interpret import Interpreter
 from dovetail.graph.ops.embedding import embedding_lookup
-from dovetail.graph.variables import Variable, global_variables_initializer
+from dovetail.graph.variable_lists import global_variables_initializer
+from dovetail.graph.variables import Variable
 
 
 def _table(shards: Any, strategy: str) -> Any:

@@ -13,7 +13,8 @@ from dovetail.graph.default_graph import get_default_graph
 from dovetail.graph.errors import InvalidArgumentError
 from dovetail.graph.interpret import Interpreter
 from dovetail.graph.ops.scatter_nd_state import scatter_nd_add, scatter_nd_sub, scatter_nd_update
-from dovetail.graph.variables import Variable, global_variables_initializer
+from dovetail.graph.variable_lists import global_variables_initializer
+from dovetail.graph.variables import Variable
 
 START = real(3, 4).astype(np.float32)
 KINDS = {

@@ -28,18 +28,14 @@ from dovetail.graph.partitioners import (
     variable_axis_size_partitioner,
 )
 from dovetail.graph.shape import TensorShape
+from dovetail.graph.variable_lists import global_variables, global_variables_initializer, trainable_variables
 from dovetail.graph.variable_scope import (
     AUTO_REUSE,
     create_partitioned_variables,
     get_variable,
     variable_scope,
 )
-from dovetail.graph.variables import (
-    Variable,
-    global_variables,
-    global_variables_initializer,
-    trainable_variables,
-)
+from dovetail.graph.variables import Variable
 from dovetail.placer.device_setter import replica_device_setter
 from dovetail.train import AdamOptimizer, GradientDescentOptimizer, MomentumOptimizer
 

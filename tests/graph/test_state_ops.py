@@ -16,7 +16,8 @@ from dovetail.graph.ops import (
     state,
 )
 from dovetail.graph.state import Resources, VariableState, update_together
-from dovetail.graph.variables import Variable, variables_initializer
+from dovetail.graph.variable_lists import variables_initializer
+from dovetail.graph.variables import Variable
 
 
 @pytest.fixture

@@ -9,20 +9,22 @@ from dovetail.graph.errors import FailedPreconditionError, UnimplementedError
 from dovetail.graph.graph import Graph
 from dovetail.graph.interpret import Interpreter
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
-from dovetail.graph.variables import (
-    RefVariable,
-    ResourceVariable,
-    Variable,
+from dovetail.graph.variable_lists import (
     all_variables,
     assert_variables_initialized,
-    disable_resource_variables,
-    enable_resource_variables,
     global_variables,
     global_variables_initializer,
     local_variables,
     local_variables_initializer,
     trainable_variables,
     variables_initializer,
+)
+from dovetail.graph.variables import (
+    RefVariable,
+    ResourceVariable,
+    Variable,
+    disable_resource_variables,
+    enable_resource_variables,
 )
 
 

@@ -14,7 +14,8 @@ from dovetail.graph.ops.gathering import gather
 from dovetail.graph.ops.linalg import matmul
 from dovetail.graph.ops.math import square
 from dovetail.graph.ops.reduce import reduce_mean, reduce_sum
-from dovetail.graph.variables import Variable, global_variables_initializer
+from dovetail.graph.variable_lists import global_variables_initializer
+from dovetail.graph.variables import Variable
 from dovetail.train import (
     AdagradOptimizer,
     AdamOptimizer,
