@@ -9,6 +9,7 @@ from .default_graph import get_default_graph
 from .graph_keys import GraphKeys
 from .node import Node
 from .ops import state
+from .ops.passing import group
 
 
 def global_variables(scope: str | None = None) -> list[Any]:
@@ -43,8 +44,6 @@ def moving_average_variables(scope: str | None = None) -> list[Any]:
 
 def variables_initializer(var_list: Iterable[Any] | None, name: str = "init") -> Node:
     """One node that gives each of these variables its initial value."""
-    from .ops.passing import group
-
     node: Node = group(*[v.initializer for v in var_list or ()], name=name)
     return node
 
@@ -80,8 +79,6 @@ def assert_variables_initialized(var_list: Sequence[Any] | None = None) -> Node 
     Args:
         var_list: variables to ask; None: all global and local ones. Where there are none, the result is None.
     """
-    from .ops.passing import group
-
     if var_list is None:
         var_list = [*global_variables(), *local_variables()]
     if not var_list:
