@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from ..graph.node import Node
 from .buffers import buffers
 from .loop_text import source_of
-from .threads import ranges_of, share
+from .threads import PARALLEL_NS, ranges_of, share
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -26,12 +28,12 @@ SMALLEST, LARGEST = (
     1 << 18,
     1 << 30,
 )  # multiply-adds of one product: from where OpenBLAS takes threads, to where we use it again
-_ROW_BLOCK = 96  # that of `matrix_loops`
-_LANES = {np.dtype(np.float32): 16, np.dtype(np.float64): 8}
-_BLOCKS = 8  # at least as many as that, so that threads can share them
-_NS_PER_FLOP, _NS_PER_PACKED = 0.015, 1.0  # one core, float32
+_UNITS = 8  # so many units of work threads can share
+_WIDEST = 256  # bytes of a panel's steps that stay in the cache: columns of a unit, float32
+_NS_PER_FLOP = 0.008  # one core, float32
 
-_FUNCTIONS = {"pack": ("rwi", (2, 3)), "multiply": ("rrwi", (3, 3, 1)), "multiply_low": ("rrwi", (3, 3, 3, 1))}
+_FUNCTIONS = {"multiply": ("rrw", (3, 3, 5, 5, 2))}
+_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 OPS = {"MatMul": ("transpose_a", "transpose_b"), "BatchMatMulV2": ("adj_x", "adj_y")}
@@ -47,41 +49,78 @@ def matrix_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | 
     if names is None:
         return None
     dtype = node.outputs[0].dtype.base
-    if dtype.np not in _LANES:
+    if dtype.np not in _TYPES:
         return None
     flip_a, flip_b = (bool(node.attrs[name]) for name in names)
 
-    def call(functions: Any, a: Array, b: Array) -> Array | None:
-        return _product(functions, a, b, flip_a, flip_b, threads)
+    def call(function: Any, a: Array, b: Array) -> Array | None:
+        return _product(function, a, b, flip_a, flip_b, threads)
 
     return source_of("matrix_loops", _FUNCTIONS, dtype.name), call
 
 
-def _product(functions: Any, a: Array, b: Array, flip_a: bool, flip_b: bool, threads: int) -> Array | None:
-    if a.ndim < 2 or b.ndim < 2 or a.shape[:-2] != b.shape[:-2]:
+def _product(function: Any, a: Array, b: Array, flip_a: bool, flip_b: bool, threads: int) -> Array | None:
+    a, b = (a.swapaxes(-1, -2) if flip_a else a), (b.swapaxes(-1, -2) if flip_b else b)
+    if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
         return None
-    inner, rows = (a.shape[-2], a.shape[-1]) if flip_a else (a.shape[-1], a.shape[-2])
-    columns = b.shape[-2] if flip_b else b.shape[-1]
-    work = rows * inner * columns
-    if (b.shape[-1] if flip_b else b.shape[-2]) != inner or not SMALLEST < work <= LARGEST:
+    rows, inner, columns = *a.shape[-2:], b.shape[-1]
+    if not SMALLEST < rows * inner * columns <= LARGEST:
         return None
-    pack, multiply, multiply_low = functions
-    lanes = _LANES[a.dtype]
-    matrices, count = math.prod(a.shape[:-2]), -(-columns // lanes)
-    down = -(-rows // _ROW_BLOCK)
-    group = max(1, min(count, count * matrices * down // _BLOCKS))
-    blocks = ranges_of(matrices * down * -(-count // group), 2.0 * matrices * work * _NS_PER_FLOP, threads)
-    out = buffers.empty((*a.shape[:-2], rows, columns), a.dtype)
-    along_a = (rows * inner, 1, rows) if flip_a else (rows * inner, inner, 1)
-    along_b = (inner * columns, 1, inner) if flip_b else (inner * columns, columns, 1)
-    sizes = (rows, inner, columns)
-    if down == 1:
-        share(
-            multiply_low, (a.ravel(), b.ravel(), out.ravel(), lanes, sizes, along_a, along_b, (group,)), blocks, threads
-        )
-        return out
-    panel = buffers.empty((matrices * count * inner * lanes,), a.dtype)
-    packed = ranges_of(matrices * count, panel.size * _NS_PER_PACKED, threads)
-    share(pack, (b.ravel(), panel, lanes, (inner, columns), along_b), packed, threads)
-    share(multiply, (a.ravel(), panel, out.ravel(), lanes, sizes, along_a, (group,)), blocks, threads)
+    stack = a.shape[:-2]
+    if stack != b.shape[:-2]:
+        stack = np.broadcast_shapes(stack, b.shape[:-2])
+        a, b = np.broadcast_to(a, stack + a.shape[-2:]), np.broadcast_to(b, stack + b.shape[-2:])
+    if len(stack) > 3:
+        a, b = a.reshape(-1, rows, inner), b.reshape(-1, inner, columns)
+    (a, a_jumps), (b, b_jumps) = _flat(a), _flat(b)
+    counts = (1,) * (3 - len(stack)) + stack if len(stack) <= 3 else (1, 1, math.prod(stack))
+    time = 2.0 * math.prod(stack) * rows * inner * columns * _NS_PER_FLOP * a.itemsize / 4
+    wanted = max(1, min(_UNITS, int(2 * time / PARALLEL_NS)))
+    unit, units = _unit(rows, columns, math.prod(stack), a.itemsize, a_jumps[4] == 1, wanted)
+    out = buffers.empty((*stack, rows, columns), a.dtype)
+    share(
+        function, (a, b, out.reshape(-1), (rows, inner, columns), counts, a_jumps, b_jumps, unit),
+        ranges_of(units, time, threads), threads,
+    )  # fmt: skip
     return out
+
+
+def _flat(x: Array) -> tuple[Array, tuple[int, ...]]:
+    """The memory of a stack of matrices as a vector, and how far it is to the next along each of five axes.
+
+    Views are taken as they are if one of the last two axes is contiguous; others are copied.
+    """
+    if not x.flags.c_contiguous:
+        size = x.itemsize
+        if x.strides[-1] != size and x.strides[-2] != size or any(s < 0 or s % size for s in x.strides) or x.ndim > 5:
+            x = np.ascontiguousarray(x)
+    jumps = [s // x.itemsize for s in x.strides]
+    if jumps[-1] != 1 and jumps[-2] != 1:  # axes of one element, whose strides say nothing
+        jumps[-1] = 1
+    span = 1 + sum((n - 1) * j for n, j in zip(x.shape, jumps, strict=True))
+    flat = x.reshape(-1) if x.flags.c_contiguous else as_strided(x, (span,), (x.itemsize,))
+    return flat, (*(0,) * (5 - x.ndim), *jumps)
+
+
+@lru_cache(maxsize=1024)
+def _unit(rows: int, columns: int, matrices: int, size: int, direct: bool, wanted: int) -> tuple[tuple[int, int], int]:
+    """Rows and panels of a unit of work, and how many units there are: `wanted` or more, with as little laid out twice as can be."""
+    from .matrix_tile import MR, NR  # which only load with Numba
+
+    lanes = NR["float32"] * 4 // size
+    panels = -(-columns // lanes)
+    most = max(1, _WIDEST * 4 // (size * lanes))
+    best: tuple[float, tuple[int, int], int] | None = None
+    for wide in range(1, min(panels, most) + 1):
+        across = -(-panels // wide)
+        down = min(-(-rows // MR), max(1, -(-wanted // (across * matrices))))
+        high = -(-rows // (down * MR)) * MR
+        down = -(-rows // high)
+        # What each number of the product costs: numbers of both factors that are moved for it, and panels that are not full.
+        twice = 1.0 / min(high, rows) + (0.25 if direct else 1.0) / (wide * lanes)
+        uneven = (across * wide * lanes) / columns * (down * high) / rows
+        cost = (1.0 + 8.0 * twice) * uneven
+        if best is None or cost < best[0]:
+            best = cost, (high, wide), matrices * down * across
+    assert best is not None
+    return best[1:]

@@ -1,9 +1,9 @@
 """What compiled matrix products do, as functions that Numba compiles; see `image_loops` for how this text is used.
 
-The second factor is laid out in panels first (`pack`), so that a tile reads it from front to back. Then each unit of work makes a
-block of the product, ROW_BLOCK rows high: INNER_BLOCK steps of the summed axis at a time, so that what is read again and again
-stays in the caches (Goto and van de Geijn, 2008). A product of no more rows than one block uses each panel once, and makes it there
-and then (`multiply_low`). The numbers are added in one order, whoever computes them.
+A unit of work is a block of the product: all columns of a few panels, and many rows. INNER steps of the summed axis are done at a
+time, so that what is read again and again stays in the caches (Goto and van de Geijn, 2008): the panels of the second factor are
+laid out for these steps, then HIGH rows of the first factor at a time go over them. The numbers are added in one order, whoever
+computes them.
 """
 
 # mypy: ignore-errors
@@ -13,169 +13,157 @@ import numpy as np
 from numba import njit, types  # noqa: F401 (what is added to this text uses them)
 
 from dovetail.codegen import vecmath as m
-from dovetail.codegen.tile import ROWS, move, tile, tile_at
+from dovetail.codegen.matrix_tile import MR, NR, SQUARE, half_tile, move_columns, move_rows, tile, transpose
 
-ROW_BLOCK, INNER_BLOCK, STRETCH = 96, 256, 64
-APART = (
-    INNER_BLOCK + 16
-)  # from row to row of a block: a power of two would put all rows into the same few lines of the cache
+HIGH, INNER = 96, 256  # rows (a multiple of all MR) and steps: together they fit into the second cache
+NR32, NR64 = NR["float32"], NR["float64"]
 
 
 @njit(error_model="numpy")
-def even(inner):
-    """Steps of the summed axis that are done at a time: as many each time."""
-    times = max(1, (inner + INNER_BLOCK - 1) // INNER_BLOCK)
-    return max(1, (inner + times - 1) // times)
+def lay_out_rows(x, block, at, jumps, high, steps):
+    """Rows that are contiguous across the summed axis: MR of them interleaved, one group after the other."""
+    whole = high // MR
+    for k in range(steps):
+        of, to = at + k * jumps[1], k * MR
+        for _ in range(whole):
+            move_rows(block, to, x, of)
+            of, to = of + MR, to + MR * steps
+    for k in range(steps):
+        for j in range(high - whole * MR):
+            m.store(block, 0, (whole * steps + k) * MR + j, m.load(x, 1, at + whole * MR + j + k * jumps[1]))
 
 
 @njit(error_model="numpy")
-def lay_out(a, block, at, jumps, high, steps):
-    """A block of the first factor, row by row."""
+def lay_out_panels(x, panel, at, jumps, columns, steps, lanes):
+    """Panels of the second factor, one after the other. jumps: to the next step, to the next column."""
+    whole = columns // lanes
     if jumps[1] == 1:
         for k in range(steps):
-            for i in range(high):
-                m.store(block, 0, i * APART + k, m.load(a, 1, at + i + k * jumps[2]))
-    elif jumps[2] == 1:
-        for i in range(high):
-            for k in range(steps):
-                m.store(block, 0, i * APART + k, m.load(a, 1, at + i * jumps[1] + k))
+            of, to = at + k * jumps[0], k * lanes
+            for _ in range(whole):
+                move_columns(panel, to, x, of)
+                of, to = of + lanes, to + lanes * steps
     else:
-        for k1 in range(0, steps, STRETCH):
-            for i in range(high):
-                for k in range(k1, min(k1 + STRETCH, steps)):
-                    m.store(block, 0, i * APART + k, m.load(a, 1, at + i * jumps[1] + k * jumps[2]))
+        squares = steps // SQUARE * SQUARE
+        for p in range(whole):
+            for j in range(0, lanes, SQUARE):
+                of, to = at + (p * lanes + j) * jumps[1], p * lanes * steps + j
+                for k in range(0, squares, SQUARE):
+                    transpose(panel, to + k * lanes, lanes, x, of + k, jumps[1])
+                for k in range(squares, steps):
+                    for i in range(SQUARE):
+                        m.store(panel, 0, to + k * lanes + i, m.load(x, 1, of + i * jumps[1] + k * jumps[0]))
+    rest = columns - whole * lanes
+    if rest > 0:
+        wide = lanes if 2 * rest > lanes else lanes // 2
+        of, to = at + whole * lanes * jumps[1], whole * lanes * steps
+        for k in range(steps):
+            for j in range(rest):
+                m.store(panel, 0, to + k * wide + j, m.load(x, 1, of + j * jumps[1] + k * jumps[0]))
+            for j in range(rest, wide):
+                m.store(panel, 0, to + k * wide + j, x.dtype.type(0))
 
 
-def pack(b, panel, lanes, sizes, jumps, lo, hi):
-    """Panels lo to hi of all matrices. sizes: (inner, columns). jumps: in b, to the next matrix, row, column."""
-    inner, columns = sizes
-    count = (columns + lanes - 1) // lanes
-    if jumps[2] == 1:  # row by row, as b lies: panels of the range are written side by side
-        i = lo
-        while i < hi:
-            first = i % count
-            whole = min(hi - i, columns // lanes - first)  # panels of one matrix that have all their columns
-            if whole > 0:
-                begin = i // count * jumps[0] + first * lanes
-                for k in range(inner):
-                    at, to = begin + k * jumps[1], (i * inner + k) * lanes
-                    for _ in range(whole):
-                        move(panel, to, b, at)
-                        at, to = at + lanes, to + inner * lanes
-                i += whole
-            else:
-                for k in range(inner):
-                    at = i // count * jumps[0] + first * lanes + k * jumps[1]
-                    for j in range(columns - first * lanes):
-                        panel[(i * inner + k) * lanes + j] = b[at + j]
-                i += 1
+@njit(error_model="numpy")
+def narrow(x, at, row_jump, jump, high, steps, panel, begin, wide, lanes, columns, out, to, out_jump, more, sums):
+    """A tile with fewer columns than its panel: by way of `sums`."""
+    if wide == lanes:
+        tile(x, at, row_jump, jump, high, steps, panel, begin, sums, 0, lanes, False)
     else:
-        for i in range(lo, hi):
-            at = i // count * jumps[0] + i % count * lanes * jumps[2]
-            for k0 in range(0, inner, STRETCH):  # so that what is written stays in the nearest cache
-                for j in range(min(lanes, columns - i % count * lanes)):
-                    to, of = (i * inner + k0) * lanes + j, at + j * jumps[2] + k0 * jumps[1]
-                    for k in range(min(STRETCH, inner - k0)):
-                        m.store(panel, 0, to + k * lanes, m.load(b, 1, of + k * jumps[1]))
-    for i in range(lo, hi):
-        for j in range(columns - i % count * lanes, lanes):
-            for k in range(inner):
-                panel[(i * inner + k) * lanes + j] = 0
+        half_tile(x, at, row_jump, jump, high, steps, panel, begin, sums, 0, wide, False)
+    for i in range(high):
+        for j in range(columns):
+            value = m.load(sums, 1, i * wide + j)
+            if more:
+                value += m.load(out, 0, to + i * out_jump + j)
+            m.store(out, 0, to + i * out_jump + j, value)
 
 
-def multiply(a, panel, c, lanes, sizes, jumps, group, lo, hi):
-    """Blocks lo to hi of all products. sizes: (rows, inner, columns). jumps: in a, to the next matrix, row, column.
+@njit(error_model="numpy")
+def place_of(matrix, counts, jumps):
+    """Where a matrix begins: `counts` and `jumps` of the axes of the stack."""
+    return (
+        matrix // (counts[1] * counts[2]) * jumps[0]
+        + matrix // counts[2] % counts[1] * jumps[1]
+        + matrix % counts[2] * jumps[2]
+    )
 
-    group: (panels in a block,).
+
+def multiply(a, b, c, sizes, counts, a_jumps, b_jumps, unit, lo, hi):
+    """Units lo to hi of all products.
+
+    sizes: (rows, inner, columns). counts: of the stack's three axes. a_jumps, b_jumps: to the next matrix along each of these, then
+    to the next row and column. unit: (rows, panels) of a unit of work.
     """
     rows, inner, columns = sizes
-    count, most = (columns + lanes - 1) // lanes, even(inner)
-    down, across = (rows + ROW_BLOCK - 1) // ROW_BLOCK, (count + group[0] - 1) // group[0]
-    sums, block = np.empty(ROWS * lanes, a.dtype), np.empty(ROW_BLOCK * APART, a.dtype)
-    for unit in range(lo, hi):
-        matrix = unit // (down * across)
-        top = unit // across % down * ROW_BLOCK
-        high = min(ROW_BLOCK, rows - top)
-        first = unit % across * group[0]
-        for k0 in range(0, inner, most):
-            steps = min(most, inner - k0)
-            at = matrix * jumps[0] + top * jumps[1] + k0 * jumps[2]
-            lay_out(a, block, at, jumps, high, steps)
-            for p in range(first, min(first + group[0], count)):
-                width = min(lanes, columns - p * lanes)
-                begin = ((matrix * count + p) * inner + k0) * lanes
-                for i in range(0, high, ROWS):
-                    last = high - 1  # rows that are too many are computed and dropped
-                    offsets = (
-                        i * APART, min(i + 1, last) * APART, min(i + 2, last) * APART,
-                        min(i + 3, last) * APART, min(i + 4, last) * APART, min(i + 5, last) * APART,
-                    )  # fmt: skip
-                    if width == lanes:
-                        to = (matrix * rows + top + i) * columns + p * lanes
-                        places = (
-                            to, to + min(1, last - i) * columns, to + min(2, last - i) * columns,
-                            to + min(3, last - i) * columns, to + min(4, last - i) * columns, to + min(5, last - i) * columns,
-                        )  # fmt: skip
-                        tile_at(block, offsets, steps, panel, begin, c, places, k0 > 0)
-                        continue
-                    tile(block, offsets, (1, 1, steps), (0, 0, 1), panel, begin, sums)
-                    for row in range(min(ROWS, high - i)):
-                        to = ((matrix * rows) + top + i + row) * columns + p * lanes
-                        if k0 == 0:
-                            for j in range(width):
-                                m.store(c, 0, to + j, m.load(sums, 1, row * lanes + j))
+    lanes = NR32 if a.itemsize == 4 else NR64
+    down, wide = (rows + unit[0] - 1) // unit[0], unit[1] * lanes
+    across = (columns + wide - 1) // wide
+    times = max(1, (inner + INNER - 1) // INNER)
+    most = max(1, (inner + times - 1) // times)  # as many steps each time
+    direct = a_jumps[4] == 1
+    panel, sums = np.empty(most * wide, a.dtype), np.empty(MR * lanes, a.dtype)
+    block = np.empty(0 if direct else HIGH * most, a.dtype)
+    for work in range(lo, hi):
+        matrix, top, left = work // (down * across), work // across % down * unit[0], work % across * wide
+        of, at = place_of(matrix, counts, a_jumps), place_of(matrix, counts, b_jumps)
+        high, width = min(unit[0], rows - top), min(wide, columns - left)
+        begin = (matrix * rows + top) * columns + left
+        for k0 in range(0, max(inner, 1), most):
+            steps, more = min(most, inner - k0), k0 > 0
+            lay_out_panels(
+                b, panel, at + k0 * b_jumps[3] + left * b_jumps[4], (b_jumps[3], b_jumps[4]), width, steps, lanes
+            )
+            for i0 in range(0, high, HIGH):
+                some = min(HIGH, high - i0)
+                start = of + (top + i0) * a_jumps[3] + k0 * a_jumps[4]
+                if not direct:
+                    lay_out_rows(a, block, start, (a_jumps[3], a_jumps[4]), some, steps)
+                for j in range(0, width, lanes):
+                    own = min(lanes, width - j)
+                    for i in range(0, some, MR):
+                        few, to = min(MR, some - i), begin + (i0 + i) * columns + j
+                        if direct:
+                            if own == lanes:
+                                tile(
+                                    a,
+                                    start + i * a_jumps[3],
+                                    a_jumps[3],
+                                    1,
+                                    few,
+                                    steps,
+                                    panel,
+                                    j * steps,
+                                    c,
+                                    to,
+                                    columns,
+                                    more,
+                                )
+                            else:
+                                half = lanes if 2 * own > lanes else lanes // 2
+                                narrow(
+                                    a, start + i * a_jumps[3], a_jumps[3], 1, few, steps, panel, j * steps, half, lanes, own, c,
+                                    to, columns, more, sums,
+                                )  # fmt: skip
+                        elif own == lanes:
+                            tile(block, i * steps, 1, MR, few, steps, panel, j * steps, c, to, columns, more)
                         else:
-                            for j in range(width):
-                                m.store(c, 0, to + j, m.load(c, 0, to + j) + m.load(sums, 1, row * lanes + j))
-
-
-def multiply_low(a, b, c, lanes, sizes, jumps, b_jumps, group, lo, hi):
-    """The same for products of one block of rows: each panel is made where it is used, once, and never leaves the cache.
-
-    b_jumps: in b, to the next matrix, row, column.
-    """
-    rows, inner, columns = sizes
-    count, most = (columns + lanes - 1) // lanes, even(inner)
-    across = (count + group[0] - 1) // group[0]
-    sums, block = np.empty(ROWS * lanes, a.dtype), np.empty(ROW_BLOCK * APART, a.dtype)
-    panel = np.zeros(INNER_BLOCK * lanes, a.dtype)
-    for unit in range(lo, hi):
-        matrix, first = unit // across, unit % across * group[0]
-        for k0 in range(0, inner, most):
-            steps = min(most, inner - k0)
-            at = matrix * jumps[0] + k0 * jumps[2]
-            lay_out(a, block, at, jumps, rows, steps)
-            for p in range(first, min(first + group[0], count)):
-                width = min(lanes, columns - p * lanes)
-                of = matrix * b_jumps[0] + k0 * b_jumps[1] + p * lanes * b_jumps[2]
-                if b_jumps[2] == 1 and width == lanes:
-                    for k in range(steps):
-                        move(panel, k * lanes, b, of + k * b_jumps[1])
-                else:  # columns that are missing hold what was there: their sums are dropped
-                    for k1 in range(0, steps, STRETCH):
-                        for j in range(width):
-                            for k in range(k1, min(k1 + STRETCH, steps)):
-                                m.store(panel, 0, k * lanes + j, m.load(b, 1, of + k * b_jumps[1] + j * b_jumps[2]))
-                for i in range(0, rows, ROWS):
-                    last = rows - 1
-                    offsets = (
-                        i * APART, min(i + 1, last) * APART, min(i + 2, last) * APART,
-                        min(i + 3, last) * APART, min(i + 4, last) * APART, min(i + 5, last) * APART,
-                    )  # fmt: skip
-                    if width == lanes:
-                        to = (matrix * rows + i) * columns + p * lanes
-                        places = (
-                            to, to + min(1, last - i) * columns, to + min(2, last - i) * columns,
-                            to + min(3, last - i) * columns, to + min(4, last - i) * columns, to + min(5, last - i) * columns,
-                        )  # fmt: skip
-                        tile_at(block, offsets, steps, panel, 0, c, places, k0 > 0)
-                        continue
-                    tile(block, offsets, (1, 1, steps), (0, 0, 1), panel, 0, sums)
-                    for row in range(min(ROWS, rows - i)):
-                        to = (matrix * rows + i + row) * columns + p * lanes
-                        if k0 == 0:
-                            for j in range(width):
-                                m.store(c, 0, to + j, m.load(sums, 1, row * lanes + j))
-                        else:
-                            for j in range(width):
-                                m.store(c, 0, to + j, m.load(c, 0, to + j) + m.load(sums, 1, row * lanes + j))
+                            half = lanes if 2 * own > lanes else lanes // 2
+                            narrow(
+                                block,
+                                i * steps,
+                                1,
+                                MR,
+                                few,
+                                steps,
+                                panel,
+                                j * steps,
+                                half,
+                                lanes,
+                                own,
+                                c,
+                                to,
+                                columns,
+                                more,
+                                sums,
+                            )

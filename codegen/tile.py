@@ -29,8 +29,8 @@ ROWS = 6
 LANES = {np.dtype(np.float32): 16, np.dtype(np.float64): 8}  # columns: 64 bytes of them
 
 
-def _sum(context, builder, dtype, x, offsets, steps, strides, panel, at, start):
-    """Emit the loops; one accumulator per row, in memory that LLVM turns into registers. `start(row)`: what it begins with."""
+def _sum(context, builder, dtype, x, offsets, steps, strides, panel, at):
+    """Emit the loops; one accumulator per row, in memory that LLVM turns into registers."""
     number = context.get_value_type(dtype)
     lanes = LANES[np.dtype(dtype.name)]
     vector = ir.VectorType(number, lanes)
@@ -40,8 +40,8 @@ def _sum(context, builder, dtype, x, offsets, steps, strides, panel, at, start):
     starts = [builder.gep(x, [o]) for o in offsets]
     second = builder.gep(panel, [at])
     totals = [cgutils.alloca_once_value(builder, ir.Constant(vector, [0.0] * lanes)) for _ in range(ROWS)]
-    for row, total in enumerate(totals):  # the allocation is at the function's start, the tile may be in a loop
-        builder.store(start(row, ir.Constant(vector, [0.0] * lanes)), total)
+    for total in totals:  # the allocation is at the function's start, the tile may be in a loop
+        builder.store(ir.Constant(vector, [0.0] * lanes), total)
     step = cgutils.alloca_once_value(builder, zero)
     builder.store(zero, step)
     multiply_add = cgutils.get_or_insert_function(
@@ -87,7 +87,7 @@ def tile(typing_context, x, offsets, steps, strides, panel, at, out):
         first, second = _data(context, builder, x, args[0]), _data(context, builder, panel, args[4])
         into = _data(context, builder, out, args[6])
         unpacked = (cgutils.unpack_tuple(builder, args[i], n) for i, n in ((1, ROWS), (2, 3), (3, 3)))
-        totals, vector = _sum(context, builder, x.dtype, first, *unpacked, second, args[5], lambda row, zeros: zeros)
+        totals, vector = _sum(context, builder, x.dtype, first, *unpacked, second, args[5])
         for i, total in enumerate(totals):
             at = ir.Constant(context.get_value_type(types.intp), i * vector.count)
             where = builder.bitcast(builder.gep(into, [at]), vector.as_pointer())
@@ -95,63 +95,6 @@ def tile(typing_context, x, offsets, steps, strides, panel, at, out):
         return context.get_dummy_value()
 
     return types.void(x, _ROWS, _THREE, _THREE, panel, types.intp, out), emit
-
-
-@intrinsic
-def tile_at(typing_context, x, offsets, steps, panel, at, out, places, more):
-    """out[places[i] + j] = sum over k < steps of x[offsets[i] + k] * panel[at + LANES * k + j], plus what is there if `more`.
-
-    All rows of `out` are read before the first is written, so the last row may be named several times.
-    """
-
-    def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
-        first, second = _data(context, builder, x, args[0]), _data(context, builder, panel, args[3])
-        into = _data(context, builder, out, args[5])
-        word = context.get_value_type(types.intp)
-        one, zero = ir.Constant(word, 1), ir.Constant(word, 0)
-        rows, align = cgutils.unpack_tuple(builder, args[6], ROWS), x.dtype.bitwidth // 8
-
-        def place(row: int, vector: Any) -> Any:
-            return builder.bitcast(builder.gep(into, [rows[row]]), vector.as_pointer())
-
-        def start(row: int, zeros: Any) -> Any:
-            with builder.if_else(args[7]) as (then, otherwise):
-                with then:
-                    held = builder.load(place(row, zeros.type), align=align)
-                    from_then = builder.block
-                with otherwise:
-                    from_otherwise = builder.block
-            value = builder.phi(zeros.type)
-            value.add_incoming(held, from_then)
-            value.add_incoming(zeros, from_otherwise)
-            return value
-
-        offsets_ = cgutils.unpack_tuple(builder, args[1], ROWS)
-        totals, vector = _sum(
-            context, builder, x.dtype, first, offsets_, (one, one, args[2]), (zero, zero, one), second, args[4], start
-        )
-        for row, total in enumerate(totals):
-            builder.store(builder.load(total), place(row, vector), align=align)
-        return context.get_dummy_value()
-
-    return types.void(x, _ROWS, types.intp, panel, types.intp, out, _ROWS, types.boolean), emit
-
-
-@intrinsic
-def move(typing_context, out, to, x, of):
-    """out[to + j] = x[of + j] for j < LANES."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
-        vector = ir.VectorType(context.get_value_type(x.dtype), LANES[np.dtype(x.dtype.name)])
-        into, source = (
-            builder.bitcast(builder.gep(_data(context, builder, kind, args[i]), [args[i + 1]]), vector.as_pointer())
-            for i, kind in ((0, out), (2, x))
-        )
-        align = x.dtype.bitwidth // 8
-        builder.store(builder.load(source, align=align), into, align=align)
-        return context.get_dummy_value()
-
-    return types.void(out, types.intp, x, types.intp), emit
 
 
 def panels(b: Any, dtype: Any) -> Any:

@@ -94,6 +94,21 @@ def test_what_is_left_to_blas(shapes: Any) -> None:
     assert call(compile_now(text), *(np.ones(s, np.float32) for s in shapes)) is None
 
 
-def test_batches_that_broadcast_are_left_to_blas() -> None:
-    a, b = np.ones((3, 1, 64, 80), np.float32), np.ones((2, 80, 70), np.float32)
-    assert product(a, b, (False, False)) is None
+def test_batches_that_broadcast() -> None:
+    a, b = operands((64, 80, 70), (False, False), np.float32, (3, 1))
+    b = np.stack([b[0, 0], b[1, 0]])
+    np.testing.assert_allclose(product(a, b, (False, False)), exact(a, b, (False, False)), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("batch", [(2, 3), (2, 1, 2, 2)], ids=str)
+def test_stacks_of_views_are_taken_as_they_lie(batch: Sequence[int]) -> None:
+    """Heads of an attention: the axes of a stack are anywhere, with rows or columns contiguous."""
+    a, b = operands((70, 66, 65), (False, True), np.float32, batch)
+    spread = np.moveaxis(np.ascontiguousarray(np.moveaxis(a, -2, 0)), 0, -2)
+    turned = np.ascontiguousarray(b.swapaxes(-1, -2)).swapaxes(-1, -2)
+    assert not spread.flags.c_contiguous
+    want = product(a, b, (False, True))
+    np.testing.assert_array_equal(product(spread, b, (False, True)), want)
+    np.testing.assert_array_equal(product(a, turned, (False, True)), want)
+    np.testing.assert_array_equal(product(a[..., ::-1, :], b, (False, True)), want[..., ::-1, :])
+    np.testing.assert_array_equal(product(np.repeat(a, 2, -1)[..., ::2], b, (False, True)), want)
