@@ -5,7 +5,8 @@
 """
 
 from . import experimental
-from .dataset import Dataset, Iterator
+from .dataset import Dataset
 from .files import NpyDataset, TextLineDataset
+from .iterator import Iterator
 
 __all__ = ["Dataset", "Iterator", "NpyDataset", "TextLineDataset", "experimental"]

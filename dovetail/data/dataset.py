@@ -1,4 +1,4 @@
-"""`Dataset`: a pipeline of elements, and `Iterator`, which takes from it in a graph.
+"""`Dataset`: a pipeline of elements.
 
 Theory. A data set is a description; nothing runs until an iterator takes from it. It can be walked from any position: `walk(seeds,
 skip)` gives the elements after the first `skip` ones. Most kinds leave elements out without making them (a batch of 64 leaves out
@@ -9,32 +9,20 @@ depends only on the seeds: those of the iterator, of the shuffle, and the number
 from __future__ import annotations
 
 import itertools
-import queue
-import threading
-from collections import deque
 from collections.abc import Callable, Iterator as Walk, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-from ..graph.build import constant, convert, make, placeholder
-from ..graph.default_graph import get_default_graph
 from ..graph.dtypes import as_dtype, bool_, int64
-from ..graph.graph import Graph
-from ..graph.graph_keys import GraphKeys
-from ..graph.node import Node, Tensor
-from ..graph.ops.iterators import register
-from ..graph.ops.joining import stack
-from ..graph.ops.passing import no_op
-from ..graph.ops.random import random_uniform
-from ..graph.shape import Dims, TensorShape, as_dims, compatible
-from ..graph.variables import Variable
-from ..runtime.session import Session
-from .spec import Array, Component, as_array, component_of, flatten, pack
+from ..graph.shape import Dims, TensorShape, as_dims
+from .checks import checked, positive, shapes_for
+from .iterator import Iterator
+from .mapping import Traced, ahead, in_order
+from .spec import Array, Component, Element, as_array, component_of, flatten, pack
 
 Seeds = tuple[int, ...]
-Element = Sequence[Array]
 
 
 class Dataset:
@@ -108,13 +96,15 @@ class Dataset:
         """
         types = [as_dtype(t) for t in flatten(output_types)]
         shapes: list[Dims] = (
-            [None] * len(types) if output_shapes is None else [_dims(s) for s in _shapes(output_shapes, output_types)]
+            [None] * len(types)
+            if output_shapes is None
+            else [as_dims(s) for s in shapes_for(output_shapes, output_types)]
         )
         components = [Component(t, s) for t, s in zip(types, shapes, strict=True)]
 
         def walk(seeds: Seeds, skip: int) -> Walk[Element]:
             for element in itertools.islice(iter(generator(*args)), skip, None):
-                yield _checked(element, output_types, components)
+                yield checked(element, output_types, components)
 
         return Dataset(output_types, components, walk)
 
@@ -157,7 +147,7 @@ class Dataset:
             map_func: is called once, with placeholders in a graph of its own, and gives tensors in any structure.
             num_parallel_calls: how many elements are worked on at once; their order stays.
         """
-        traced = _Traced(self, map_func)
+        traced = Traced(self, map_func)
 
         def walk(seeds: Seeds, skip: int) -> Walk[Element]:
             call = traced.callable()
@@ -167,13 +157,13 @@ class Dataset:
                     yield call(element)
                 return
             with ThreadPoolExecutor(num_parallel_calls) as pool:
-                yield from _in_order(pool, call, elements, num_parallel_calls)
+                yield from in_order(pool, call, elements, num_parallel_calls)
 
         return Dataset(traced.structure, traced.components, walk, self._size)
 
     def filter(self, predicate: Callable[..., Any]) -> Dataset:
         """The elements for which a function of graph ops gives True."""
-        traced = _Traced(self, predicate)
+        traced = Traced(self, predicate)
         if len(traced.components) != 1 or traced.components[0].dtype is not bool_:
             raise ValueError("`predicate` must return a scalar boolean tensor.")
 
@@ -189,7 +179,7 @@ class Dataset:
         Args:
             seed: for the same order in each run. reshuffle_each_iteration: another order in each round of a `repeat`.
         """
-        _positive("buffer_size", buffer_size)
+        positive("buffer_size", buffer_size)
 
         def walk(seeds: Seeds, skip: int) -> Walk[Element]:
             started, *rounds = seeds
@@ -231,7 +221,7 @@ class Dataset:
         """
         shapes: list[Dims] = [c.dims for c in self._components]
         if padded_shapes is not None:
-            shapes = [_dims(s) for s in _shapes(padded_shapes, self._structure)]
+            shapes = [as_dims(s) for s in shapes_for(padded_shapes, self._structure)]
         values = [None] * len(shapes) if padding_values is None else flatten(padding_values)
         fills = [
             (b"" if c.dtype.np == np.dtype(object) else 0) if v is None else v
@@ -255,7 +245,7 @@ class Dataset:
     def _batched(
         self, size: int, drop: bool, join: Callable[..., Array], shapes: Sequence[Dims], indexed: bool = False
     ) -> Dataset:
-        _positive("batch_size", size)
+        positive("batch_size", size)
 
         def walk(seeds: Seeds, skip: int) -> Walk[Element]:
             elements = self._walk(seeds, skip * size)
@@ -359,8 +349,8 @@ class Dataset:
         Args:
             map_func: a Python function that gives a `Dataset`; it gets NumPy arrays (text as bytes), not tensors.
         """
-        _positive("cycle_length", cycle_length)
-        _positive("block_length", block_length)
+        positive("cycle_length", cycle_length)
+        positive("block_length", block_length)
         first = next(self._walk((0,), 0), None)
         if first is None:
             raise ValueError("there is no element from which to see what the data sets hold")
@@ -418,9 +408,9 @@ class Dataset:
 
     def prefetch(self, buffer_size: int) -> Dataset:
         """Make up to `buffer_size` elements ahead, in a thread."""
-        _positive("buffer_size", buffer_size)
+        positive("buffer_size", buffer_size)
         return Dataset(
-            self._structure, self._components, lambda s, skip: _ahead(self._walk(s, skip), buffer_size), self._size
+            self._structure, self._components, lambda s, skip: ahead(self._walk(s, skip), buffer_size), self._size
         )
 
     # --- iterators -------------------------------------------------------------------------------------------------
@@ -440,172 +430,3 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"<dt.data.Dataset shapes: {self.output_shapes}, types: {self.output_types}>"
-
-
-class Iterator:
-    """Takes elements of a data set in a graph. Steps that take from one iterator get elements in the order in which they run.
-
-    Attributes:
-        initializer: starts it. position: the variable that says where it stands: a seed, and how many elements it has given.
-    """
-
-    def __init__(self, dataset: Dataset, one_shot: bool, name: str | None = None) -> None:
-        self._dataset = dataset
-        self._one_shot = one_shot
-        graph = get_default_graph()
-        with graph.name_scope(name or ("OneShotIterator" if one_shot else "Iterator")) as scope:
-            anchor = no_op(
-                name="place"
-            )  # where this client computes: a device function must not send the position away
-            with graph.init_scope(), graph.colocate_with(anchor):
-                seed = random_uniform([], 0, 2**62, dtype=int64)
-                self.position = Variable(
-                    stack([seed, constant(0, int64)]),
-                    trainable=False,
-                    use_resource=False,
-                    collections=[GraphKeys.LOCAL_VARIABLES],
-                    name=f"{scope}position" if scope else "position",
-                )
-        self._attrs = register(lambda seed, skip: dataset._walk((seed,), skip), graph)
-
-    @property
-    def initializer(self) -> Node:
-        """A node that starts it; only of `make_initializable_iterator`."""
-        if self._one_shot:
-            raise ValueError("Iterator does not have an initializer.")
-        return self.position.initializer
-
-    @property
-    def output_types(self) -> Any:
-        """As of the data set."""
-        return self._dataset.output_types
-
-    @property
-    def output_shapes(self) -> Any:
-        """As of the data set."""
-        return self._dataset.output_shapes
-
-    def get_next(self, name: str | None = None) -> Any:
-        """The next element, as tensors in its structure. OutOfRangeError in the step that finds none."""
-        components = self._dataset._components
-        attrs = {
-            **self._attrs,
-            "one_shot": self._one_shot,
-            "output_types": tuple([c.dtype for c in components]),
-            "output_shapes": tuple([c.dims for c in components]),
-        }
-        node = make("IteratorGetNext", (self.position.op.outputs[0],), attrs, name)
-        return pack(self._dataset._structure, node.outputs)
-
-
-# --- parts of walks ---------------------------------------------------------------------------------------------------
-
-
-class _Traced:
-    """A function of an element as a graph of its own."""
-
-    def __init__(self, dataset: Dataset, function: Callable[..., Any]) -> None:
-        self._graph = Graph()
-        with self._graph.as_default():
-            self._inputs = [placeholder(c.dtype, c.dims) for c in dataset._components]
-            given = pack(dataset._structure, self._inputs)
-            found = function(*given) if isinstance(given, tuple) else function(given)
-            self._outputs: list[Tensor] = [convert(t) for t in flatten(found)]
-        self.structure = pack(found, [0] * len(self._outputs))
-        self.components = [Component(t.dtype.base, t.dims) for t in self._outputs]
-        self._lock = threading.Lock()
-        self._call: Callable[..., Any] | None = None
-
-    def callable(self) -> Callable[[Element], Element]:
-        """The function, of arrays."""
-        with self._lock:
-            if self._call is None:
-                self._call = Session(graph=self._graph).make_callable(self._outputs, self._inputs)
-        call, types = self._call, [c.dtype for c in self.components]
-        return lambda element: [as_array(v, t) for v, t in zip(call(*element), types, strict=True)]
-
-
-def _in_order(
-    pool: ThreadPoolExecutor, call: Callable[[Element], Element], elements: Walk[Element], ahead: int
-) -> Walk[Element]:
-    waiting = deque(pool.submit(call, e) for e in itertools.islice(elements, ahead))
-    try:
-        while waiting:
-            done = waiting.popleft().result()
-            waiting.extend(pool.submit(call, e) for e in itertools.islice(elements, 1))
-            yield done
-    finally:
-        for future in waiting:
-            future.cancel()
-
-
-def _ahead(elements: Walk[Element], size: int) -> Walk[Element]:
-    """The elements, made by a thread that is up to `size` of them ahead and ends with the walk."""
-    ready: queue.Queue[tuple[str, Any]] = queue.Queue(size)
-    stopped = threading.Event()
-
-    def put(kind: str, what: Any) -> None:
-        while not stopped.is_set():
-            try:
-                ready.put((kind, what), timeout=0.1)
-                return
-            except queue.Full:
-                continue
-
-    def work() -> None:
-        try:
-            for element in elements:
-                put("element", element)
-                if stopped.is_set():
-                    return
-            put("end", None)
-        except BaseException as e:
-            put("error", e)
-
-    threading.Thread(target=work, daemon=True, name="dataset-prefetch").start()
-    try:
-        while True:
-            kind, what = ready.get()
-            if kind == "error":
-                raise what
-            if kind == "end":
-                return
-            yield what
-    finally:
-        stopped.set()
-
-
-def _positive(name: str, value: int) -> None:
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, not {value}")
-
-
-def _shapes(shapes: Any, structure: Any) -> list[Any]:
-    """The shapes for a structure: a shape may itself be a list or a tuple."""
-    if isinstance(structure, tuple) and isinstance(shapes, tuple):
-        return [s for part, inner in zip(shapes, structure, strict=True) for s in _shapes(part, inner)]
-    if isinstance(structure, dict) and isinstance(shapes, dict):
-        return [s for key in sorted(structure) for s in _shapes(shapes[key], structure[key])]
-    return [shapes]
-
-
-def _dims(shape: Any) -> Dims:
-    return as_dims(shape)
-
-
-def _checked(element: Any, structure: Any, components: Sequence[Component]) -> Element:
-    if isinstance(structure, tuple) and isinstance(element, list):
-        element = tuple(element)
-    values = flatten(element) if isinstance(structure, (tuple, dict)) else [element]
-    if len(values) != len(components):
-        raise TypeError(
-            f"the generator gave {len(values)} components where {len(components)} are promised: {element!r}"
-        )
-    arrays = [as_array(v, c.dtype) for v, c in zip(values, components, strict=True)]
-    for a, c in zip(arrays, components, strict=True):
-        if not compatible(a.shape, c.dims):
-            raise TypeError(f"the generator gave an array of shape {a.shape} where {TensorShape(c.dims)} is promised")
-    return arrays
-
-
-__all__ = ["Dataset", "Iterator"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..graph.graph_keys import GraphKeys
-from .dataset import Iterator
+from .iterator import Iterator
 
 
 def make_saveable_from_iterator(iterator: Iterator) -> Any:

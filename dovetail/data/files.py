@@ -11,8 +11,8 @@ import numpy as np
 
 from ..graph.dtypes import as_dtype, string
 from ..graph.errors import NotFoundError
-from .dataset import Dataset, Element, Seeds
-from .spec import Array, Component
+from .dataset import Dataset, Seeds
+from .spec import Array, Component, Element
 
 
 def _names(filenames: Any) -> list[str]:

@@ -12,6 +12,8 @@ from ..graph.dtypes import DType, as_dtype
 from ..graph.shape import Dims
 
 Array = np.ndarray[Any, Any]
+Element = Sequence[Array]
+"""The arrays of one element, in the order of `flatten`."""
 
 
 @dataclass(frozen=True, slots=True)

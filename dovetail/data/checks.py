@@ -1,0 +1,40 @@
+"""Checks of what a user hands to a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..graph.shape import TensorShape, compatible
+from .spec import Component, Element, as_array, flatten
+
+
+def positive(name: str, value: int) -> None:
+    """ValueError unless a size is at least 1."""
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, not {value}")
+
+
+def shapes_for(shapes: Any, structure: Any) -> list[Any]:
+    """The shapes for a structure: a shape may itself be a list or a tuple."""
+    if isinstance(structure, tuple) and isinstance(shapes, tuple):
+        return [s for part, inner in zip(shapes, structure, strict=True) for s in shapes_for(part, inner)]
+    if isinstance(structure, dict) and isinstance(shapes, dict):
+        return [s for key in sorted(structure) for s in shapes_for(shapes[key], structure[key])]
+    return [shapes]
+
+
+def checked(element: Any, structure: Any, components: Sequence[Component]) -> Element:
+    """A generator's element as arrays; TypeError where it is not what was promised."""
+    if isinstance(structure, tuple) and isinstance(element, list):
+        element = tuple(element)
+    values = flatten(element) if isinstance(structure, (tuple, dict)) else [element]
+    if len(values) != len(components):
+        raise TypeError(
+            f"the generator gave {len(values)} components where {len(components)} are promised: {element!r}"
+        )
+    arrays = [as_array(v, c.dtype) for v, c in zip(values, components, strict=True)]
+    for a, c in zip(arrays, components, strict=True):
+        if not compatible(a.shape, c.dims):
+            raise TypeError(f"the generator gave an array of shape {a.shape} where {TensorShape(c.dims)} is promised")
+    return arrays
