@@ -39,6 +39,21 @@ LATEST = 16  # how many open groups are asked whether they read what a node read
 SMALL = 4096  # elements below which NumPy's few calls are as quick as a kernel's one
 
 
+def has_only_small(unit: Unit) -> bool:
+    """Whether nothing that the unit computes is worth a kernel, because all its tensors are small: the quick answer."""
+    tensors = [t for _, t in unit.feeds]
+    for step in unit.steps:
+        if isinstance(step, Node):
+            tensors += step.outputs
+        elif isinstance(step, RecvTensor):
+            tensors += () if step.tensor is None else (step.tensor,)
+        elif isinstance(step, RunGuarded):
+            tensors += step.node.outputs
+        elif not isinstance(step, SendTensor):
+            return False  # a loop
+    return all((count := element_count(dims)) is not None and count < SMALL for dims in {t.dims for t in tensors})
+
+
 @dataclass(eq=False, slots=True)
 class Axis:
     """An axis of a group's space."""

@@ -34,6 +34,8 @@ class Guards:
 
     def see(self, step: UnitStep) -> Sources:
         """Take the next step in; the sources of its node."""
+        if isinstance(step, Node):
+            return self._made(step, NONE) if step.opdef.name in ("Switch", "RefSwitch") else NONE
         if isinstance(step, RecvTensor):
             # Whether it can be dead shows only in those who take it: a plain node does so only if it cannot.
             self._of_waited[step.channel] = frozenset([("channel", step.channel)])
@@ -48,8 +50,6 @@ class Guards:
                 sources = frozenset([("node", step.node)])
             self._of_waited[step.node] = sources
             return self._made(step.node, sources)
-        elif isinstance(step, Node) and step.type in ("Switch", "RefSwitch"):
-            return self._made(step, NONE)
         return NONE
 
     def _together(self, tensors: Iterable[Tensor], after: Iterable[Node | int]) -> Sources:

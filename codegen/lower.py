@@ -20,6 +20,7 @@ from ..graph.dtypes import DType
 from ..graph.errors import InvalidArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
+from ..graph.opdef import OpDef
 from ..graph.shape import text
 from ..graph.state import Context, VariableState
 from .backends.base import Backend
@@ -29,6 +30,7 @@ from .rewrite import rewrite
 from .unit import BeginLoop, EndLoop, LeaveUnless, RecvTensor, RunGuarded, SendTensor, Unit
 
 _RENAMES = frozenset({"Enter", "RefEnter", "Exit", "NextIteration", "LoopCond"})
+_SPECIAL = _RENAMES | {"Const", "Placeholder", "Switch"}  # those that may become something else than a call
 
 
 def lower(unit: Unit, backend: Backend, context_of: Callable[[Node], Context]) -> Program:
@@ -64,8 +66,8 @@ def lower(unit: Unit, backend: Backend, context_of: Callable[[Node], Context]) -
         else:
             lowering.end_loop(step)
     fetches = lowering.fetch(unit.fetches)
-    kept = {slot for _, slot in fetches} | {i for i, v in enumerate(lowering.slots) if v is not None}
-    _let_go(lowering.instructions, kept)
+    kept = bytearray([v is not None for v in lowering.slots])
+    _let_go(lowering.instructions, _marked(kept + b"\1", [slot for _, slot in fetches]))
     return Program(unit.device, tuple(lowering.instructions), tuple(lowering.slots), feeds, fetches)
 
 
@@ -105,6 +107,7 @@ class _Lowering:
         self.slot_of: dict[Tensor, int] = {}
         self.values: set[int] = set()  # slots of reference tensors that hold a value which came from elsewhere
         self.tokens: dict[Node | int, int] = {}  # slots that tell whether a node, or what came on a channel, is dead
+        self.plain: dict[OpDef, bool] = {}  # whether nodes of an op become a call, and nothing else
         self.guarded: set[Node] = set()
         self.loops: list[_OpenLoop] = []
 
@@ -122,21 +125,24 @@ class _Lowering:
 
     def run(self, node: Node) -> None:
         op = node.opdef
-        if op.name == "Const":
+        plain = self.plain.get(op)
+        if plain is None:
+            plain = self.plain[op] = not (op.name in _SPECIAL or op.is_blocking)
+        if plain:
+            self.instructions.append(self._call(node))
+        elif op.name == "Const":
             if node.outputs[0] not in self.slot_of:  # else it is fed
                 self.new_slot(node.outputs[0], node.attrs["value"])
-            return
-        if op.name == "Placeholder":
+        elif op.name == "Placeholder":
             raise _not_fed(node)
-        if op.name in _RENAMES or self._is_switch_of_loop(node):
+        elif op.name in _RENAMES or self._is_switch_of_loop(node):
             self._rename(node)
-            return
-        call = self._call(node)
-        self.instructions.append(Wait(call, (), -1) if op.is_blocking else call)
+        else:
+            call = self._call(node)
+            self.instructions.append(Wait(call, (), -1) if op.is_blocking else call)
 
     def _call(self, node: Node) -> Call:
-        op = node.opdef
-        slot_of = self.slot_of
+        op, slot_of, slots = node.opdef, self.slot_of, self.slots
         inputs = tuple(
             [
                 slot_of[t] if not t.dtype.is_ref or i in op.ref_inputs else self.value_slot(t, node.name)
@@ -145,8 +151,12 @@ class _Lowering:
         )
         kernel = self.backend.kernel(node, self.context_of(node) if op.is_stateful else None)
         # A fed output keeps the fed value: the node may still run for its other outputs, whose result goes to a spare slot.
-        outputs = tuple([self.new_slot(None if t in slot_of else t) for t in node.outputs])
-        return Call(kernel, inputs, outputs, (), node.name, op.name, node._origin)
+        outputs = []
+        for t in node.outputs:
+            outputs.append(len(slots))
+            slot_of.setdefault(t, len(slots))
+            slots.append(None)
+        return Call(kernel, inputs, tuple(outputs), (), node.name, op.name, node._origin)
 
     def run_fused(self, group: FusedNodes) -> None:
         inputs = tuple([self.slot_of[t] for t in (*group.inputs, *group.shapes)])
@@ -317,23 +327,32 @@ def _not_fed(node: Node) -> InvalidArgumentError:
 # --- letting slots go ------------------------------------------------------------------------------------------------
 
 
-def _let_go(instructions: Iterable[Instruction], kept: set[int], only: set[int] | None = None) -> None:
+def _let_go(instructions: Iterable[Instruction], used: bytearray, only: set[int] | None = None) -> None:
     """Let each slot go at the instruction that uses it last (or makes it, when nobody uses it).
 
-    `kept` are slots that are used afterwards; `only`: the slots that may go at all (None: all others).
+    `used`: whether each slot is used afterwards; this marks those that go here. Its last entry is for slot -1, which is none, and
+    is set. `only`: the slots that may go at all (None: all).
     """
-    seen = kept
     for step in reversed(list(instructions)):
         if isinstance(step, Recv):
             continue
         if isinstance(step, Loop):
-            _let_go_inside(step, seen)
-        used = _used(step)
-        frees = [s for s in used if s not in seen and s >= 0 and (only is None or s in only)]
+            _let_go_inside(step, used)
+        frees = []
+        for slot in _used(step):
+            if not used[slot] and (only is None or slot in only):
+                used[slot] = True
+                frees.append(slot)
         if frees:
-            seen.update(frees)
-            target = step.call if isinstance(step, Guarded) else step
-            target.frees = tuple(dict.fromkeys(frees))
+            (step.call if isinstance(step, Guarded) else step).frees = tuple(frees)
+
+
+def _marked(used: bytearray, slots: Iterable[int]) -> bytearray:
+    """A copy in which these slots are used, too."""
+    used = used.copy()
+    for slot in slots:
+        used[slot] = True
+    return used
 
 
 def _used(step: Instruction) -> tuple[int, ...]:
@@ -357,7 +376,7 @@ def _slots_of(loop: Loop) -> Iterator[int]:
         yield from _used(step)
 
 
-def _let_go_inside(loop: Loop, used_after: set[int]) -> None:
+def _let_go_inside(loop: Loop, used_after: bytearray) -> None:
     """Let slots go inside a loop: what one iteration makes, and what its body is the last to need.
 
     A loop variable may go in the body, since the next iteration sets it anew; after the last, when Exits take it, the body
@@ -366,11 +385,10 @@ def _let_go_inside(loop: Loop, used_after: set[int]) -> None:
     nexts = {s for s, _ in loop.nexts}
     of_head, of_body = set(_written(loop.head)), set(_written(loop.body))
     variables = {s for _, s in loop.starts}
-    _let_go(loop.body, nexts | {loop.test}, of_head | of_body | variables)
-    needed_later = used_after | nexts | {loop.test}
-    for step in loop.body:
-        needed_later.update(_used(step))
-    _let_go(loop.head, needed_later, of_head)
+    needed_again = nexts | {loop.test}
+    _let_go(loop.body, _marked(bytearray(len(used_after)), {*needed_again, -1}), of_head | of_body | variables)
+    needed_later = needed_again.union(*map(_used, loop.body))
+    _let_go(loop.head, _marked(used_after, needed_later), of_head)
     loop.lost = tuple(sorted(nexts & (of_head | of_body)))
 
 

@@ -174,16 +174,16 @@ class _Walk:
         self.current[tensor] = node.outputs[0]
         return node.outputs[0]
 
-    def rules_here(self, rules: Iterable[Rule]) -> dict[str, list[Rule]]:
-        """Type of a node -> the rules that may apply to it, of those that can apply in this unit at all."""
+    def rules_here(self, rules: Iterable[Rule]) -> dict[OpDef, list[Rule]]:
+        """Op of a node -> the rules that may apply to it, of those that can apply in this unit at all."""
         present = {s.opdef.name for s in self.unit.steps if type(s) is Node}
         # What one rule makes may be what another one needs.
         present |= {type_ for rule in rules if needs(rule.parsed) <= present for type_ in rule.makes}
-        table: dict[str, list[Rule]] = {}
+        table: dict[OpDef, list[Rule]] = {}
         for rule in rules:
             if (not rule.fast or self.wanted.fast) and needs(rule.parsed) <= present:
                 for root in roots(rule.parsed) & present:
-                    table.setdefault(root, []).append(rule)
+                    table.setdefault(opdef(root), []).append(rule)
         return table
 
     def run(self) -> Unit:
@@ -204,19 +204,19 @@ class _Walk:
         if not self.may_change(node):
             self.steps.append(node)
             return
-        rounds = _MOST_ROUNDS if node.opdef.name in self.table or self.may_fold(node) else 0
-        for _ in range(rounds):
-            found = self.replacement(node)
-            if found is None:
-                break
-            rule, tensor, made = found
-            is_new = tensor.op in made
-            self.place_all(made, tensor.op)
-            self.fired.append(Fired(rule, original, tensor.op.opdef.name if is_new else tensor.name))
-            if not is_new:
-                self.replace(original, (tensor,))
-                return
-            node = tensor.op
+        if node.opdef in self.table or self.may_fold(node):
+            for _ in range(_MOST_ROUNDS):
+                found = self.replacement(node)
+                if found is None:
+                    break
+                rule, tensor, made = found
+                is_new = tensor.op in made
+                self.place_all(made, tensor.op)
+                self.fired.append(Fired(rule, original, tensor.op.opdef.name if is_new else tensor.name))
+                if not is_new:
+                    self.replace(original, (tensor,))
+                    return
+                node = tensor.op
         equal = self.place(node)
         if equal is not node:
             self.fired.append(Fired("equal nodes", original, equal.name))
@@ -225,21 +225,16 @@ class _Walk:
 
     def may_change(self, node: Node) -> bool:
         """Whether a node is a function of its inputs and nothing else."""
-        op = node.opdef
-        pure = self.pure.get(op)
+        pure = self.pure.get(node.opdef)
         if pure is None:
-            known = op.reference is not None or op.name == "Const"
-            pure = self.pure[op] = known and op.name not in _STEERING and not op.traits & _IMPURE
+            pure = self.pure[node.opdef] = _is_pure(node.opdef)
         if not pure:
             return False
         for t in node.inputs:
-            if t.dtype.is_ref or t.dtype is resource:
+            dtype = t.dtype
+            if dtype.is_ref or dtype is resource:
                 return False
-        if self.fed:
-            for t in node.outputs:
-                if t in self.fed:
-                    return False
-        return True
+        return not self.fed or self.fed.isdisjoint(node.outputs)
 
     def may_fold(self, node: Node) -> bool:
         """Whether a node may have a value that is known now: the quick answer."""
@@ -309,11 +304,10 @@ class _Walk:
         key = node.opdef, dtype, above
         found = self.alike.get(key)
         if found is None:
-            name = node.opdef.name
             found = self.alike[key] = [
                 rule
-                for rule in self.table.get(name, ())
-                if may_match(rule.parsed, name, above) and (dtype.is_integer or not rule.integer)
+                for rule in self.table.get(node.opdef, ())
+                if may_match(rule.parsed, node.opdef.name, above) and (dtype.is_integer or not rule.integer)
             ]
         return found
 
@@ -377,10 +371,7 @@ class _Walk:
     def copy(self, node: Node) -> Node:
         """The node, or a copy of it when one of its inputs is another now."""
         current = self.current
-        for t in node.inputs:
-            if t in current:
-                break
-        else:
+        if current.keys().isdisjoint(node.inputs):
             return node
         inputs = tuple([current.get(t, t) for t in node.inputs])
         copied = new_node(node.opdef, inputs, node.attrs, [(t.dtype, t.dims) for t in node.outputs], node)
@@ -432,6 +423,11 @@ class _Walk:
             left.append(step)
         left.reverse()
         return left
+
+
+def _is_pure(op: OpDef) -> bool:
+    known = op.reference is not None or op.name == "Const"
+    return known and op.name not in _STEERING and not op.traits & _IMPURE
 
 
 def new_node(

@@ -26,6 +26,7 @@ from .. import image_kernels, matrix_kernels
 from ..agreement import agree, difference
 from ..buffers import LARGE, buffers
 from ..fuse import FusedNodes, fuse, kernel_of
+from ..groups import has_only_small
 from ..kernel_cache import source_of
 from ..loop_cost import nanoseconds
 from ..loops import Loops
@@ -67,7 +68,8 @@ class NumbaBackend(NumpyBackend):
 
     def fuse(self, unit: Unit) -> Sequence[UnitStep | FusedNodes]:
         """Steps with fused nodes among them."""
-        return fuse(unit, small=self.fuse_small or len(unit.steps) <= FEW_STEPS).steps
+        small = self.fuse_small or len(unit.steps) <= FEW_STEPS
+        return unit.steps if not small and has_only_small(unit) else fuse(unit, small=small).steps
 
     def fused(self, group: FusedNodes) -> FusedKernel:
         """A kernel that starts on NumPy and becomes compiled."""
