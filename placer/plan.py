@@ -27,6 +27,7 @@ from .cluster_input import Devices, Jobs, as_cluster
 from .cost import DeviceLoad, Traffic, device_loads, repeated, traffic, work
 from .diff import PlanDiff, diff
 from .draw import to_dot, to_svg
+from .execution_order import execution_order
 from .partition import Channel, Partition, Partitioned, needed, partition
 from .place import Placement, Relaxation, Rule, place as place_nodes
 from .plan_text import read_plan, write_plan
@@ -371,7 +372,7 @@ def place(
 
             search = searching(
                 found, strategy, running=steps, feeds=fed, budget_s=budget_s, seed=seed, costs=measured,
-                told=solutions.append,
+                narrow=enable_bfloat16_sendrecv, told=solutions.append,
             )  # fmt: skip
         decisions = place_nodes(
             graph,
@@ -379,6 +380,10 @@ def place(
             allow_soft_placement=allow_soft_placement,
             search=search,
         )
+        if search is not None:
+            steps = execution_order(
+                steps, decisions.device_of, found, feeds=fed, costs=measured, narrow=enable_bfloat16_sendrecv
+            )
         cut = partition(
             steps, decisions.device_of, feeds=fed, fetches=tensors, enable_bfloat16_sendrecv=enable_bfloat16_sendrecv
         )

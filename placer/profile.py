@@ -46,6 +46,16 @@ class Profile:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON. The file appears whole or not at all. OSError: it cannot be written."""
+        path = Path(path)
+        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+        try:
+            partial.write_text(self.to_text() + "\n", encoding="utf-8")
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def to_text(self) -> str:
+        """What `save` writes."""
         links = [{"between": [k.a, k.b], "latency": k.latency, "bandwidth": k.bandwidth} for k in self.links]
         nodes = {name: dict(found) for name, found in self.nodes.items()}
         data = {
@@ -55,13 +65,7 @@ class Profile:
             "nodes": nodes,
             "links": links,
         }
-        path = Path(path)
-        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-        try:
-            partial.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        return json.dumps(data, indent=1)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Profile:
@@ -70,8 +74,13 @@ class Profile:
         Raises:
             InvalidArgumentError: the file is damaged, of another version, or no profile. OSError: it cannot be read.
         """
+        return Profile.from_text(Path(path).read_bytes(), str(path))
+
+    @staticmethod
+    def from_text(text: str | bytes, source: str = "the profile") -> Profile:
+        """What `to_text` gave; `source` is where an error says that it came from. InvalidArgumentError: it is no profile."""
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
+            data = json.loads(text)
             if not isinstance(data, dict) or data.get("dovetail profile") != VERSION or set(data) != _KEYS:
                 raise ValueError(f"it is no profile of version {VERSION}")
             nodes = {name: {d: _seconds(s) for d, s in found.items()} for name, found in data["nodes"].items()}
@@ -81,7 +90,14 @@ class Profile:
                 links.append(Link(a, b, _maybe(link["latency"]), _maybe(link["bandwidth"])))
             return Profile(nodes, tuple(links), _seconds(data["seconds"]), int(data["steps"]))
         except (ValueError, TypeError, KeyError, AttributeError) as e:
-            raise InvalidArgumentError(None, None, f"{path}: {e}") from None
+            raise InvalidArgumentError(None, None, f"{source}: {e}") from None
+
+    def __or__(self, other: Profile) -> Profile:
+        """What both measured: of one step on different devices, say. Where they measured the same, the other one counts."""
+        nodes = {name: {**self.nodes.get(name, {}), **other.nodes.get(name, {})} for name in {**self.nodes, **other.nodes}}
+        # The first link that fits counts, and the times of a step are those of the quicker one.
+        best = min(self, other, key=lambda p: p.seconds)
+        return Profile(nodes, other.links + self.links, best.seconds, best.steps)
 
     def applied(self, names: Sequence[str], devices: Sequence[str], analytic: Floats) -> Floats:
         """(D, n) seconds of nodes on devices, from what was measured and `analytic` (D, n) estimates.

@@ -1,9 +1,10 @@
 """A step on a clock: when each node runs and each value travels, what decides the end, what memory it takes.
 
-The machine is that of the placement search: a device runs ready nodes by priority; a value travels once to
-each other device that needs it, beside the work; channels over one link share it or wait for each other. A
-value occupies memory on its device from the moment its node starts until its last use or departure there, and
-on a receiving device from its arrival until its last use.
+The machine is that of the placement search, but for one thing: a device runs its part of a plan in the plan's order and waits
+where a value has not come yet, as programs do, while in the search it takes the ready node that comes first. (The order of a plan
+that was searched is the one in which nodes start there: execution_order.py.) A value travels once to each other device that needs
+it, beside the work; channels over one link share it or wait for each other. A value occupies memory on its device from the moment
+its node starts until its last use or departure there, and on a receiving device from its arrival until its last use.
 """
 
 from __future__ import annotations
@@ -16,13 +17,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from ..graph.dtypes import bfloat16, float32
 from .chart import Bar, Chart
 from .report import short, size_text
 from .search.problem import Floats, Ints, Problem, summed
 
 if TYPE_CHECKING:
+    from ..graph.node import Node
     from .plan import Plan
     from .profile import Profile
+
+
+Travels = dict[tuple[int, int], tuple[float, float]]
+"""(value, destination) -> when it leaves and arrives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,37 +149,75 @@ def simulate(plan: Plan, *, contended: bool = False, costs: Profile | str | os.P
     >>> print(simulate(dt.place(graph, {"worker": 2}, fetches=loss)))
     """
     problem, assignment, names, devices = step_of(plan, contended=contended, costs=costs)
-    return timeline(problem, assignment, names, devices)
+    return timeline(problem, assignment, names, devices, in_order=True)
 
 
 def step_of(
     plan: Plan, *, contended: bool = False, costs: Profile | str | os.PathLike[str] | None = None
 ) -> tuple[Problem, Ints, list[str], tuple[str, ...]]:
-    """A plan's step as a problem without constraints, the plan's answer to it, and the names of its nodes and devices."""
+    """A plan's step as a problem without constraints, the plan's answer to it, and the names of its nodes and devices.
+
+    The nodes are numbered in an order that all programs of the plan follow.
+    """
     from .profile import as_profile
     from .search.step import step_problem
 
     where = {node: str(device) for device, p in plan.partitions.items() for node in p.nodes}
-    order = sorted(where, key=lambda node: node.index)
+    order = _merged([p.nodes for p in plan.partitions.values()])
     feeds = {plan.graph.get_tensor_by_name(name) for name in plan.feeds}
-    problem = step_problem(order, plan.cluster, feeds=feeds, contended=contended, costs=as_profile(costs))
+    narrow = any(
+        c.dtype is bfloat16 and plan.graph.get_tensor_by_name(c.name).dtype.base is float32 for c in plan.channels
+    )
+    problem = step_problem(
+        order, plan.cluster, feeds=feeds, contended=contended, costs=as_profile(costs), narrow=narrow
+    )
     number = {str(device.name): d for d, device in enumerate(plan.cluster.devices)}
     assignment = np.array([number[where[node]] for node in order], np.int32)
     return problem, assignment, [node.name for node in order], tuple(number)
 
 
+def _merged(parts: Sequence[Sequence[Node]]) -> list[Node]:
+    """What devices run, as one order in which each node stands behind its inputs, and each device's nodes in theirs."""
+    inside = {node for part in parts for node in part}
+    done: set[Node] = set()
+    out: list[Node] = []
+    waiting: dict[Node, list[int]] = {}  # what has not run -> the parts that wait for it
+    at, ready = [0] * len(parts), list(range(len(parts) - 1, -1, -1))
+    while ready:
+        p = ready.pop()
+        part, i = parts[p], at[p]
+        while i < len(part):
+            missing = next((b for b in part[i].before if b in inside and b not in done), None)
+            if missing is not None:
+                waiting.setdefault(missing, []).append(p)
+                break
+            done.add(part[i])
+            out.append(part[i])
+            ready += waiting.pop(part[i], ())
+            i += 1
+        at[p] = i
+    return out
+
+
 def timeline(
     problem: Problem, assignment: npt.ArrayLike, names: Sequence[str] | None = None,
-    devices: Sequence[str] | None = None,
+    devices: Sequence[str] | None = None, *, in_order: bool = False,
 ) -> Timeline:  # fmt: skip
-    """One step of an assignment (n,) on a clock; nodes and devices have their numbers for names unless given."""
+    """One step of an assignment (n,) on a clock; nodes and devices have their numbers for names unless given.
+
+    `in_order`: devices run nodes by their numbers, and wait for each; else the ready node of the highest priority goes first.
+    """
     from .search import clock
 
     device = np.asarray(assignment, np.int32)
     names = [str(i) for i in range(problem.nodes)] if names is None else names
-    start, finish = np.empty(problem.nodes), np.empty(problem.nodes)
-    makespan = clock.run(problem.arrays, device, problem.rank, problem.contended, start, finish)
-    travels = _travels(problem, device, finish)
+    if in_order:
+        start, finish, travels = _run_in_order(problem, device)
+        makespan = finish.max()
+    else:
+        start, finish = np.empty(problem.nodes), np.empty(problem.nodes)
+        makespan = clock.run(problem.arrays, device, problem.rank, problem.contended, start, finish)
+        travels = _travels(problem, device, finish)
     spans = [Span(names[i], int(device[i]), float(start[i]), float(finish[i])) for i in range(problem.nodes)]
     moved = {
         key: Transfer(
@@ -192,11 +237,36 @@ def timeline(
     )
 
 
-Travels = dict[tuple[int, int], tuple[float, float]]
+def _run_in_order(problem: Problem, device: Ints) -> tuple[Floats, Floats, Travels]:
+    """(n,) start and finish of nodes that devices run by number, which must be a topological order; and what travels when."""
+    a, where = problem.arrays, device.tolist()
+    takes = problem.seconds[problem.device_class[device], np.arange(problem.nodes)].tolist()
+    arrives, finish = [0.0] * problem.nodes, [0.0] * problem.nodes
+    start = arrives  # a node's inputs are all there before it is looked at
+    device_free, travels = [0.0] * problem.devices, Travels()
+    link_free: dict[tuple[int, int], float] = {}
+    first, targets, ends = a.first_value.tolist(), a.value_target.tolist(), a.value_start.tolist()
+    sizes, latency, per_byte = a.value_bytes.tolist(), problem.link_latency.tolist(), problem.link_per_byte.tolist()
+    for x, here in enumerate(where):
+        start[x] = max(arrives[x], device_free[here])
+        finish[x] = device_free[here] = end = start[x] + takes[x]
+        for v in range(first[x], first[x + 1]):
+            for y in targets[ends[v] : ends[v + 1]]:
+                there, at = where[y], end
+                if there != here:
+                    if (v, there) not in travels:
+                        leaves, passes = end, sizes[v] * per_byte[here][there]
+                        if problem.contended:
+                            leaves = max(end, link_free.get((here, there), 0.0))
+                            link_free[here, there] = leaves + passes
+                        travels[v, there] = leaves, leaves + latency[here][there] + passes
+                    at = travels[v, there][1]
+                arrives[y] = max(arrives[y], at)
+    return np.array(start), np.array(finish), travels
 
 
 def _travels(problem: Problem, device: Ints, finish: Floats) -> Travels:
-    """(value, destination) -> when it leaves and arrives; in the order in which links take them."""
+    """What travels, in the order in which links take it."""
     out: Travels = {}
     free = np.zeros((problem.devices, problem.devices))
     for v in np.argsort(finish[problem.value_source], kind="stable").tolist():
@@ -257,8 +327,9 @@ def _peaks(problem: Problem, device: Ints, start: Floats, finish: Floats, travel
     """(D,) the most bytes that each device holds at one time."""
     peak = summed(device, problem.memory, problem.devices)
     changes: list[list[tuple[float, float]]] = [[] for _ in range(problem.devices)]
+    sizes = problem.value_bytes if problem.value_memory is None else problem.value_memory
     for v, source in enumerate(problem.value_source.tolist()):
-        size, home = float(problem.value_bytes[v]), int(device[source])
+        size, home = float(sizes[v]), int(device[source])
         if size == 0.0:
             continue
         last: dict[int, float] = {home: float(finish[source])}

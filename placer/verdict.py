@@ -124,7 +124,7 @@ def judge(plan: Plan, costs: Profile | str | os.PathLike[str] | None = None) -> 
     if not any(p.nodes for p in plan.partitions.values()):  # all that is fetched is fed
         return Verdict(0.0, 0.0, _finder(plan), None, (), (), None)
     problem, assignment, names, devices = step_of(plan, costs=costs)
-    step = timeline(problem, assignment, names, devices)
+    step = timeline(problem, assignment, names, devices, in_order=True)
     bound = lower_bound(problem)
     if plan.solution is not None and costs is None:
         bound = max(bound, min(plan.solution.lower_bound, step.makespan))

@@ -7,12 +7,14 @@ They are plain values with defaults, checked when made: a misspelt option is an 
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..codegen.options import KernelOptions
 from ..graph.errors import InvalidArgumentError
 from ..graph.settings import setting
+from ..placer.profile import Profile, as_profile
 
 if TYPE_CHECKING:
     from .timeline import StepStats
@@ -88,6 +90,8 @@ class ConfigProto:
             says there.
         placement_strategy: how nodes that leave a choice are placed: "rules", or a search: "auto" or another strategy of
             `dt.place`. A search looks at the whole graph as one step, when it has grown; state stays where it is.
+        placement_costs: what a search takes nodes and links to cost: a `dt.Profile`, or the path of one; None: analytic costs.
+            The search then looks at the nodes that were measured as one step, and leaves the others to the rules.
         fast_math: allow rewrites that change rounding, or what becomes of NaN and infinity.
         keys: a session's folder of keys, with which it proves who it is; "": that of DOVETAIL_KEYS, or no keys. It does not travel.
     """
@@ -108,6 +112,7 @@ class ConfigProto:
     kernel_check: int = -1
     graph_rewrite: int = -1
     placement_strategy: str = "rules"
+    placement_costs: Profile | str | os.PathLike[str] | None = None
     fast_math: bool = False
     keys: str = ""
 
@@ -137,19 +142,26 @@ class ConfigProto:
             raise InvalidArgumentError(None, None, f"{e} (ConfigProto.kernel_backend, or DOVETAIL_BACKEND)") from None
 
     def settled(self) -> ConfigProto:
-        """The same, with nothing left to the settings of whichever process reads it."""
+        """The same, with nothing left to the settings, or the files, of whichever process reads it.
+
+        Raises:
+            InvalidArgumentError, OSError, TypeError: `placement_costs` is no profile.
+        """
         options = self.kernel_options()
         return dataclasses.replace(
-            self, kernel_backend=options.backend, kernel_check=options.check, graph_rewrite=int(self._rewrites())
-        )
+            self, kernel_backend=options.backend, kernel_check=options.check, graph_rewrite=int(self._rewrites()),
+            placement_costs=as_profile(self.placement_costs),
+        )  # fmt: skip
 
     def _rewrites(self) -> bool:
         return bool(self.graph_rewrite if self.graph_rewrite >= 0 else setting("DOVETAIL_REWRITE"))
 
     def to_fields(self) -> dict[str, Any]:
         """Plain data for a message. Where this process has its keys is nobody else's business."""
-        fields = dataclasses.asdict(self)
+        costs = as_profile(self.placement_costs)
+        fields = dataclasses.asdict(dataclasses.replace(self, placement_costs=None))
         del fields["keys"]
+        fields["placement_costs"] = "" if costs is None else costs.to_text()
         return fields
 
     @classmethod
@@ -157,10 +169,15 @@ class ConfigProto:
         """From a message's plain data; unknown names are ignored, so that a newer client is understood.
 
         Raises:
-            TypeError: a value of the wrong type.
+            TypeError: a value of the wrong type. InvalidArgumentError: what should be a profile is none.
         """
         config = cls()
-        _fill(config, {name: value for name, value in fields.items() if name != "keys"})
+        fields = {name: value for name, value in fields.items() if name != "keys"}
+        costs = fields.pop("placement_costs", "")
+        if not isinstance(costs, str):
+            raise TypeError(f"placement_costs must be of type str, not {costs!r}")
+        config.placement_costs = Profile.from_text(costs, "placement_costs") if costs else None
+        _fill(config, fields)
         return config
 
 

@@ -24,6 +24,7 @@ from ..graph.errors import AbortedError, InvalidArgumentError, OpError
 from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
 from ..placer.cluster import Cluster, DeviceInfo
+from ..placer.execution_order import execution_order
 from ..placer.partition import needed, partition
 from ..placer.place import Placement, place
 from ..placer.plan import STRATEGIES, Plan
@@ -255,6 +256,11 @@ class Master:
                 nodes=sorted(nodes, key=lambda n: n.index),
             )
         options = session.config.graph_options
+        if session.config.placement_strategy != "rules":
+            nodes = execution_order(
+                nodes, placement.device_of, session.cluster, feeds=fed, costs=session.config.placement_costs,
+                narrow=options.enable_bfloat16_sendrecv,
+            )  # fmt: skip
         cut = partition(
             nodes, placement.device_of, fetches=fetched, feeds=fed,
             enable_bfloat16_sendrecv=options.enable_bfloat16_sendrecv,
@@ -282,7 +288,13 @@ class Master:
             from ..placer.search.auto import searching
 
             fed = [n.outputs[0] for n in graph.nodes if n.type == "Placeholder"]
-            search = searching(session.cluster, strategy, feeds=fed)
+            costs, running = session.config.placement_costs, None
+            if costs is not None:  # the step that was measured is the one that matters
+                running = [n for n in graph.nodes if n.name in costs.nodes]
+            search = searching(
+                session.cluster, strategy, running=running, feeds=fed, costs=costs,
+                narrow=session.config.graph_options.enable_bfloat16_sendrecv,
+            )  # fmt: skip
         return place(
             graph,
             session.cluster,

@@ -72,15 +72,36 @@ def profile_of(traces: list[Trace]) -> Profile:
     nodes: dict[str, dict[str, float]] = {
         n.name: {device: 0.0} for device, p in plan.partitions.items() for n in p.nodes
     }
-    for (name, device), times in taken.items():
-        # In some steps it may not have run: in a branch that was not taken.
-        nodes.setdefault(name, {})[device] = median([*times, *[0.0] * (len(traces) - len(times))])
+    # Of a node the best time counts: others that use the machine can only make it look slower, and they hold up another node in
+    # each step. In some steps it may not have run: in a branch that was not taken.
+    usual = {key: min(times) * len(times) / len(traces) for key, times in taken.items()}
+    at_work = _at_work(traces)
+    for (name, device), seconds in usual.items():
+        together = sum(s for (_, d), s in usual.items() if d == device)
+        nodes.setdefault(name, {})[device] = seconds * (at_work[device] / together if together > 0 else 1.0)
     links = []
     for (a, b), values in sorted(crossed.items()):
         # A value may have waited for others that travelled with it: the quickest of its journeys tells the link.
         points = [min(found, key=lambda p: p[1]) for found in values.values()]
         links.append(fitted_link(a, b, points))
     return Profile(nodes, tuple(links), median(t.seconds for t in traces), len(traces))
+
+
+def _at_work(traces: list[Trace]) -> dict[str, float]:
+    """Device -> seconds of a step in which it does not wait: in kernels, and between them; the median.
+
+    What nodes take is scaled until they take together what their device takes.
+    """
+    found: dict[str, list[float]] = defaultdict(list)
+    for trace in traces:
+        for device in {k.device for k in trace.kernels}:
+            spans = [(k.start, k.finish) for k in trace.kernels if k.device == device]
+            first, last = min(s for s, _ in spans), max(f for _, f in spans)
+            waited = sum(
+                max(0.0, min(w.finish, last) - max(w.start, first)) for w in trace.waits if w.device == device
+            )
+            found[device].append(max(last - first - waited, 0.0))
+    return {device: median([*seconds, *[0.0] * (len(traces) - len(seconds))]) for device, seconds in found.items()}
 
 
 class _Shares:

@@ -44,6 +44,7 @@ def assign(
     budget_s: float = 5.0,
     seed: int = 0,
     costs: Profile | None = None,
+    narrow: bool = False,
 ) -> tuple[Ints, npt.NDArray[np.bool_], Solution]:
     """A device for each node, and what the search says about it.
 
@@ -53,7 +54,7 @@ def assign(
         running: the nodes that the step runs; None: all. feeds: the tensors that it is given.
         strategy: a name (`portfolio.STRATEGIES`), or a function from the problem to an assignment of nodes
             (what it says about nodes that the step does not run is not used).
-        budget_s, seed: see `search`. costs: see `step_problem`.
+        budget_s, seed: see `search`. costs, narrow: see `step_problem`.
 
     Returns:
         (len(nodes),) numbers of `cluster.devices`; whether there was a choice for each; and the solution of
@@ -85,7 +86,7 @@ def assign(
         allowed = np.concatenate([allowed, np.eye(len(cluster.devices), dtype=bool)[fixed]])
     problem = step_problem(
         ordered, cluster, running=running, feeds=feeds, unit=unit.astype(np.int32), allowed=allowed,
-        allowed_kind=of_unit[unit], objective=objective, costs=costs,
+        allowed_kind=of_unit[unit], objective=objective, costs=costs, narrow=narrow,
     )  # fmt: skip
     if callable(strategy):
         solution = _by_function(problem, strategy, np.where(runs[unit], -1, rules), ordered, cluster)
@@ -104,7 +105,8 @@ def assign(
 
 def searching(
     cluster: Cluster, strategy: Strategy, *, running: Collection[Node] | None = None, feeds: Collection[Tensor] = (),
-    budget_s: float = 5.0, seed: int = 0, costs: Profile | None = None, told: Callable[[Solution], None] | None = None,
+    budget_s: float = 5.0, seed: int = 0, costs: Profile | None = None, narrow: bool = False,
+    told: Callable[[Solution], None] | None = None,
 ) -> Search | None:  # fmt: skip
     """`assign` as what `placer.place.place` takes for `search`; None for the strategy "rules".
 
@@ -118,7 +120,7 @@ def searching(
     ) -> tuple[Ints, npt.NDArray[np.bool_]]:
         devices, chosen, solution = assign(
             nodes, cluster, groups, by_rules, running=running, feeds=feeds, strategy=strategy, budget_s=budget_s,
-            seed=seed, costs=costs,
+            seed=seed, costs=costs, narrow=narrow,
         )  # fmt: skip
         if told is not None:
             told(solution)

@@ -185,8 +185,10 @@ def run(a: Arrays, device: Ints, rank: Ints, contended: bool, start: Floats, fin
     data_at = np.zeros(n)
     for i in range(n):
         start[i] = finish[i] = np.inf
+        if len(a.fed_at):
+            data_at[i] = a.fed_at[device[i], i]
         if waiting[i] == 0:
-            size = _push(times, codes, size, 0.0, i)
+            size = _push(times, codes, size, data_at[i], i)
     last = 0.0
     while size > 0:
         now, count = times[0], 0
@@ -204,7 +206,7 @@ def run(a: Arrays, device: Ints, rank: Ints, contended: bool, start: Floats, fin
                 ready[s] += 1
                 continue
             busy[s] -= 1
-            last = max(last, now)
+            last = max(last, now + (a.back_after[s, x] if len(a.back_after) else 0.0))
             for v in range(a.first_value[x], a.first_value[x + 1]):
                 for e in range(a.value_start[v], a.value_start[v + 1]):
                     y = a.value_target[e]

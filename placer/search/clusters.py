@@ -186,6 +186,9 @@ def _contracted(problem: Problem, label: Ints, unit: Ints, allowed: Flags) -> Pr
         memory=summed(label, problem.memory, count),
         value_source=label[a.value_source[used]],
         value_bytes=a.value_bytes[used],
+        value_memory=None if problem.value_memory is None else problem.value_memory[used],
+        fed_at=_latest(label, problem.fed_at, count),
+        back_after=_latest(label, problem.back_after, count),
         value_start=starts(value[by_value], len(used)),
         value_target=target[by_value],
         unit=new_unit.astype(np.int32),
@@ -196,6 +199,15 @@ def _contracted(problem: Problem, label: Ints, unit: Ints, allowed: Flags) -> Pr
             np.searchsorted(np.sort(label), np.arange(count)),
         ),
     )  # fmt: skip
+
+
+def _latest(label: Ints, seconds: Floats | None, count: int) -> Floats | None:
+    """(D, count) the largest of each label's."""
+    if seconds is None:
+        return None
+    out = np.zeros((len(seconds), count))
+    np.maximum.at(out, (slice(None), label), seconds)
+    return out
 
 
 def levels(problem: Problem, coarsest: int, work_cap: float, memory_cap: float) -> list[tuple[Problem, Ints]]:

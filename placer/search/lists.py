@@ -63,6 +63,8 @@ def list_schedule(
             begin = core_free[base[d]]
             for c in range(base[d] + 1, base[d + 1]):
                 begin = min(begin, core_free[c])
+            if len(a.fed_at):
+                begin = max(begin, a.fed_at[d, x])
             for e in range(a.input_start[x], a.input_start[x + 1]):
                 v = a.input_value[e]
                 p = a.value_source[v]

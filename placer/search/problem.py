@@ -58,6 +58,8 @@ class Arrays(NamedTuple):
     input_start: Ints  # (n + 1,)
     input_value: Ints  # (E,)
     value_source: Ints  # (V,)
+    fed_at: Floats  # (D, n), or (0, n): all at once
+    back_after: Floats  # (D, n), or (0, n): at once
 
 
 @dataclass(frozen=True)  # no slots: derived arrays are cached in the instance
@@ -72,7 +74,8 @@ class Problem:
         capacity: (D,) bytes of each device; infinite where nothing limits it.
         slots: (D,) how many nodes a device runs at once (makespan only).
         value_source: (V,) the node that makes each value, ascending.
-        value_bytes: (V,) size of each value.
+        value_bytes: (V,) size of each value on its way.
+        value_memory: (V,) bytes that it occupies on a device; None: as many.
         value_start, value_target: value v is needed by nodes value_target[value_start[v]:value_start[v + 1]].
         unit: (n,) nodes with the same number share a device; numbers 0..m-1, all used.
         allowed: (S, D) distinct sets of devices; allowed_kind: (n,) the set that each node may have.
@@ -80,6 +83,8 @@ class Problem:
         port_latency, port_per_byte: (D,) the same into or out of a device, whatever is at the other end.
         host: the device that calls the others (offload only).
         contended: whether transfers over the same link wait for each other (makespan only).
+        fed_at: (D, n) seconds until a node on each device has what the client feeds to it; None: no time (makespan only).
+        back_after: (D, n) seconds until the client has what it fetches from a node on each device; None: no time (makespan only).
         priority: (n,) which of the ready nodes runs first, the highest; None: by upward rank.
 
     Raises:
@@ -106,6 +111,9 @@ class Problem:
     host: int = 0
     contended: bool = False
     priority: Floats | None = None
+    value_memory: Floats | None = None
+    fed_at: Floats | None = None
+    back_after: Floats | None = None
 
     def __post_init__(self) -> None:
         n, d = self.nodes, self.devices
@@ -156,6 +164,7 @@ class Problem:
             self.port_latency, self.port_per_byte,
             starts(self.value_source, self.nodes), self.value_start, targets, self.value_bytes,
             starts(targets, self.nodes), value_of_end[order], self.value_source,
+            *(np.empty((0, self.nodes)) if given is None else given for given in (self.fed_at, self.back_after)),
         )  # fmt: skip
 
     @cached_property

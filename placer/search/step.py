@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ...graph.dtypes import float32
 from ...graph.node import Node, Tensor
 from ...graph.opdef import OpDef, Trait, nbytes
 from ..cluster import Cluster, DeviceInfo
@@ -54,6 +55,7 @@ def step_problem(
     objective: Objective = Objective.MAKESPAN,
     contended: bool = False,
     costs: Profile | None = None,
+    narrow: bool = False,
 ) -> Problem:
     """The problem of placing these nodes on the cluster's devices, in the order of `cluster.devices`.
 
@@ -64,6 +66,7 @@ def step_problem(
         feeds: tensors that the client gives.
         unit, allowed, allowed_kind: as in `Problem`; None: each node by itself, on any device.
         costs: what was measured; None: analytic costs alone.
+        narrow: whether float32 values cross between devices as bfloat16.
     """
     n, d = len(nodes), len(cluster.devices)
     place = {node: i for i, node in enumerate(nodes)}
@@ -100,7 +103,10 @@ def step_problem(
                 consumers.setdefault((source, -1), []).append(i)
     keys = sorted(consumers)
     ends = [sorted(set(consumers[key])) for key in keys]
-    size = [0.0 if out < 0 else float(nbytes(nodes[i].outputs[out])) for i, out in keys]
+    size = np.array([0.0 if out < 0 else float(nbytes(nodes[i].outputs[out])) for i, out in keys], float)
+    travelling = size
+    if narrow:
+        travelling = size * [0.5 if out >= 0 and nodes[i].outputs[out].dtype.base is float32 else 1.0 for i, out in keys]
     seconds = np.array([busy * (s.overhead + np.maximum(flops / s.flops, moved / s.bandwidth)) for s in classes])
     if costs is not None:  # each device is a class of its own then
         names = [str(device.name) for device in cluster.devices]
@@ -121,7 +127,8 @@ def step_problem(
         capacity=np.array([np.inf if x.memory_bytes is None else float(x.memory_bytes) for x in cluster.devices]),
         slots=np.ones(d, np.int32),
         value_source=np.array([i for i, _ in keys], np.int32),
-        value_bytes=np.array(size, float),
+        value_bytes=travelling,
+        value_memory=size,
         value_start=np.cumsum([0] + [len(e) for e in ends]).astype(np.int32),
         value_target=np.array([x for e in ends for x in e], np.int32),
         unit=np.arange(n, dtype=np.int32) if unit is None else unit,
