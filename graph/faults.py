@@ -10,6 +10,7 @@ The setting is a list of `name:value`, separated by commas:
     lose:20             every twentieth message that comes or leaves is lost
     delay:30            every message that comes or leaves takes 30 ms longer
     rate:8              and goes at 8 MiB/s
+    slow:2              kernels take twice the processor's time: a device that is half as fast (programs made from now on)
     from:/some/file     more faults stand in this file, which may change while the process runs; of a folder, the file is the
                         one whose name is the process's number
 
@@ -26,7 +27,7 @@ from pathlib import Path
 
 from .settings import setting
 
-NAMES = ("save", "kill", "freeze", "cut", "lose", "delay", "rate", "from")
+NAMES = ("save", "kill", "freeze", "cut", "lose", "delay", "rate", "slow", "from")
 LOOK_S = 0.01  # a file of faults is looked at so often
 
 _cached: dict[

@@ -90,6 +90,6 @@ def link_faults() -> LinkFaults | None:
     Raises:
         ValueError: the setting has another form.
     """
-    if not setting("DOVETAIL_FAULTS") or set(faults()) == {"save"}:
+    if not setting("DOVETAIL_FAULTS") or set(faults()) <= {"save", "slow"}:
         return None
     return LinkFaults()

@@ -29,6 +29,7 @@ from ..placer.cluster import DeviceInfo
 from .here import Host
 from .overdue import Waiting
 from .recorder import Recorder, TracedStep
+from .slowed import slowed
 from .step import ChannelKey, Execution, TaskStep
 
 SMALL_S = (
@@ -187,7 +188,7 @@ class Worker:
             gpu = gpu_backend(options, host, unit.device, self._gpus)
             programs.append(lower(unit, host, context_of) if gpu is None else gpu.finish(lower(unit, gpu, context_of)))
         with self._lock:
-            self._loaded[handle] = Loaded(session, tuple(programs), held)
+            self._loaded[handle] = Loaded(session, tuple(map(slowed, programs)), held)
 
     def release(self, handles: Iterable[str]) -> None:
         """Forget programs."""
