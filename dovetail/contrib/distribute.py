@@ -12,10 +12,12 @@ from ..distribute import (
     has_strategy as has_distribution_strategy,
     in_cross_replica_context,
 )
+from ..estimator.run_config import DistributeConfig
 
 __all__ = [
     "CentralStorageStrategy",
     "CollectiveAllReduceStrategy",
+    "DistributeConfig",
     "MirroredStrategy",
     "OneDeviceStrategy",
     "ParameterServerStrategy",

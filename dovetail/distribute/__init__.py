@@ -3,6 +3,7 @@
 from . import cluster_resolver, experimental
 from .context import get_replica_context, get_strategy, has_strategy, in_cross_replica_context
 from .coordinator import ClusterCoordinator, PerWorkerValues, RemoteValue
+from .input import InputContext
 from .mirrored import CentralStorageStrategy, MirroredStrategy, OneDeviceStrategy, TPUStrategy
 from .multi_worker import CollectiveAllReduceStrategy, CollectiveCommunication, MultiWorkerMirroredStrategy
 from .parameter_server import ParameterServerStrategy
@@ -24,6 +25,7 @@ __all__ = [
     "DistributedValues",
     "DistributedVariable",
     "HierarchicalCopyAllReduce",
+    "InputContext",
     "MirroredStrategy",
     "MultiWorkerMirroredStrategy",
     "NcclAllReduce",

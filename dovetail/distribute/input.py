@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..graph.build import convert
 from ..graph.structure import map_structure
+from . import roles
 
 if TYPE_CHECKING:
     from .strategy import Strategy
@@ -64,4 +66,41 @@ class DistributedIterator:
         return strategy.split_batch(map_structure(mine, self._iterator.get_next()))
 
 
-__all__ = ["DistributedDataset", "DistributedIterator"]
+@dataclass(frozen=True, slots=True)
+class InputContext:
+    """What an input function can know about whom it makes input for.
+
+    Attributes:
+        num_input_pipelines: how many processes each make input. input_pipeline_id: which of them this is.
+        num_replicas_in_sync: how many replicas go in step, in all of them.
+    """
+
+    num_input_pipelines: int = 1
+    input_pipeline_id: int = 0
+    num_replicas_in_sync: int = 1
+
+    @staticmethod
+    def of(strategy: Strategy | None) -> InputContext:
+        """That of this process's part of a strategy."""
+        if strategy is None:
+            return InputContext()
+        replicas, here = strategy.num_replicas_in_sync, len(strategy._devices)
+        resolver = strategy.cluster_resolver
+        if replicas > here or resolver is None or not resolver.cluster_spec() or resolver.task_type is None:
+            return InputContext(replicas // here, strategy._first_replica // here, replicas)
+        spec, job, index = resolver.cluster_spec(), resolver.task_type, int(resolver.task_id or 0)
+        if job not in ("chief", "worker"):
+            return InputContext(num_replicas_in_sync=replicas)
+        return InputContext(roles.worker_count(spec, job), roles.id_in_cluster(spec, job, index), replicas)
+
+    def get_per_replica_batch_size(self, global_batch_size: int) -> int:
+        """The batch size of one replica. ValueError: the whole is no multiple of the replicas."""
+        if global_batch_size % self.num_replicas_in_sync:
+            raise ValueError(
+                f"The global_batch_size {global_batch_size} is not divisible by num_replicas_in_sync "
+                f"{self.num_replicas_in_sync}"
+            )
+        return global_batch_size // self.num_replicas_in_sync
+
+
+__all__ = ["DistributedDataset", "DistributedIterator", "InputContext"]

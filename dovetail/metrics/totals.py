@@ -11,8 +11,9 @@ from typing import Any
 from ..distribute.context import get_replica_context
 from ..graph.aggregation import VariableAggregation, VariableSynchronization
 from ..graph.build import TensorLike, convert
+from ..graph.default_graph import get_default_graph
 from ..graph.dtypes import DType, float32
-from ..graph.graph import GraphKeys, get_default_graph
+from ..graph.graph_keys import GraphKeys
 from ..graph.node import Tensor
 from ..graph.ops.arithmetic import div_no_nan as _divide, maximum, multiply
 from ..graph.ops.cast import cast
