@@ -37,12 +37,14 @@ def execution_order(
     feeds: Collection[Tensor] = (),
     costs: Profile | None = None,
     narrow: bool = False,
+    fetches: Collection[Tensor] | None = None,
+    contended: bool = True,
 ) -> list[Node]:
     """The nodes of a step in the order in which a clock starts them.
 
     Args:
         nodes: in an order in which inputs come first (`needed`). device_of: complete device name of each.
-        feeds, costs, narrow: as `step_problem` takes them.
+        feeds, costs, narrow, fetches, contended: as `step_problem` takes them.
     """
     nodes = list(nodes)
     used = {device_of(n) for n in nodes}
@@ -51,11 +53,13 @@ def execution_order(
     from .search import clock
     from .search.step import step_problem
 
-    problem = step_problem(nodes, cluster, feeds=feeds, costs=costs, narrow=narrow)
+    problem = step_problem(
+        nodes, cluster, feeds=feeds, costs=costs, narrow=narrow, fetches=fetches, contended=contended
+    )
     number = {str(device.name): d for d, device in enumerate(cluster.devices)}
     device = np.array([number[device_of(n)] for n in nodes], np.int32)
     start, finish = np.empty(problem.nodes), np.empty(problem.nodes)
-    clock.run(problem.arrays, device, problem.rank, False, start, finish)
+    clock.run(problem.arrays, device, problem.rank, problem.contended, start, finish)
     order = np.lexsort((np.arange(len(nodes)), start)).tolist()
     position = {nodes[i]: at for at, i in enumerate(order)}
     kept = _kept(nodes)

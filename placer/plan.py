@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .search.problem import Problem, Solution
     from .verdict import Verdict
 
+OBJECTIVES = ("makespan", "latency", "throughput")
 STRATEGIES = ("rules", "auto", "single", "heft", "m-etf", "contiguous", "local-search", "exact")
 
 
@@ -191,14 +192,18 @@ class Plan:
         """What changes from this plan to another: nodes that moved, traffic, state. Nodes match by name."""
         return diff(self, other)
 
-    def report(self, *, costs: Profile | str | os.PathLike[str] | None = None) -> Verdict:
+    def report(
+        self, *, costs: Profile | str | os.PathLike[str] | None = None, contended: bool = True, client: bool = False
+    ) -> Verdict:
         """What the plan is worth: predicted time, a lower bound and the gap, what limits it, what else one could do.
+
+        The arguments are those of `simulate`.
 
         >>> print(plan.report())
         """
         from .verdict import judge
 
-        return judge(self, costs)
+        return judge(self, costs, contended=contended, client=client)
 
     def compare(self, trace: Any, *, costs: Profile | str | os.PathLike[str] | None = None) -> Comparison:
         """What was predicted beside what happened: each kernel, each transfer, each device, the step.
@@ -308,6 +313,8 @@ def place(
     enable_bfloat16_sendrecv: bool = False,
     enable_recv_scheduling: bool = False,
     costs: Profile | str | os.PathLike[str] | None = None,
+    objective: str = "makespan",
+    contended: bool = True,
 ) -> Plan:
     """Plan a step; no server has to run.
 
@@ -332,6 +339,10 @@ def place(
             the same input, budget and seed give the same plan on any machine.
         enable_bfloat16_sendrecv, enable_recv_scheduling: what a session does that has these `GraphOptions`:
             float32 crosses as bfloat16; sends are held back while their receiver is far behind.
+        objective: what a search makes small: `makespan`: the time of one step, on the devices; `latency`: the time of one step for
+            its client, with what is fed and fetched; `throughput`: the largest load of a device, which is the time from one step to
+            the next when many are under way at once.
+        contended: whether transfers over the same link wait for each other, for a search.
         costs: what nodes and links take, for a search: a `dt.Profile`, or the path of one; None: analytic costs.
 
     Raises:
@@ -345,6 +356,8 @@ def place(
     >>> plan = dt.place(graph, {"ps": 2, "worker": 1}, fetches=loss, devices={"worker": ["cpu:0", "gpu:0"]})
     >>> print(plan.explain("dense/MatMul"))
     """
+    if objective not in OBJECTIVES:
+        raise ValueError(f"There is no objective {objective!r}; objectives: {', '.join(OBJECTIVES)}")
     if not callable(strategy) and strategy not in STRATEGIES:
         raise ValueError(f"There is no placement strategy {strategy!r}; strategies: {', '.join(STRATEGIES)}")
     graph = get_default_graph() if graph is None else graph
@@ -369,10 +382,13 @@ def place(
         search = None
         if strategy != "rules":
             from .search.auto import searching
+            from .search.problem import Objective
 
             search = searching(
                 found, strategy, running=steps, feeds=fed, budget_s=budget_s, seed=seed, costs=measured,
-                narrow=enable_bfloat16_sendrecv, told=solutions.append,
+                narrow=enable_bfloat16_sendrecv, told=solutions.append, contended=contended,
+                objective=Objective.THROUGHPUT if objective == "throughput" else Objective.MAKESPAN,
+                fetches=tensors if objective == "latency" else None,
             )  # fmt: skip
         decisions = place_nodes(
             graph,
@@ -382,8 +398,9 @@ def place(
         )
         if search is not None:
             steps = execution_order(
-                steps, decisions.device_of, found, feeds=fed, costs=measured, narrow=enable_bfloat16_sendrecv
-            )
+                steps, decisions.device_of, found, feeds=fed, costs=measured, narrow=enable_bfloat16_sendrecv,
+                fetches=tensors if objective == "latency" else None, contended=contended,
+            )  # fmt: skip
         cut = partition(
             steps, decisions.device_of, feeds=fed, fetches=tensors, enable_bfloat16_sendrecv=enable_bfloat16_sendrecv
         )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from .profile import Profile
 
 
+MOMENT = 1e-12  # seconds: what is so close happens together, as in search/clock.py
 Travels = dict[tuple[int, int], tuple[float, float]]
 """(value, destination) -> when it leaves and arrives."""
 
@@ -71,7 +73,7 @@ class Timeline:
             before it: for its value, or for its device.
         busy: seconds that each device works.
         peak: bytes that each device holds at most; empty where that was not measured.
-        makespan: seconds until the last node has ended.
+        makespan: seconds until the last node has ended, or the client has heard of it, where that counts.
     """
 
     devices: tuple[str, ...]
@@ -139,21 +141,25 @@ class Timeline:
         return self.to_svg()
 
 
-def simulate(plan: Plan, *, contended: bool = False, costs: Profile | str | os.PathLike[str] | None = None) -> Timeline:
+def simulate(
+    plan: Plan, *, contended: bool = True, costs: Profile | str | os.PathLike[str] | None = None, client: bool = False
+) -> Timeline:
     """One step of a plan on a clock.
 
     Args:
         costs: what was measured, a `Profile` or the path of one; None: analytic costs (search/step.py tells them).
         contended: whether transfers over the same link wait for each other.
+        client: whether the time counts in which the client's feeds come, and what it fetches goes back to it: the step takes as
+            long as it does for the client then.
 
     >>> print(simulate(dt.place(graph, {"worker": 2}, fetches=loss)))
     """
-    problem, assignment, names, devices = step_of(plan, contended=contended, costs=costs)
+    problem, assignment, names, devices = step_of(plan, contended=contended, costs=costs, client=client)
     return timeline(problem, assignment, names, devices, in_order=True)
 
 
 def step_of(
-    plan: Plan, *, contended: bool = False, costs: Profile | str | os.PathLike[str] | None = None
+    plan: Plan, *, contended: bool = True, costs: Profile | str | os.PathLike[str] | None = None, client: bool = False
 ) -> tuple[Problem, Ints, list[str], tuple[str, ...]]:
     """A plan's step as a problem without constraints, the plan's answer to it, and the names of its nodes and devices.
 
@@ -169,8 +175,9 @@ def step_of(
         c.dtype is bfloat16 and plan.graph.get_tensor_by_name(c.name).dtype.base is float32 for c in plan.channels
     )
     problem = step_problem(
-        order, plan.cluster, feeds=feeds, contended=contended, costs=as_profile(costs), narrow=narrow
-    )
+        order, plan.cluster, feeds=feeds, contended=contended, costs=as_profile(costs), narrow=narrow,
+        fetches=[plan.graph.get_tensor_by_name(name) for name in plan.fetches] if client else None,
+    )  # fmt: skip
     number = {str(device.name): d for d, device in enumerate(plan.cluster.devices)}
     assignment = np.array([number[where[node]] for node in order], np.int32)
     return problem, assignment, [node.name for node in order], tuple(number)
@@ -214,6 +221,8 @@ def timeline(
     if in_order:
         start, finish, travels = _run_in_order(problem, device)
         makespan = finish.max()
+        if problem.back_after is not None:
+            makespan = (finish + problem.back_after[device, np.arange(problem.nodes)]).max()
     else:
         start, finish = np.empty(problem.nodes), np.empty(problem.nodes)
         makespan = clock.run(problem.arrays, device, problem.rank, problem.contended, start, finish)
@@ -238,30 +247,61 @@ def timeline(
 
 
 def _run_in_order(problem: Problem, device: Ints) -> tuple[Floats, Floats, Travels]:
-    """(n,) start and finish of nodes that devices run by number, which must be a topological order; and what travels when."""
-    a, where = problem.arrays, device.tolist()
-    takes = problem.seconds[problem.device_class[device], np.arange(problem.nodes)].tolist()
-    arrives, finish = [0.0] * problem.nodes, [0.0] * problem.nodes
-    start = arrives  # a node's inputs are all there before it is looked at
-    device_free, travels = [0.0] * problem.devices, Travels()
-    link_free: dict[tuple[int, int], float] = {}
+    """(n,) start and finish of nodes that devices run by number, which must be a topological order; and what travels when.
+
+    The rest is as in `clock.run`.
+    """
+    a, n, where = problem.arrays, problem.nodes, device.tolist()
+    takes = problem.seconds[problem.device_class[device], np.arange(n)].tolist()
+    todo: list[list[int]] = [[] for _ in range(problem.devices)]  # of each device, last first
+    for x in range(n - 1, -1, -1):
+        todo[where[x]].append(x)
+    waiting = np.diff(a.input_start).tolist()
+    data_at = [0.0] * n if problem.fed_at is None else problem.fed_at[device, np.arange(n)].tolist()
+    start, finish, is_there = [0.0] * n, [0.0] * n, [False] * n
+    is_busy, owed = [False] * problem.devices, [0.0] * problem.devices
     first, targets, ends = a.first_value.tolist(), a.value_target.tolist(), a.value_start.tolist()
     sizes, latency, per_byte = a.value_bytes.tolist(), problem.link_latency.tolist(), problem.link_per_byte.tolist()
-    for x, here in enumerate(where):
-        start[x] = max(arrives[x], device_free[here])
-        finish[x] = device_free[here] = end = start[x] + takes[x]
-        for v in range(first[x], first[x + 1]):
-            for y in targets[ends[v] : ends[v + 1]]:
-                there, at = where[y], end
-                if there != here:
-                    if (v, there) not in travels:
-                        leaves, passes = end, sizes[v] * per_byte[here][there]
-                        if problem.contended:
-                            leaves = max(end, link_free.get((here, there), 0.0))
-                            link_free[here, there] = leaves + passes
-                        travels[v, there] = leaves, leaves + latency[here][there] + passes
-                    at = travels[v, there][1]
-                arrives[y] = max(arrives[y], at)
+    handling, handling_per_byte = a.handling.tolist(), a.handling_per_byte.tolist()
+    link_free: dict[tuple[int, int], float] = {}
+    travels: Travels = {}
+    events = [(data_at[x], x) for x in range(n) if not waiting[x]]  # a node's inputs are there; from n on: it has ended
+    heapify(events)
+    while events:
+        now, touched = events[0][0], set()
+        while events and events[0][0] <= now + MOMENT:
+            code = heappop(events)[1]
+            x = code % n
+            here = where[x]
+            touched.add(here)
+            if code < n:
+                is_there[x] = True
+                continue
+            is_busy[here] = False
+            for v in range(first[x], first[x + 1]):
+                for y in targets[ends[v] : ends[v + 1]]:
+                    there, at = where[y], now
+                    if there != here:
+                        if (v, there) not in travels:
+                            leaves, passes = now, sizes[v] * per_byte[here][there]
+                            if problem.contended:
+                                leaves = max(now, link_free.get((here, there), 0.0))
+                                link_free[here, there] = leaves + passes
+                            travels[v, there] = leaves, leaves + latency[here][there] + passes
+                            for d in (here, there):
+                                owed[d] += handling[here][there] + sizes[v] * handling_per_byte[here][there]
+                        at = travels[v, there][1]
+                    data_at[y] = max(data_at[y], at)
+                    waiting[y] -= 1
+                    if not waiting[y]:
+                        heappush(events, (data_at[y], y))
+        for d in touched:
+            if not is_busy[d] and todo[d] and is_there[todo[d][-1]]:
+                x = todo[d].pop()
+                is_busy[d] = True
+                start[x], finish[x] = now, now + owed[d] + takes[x]
+                owed[d] = 0.0
+                heappush(events, (finish[x], n + x))
     return np.array(start), np.array(finish), travels
 
 

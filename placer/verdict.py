@@ -113,17 +113,15 @@ class Verdict:
         return "\n".join(lines)
 
 
-def judge(plan: Plan, costs: Profile | str | os.PathLike[str] | None = None) -> Verdict:
-    """What a plan is worth.
-
-    Args:
-        costs: what was measured, a `Profile` or the path of one; None: analytic costs.
-    """
+def judge(
+    plan: Plan, costs: Profile | str | os.PathLike[str] | None = None, *, contended: bool = True, client: bool = False
+) -> Verdict:
+    """What a plan is worth; the arguments are those of `simulate`."""
     from .search.bounds import lower_bound
 
     if not any(p.nodes for p in plan.partitions.values()):  # all that is fetched is fed
         return Verdict(0.0, 0.0, _finder(plan), None, (), (), None)
-    problem, assignment, names, devices = step_of(plan, costs=costs)
+    problem, assignment, names, devices = step_of(plan, costs=costs, contended=contended, client=client)
     step = timeline(problem, assignment, names, devices, in_order=True)
     bound = lower_bound(problem)
     if plan.solution is not None and costs is None:

@@ -28,7 +28,9 @@ from ..placer.execution_order import execution_order
 from ..placer.partition import needed, partition
 from ..placer.place import Placement, place
 from ..placer.plan import STRATEGIES, Plan
+from ..placer.profile import Profile
 from ..placer.receive_schedule import schedule_receives
+from ..placer.search.step import CLIENT
 from .config import ConfigProto
 from .units import units_of
 
@@ -257,9 +259,10 @@ class Master:
             )
         options = session.config.graph_options
         if session.config.placement_strategy != "rules":
+            costs = session.config.placement_costs
             nodes = execution_order(
-                nodes, placement.device_of, session.cluster, feeds=fed, costs=session.config.placement_costs,
-                narrow=options.enable_bfloat16_sendrecv,
+                nodes, placement.device_of, session.cluster, feeds=fed, costs=costs,
+                narrow=options.enable_bfloat16_sendrecv, fetches=fetched if _knows_client(costs) else None,
             )  # fmt: skip
         cut = partition(
             nodes, placement.device_of, fetches=fetched, feeds=fed,
@@ -293,7 +296,7 @@ class Master:
                 running = [n for n in graph.nodes if n.name in costs.nodes]
             search = searching(
                 session.cluster, strategy, running=running, feeds=fed, costs=costs,
-                narrow=session.config.graph_options.enable_bfloat16_sendrecv,
+                narrow=session.config.graph_options.enable_bfloat16_sendrecv, fetches=() if _knows_client(costs) else None,
             )  # fmt: skip
         return place(
             graph,
@@ -354,6 +357,10 @@ class Master:
                 self.close_session(handle)
             except OpError as e:
                 logger.warning("closing session %s: %s", handle, e)
+
+
+def _knows_client(costs: Profile | None) -> bool:
+    return costs is not None and any(CLIENT in (link.a, link.b) for link in costs.links)
 
 
 def _task_of(device: str) -> str:

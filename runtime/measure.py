@@ -2,26 +2,32 @@
 
 A device's operations per second are those of float32 matrix products, its bandwidth that of summing a large array. Both are
 differences between a step with much and one with little work, so that what every step costs falls out. A link is measured by traced
-steps in which a small and a large value cross it both ways. Of each figure the best of some tries counts: others that use the
+steps in which a small and a large value cross it both ways; that between the client and a task by how long steps take to which a
+small and a large value are fed. Of each figure the best of some tries counts: others that use the
 machine can only make it look slower.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
+
+import numpy as np
 
 from ..graph import dtypes
 from ..graph.graph import Graph
 from ..graph.node import Node
-from ..graph.ops.creation import fill
+from ..graph.ops.array import identity
+from ..graph.ops.creation import fill, placeholder
 from ..graph.ops.linalg import matmul
 from ..graph.ops.reduce import reduce_sum
 from ..graph.variables import Variable
 from ..placer.cluster import Cluster, DeviceInfo, Link
 from ..placer.profile import fitted_link
+from ..placer.search.step import CLIENT
 from .config import RunMetadata, RunOptions
 from .session import Session
 
@@ -33,7 +39,7 @@ SMALL, LARGE = 4, 16 << 20  # bytes that cross links
 
 
 def measure(target: str = "", tell: Callable[[str], None] = lambda text: None) -> Cluster:
-    """The devices of a session's cluster with their speeds, and the links between its tasks.
+    """The devices of a session's cluster with their speeds, and the links between its tasks, and between this process and each.
 
     Args:
         target: as a `Session` takes it. tell: is told what is being measured.
@@ -55,6 +61,9 @@ def measure(target: str = "", tell: Callable[[str], None] = lambda text: None) -
     for a, b in combinations(dict.fromkeys(d.name.task_name for d in devices), 2):
         tell(f"measuring the link between {a} and {b}")
         links.append(_link(target, a, b, devices))
+    for task in dict.fromkeys(d.name.task_name for d in devices) if target else ():
+        tell(f"measuring the link between this process and {task}")
+        links.append(_client_link(target, task, devices))
     return Cluster(tuple(found), master, tuple(links))
 
 
@@ -76,14 +85,26 @@ def _measured(target: str, device: DeviceInfo) -> DeviceInfo:
     return replace(device, flops=flops, bandwidth=SUMMED / max(much - nothing, 1e-9))
 
 
-def _seconds(session: Session, node: Node) -> float:
-    session.warmup(node)
+def _seconds(session: Session, node: Node, feeds: Mapping[Any, Any] | None = None) -> float:
+    session.warmup(node, feeds)
     times = []
     for _ in range(TRIES + 1):  # the first touches memory for the first time
         began = time.perf_counter()
-        session.run(node)
+        session.run(node, feeds)
         times.append(time.perf_counter() - began)
     return min(times)
+
+
+def _client_link(target: str, task: str, devices: Sequence[DeviceInfo]) -> Link:
+    graph = Graph()
+    device = next(str(d.name) for d in devices if d.name.task_name == task)
+    with graph.as_default(), graph.device(device), Session(target, graph=graph) as session:
+        x = placeholder(dtypes.float32, [None])
+        node = identity(x).op
+        little, much = (
+            _seconds(session, node, {x: np.zeros(size // dtypes.float32.size, np.float32)}) for size in (SMALL, LARGE)
+        )
+    return Link(CLIENT, task, little / 2, (LARGE - SMALL) / max(much - little, 1e-9))
 
 
 def _link(target: str, a: str, b: str, devices: Sequence[DeviceInfo]) -> Link:

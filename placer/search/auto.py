@@ -45,6 +45,8 @@ def assign(
     seed: int = 0,
     costs: Profile | None = None,
     narrow: bool = False,
+    fetches: Collection[Tensor] | None = None,
+    contended: bool = True,
 ) -> tuple[Ints, npt.NDArray[np.bool_], Solution]:
     """A device for each node, and what the search says about it.
 
@@ -54,7 +56,7 @@ def assign(
         running: the nodes that the step runs; None: all. feeds: the tensors that it is given.
         strategy: a name (`portfolio.STRATEGIES`), or a function from the problem to an assignment of nodes
             (what it says about nodes that the step does not run is not used).
-        budget_s, seed: see `search`. costs, narrow: see `step_problem`.
+        budget_s, seed: see `search`. costs, narrow, fetches, contended: see `step_problem`.
 
     Returns:
         (len(nodes),) numbers of `cluster.devices`; whether there was a choice for each; and the solution of
@@ -87,6 +89,7 @@ def assign(
     problem = step_problem(
         ordered, cluster, running=running, feeds=feeds, unit=unit.astype(np.int32), allowed=allowed,
         allowed_kind=of_unit[unit], objective=objective, costs=costs, narrow=narrow,
+        fetches=fetches, contended=contended,
     )  # fmt: skip
     if callable(strategy):
         solution = _by_function(problem, strategy, np.where(runs[unit], -1, rules), ordered, cluster)
@@ -106,6 +109,7 @@ def assign(
 def searching(
     cluster: Cluster, strategy: Strategy, *, running: Collection[Node] | None = None, feeds: Collection[Tensor] = (),
     budget_s: float = 5.0, seed: int = 0, costs: Profile | None = None, narrow: bool = False,
+    objective: Objective = Objective.MAKESPAN, fetches: Collection[Tensor] | None = None, contended: bool = True,
     told: Callable[[Solution], None] | None = None,
 ) -> Search | None:  # fmt: skip
     """`assign` as what `placer.place.place` takes for `search`; None for the strategy "rules".
@@ -120,7 +124,7 @@ def searching(
     ) -> tuple[Ints, npt.NDArray[np.bool_]]:
         devices, chosen, solution = assign(
             nodes, cluster, groups, by_rules, running=running, feeds=feeds, strategy=strategy, budget_s=budget_s,
-            seed=seed, costs=costs, narrow=narrow,
+            seed=seed, costs=costs, narrow=narrow, objective=objective, fetches=fetches, contended=contended,
         )  # fmt: skip
         if told is not None:
             told(solution)

@@ -183,6 +183,7 @@ def run(a: Arrays, device: Ints, rank: Ints, contended: bool, start: Floats, fin
     sent, arrives = np.full(devices, -1, np.int32), np.zeros(devices)
     times, codes, size = np.empty(n + 1), np.empty(n + 1, np.int32), 0
     data_at = np.zeros(n)
+    owed = np.zeros(devices)  # for what was sent and received: whatever a device runs next takes so much longer
     for i in range(n):
         start[i] = finish[i] = np.inf
         if len(a.fed_at):
@@ -221,6 +222,9 @@ def run(a: Arrays, device: Ints, rank: Ints, contended: bool, start: Floats, fin
                                 # The link is free again while the last byte is still under way.
                                 link_free[s, d] = leaves + a.value_bytes[v] * a.link_per_byte[s, d]
                             sent[d], arrives[d] = v, leaves + takes
+                            handled = a.handling[s, d] + a.value_bytes[v] * a.handling_per_byte[s, d]
+                            owed[s] += handled
+                            owed[d] += handled
                         at = arrives[d]
                     data_at[y] = max(data_at[y], at)
                     waiting[y] -= 1
@@ -233,7 +237,8 @@ def run(a: Arrays, device: Ints, rank: Ints, contended: bool, start: Floats, fin
                 x = by_rank[_pop_ready(heap, base[d], ready[d])]
                 ready[d] -= 1
                 busy[d] += 1
-                start[x], finish[x] = now, now + a.seconds[a.device_class[d], x]
+                start[x], finish[x] = now, now + owed[d] + a.seconds[a.device_class[d], x]
+                owed[d] = 0.0
                 size = _push(times, codes, size, finish[x], n + x)
     return last
 

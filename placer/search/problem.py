@@ -58,6 +58,8 @@ class Arrays(NamedTuple):
     input_start: Ints  # (n + 1,)
     input_value: Ints  # (E,)
     value_source: Ints  # (V,)
+    handling: Floats  # (D, D)
+    handling_per_byte: Floats  # (D, D)
     fed_at: Floats  # (D, n), or (0, n): all at once
     back_after: Floats  # (D, n), or (0, n): at once
 
@@ -81,6 +83,8 @@ class Problem:
         allowed: (S, D) distinct sets of devices; allowed_kind: (n,) the set that each node may have.
         link_latency, link_per_byte: (D, D) seconds per message and per byte from device to device.
         port_latency, port_per_byte: (D,) the same into or out of a device, whatever is at the other end.
+        handling, handling_per_byte: (D, D) seconds per message and per byte for which a transfer keeps each of its two devices from
+            other work; None: none (makespan only).
         host: the device that calls the others (offload only).
         contended: whether transfers over the same link wait for each other (makespan only).
         fed_at: (D, n) seconds until a node on each device has what the client feeds to it; None: no time (makespan only).
@@ -112,6 +116,8 @@ class Problem:
     contended: bool = False
     priority: Floats | None = None
     value_memory: Floats | None = None
+    handling: Floats | None = None
+    handling_per_byte: Floats | None = None
     fed_at: Floats | None = None
     back_after: Floats | None = None
 
@@ -164,6 +170,7 @@ class Problem:
             self.port_latency, self.port_per_byte,
             starts(self.value_source, self.nodes), self.value_start, targets, self.value_bytes,
             starts(targets, self.nodes), value_of_end[order], self.value_source,
+            *(np.zeros((self.devices,) * 2) if given is None else given for given in (self.handling, self.handling_per_byte)),
             *(np.empty((0, self.nodes)) if given is None else given for given in (self.fed_at, self.back_after)),
         )  # fmt: skip
 

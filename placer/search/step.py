@@ -6,9 +6,15 @@ at the speed of the host's. Transfers take the link's latency plus bytes over it
 known are taken for loopback between tasks, for memory copies within one (`BETWEEN_TASKS`, `WITHIN_TASK`). Where a
 profile says what a node or a link took (../profile.py), that counts.
 
-Memory is what the step keeps on a device for good: the state behind variables. Fed values come from the
-client to whoever needs them and cost nothing here. A loop counts as one iteration, and the way back to its
-next one is left out.
+A transfer between tasks also keeps the processors at both ends busy for a while (`HANDLING`): what a device runs next takes so much
+longer. Moves that gain nothing so cost something.
+
+Memory is what the step keeps on a device for good: the state behind variables. A loop counts as one iteration, and the way back
+to its next one is left out.
+
+What the client of the step does is left out unless it is asked for: then every task hears of the step, with what is fed to it, over
+the link between the two, and the client has to hear of each task that it has ended, with what was fetched there. Who describes or
+measures that link calls the client `CLIENT`.
 """
 
 from __future__ import annotations
@@ -41,6 +47,8 @@ class Speed(NamedTuple):
 TYPICAL = {"CPU": Speed(5e10, 1e10, 2e-6), "GPU": Speed(2e13, 1e12, 5e-6)}
 BETWEEN_TASKS = (50e-6, 1e9)  # seconds, bytes per second: ZeroMQ over loopback, with serialising
 WITHIN_TASK = (5e-6, 1e10)
+HANDLING = (40e-6, 4e9)  # seconds, bytes per second: what a transfer between tasks costs the processors at both ends
+CLIENT = "/job:client"  # what links call the process that runs sessions; no task of a cluster should have that name
 
 
 def step_problem(
@@ -56,6 +64,7 @@ def step_problem(
     contended: bool = False,
     costs: Profile | None = None,
     narrow: bool = False,
+    fetches: Collection[Tensor] | None = None,
 ) -> Problem:
     """The problem of placing these nodes on the cluster's devices, in the order of `cluster.devices`.
 
@@ -67,6 +76,8 @@ def step_problem(
         unit, allowed, allowed_kind: as in `Problem`; None: each node by itself, on any device.
         costs: what was measured; None: analytic costs alone.
         narrow: whether float32 values cross between devices as bfloat16.
+        contended: whether transfers over the same link wait for each other.
+        fetches: what the client takes; None: what it gives and takes costs no time.
     """
     n, d = len(nodes), len(cluster.devices)
     place = {node: i for i, node in enumerate(nodes)}
@@ -115,6 +126,9 @@ def step_problem(
         if runs is not None:
             seconds = seconds * np.array([node in runs for node in nodes])
     latency, per_byte = links_of(cluster)
+    fed_at, back_after = (None, None) if fetches is None else _client_times(nodes, cluster, busy, fed, set(fetches))
+    tasks = np.unique([device.name.task_name for device in cluster.devices], return_inverse=True)[1]
+    between = (tasks[:, None] != tasks).astype(float)
     # Ports stand for links where both ends are not known: half of a mean link at each end of a transfer, or
     # all of it where a load counts each end by itself.
     others = max(d - 1, 1)
@@ -139,8 +153,34 @@ def step_problem(
         port_latency=latency.sum(axis=0) / others * part,
         port_per_byte=per_byte.sum(axis=0) / others * part,
         contended=contended,
+        handling=between * HANDLING[0],
+        handling_per_byte=between / HANDLING[1],
+        fed_at=fed_at,
+        back_after=back_after,
         priority=-np.arange(n, dtype=float),  # devices work through one order that is the same for all
     )  # fmt: skip
+
+
+def _client_times(
+    nodes: Sequence[Node], cluster: Cluster, busy: Flags, fed: set[Tensor], fetched: set[Tensor]
+) -> tuple[Floats, Floats]:
+    """(D, n) seconds until a node has what it is fed, and until the client has what it takes from a node, on each device."""
+    given, taken = np.zeros(len(nodes)), np.zeros(len(nodes))
+    for i, node in enumerate(nodes):
+        given[i] = sum(nbytes(t) for t in dict.fromkeys(node.inputs) if t in fed)
+        taken[i] = sum(nbytes(t) for t in node.outputs if t in fetched)
+    links = [_link(cluster, CLIENT, device.name.task_name, BETWEEN_TASKS) for device in cluster.devices]
+    latency, per_byte = np.array(links).T[:, :, None]
+    return (latency + given * per_byte) * busy, (latency + taken * per_byte) * busy
+
+
+def _link(cluster: Cluster, a: str, b: str, usual: tuple[float, float]) -> tuple[float, float]:
+    """Seconds, and seconds per byte."""
+    (seconds, rate), link = usual, cluster.link(a, b)
+    if link is not None:
+        seconds = seconds if link.latency is None else link.latency
+        rate = link.bandwidth or rate
+    return seconds, 1 / rate
 
 
 def speed_of(device: DeviceInfo) -> Speed:
@@ -162,11 +202,7 @@ def links_of(cluster: Cluster) -> tuple[Floats, Floats]:
                 continue
             pair = tasks[a], tasks[b]
             if pair not in known:
-                seconds, rate = WITHIN_TASK if tasks[a] == tasks[b] else BETWEEN_TASKS
-                link = cluster.link(*pair)
-                if link is not None and tasks[a] != tasks[b]:
-                    seconds = seconds if link.latency is None else link.latency
-                    rate = link.bandwidth or rate
-                known[pair] = seconds, 1 / rate
+                same = tasks[a] == tasks[b]
+                known[pair] = (WITHIN_TASK[0], 1 / WITHIN_TASK[1]) if same else _link(cluster, *pair, BETWEEN_TASKS)
             latency[a, b], per_byte[a, b] = known[pair]
     return latency, per_byte
