@@ -26,7 +26,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from functools import lru_cache
+from typing import Literal, NamedTuple, TypeAlias
 
 from ..graph.dtypes import DType, bfloat16, float32
 from ..graph.errors import InvalidArgumentError
@@ -38,8 +39,7 @@ from ..graph.shape import Dims
 from .steering import devices_after_moves
 
 
-@dataclass(frozen=True, slots=True)
-class Channel:
+class Channel(NamedTuple):  # a tuple, since a chain that changes device at each node has as many of them as nodes
     """One send/receive pair.
 
     Attributes:
@@ -139,6 +139,7 @@ class Partitioned:
     guarded: Mapping[Node, tuple[Node | int, ...]] = field(default_factory=dict)
 
 
+@lru_cache(maxsize=4096)
 def task_of(device: str) -> str:
     """The task part of a complete device name."""
     return device.rpartition("/device:")[0]
@@ -296,11 +297,13 @@ class _Cut:
         if (value, here) in arrived:
             return
         source, task = self.device[producer.index], task_of(here)
-        first = arrived.get((value, task)) if task_of(source) != task else None
+        crosses_tasks = task_of(source) != task
+        first = arrived.get((value, task)) if crosses_tasks else None
         if first is None:
             channel = self._open(value, source, here)
             self._send(channel, producer, None)
-            arrived[value, task] = channel
+            if crosses_tasks:
+                arrived[value, task] = channel
         else:
             channel = self._open(value, first.destination, here, relays=first.id)
             self._send(channel, producer, first)
@@ -365,14 +368,16 @@ class _Cut:
         )
 
     def _with_sends(self, steps: list[Step]) -> tuple[Step, ...]:
+        if not self.channels:
+            return tuple(steps)
+        behind_node, behind_recv = self.behind_node, self.behind_recv
         out: list[Step] = []
         for step in steps:
             out.append(step)
-            kind, what = step
-            if isinstance(what, Node):
-                out += self.behind_node.get(what.index, ())
-            elif kind == "recv" and isinstance(what, Channel):
-                out += self.behind_recv.get(what.id, ())
+            if step[0] == "node":
+                out += behind_node.get(step[1].index, ())
+            elif step[0] == "recv":
+                out += behind_recv.get(step[1].id, ())
         return tuple(out)
 
 

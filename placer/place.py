@@ -158,6 +158,11 @@ class Placement:
         """What stands behind it: demands, groups, overruled requests."""
         return self._find_reasons()
 
+    @cached_property
+    def _placed(self) -> list[int]:
+        """`index` as a list, of which single items are quicker to get."""
+        return self.index.tolist()  # type: ignore[no-any-return]
+
     @property
     def devices(self) -> tuple[str, ...]:
         """Complete names of the cluster's devices, in the order that `index` refers to."""
@@ -165,18 +170,18 @@ class Placement:
 
     def device_of(self, node: Node | str) -> str:
         """The complete name of a node's device. KeyError when it was not placed."""
-        i = self._index_of(node)
-        return self._names[int(self.index[i])]
+        return self._names[self._placed[self._index_of(node)]]
 
     def _index_of(self, node: Node | str) -> int:
         if isinstance(node, str):
             node = self.graph.get_operation_by_name(node)
-        if node.graph is not self.graph or node.index >= len(self.index) or self.index[node.index] == UNPLACED:
+        if node not in self:
             raise KeyError(f"'{node.name}' was not placed: it is of another graph, was added later, or is not needed")
         return node.index
 
     def __contains__(self, node: Node) -> bool:
-        return node.graph is self.graph and node.index < len(self.index) and self.index[node.index] != UNPLACED
+        i, placed = node.index, self._placed
+        return node.graph is self.graph and i < len(placed) and placed[i] != UNPLACED
 
     def __len__(self) -> int:
         return len(self._nodes)

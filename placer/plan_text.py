@@ -28,7 +28,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "dovetail-plan", 1
 _BY_NAME = {t.name: t for base in dtypes.ALL for t in (base, base.ref)}
-_CHANNEL_FIELDS = tuple(f.name for f in fields(Channel) if f.name != "id")
+_CHANNEL_FIELDS = tuple(f for f in Channel._fields if f != "id")
 _MARKS: dict[str, Literal["loop", "test", "end"]] = {"l": "loop", "t": "test", "e": "end"}
 _DEVICE_FIELDS = ("memory_bytes", "emulated", "bandwidth", "flops")
 

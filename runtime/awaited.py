@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ..placer.partition import Channel, Partitioned
+from ..placer.partition import Channel, Partitioned, task_of
 
 
 def held(cut: Partitioned) -> frozenset[int]:
@@ -21,6 +21,9 @@ def held(cut: Partitioned) -> frozenset[int]:
 
     Those of loops cannot: they come once per iteration.
     """
+    pairs = {(c.source, c.destination) for c in cut.channels}
+    if all(task_of(source) == task_of(destination) for source, destination in pairs):
+        return frozenset()
     taken: dict[tuple[str, str], list[int]] = defaultdict(
         list
     )  # (sending, receiving device) -> channels, as they are taken

@@ -22,7 +22,7 @@ def cut(sends: str, takes: str, *, source: str = A, destination: str = B, loops:
     made = {x: channel(ord(x), source, destination, "loop" if x in loops else None) for x in sends}
     there = Partition(source, tuple(("send", made[x]) for x in sends))
     here = Partition(destination, tuple(("recv", made[x]) for x in takes))
-    return Partitioned({source: there, destination: here})
+    return Partitioned({source: there, destination: here}, list(made.values()))
 
 
 @pytest.mark.parametrize(
