@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 
 from ..graph import dtypes
+from ..graph.build import placeholder
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.ops.array import identity
-from ..graph.ops.creation import fill, placeholder
+from ..graph.ops.creation import fill
 from ..graph.ops.linalg import matmul
 from ..graph.ops.reduce import reduce_sum
 from ..graph.variables import Variable
