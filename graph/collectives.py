@@ -8,7 +8,12 @@ of a session that has ended, or of a process that was restarted, is never taken 
 
     join    a task takes part from now on; one that had joined before has begun anew, and what still needs its parts fails
     part    a part of one exchange, for one rank
+    poke    there is something to do on a board
     end     a task takes part no longer: the session was closed (what has all its parts goes on), or something failed (all fails)
+
+Members of one machine reduce on boards (`boards.py`), one for each instance, if each task has one member. Before an instance's first
+run they meet: it turns out whether all can reach a board. Its runs then take turns on it, a `Turn` each: one that waits for
+others too long to hold its thread is set aside, and goes on when it is poked.
 
 Within a membership, a collective is told by its instance (which op) and its run (how often that op has run in the session).
 A failed membership stays failed: the members cannot know who has applied what. A new session starts a new one.
@@ -21,17 +26,17 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import secrets
 import weakref
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
+from .boards import Board, Layout, Machine, Meeting, label_of
 from .errors import AbortedError, InvalidArgumentError, OpError, ResourceExhaustedError, UnavailableError, from_code
 from .exchanges import Array, Exchange, Part
-from .requests import Desk, Request
+from .memberships import Group, Key, Member, Membership, Table, Turn
+from .requests import Desk
+from .sharing import Sharing
 
 logger = logging.getLogger(__name__)
 
@@ -41,73 +46,22 @@ MAX_EARLY = (
 MAX_GROUPS = 1_000  # groups of which only others have spoken
 TELL_S = 5.0  # how often it is said who is missing
 HEARTBEAT_S = 0.5
-
-Key = tuple[str, int, int]
-"""(instance, run, rank) of an exchange."""
+MEETING = -1  # the run in which members come to a board
 
 
-class Member(Request):
-    """One member's wait for its result."""
+class _Meeting(Member):
+    """The members' way to a board. Nobody waits for it itself."""
 
-    __slots__ = ("exchange", "finish", "key", "membership", "signature")
+    __slots__ = ("table",)
 
-    def __init__(
-        self,
-        what: str,
-        membership: Membership,
-        key: Key,
-        exchange: Exchange,
-        signature: str,
-        finish: Callable[[Any], Any],
-    ) -> None:
-        super().__init__(what)
-        self.membership, self.key, self.exchange = membership, key, exchange
-        self.signature, self.finish = signature, finish
-
-    def finished(self, value: Any) -> Any:
-        """The kernel's result."""
-        return self.finish(value)
+    def answer(self, value: Any = ()) -> None:
+        """They have met."""
+        super().answer(value)
+        assert isinstance(self._desk, Collectives)
+        self._desk._met(self, value)
 
 
-class Membership:
-    """What one session of this task has to do with one group.
-
-    Attributes:
-        group: the group's name. ranks: task -> its ranks. token: what tells it from all others.
-        peers: other task -> its token; None until it has joined.
-        error: why it has failed. left: tasks that take part no longer -> why.
-    """
-
-    def __init__(self, group: str, task_of: Sequence[str], here: str) -> None:
-        self.group = group
-        self.task_of = tuple(task_of)
-        self.token = secrets.randbits(62)
-        self.peers: dict[str, int | None] = {t: None for t in dict.fromkeys(task_of) if t != here}
-        self.error: OpError | None = None
-        self.left: dict[str, str] = {}
-        self.waiting: dict[Key, Member] = {}
-        self.early: dict[Key, list[tuple[int, int, str, Array]]] = {}
-        self.begun = False
-
-    @property
-    def missing(self) -> list[str]:
-        """Tasks that have not joined."""
-        return [t for t, token in self.peers.items() if token is None]
-
-
-class _Group:
-    """What is known of a group without any session's doing."""
-
-    def __init__(self) -> None:
-        self.unused: dict[str, int] = {}  # task -> the token of its latest join that no membership has taken
-        self.latest: dict[str, int] = {}  # task -> the token of its latest join
-        self.memberships: weakref.WeakSet[Membership] = weakref.WeakSet()
-        self.early: OrderedDict[tuple[str, int], list[dict[str, Any]]] = OrderedDict()
-        self.kept = 0
-        self.lost: set[tuple[str, int]] = set()  # (task, token) of which a part could not be kept
-
-
-class Collectives(Desk[Member]):
+class Collectives(Desk[Member | Turn]):
     """The collectives of one task.
 
     Args:
@@ -115,6 +69,7 @@ class Collectives(Desk[Member]):
         send: (task, message fields, tensors): sends to another task; None: there are no others.
         patience_s: a task that gives no sign of life for so long is taken for dead.
         incarnation: what tells this process from those that ran the task before.
+        machine: what the process has to meet others in memory; None: nothing.
     """
 
     def __init__(
@@ -123,11 +78,14 @@ class Collectives(Desk[Member]):
         send: Callable[[str, dict[str, Any], Sequence[Array]], None] | None = None,
         patience_s: float = 5.0,
         incarnation: int = 0,
+        machine: Machine | None = None,
     ) -> None:
         super().__init__()
         self.task = task
         self._send_out, self._patience_s, self._incarnation = send, patience_s, incarnation
-        self._groups: dict[str, _Group] = {}
+        self._machine = machine
+        self._names: dict[Sequence[str], tuple[str, tuple[str, ...]]] = {}  # members -> the group's name, task of each
+        self._groups: dict[str, Group] = {}
         self._sessions: weakref.WeakKeyDictionary[Any, dict[str, Membership]] = weakref.WeakKeyDictionary()
         self._heard: dict[str, tuple[float, int]] = {}  # task -> when it was last heard, and its incarnation
         self._awaited: dict[str, float] = {}  # task -> since when it is waited for
@@ -139,7 +97,7 @@ class Collectives(Desk[Member]):
 
     def take_part(
         self, session: Any, members: Sequence[str], rank: int, key: tuple[str, int], signature: str, what: str,
-        exchange: Exchange, finish: Callable[[Any], Any],
+        exchange: Exchange, finish: Callable[[Any], Any], sharing: Sharing | None = None,
     ) -> Any:  # fmt: skip
         """Take part in a collective as member `rank`; gives the result, or a request for it.
 
@@ -147,34 +105,49 @@ class Collectives(Desk[Member]):
             session: what stands for the session of the step: any object that lives as long.
             members: device of each rank. key: instance and run.
             signature: what must be the same for all members: the op, types, shapes.
+            sharing: the same on a board, for where there is one.
 
         Raises:
             InvalidArgumentError: this is not the member's task, or two members differ. OpError: the membership has failed.
         """
-        task_of = [self._task_of(m) for m in members]
+        name, task_of = self._group_of(members)
         if task_of[rank] != self.task:
             raise InvalidArgumentError(
                 None,
                 None,
                 f"Member {rank} of the group is {members[rank]}, but its op runs on {self.task or 'this process'}",
             )
-        if self._send_out is None and set(task_of) != {self.task}:
-            others = ", ".join(sorted(set(task_of) - {self.task}))
-            raise InvalidArgumentError(
-                None,
-                None,
-                f"{others}: a session without servers reaches no other task; give the session a server's target",
-            )
-        membership = self._membership(session, members, task_of)
-        return self.ask(Member(what, membership, (*key, rank), exchange, signature, finish))
+        membership = self._membership(session, name, task_of)
+        if sharing is None or not membership.is_spread:
+            return self.ask(Member(what, membership, (*key, rank), exchange, signature, finish))
+        table = membership.tables.get(key[0]) or membership.tables.setdefault(key[0], Table())
+        return self.ask(Turn(what, membership, (*key, rank), exchange, signature, finish, sharing, table, self._go_on))
+
+    def _group_of(self, members: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+        """A group's name, and the task of each rank."""
+        members = tuple(members)
+        found = self._names.get(members)
+        if found is None:
+            task_of = tuple(self._task_of(m) for m in members)
+            if self._send_out is None and set(task_of) != {self.task}:
+                others = ", ".join(sorted(set(task_of) - {self.task}))
+                raise InvalidArgumentError(
+                    None,
+                    None,
+                    f"{others}: a session without servers reaches no other task; give the session a server's target",
+                )
+            name = hashlib.blake2s("\n".join(members).encode(), digest_size=12).hexdigest()
+            if len(self._names) >= MAX_GROUPS:
+                self._names.clear()
+            found = self._names[members] = name, task_of
+        return found
 
     def _task_of(self, member: str) -> str:
         """The task of a device; one that names none is this task's."""
         task = member.partition("/device:")[0]
         return task or self.task
 
-    def _membership(self, session: Any, members: Sequence[str], task_of: Sequence[str]) -> Membership:
-        name = hashlib.blake2s("\n".join(members).encode(), digest_size=12).hexdigest()
+    def _membership(self, session: Any, name: str, task_of: tuple[str, ...]) -> Membership:
         with self._lock:
             kept = self._sessions.get(session)
             if kept is None:
@@ -185,7 +158,7 @@ class Collectives(Desk[Member]):
             membership = kept.get(name)
             if membership is None:
                 membership = kept[name] = Membership(name, task_of, self.task)
-                group = self._groups.setdefault(name, _Group())
+                group = self._groups.setdefault(name, Group())
                 group.memberships.add(membership)
                 for task in membership.peers:
                     self._send(task, "join", membership)
@@ -204,35 +177,133 @@ class Collectives(Desk[Member]):
 
     # --- the rules of the desk -------------------------------------------------------------------------------------
 
-    def _admit(self, request: Member) -> None:
+    def _admit(self, request: Member | Turn) -> None:
         membership = request.membership
         if membership.error is not None:
             raise type(membership.error)(None, None, membership.error.message)
-        if request.key in membership.waiting:
+        if request.key in membership.waiting or request.key in membership.turns:
             raise InvalidArgumentError(None, None, f"{request.what}: member {request.key[2]} takes part twice at once")
+        if isinstance(request, Turn):
+            self._line_up(request)
+        else:
+            self._enter(request)
+        self._check_left(membership)
+
+    def _enter(self, request: Member) -> None:
+        membership = request.membership
         membership.waiting[request.key] = request
         self._route(request, request.exchange.begin())
         for sender, tag, signature, array in membership.early.pop(request.key, ()):
             self._receive(request, sender, tag, signature, array)
-        self._check_left(membership)
 
     def _serve(self) -> None:
         """Nothing: what can be settled is settled where its last part comes in."""
 
-    def _withdraw(self, request: Member) -> None:
+    def _withdraw(self, request: Member | Turn) -> None:
         membership = request.membership
-        membership.waiting.pop(request.key, None)
-        self._fail(
-            membership,
-            AbortedError(
-                None, None, f"A step of {self.task or 'this process'} was ended while it took part in {request.what}"
-            ),
-        )
+        (membership.turns if isinstance(request, Turn) else membership.waiting).pop(request.key, None)  # type: ignore[attr-defined]
+        self._fail(membership, self._ended_early(request))
 
-    def _waiting(self) -> Iterator[Member]:
+    def _take_back(self, request: Member | Turn, value: Any) -> None:
+        if isinstance(request, Turn):  # it could have gone on; a Member has done its part
+            self._fail(request.membership, self._ended_early(request))
+
+    def _ended_early(self, request: Member | Turn) -> OpError:
+        text = f"A step of {self.task or 'this process'} was ended while it took part in {request.what}"
+        return AbortedError(None, None, text)
+
+    def _waiting(self) -> Iterator[Member | Turn]:
         for group in self._groups.values():
             for membership in group.memberships:
-                yield from membership.waiting.values()
+                yield from membership.requests
+
+    # --- boards ----------------------------------------------------------------------------------------------------
+
+    def _line_up(self, turn: Turn) -> None:
+        """A run comes to its table, or goes on waiting there for the others."""
+        membership, table = turn.membership, turn.table
+        membership.turns[turn.key] = turn
+        if turn.has_begun:
+            table.current = turn
+            self._look(turn)
+            return
+        table.line.append(turn)
+        if (
+            len(table.line) == 1
+            and not table.is_known
+            and (turn.key[0], MEETING, turn.key[2]) not in membership.waiting
+        ):
+            rank, size = turn.key[2], len(membership.task_of)
+            exchange = Meeting(rank, size, self._machine, turn.sharing.nbytes)
+            key = turn.key[0], MEETING, rank
+            meeting = _Meeting(turn.what, membership, key, exchange, "board", turn.finish)
+            meeting.table, meeting._desk = table, self
+            self._enter(meeting)
+        self._call_next(table)
+
+    def _met(self, meeting: _Meeting, found: tuple[memoryview, Layout] | None) -> None:
+        """The members have come to a board, or know that they have none."""
+        table, membership, (instance, _, rank) = meeting.table, meeting.membership, meeting.key
+        if found is not None:
+            assert self._machine is not None
+
+            def poke(to: int) -> None:
+                task = membership.task_of[to]
+                self._do(lambda: self._send(task, "poke", membership, instance=instance))
+
+            table.board = Board(self._machine, *found, rank, poke)
+        table.is_known = True
+        self._call_next(table)
+
+    def _call_next(self, table: Table) -> None:
+        """Give the turn to the earliest run; without a board, to all."""
+        while table.is_known and table.current is None and table.line:
+            turn = min(table.line, key=lambda t: t.key[1])
+            table.line.remove(turn)
+            if table.board is not None:
+                table.current = turn
+            self._let_go_on(turn)
+
+    def _let_go_on(self, turn: Turn) -> None:
+        del turn.membership.turns[turn.key]
+        turn.answer()
+
+    def _look(self, turn: Turn) -> None:
+        """Let a turn go on if it can."""
+        if turn.sharing.look():
+            self._let_go_on(turn)
+
+    def _go_on(self, turn: Turn) -> Any:
+        """Run a turn as far as it goes; gives the result, or what to wait for. Without the lock."""
+        membership, table, sharing = turn.membership, turn.table, turn.sharing
+        board = table.board
+        if board is None:
+            member = Member(turn.what, membership, turn.key, turn.exchange, turn.signature, turn.finish)
+            return self.ask(member)
+        try:
+            if turn.has_begun:
+                is_done = sharing.resume(lambda: membership.error is not None)
+            else:
+                turn.has_begun = True
+                sharing.start(board, turn.key[1], label_of(turn.signature))
+                is_done = sharing.drive(lambda: membership.error is not None)
+        except BaseException as e:  # also Ctrl-C: the others must not wait for what will not come
+            error = self._ended_early(turn)
+            if isinstance(e, OpError):
+                error = type(e)(None, None, f"{turn.what}: {e.message}")
+            self._do(lambda: self._fail(membership, error))
+            if isinstance(e, OpError):
+                raise error from None
+            raise
+        if not is_done:
+            return self.ask(turn.again())
+
+        def end() -> None:
+            table.current = None
+            self._call_next(table)
+
+        self._do(end)
+        return turn.finish(sharing.result)
 
     # --- parts -----------------------------------------------------------------------------------------------------
 
@@ -257,7 +328,10 @@ class Collectives(Desk[Member]):
 
     def _arrive(self, membership: Membership, key: Key, sender: int, tag: int, signature: str, array: Array) -> None:
         request = membership.waiting.get(key)
-        if request is None:
+        turn = membership.turns.get(key)
+        if turn is not None and turn.signature != signature:
+            self._fail(membership, _differ(turn, sender, signature))
+        elif request is None:
             membership.early.setdefault(key, []).append((sender, tag, signature, array))
             if len(membership.early) > MAX_EARLY:
                 self._fail(membership, _too_far_ahead(membership.task_of[sender]))
@@ -266,11 +340,7 @@ class Collectives(Desk[Member]):
 
     def _receive(self, request: Member, sender: int, tag: int, signature: str, array: Array) -> None:
         if signature != request.signature:
-            text = (
-                f"{request.what}: member {request.key[2]} brings {request.signature}, but member {sender} {signature}; "
-                "all members must run the same program"
-            )
-            self._fail(request.membership, InvalidArgumentError(None, None, text))
+            self._fail(request.membership, _differ(request, sender, signature))
         elif request.key in request.membership.waiting:
             self._route(request, request.exchange.receive(sender, tag, array))
 
@@ -302,7 +372,7 @@ class Collectives(Desk[Member]):
         if group is None:
             if len(self._groups) >= MAX_GROUPS:
                 self._forget_groups()
-            group = self._groups[fields["group"]] = _Group()
+            group = self._groups[fields["group"]] = Group()
         self._heard[task] = self._now, self._heard.get(task, (0.0, 0))[1]
         if fields["event"] == "join":
             self._joined(group, task, token)
@@ -333,6 +403,12 @@ class Collectives(Desk[Member]):
                 membership.left[task] = f"{task} {fields.get('reason')}"
                 self._check_left(membership)
             return
+        if fields["event"] == "poke":
+            table = membership.tables.get(str(fields.get("instance")))
+            turn = table.current if table is not None else None
+            if turn is not None and turn.key in membership.turns:
+                self._look(turn)
+            return
         instance, run, sender, to, tag, what = (
             fields.get(k) for k in ("instance", "run", "sender", "to", "tag", "what")
         )
@@ -344,7 +420,7 @@ class Collectives(Desk[Member]):
         if task_of[to] == self.task and task_of[sender] == task:
             self._arrive(membership, (str(instance), run, to), sender, tag, str(what), tensors[0])
 
-    def _joined(self, group: _Group, task: str, token: int) -> None:
+    def _joined(self, group: Group, task: str, token: int) -> None:
         if group.latest.get(task) == token:
             return
         before = group.latest.get(task)
@@ -366,7 +442,7 @@ class Collectives(Desk[Member]):
             self._send(task, "join", waiting)  # it may have started after it was told
             self._bind(group, waiting, task, token)
 
-    def _bind(self, group: _Group, membership: Membership, task: str, token: int) -> None:
+    def _bind(self, group: Group, membership: Membership, task: str, token: int) -> None:
         """From now on, these two belong together."""
         membership.peers[task] = token
         early = group.early.pop((task, token), [])
@@ -385,8 +461,8 @@ class Collectives(Desk[Member]):
 
     def _check_left(self, membership: Membership) -> None:
         """Fail when something still needs parts of a task that takes part no longer."""
-        for request in membership.waiting.values():
-            for rank in request.exchange.expects():
+        for request in membership.requests:
+            for rank in request.expects():
                 reason = membership.left.get(membership.task_of[rank])
                 if reason is not None:
                     self._fail(membership, AbortedError(None, None, f"{request.what}: {reason}"))
@@ -399,8 +475,9 @@ class Collectives(Desk[Member]):
         membership.error = error
         for task in membership.peers:
             self._send(task, "end", membership, reason=error.message, code=error.code)
-        requests, membership.waiting = list(membership.waiting.values()), {}
+        requests, membership.waiting, membership.turns = membership.requests, {}, {}
         membership.early.clear()
+        membership.tables = {}
         for request in requests:
             request.refuse(type(error)(None, None, error.message))
 
@@ -414,7 +491,7 @@ class Collectives(Desk[Member]):
             self._give_sign("alive", task)
         if before not in (0, incarnation):
             for m in self._memberships():
-                if m.peers.get(task) is not None and m.waiting:
+                if m.peers.get(task) is not None and m.requests:
                     self._fail(m, AbortedError(None, None, f"{task} was restarted in the middle of a collective"))
 
     def _give_sign(self, event: str, task: str) -> None:
@@ -432,21 +509,26 @@ class Collectives(Desk[Member]):
         self._now = now
         while self._ended:
             for membership in self._ended.popleft().values():
+                membership.tables = {}
                 for task in membership.peers:
                     if membership.error is None and task not in membership.left:
                         self._send(task, "end", membership, reason="has closed its session", code="")
         awaited: set[str] = set()
         for membership in self._memberships():
-            if not membership.waiting:
+            requests = membership.requests
+            if not requests:
                 continue
-            expected = {membership.task_of[r] for w in membership.waiting.values() for r in w.exchange.expects()}
+            for turn in list(membership.turns.values()):
+                if turn.has_begun:  # it is poked when there is something to do; if that was lost, not much time is
+                    self._look(turn)
+            expected = {membership.task_of[r] for w in requests for r in w.expects()}
             awaited |= (expected | set(membership.missing)) - {self.task}
             since = min((self._awaited.get(t, now) for t in membership.missing), default=now)
             if now - max(since, self._said) > TELL_S:
                 self._said = now
                 logger.warning(
                     "%s waits at %s for %s to start and get there",
-                    self.task, next(iter(membership.waiting.values())).what, ", ".join(membership.missing),
+                    self.task, requests[0].what, ", ".join(membership.missing),
                 )  # fmt: skip
         self._awaited = {t: self._awaited.get(t, now) for t in awaited}
         if awaited and now - self._asked >= HEARTBEAT_S:
@@ -458,8 +540,8 @@ class Collectives(Desk[Member]):
             if last is not None and now - max(last[0], since) > self._patience_s:
                 silent = now - max(last[0], since)
                 for m in self._memberships():
-                    if task in m.peers and m.waiting:
-                        what = next(iter(m.waiting.values())).what
+                    if task in m.peers and m.requests:
+                        what = m.requests[0].what
                         self._fail(
                             m,
                             UnavailableError(
@@ -473,6 +555,14 @@ class Collectives(Desk[Member]):
         return [m for g in self._groups.values() for m in g.memberships if m.error is None]
 
 
+def _differ(request: Member | Turn, sender: int, signature: str) -> OpError:
+    text = (
+        f"{request.what}: member {request.key[2]} brings {request.signature}, but member {sender} {signature}; "
+        "all members must run the same program"
+    )
+    return InvalidArgumentError(None, None, text)
+
+
 def _too_far_ahead(task: str) -> OpError:
     return ResourceExhaustedError(
         None, None,
@@ -481,21 +571,4 @@ def _too_far_ahead(task: str) -> OpError:
     )  # fmt: skip
 
 
-def flat(values: Sequence[Array]) -> Array:
-    """Several arrays of one type as a flat one; a single one is not copied."""
-    if len(values) == 1:
-        return np.ascontiguousarray(values[0]).reshape(-1)
-    return np.concatenate([np.asarray(v).reshape(-1) for v in values]) if values else np.zeros(0, np.float32)
-
-
-def unflat(array: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
-    """The arrays of these shapes that `flat` made one of: views of it."""
-    out, at = [], 0
-    for shape in shapes:
-        count = int(np.prod(shape, dtype=np.int64))
-        out.append(array[at : at + count].reshape(shape))
-        at += count
-    return out
-
-
-__all__ = ["Collectives", "Member", "Membership", "flat", "unflat"]
+__all__ = ["Collectives", "Member", "Membership", "Turn"]

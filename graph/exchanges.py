@@ -72,6 +72,11 @@ class _Buffers:
 _buffers = _Buffers()
 
 
+def result_like(value: Array) -> Array:
+    """An array for a result of the size and type of a flat one."""
+    return _buffers.take(value)
+
+
 class Exchange:
     """One member's share of one collective. `result` is there once `is_done`."""
 
@@ -142,7 +147,7 @@ class Doubling(Exchange):
         if 1 << self._round < self._power:
             return [(self.rank ^ (1 << self._round), self._round, self._now)]
         if self._mean:
-            self._now = _divided(self._now, self.size)
+            self._now = divided(self._now, self.size)
         self._finish(self._now)
         return [(self.rank + self._power, self.OUT, self._now)] if self.rank < self._extra else []
 
@@ -166,13 +171,13 @@ class Ring(Exchange):
         self._per_segment = max(1, -(-value.nbytes // (size * chunk_bytes)))
         chunks = self._per_segment * size
         self._bounds = [value.size * i // chunks for i in range(chunks + 1)]
-        self._out = _buffers.take(value)
         self._total = 2 * (size - 1) * self._per_segment
         self._sent = self._received = 0
         self._came: dict[int, Array] = {}
 
     def begin(self) -> list[Part]:
         """As `Exchange.begin`."""
+        self._out = result_like(self._value)
         return self._send()
 
     def receive(self, sender: int, tag: int, array: Array) -> list[Part]:
@@ -205,7 +210,7 @@ class Ring(Exchange):
             place = self._place(self.rank - step - 1, chunk)
             self._reduce(array, self._value[place], out=self._out[place])
             if self._mean and step == self.size - 2:  # the segment's sum is complete: it is divided once, for all
-                self._out[place] = _divided(self._out[place], self.size)
+                self._out[place] = divided(self._out[place], self.size)
         else:
             self._out[self._place(self.rank + self.size - 1 - step, chunk)] = array
 
@@ -298,17 +303,35 @@ def reduce_scatter(rank: int, size: int, value: Array, reduction: str) -> Exchan
         total = came[0]
         for array in came[1:]:
             total = reduce(total, array)
-        return _divided(total, size) if reduction == "mean" else total
+        return divided(total, size) if reduction == "mean" else total
 
     return Direct(rank, size, [value[i * rows : (i + 1) * rows] for i in range(size)], combine)
 
 
-def _divided(total: Array, size: int) -> Array:
+def flat(values: Sequence[Array]) -> Array:
+    """Several arrays of one type as a flat one; a single one is not copied."""
+    if len(values) == 1:
+        return np.ascontiguousarray(values[0]).reshape(-1)
+    return np.concatenate([np.asarray(v).reshape(-1) for v in values]) if values else np.zeros(0, np.float32)
+
+
+def unflat(array: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+    """The arrays of these shapes that `flat` made one of: views of it."""
+    out, at = [], 0
+    for shape in shapes:
+        count = int(np.prod(shape, dtype=np.int64))
+        out.append(array[at : at + count].reshape(shape))
+        at += count
+    return out
+
+
+def divided(total: Array, size: int) -> Array:
+    """A mean from a sum."""
     mean: Array = (total / size).astype(total.dtype, copy=False)
     return mean
 
 
 __all__ = [
     "CHUNK_BYTES", "DOUBLING_BYTES", "REDUCTIONS", "Direct", "Doubling", "Exchange", "Part", "Ring", "Tree",
-    "all_gather", "all_reduce", "reduce_scatter",
+    "all_gather", "all_reduce", "divided", "flat", "reduce_scatter", "result_like", "unflat",
 ]  # fmt: skip

@@ -44,6 +44,7 @@ from ..graph.state import DEAD
 from ..placer.cluster import Cluster, ClusterDef, ClusterSpec, DeviceInfo, local_devices
 from ..placer.plan_text import plan_lines
 from . import here, leases
+from .boards import Boards
 from .config import ConfigProto, check_config
 from .keys import part_of, serve_with, served_with, server_keys
 from .leases import Leases
@@ -160,7 +161,9 @@ class Server:
             return
         _share_cores(self.cluster_spec, self._address, self.config.intra_op_parallelism_threads)
         threads = self.config.inter_op_parallelism_threads or 8
-        self._collectives = Collectives(self.task, self._send_collective, self.config.peer_timeout_s, self.incarnation)
+        self._collectives = Collectives(
+            self.task, self._send_collective, self.config.peer_timeout_s, self.incarnation, Boards(self._may_sleep)
+        )
         self._worker = Worker(
             self.task, self.devices, push=self._push, is_near=self._is_near, threads=threads, default_container=self.job_name,
             collectives=self._collectives,
@@ -334,7 +337,11 @@ class Server:
             for step, seconds, waits in self._watchdog.look(now, self._worker.running(), self._worker.waits_for):
                 self._stalled += 1
                 logger.warning(
-                    "%s: step %d has made no progress for %.0f s: %s", self.task, step, seconds, "; ".join(waits[:MOST_WAITS])
+                    "%s: step %d has made no progress for %.0f s: %s",
+                    self.task,
+                    step,
+                    seconds,
+                    "; ".join(waits[:MOST_WAITS]),
                 )
         waited_for = set(self._clients.values())
         for client in [c for c in self._heard if c not in waited_for]:
@@ -351,6 +358,10 @@ class Server:
 
     def _on_collective(self, peer: bytes, message: Message) -> None:
         self._collectives.message(message.fields, message.tensors)
+
+    def _may_sleep(self) -> bool:
+        """Whether the calling thread may wait for other processes: not the one that hears of all of them."""
+        return self._endpoint is not None and not self._endpoint.on_io_thread()
 
     def _send_collective(self, task: str, fields: Mapping[str, Any], tensors: Sequence[Any]) -> None:
         """Send a message about a collective to another task. KeyError: the cluster has no such task."""
@@ -379,7 +390,9 @@ class Server:
             "job": self.job_name,
             "task_index": self.task_index,
             "cluster": {
-                f"/job:{job}/replica:0/task:{i}": spec.task_address(job, i) for job in spec.jobs for i in spec.task_indices(job)
+                f"/job:{job}/replica:0/task:{i}": spec.task_address(job, i)
+                for job in spec.jobs
+                for i in spec.task_indices(job)
             },
             "pid": os.getpid(),
             "incarnation": self.incarnation,
@@ -564,7 +577,9 @@ class Server:
         else:
             self._in(self._master_pool, peer, message, lambda m: _MASTER_CALLS[m.kind](self, m))
 
-    def _create_session(self, message: Message, peer: bytes, owner: str, tell: Callable[[Sequence[str]], None]) -> Message:
+    def _create_session(
+        self, message: Message, peer: bytes, owner: str, tell: Callable[[Sequence[str]], None]
+    ) -> Message:
         """Open a session for a client, who is known by its key; those without keys are one client."""
         most = setting("DOVETAIL_CLIENT_SESSIONS")
         live = set(self._master.handles())

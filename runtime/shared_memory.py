@@ -263,6 +263,20 @@ def _new_segment(block_bytes: int, blocks: int) -> _Segment:
     return _Segment(fd, number, block_bytes, memory, words, [0] * blocks)
 
 
+def new_segment(block_bytes: int, blocks: int) -> _Segment:
+    """A segment of no pool: a page for its number, then the blocks. Raises OSError when there is no memory or descriptor."""
+    return _new_segment(block_bytes, blocks)
+
+
+def map_segment(reference: Reference) -> mmap.mmap:
+    """The whole segment that another process's reference names.
+
+    Raises:
+        Unreadable: this process cannot or should not read it.
+    """
+    return _map(reference).memory
+
+
 def _block_bytes(size: int) -> int:
     """The size of block for so many bytes: eighths of powers of two, so that at most an eighth is wasted."""
     step = max(_PAGE, 1 << max(0, size.bit_length() - 4))

@@ -170,12 +170,12 @@ class Execution:
                 _run_guarded(now, slots)
                 return True
             result = call.kernel(*[slots[i] for i in call.inputs])
-            if isinstance(result, Request):
-                if step.wait_for(result, self):
-                    return False
-                result = result.result()
         else:
             result = request.result()
+        while isinstance(result, Request):  # one wait may lead to another
+            if step.wait_for(result, self):
+                return False
+            result = result.result()
         for i, value in zip(call.outputs, (result,) if len(call.outputs) == 1 else result, strict=True):
             slots[i] = value
         if now.token >= 0:

@@ -13,12 +13,13 @@ import numpy as np
 
 from .. import exchanges
 from ..build import TensorLike, apply, convert, make
-from ..collectives import flat, unflat
 from ..device import canonical_name
 from ..dtypes import FLOATS, DType
 from ..errors import InvalidArgumentError, UnimplementedError
+from ..exchanges import flat, unflat
 from ..node import Node, Tensor
 from ..opdef import Attrs, Cost, Output, Trait, define, nbytes, size
+from ..sharing import Sharing
 from ..state import Context
 
 Array = np.ndarray[Any, Any]
@@ -101,13 +102,16 @@ def _ask(
     signature: str,
     exchange: exchanges.Exchange,
     finish: Callable[[Any], Any],
+    sharing: Sharing | None = None,
 ) -> Any:
     members, rank = attrs["members"], attrs["rank"]
     instance = attrs["instance"] or context.node_name
     key = instance, context.run_number()
     text = f"the {what} '{instance}' of {len(members)} members"
     collectives = context.resources.collectives
-    return collectives.take_part(context.session, members, rank, key, f"{what} {signature}", text, exchange, finish)
+    return collectives.take_part(
+        context.session, members, rank, key, f"{what} {signature}", text, exchange, finish, sharing
+    )
 
 
 def _frozen(array: Array) -> Array:
@@ -129,7 +133,8 @@ def _all_reduce(context: Context, *values: Array, reduction: str, way: str, **gr
         parts = unflat(_frozen(np.asarray(result)), shapes)
         return parts[0] if len(parts) == 1 else tuple(parts)
 
-    return _ask(context, group, "all_reduce", f"{reduction} {way} {_signature(arrays)}", exchange, finish)
+    sharing = Sharing(whole, reduction) if way == "auto" else None
+    return _ask(context, group, "all_reduce", f"{reduction} {way} {_signature(arrays)}", exchange, finish, sharing)
 
 
 def _all_gather(context: Context, value: Array, **group: Any) -> Any:
@@ -154,7 +159,7 @@ def _broadcast(context: Context, value: Array, root: int, **group: Any) -> Any:
 
 def _barrier(context: Context, **group: Any) -> Any:
     exchange = exchanges.Doubling(group["rank"], len(group["members"]), np.zeros(1, np.int8), "max")
-    return _ask(context, group, "barrier", "", exchange, lambda _: ())
+    return _ask(context, group, "barrier", "", exchange, lambda _: (), Sharing(np.zeros(1, np.int8), "max"))
 
 
 def _cost(node: Node) -> Cost:

@@ -7,8 +7,9 @@ import pytest
 
 import dovetail as dt
 from dovetail.graph import collectives, exchanges
-from dovetail.graph.collectives import Collectives, flat, unflat
+from dovetail.graph.collectives import Collectives
 from dovetail.graph.errors import AbortedError, InvalidArgumentError, ResourceExhaustedError, UnavailableError
+from dovetail.graph.exchanges import flat, unflat
 from dovetail.graph.ops import collectives as ops
 from dovetail.graph.requests import Request
 
