@@ -11,22 +11,28 @@ from __future__ import annotations
 import math
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-LARGE = 1 << 20  # bytes; below, the C library's allocator reuses memory itself
+LARGE = 1 << 16  # bytes; the C library gives larger pieces back to the system, below it reuses memory itself
 KEPT = 1 << 29  # bytes that are kept at most for results to come
 
 _FREE = 2  # references to an array that only the list below, and the call that asks, hold
 
 
 class Buffers:
-    """Memory that results share one after the other. Safe to use from several threads."""
+    """Memory that results share one after the other. Safe to use from several threads.
+
+    Attributes:
+        kept_bytes: how much is kept, in use or free.
+    """
 
     def __init__(self, kept: int = KEPT) -> None:
+        self.kept_bytes = 0
         self._kept = kept
-        self._all: list[np.ndarray[Any, Any]] = []
+        self._pieces: dict[int, list[np.ndarray[Any, Any]]] = {}  # by size
         self._lock = threading.Lock()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -41,21 +47,41 @@ class Buffers:
             return found[:size].view(dtype).reshape(shape)
 
     def _free(self, size: int) -> np.ndarray[Any, Any] | None:
-        """The smallest free piece of memory with room, unless it is far too large; else a new one, if one more may be kept."""
-        best = -1
-        for i in range(len(self._all)):
-            fits = sys.getrefcount(self._all[i]) == _FREE and size <= self._all[i].size <= 2 * size
-            if fits and (best < 0 or self._all[i].size < self._all[best].size):
-                best = i
-        if best >= 0:
-            return self._all[best]
-        if sum(b.size for b in self._all) + size > self._kept:
-            # What is free but has no room for this is of no use any more.
-            self._all = [self._all[i] for i in range(len(self._all)) if sys.getrefcount(self._all[i]) > _FREE]
-            if sum(b.size for b in self._all) + size > self._kept:
+        """A free piece of memory with room that is not far too large; else a new one, if one more may be kept."""
+        step = 1 << (size.bit_length() - 4)
+        rounded = -(-size // step) * step  # up to an eighth more, so that nearly equal sizes share
+        found = _unused(self._pieces.get(rounded, ()))
+        if found is not None:
+            return found
+        for other in sorted(self._pieces):
+            if size <= other <= 2 * size:
+                found = _unused(self._pieces[other])
+                if found is not None:
+                    return found
+        if self.kept_bytes + rounded > self._kept:
+            self._drop_unused()  # it has no room for this, so it is of no use any more
+            if self.kept_bytes + rounded > self._kept:
                 return None
-        self._all.append(np.empty(size, np.uint8))
-        return self._all[-1]
+        self.kept_bytes += rounded
+        pieces = self._pieces.setdefault(rounded, [])
+        pieces.append(np.empty(rounded, np.uint8))
+        return pieces[-1]
+
+    def _drop_unused(self) -> None:
+        for size, pieces in list(self._pieces.items()):
+            held = [pieces[i] for i in range(len(pieces)) if sys.getrefcount(pieces[i]) > _FREE]
+            self.kept_bytes -= size * (len(pieces) - len(held))
+            if held:
+                self._pieces[size] = held
+            else:
+                del self._pieces[size]
+
+
+def _unused(pieces: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any] | None:
+    for i in range(len(pieces)):
+        if sys.getrefcount(pieces[i]) == _FREE:
+            return pieces[i]
+    return None
 
 
 buffers = Buffers()

@@ -57,7 +57,14 @@ def test_no_more_is_kept_than_said() -> None:
     del held
     big = buffers.empty((3 * LARGE,), np.dtype(np.uint8))
     assert big.base is not None
-    assert sum(b.size for b in buffers._all) == 3 * LARGE
+    assert buffers.kept_bytes == 3 * LARGE
+
+
+def test_nearly_equal_sizes_share() -> None:
+    buffers = Buffers()
+    for size in (5 * LARGE, 5 * LARGE - 100, 5 * LARGE - 1000):
+        buffers.empty((size,), np.dtype(np.uint8))
+    assert buffers.kept_bytes == 5 * LARGE
 
 
 def test_threads_never_share() -> None:
