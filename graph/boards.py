@@ -20,6 +20,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -138,6 +139,7 @@ class Board:
         self.words = memory.cast("q")
         self.rows = [r * _ROW // 8 for r in range(size)]
         self.sleeps = [memory[r * _ROW + SLEEP * 8 :][:4] for r in range(size)]
+        self._labels = [b"", b""]  # those written last
         self.rounds = self.runs = 0  # of this member, so far
         self._poke = poke
         self._others = [r for r in range(size) if r != rank]
@@ -180,28 +182,32 @@ class Board:
 
     def write_label(self, run: int, label: bytes) -> None:
         """Say what this member's run is about, and which areas it does not use."""
-        at = self.rank * _ROW + _LABELS + self.runs % 2 * _LABEL_BYTES
+        parity = self.runs % 2
+        at = self.rank * _ROW + _LABELS + parity * _LABEL_BYTES
         self.words[at // 8] = run
-        free = [sys.getrefcount(self.areas[i]) == self._unused[i] for i in range(len(self.areas))]
-        self.words[at // 8 + 1] = sum(1 << i for i, is_free in enumerate(free) if is_free)
-        self.memory[at + _LABEL_HEAD : at + _LABEL_BYTES] = label.ljust(_LABEL_BYTES - _LABEL_HEAD, b"\0")
+        free = 0
+        for i, unused in enumerate(self._unused):
+            if sys.getrefcount(self.areas[i]) == unused:
+                free |= 1 << i
+        self.words[at // 8 + 1] = free
+        if self._labels[parity] != label:
+            self._labels[parity] = label
+            self.memory[at + _LABEL_HEAD : at + _LABEL_BYTES] = label
 
     def read_label(self, rank: int) -> tuple[int, int, bytes]:
         """A member's run, its free areas, and what the run is about; good once it has staged something in it."""
         at = rank * _ROW + _LABELS + self.runs % 2 * _LABEL_BYTES
-        text = bytes(self.memory[at + _LABEL_HEAD : at + _LABEL_BYTES]).rstrip(b"\0")
-        return self.words[at // 8], self.words[at // 8 + 1], text
+        return self.words[at // 8], self.words[at // 8 + 1], bytes(self.memory[at + _LABEL_HEAD : at + _LABEL_BYTES])
 
 
+@lru_cache(1_000)
 def label_of(signature: str) -> bytes:
     """A signature in the bytes that a label has: a long one is cut, and told from others by its hash."""
     data = signature.encode()
     most = _LABEL_BYTES - _LABEL_HEAD
-    return (
-        data
-        if len(data) <= most
-        else data[: most - 40] + b"... " + hashlib.blake2s(data, digest_size=16).hexdigest().encode()
-    )
+    if len(data) > most:
+        data = data[: most - 40] + b"... " + hashlib.blake2s(data, digest_size=16).hexdigest().encode()
+    return data.ljust(most, b"\0")
 
 
 class Meeting(Exchange):

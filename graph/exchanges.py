@@ -20,6 +20,7 @@ Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009.
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -319,7 +320,7 @@ def unflat(array: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
     """The arrays of these shapes that `flat` made one of: views of it."""
     out, at = [], 0
     for shape in shapes:
-        count = int(np.prod(shape, dtype=np.int64))
+        count = math.prod(shape)
         out.append(array[at : at + count].reshape(shape))
         at += count
     return out

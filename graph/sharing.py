@@ -273,9 +273,13 @@ def _differs(rank: int, mine: tuple[int, bytes], other: int, theirs: tuple[int, 
     if mine[1] == theirs[1]:
         return f"member {rank} is at run {mine[0]}, but member {other} at run {theirs[0]}; all members must run the same program"
     return (
-        f"member {rank} brings {mine[1].decode(errors='replace')}, but member {other} {theirs[1].decode(errors='replace')}; "
+        f"member {rank} brings {_text(mine[1])}, but member {other} {_text(theirs[1])}; "
         "all members must run the same program"
     )
+
+
+def _text(label: bytes) -> str:
+    return label.rstrip(b"\0").decode(errors="replace")
 
 
 __all__ = ["Sharing"]

@@ -7,6 +7,7 @@ in the graphs of several clients that run the same program: what belongs togethe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,12 @@ def _frozen(array: Array) -> Array:
 
 
 def _signature(values: Sequence[Array]) -> str:
-    return " ".join(f"{v.dtype}{list(v.shape)}" for v in values)
+    return _described(*((v.dtype, v.shape) for v in values))
+
+
+@lru_cache(1_000)
+def _described(*values: tuple[np.dtype[Any], tuple[int, ...]]) -> str:
+    return " ".join(f"{dtype}{list(shape)}" for dtype, shape in values)
 
 
 def _all_reduce(context: Context, *values: Array, reduction: str, way: str, **group: Any) -> Any:
@@ -130,8 +136,10 @@ def _all_reduce(context: Context, *values: Array, reduction: str, way: str, **gr
     exchange = exchanges.all_reduce(group["rank"], len(group["members"]), whole, reduction, way)
 
     def finish(result: Array) -> Any:
-        parts = unflat(_frozen(np.asarray(result)), shapes)
-        return parts[0] if len(parts) == 1 else tuple(parts)
+        result = np.asarray(result)
+        if len(shapes) == 1:
+            return _frozen(result.reshape(shapes[0]))
+        return tuple(unflat(_frozen(result), shapes))
 
     sharing = Sharing(whole, reduction) if way == "auto" else None
     return _ask(context, group, "all_reduce", f"{reduction} {way} {_signature(arrays)}", exchange, finish, sharing)

@@ -303,7 +303,7 @@ def test_threads_that_sleep_and_wake_each_other():
         for run in range(6):
             value = values[rank][: 1 << 20 if run % 2 else 100]
             sharing = Sharing(value, "sum")
-            sharing.start(board, run, b"it")
+            sharing.start(board, run, boards.label_of("it"))
             while not sharing.drive(lambda: False):
                 pass
             if not np.array_equal(sharing.result, _expected([v[: len(value)] for v in values], "sum")):
