@@ -1,5 +1,24 @@
 """Estimators: a model function, and what trains, evaluates and uses it, on one machine or on a cluster (`dt.estimator`)."""
 
+from ..train import (
+    CheckpointSaverHook,
+    CheckpointSaverListener,
+    FeedFnHook,
+    FinalOpsHook,
+    GlobalStepWaiterHook,
+    LoggingTensorHook,
+    NanLossDuringTrainingError,
+    NanTensorHook,
+    ProfilerHook,
+    SecondOrStepTimer,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+    StepCounterHook,
+    StopAtStepHook,
+    SummarySaverHook,
+)
 from . import inputs
 from .estimator import Estimator
 from .run_config import DistributeConfig, RunConfig
@@ -8,13 +27,30 @@ from .training import EvalSpec, Exporter, TrainSpec, train_and_evaluate
 from .warm_start import WarmStartSettings
 
 __all__ = [
+    "CheckpointSaverHook",
+    "CheckpointSaverListener",
     "DistributeConfig",
-    "EstimatorSpec",
     "Estimator",
+    "EstimatorSpec",
     "EvalSpec",
     "Exporter",
+    "FeedFnHook",
+    "FinalOpsHook",
+    "GlobalStepWaiterHook",
+    "LoggingTensorHook",
     "ModeKeys",
+    "NanLossDuringTrainingError",
+    "NanTensorHook",
+    "ProfilerHook",
     "RunConfig",
+    "SecondOrStepTimer",
+    "SessionRunArgs",
+    "SessionRunContext",
+    "SessionRunHook",
+    "SessionRunValues",
+    "StepCounterHook",
+    "StopAtStepHook",
+    "SummarySaverHook",
     "TrainSpec",
     "WarmStartSettings",
     "inputs",

@@ -20,12 +20,12 @@ from ..graph.ops.passing import group
 from ..metrics import mean
 from ..summary import FileWriterCache, scalar
 from ..train.basic_session_run_hooks import (
-    CheckpointSaverListener,
     FinalOpsHook,
     LoggingTensorHook,
     NanTensorHook,
     StopAtStepHook,
 )
+from ..train.checkpoint_hooks import CheckpointSaverListener
 from ..train.checkpoint_state import latest_checkpoint, list_variables, load_variable
 from ..train.monitored_session import ChiefSessionCreator, MonitoredSession
 from ..train.saver import Saver
@@ -213,7 +213,7 @@ class Estimator:
                     "or RunConfig.save_checkpoints_secs."
                 )
             if listeners:
-                savers[0]._listeners += listeners
+                savers[0].add_listeners(listeners)
             chief_hooks += [h for h in savers if h not in hooks and h not in chief_hooks]
             fetches = [spec.train_op, spec.loss]
             loss = None

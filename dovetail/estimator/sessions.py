@@ -16,7 +16,8 @@ from ..graph.ops.passing import group
 from ..graph.variable_lists import global_variables
 from ..runtime.config import ConfigProto
 from ..runtime.session import Session
-from ..train.basic_session_run_hooks import CheckpointSaverHook, StepCounterHook, SummarySaverHook
+from ..train.basic_session_run_hooks import StepCounterHook, SummarySaverHook
+from ..train.checkpoint_hooks import CheckpointSaverHook
 from ..train.checkpoint_state import get_checkpoint_state, latest_checkpoint
 from ..train.monitored_session import (
     ChiefSessionCreator,
@@ -138,7 +139,9 @@ def saver_hooks(config: RunConfig, scaffold: Scaffold, folder: str, given: Seque
     found = [h for h in given if isinstance(h, CheckpointSaverHook)]
     if found or not (config.save_checkpoints_secs or config.save_checkpoints_steps):
         return found
-    return [CheckpointSaverHook(folder, config.save_checkpoints_secs, config.save_checkpoints_steps, scaffold=scaffold)]
+    every = config.save_checkpoints_secs, config.save_checkpoints_steps
+    graphs = config.checkpoint_save_graph_def
+    return [CheckpointSaverHook(folder, *every, scaffold=scaffold, save_graph_def=graphs)]
 
 
 def wait_for_workers(config: RunConfig) -> None:

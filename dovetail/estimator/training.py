@@ -21,7 +21,8 @@ from typing import Any
 from ..distribute import roles
 from ..distribute.multi_worker import _server_of
 from ..graph.graph_keys import GraphKeys
-from ..train.basic_session_run_hooks import CheckpointSaverListener, SecondOrStepTimer
+from ..train.basic_session_run_hooks import SecondOrStepTimer
+from ..train.checkpoint_hooks import CheckpointSaverListener
 from ..train.checkpoint_state import checkpoint_exists, load_variable
 from ..train.session_run_hook import SessionRunHook
 from .estimator import Estimator

@@ -15,8 +15,6 @@ from .adadelta import AdadeltaOptimizer
 from .adagrad import AdagradOptimizer
 from .adam import AdamOptimizer, AdamWOptimizer
 from .basic_session_run_hooks import (
-    CheckpointSaverHook,
-    CheckpointSaverListener,
     FeedFnHook,
     FinalOpsHook,
     GlobalStepWaiterHook,
@@ -28,6 +26,7 @@ from .basic_session_run_hooks import (
     StopAtStepHook,
     SummarySaverHook,
 )
+from .checkpoint_hooks import CheckpointSaverHook, CheckpointSaverListener
 from .checkpoint_state import (
     CheckpointReader,
     CheckpointReader as NewCheckpointReader,
@@ -71,6 +70,7 @@ from .monitored_session import (
 )
 from .moving_averages import ExponentialMovingAverage
 from .optimizer import Optimizer
+from .profiler_hook import ProfilerHook
 from .proximal import ProximalAdagradOptimizer, ProximalGradientDescentOptimizer
 from .queue_runner import QueueRunner, add_queue_runner, start_queue_runners
 from .rmsprop import RMSPropOptimizer
@@ -136,6 +136,7 @@ __all__ = [
     "NanTensorHook",
     "NewCheckpointReader",
     "Optimizer",
+    "ProfilerHook",
     "ProximalAdagradOptimizer",
     "ProximalGradientDescentOptimizer",
     "QueueRunner",

@@ -1,23 +1,22 @@
-"""The hooks that training loops use: stop, save, log, count, watch for NaN, write summaries, wait, feed."""
+"""The hooks that training loops use: stop, log, count, watch for NaN, write summaries, wait, feed."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from .checkpoint_state import checkpoint_exists
 from .session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from .training_util import get_global_step
 
 logger = logging.getLogger(__name__)
 
 
-def _needed_step(hook: SessionRunHook) -> Any:
+def needed_step(hook: SessionRunHook) -> Any:
+    """The graph's global step. RuntimeError: it has none."""
     step = get_global_step()
     if step is None:
         raise RuntimeError(f"Global step should be created to use {type(hook).__name__}.")
@@ -82,7 +81,7 @@ class StopAtStepHook(SessionRunHook):
         self._num_steps, self._last_step = num_steps, last_step
 
     def begin(self) -> None:
-        self._step = _needed_step(self)
+        self._step = needed_step(self)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         if self._last_step is None:
@@ -97,103 +96,6 @@ class StopAtStepHook(SessionRunHook):
         assert self._last_step is not None
         if run_values.results + 1 >= self._last_step and run_context.session.run(self._step) >= self._last_step:
             run_context.request_stop()
-
-
-class CheckpointSaverListener:
-    """Is told when checkpoints are saved. Does nothing itself."""
-
-    def begin(self) -> None:
-        """Before the session is made."""
-
-    def before_save(self, session: Any, global_step_value: int) -> None:
-        """Before a checkpoint is saved."""
-
-    def after_save(self, session: Any, global_step_value: int) -> Any:
-        """After a checkpoint was saved; True: stop training."""
-
-    def end(self, session: Any, global_step_value: int) -> None:
-        """At the end of training."""
-
-
-class CheckpointSaverHook(SessionRunHook):
-    """Saves a checkpoint at the start, every so often, and at the end.
-
-    Args:
-        checkpoint_dir: the folder. save_secs, save_steps: how often; exactly one of them.
-        saver, scaffold: what saves: a `Saver`, or the scaffold's; exactly one of them, or none: the graph's only saver.
-        checkpoint_basename: how checkpoints are called. listeners: `CheckpointSaverListener`s.
-    """
-
-    def __init__(
-        self,
-        checkpoint_dir: str,
-        save_secs: float | None = None,
-        save_steps: int | None = None,
-        saver: Any = None,
-        checkpoint_basename: str = "model.ckpt",
-        scaffold: Any = None,
-        listeners: Iterable[CheckpointSaverListener] | None = None,
-    ) -> None:
-        if saver is not None and scaffold is not None:
-            raise ValueError("You cannot provide both saver and scaffold.")
-        self._saver, self._scaffold = saver, scaffold
-        self._path = str(Path(checkpoint_dir) / checkpoint_basename)
-        self._timer = SecondOrStepTimer(save_secs, save_steps)
-        self._listeners = list(listeners or [])
-
-    def begin(self) -> None:
-        self._step = _needed_step(self)
-        for listener in self._listeners:
-            listener.begin()
-
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        step = int(session.run(self._step))
-        # The checkpoint from which this session was restored stays as it is: other workers may have gone on since.
-        if not checkpoint_exists(f"{self._path}-{step}"):
-            self._save(session, step)
-        self._timer.update_last_triggered_step(step)
-
-    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
-        return SessionRunArgs(self._step)
-
-    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        if self._timer.should_trigger_for_step(run_values.results + 1):
-            step = int(run_context.session.run(self._step))
-            if self._timer.should_trigger_for_step(step):
-                self._timer.update_last_triggered_step(step)
-                if self._save(run_context.session, step):
-                    run_context.request_stop()
-
-    def end(self, session: Any) -> None:
-        last = int(session.run(self._step))
-        if last != self._timer.last_triggered_step():
-            self._save(session, last)
-        for listener in self._listeners:
-            listener.end(session, last)
-
-    def _save(self, session: Any, step: int) -> bool:
-        """Save; whether a listener wants to stop."""
-        logger.info("Saving checkpoints for %d into %s.", step, self._path)
-        for listener in self._listeners:
-            listener.before_save(session, step)
-        self._get_saver().save(session, self._path, global_step=step)
-        stops = [listener.after_save(session, step) for listener in self._listeners]  # each is told
-        return any(stops)
-
-    def _get_saver(self) -> Any:
-        if self._saver is None:
-            from .scaffold import Scaffold
-
-            if self._scaffold is not None:
-                return self._scaffold.saver
-            self._saver = Scaffold.get_or_default("saver", "savers", _no_saver)
-        return self._saver
-
-
-def _no_saver() -> Any:
-    raise RuntimeError(
-        "No items in collection savers. Please add a saver to the collection or provide a saver or scaffold."
-    )
 
 
 class StepCounterHook(SessionRunHook):
@@ -217,7 +119,7 @@ class StepCounterHook(SessionRunHook):
         self._folder, self._writer = output_dir, summary_writer
 
     def begin(self) -> None:
-        self._step = _needed_step(self)
+        self._step = needed_step(self)
         self._tag = f"{self._step.op.name}/sec"
         if self._writer is None and self._folder:
             self._writer = _writer_if_installed(self._folder)
@@ -379,7 +281,7 @@ class SummarySaverHook(SessionRunHook):
     def begin(self) -> None:
         if self._writer is None and self._folder:
             self._writer = _writer_if_installed(self._folder)
-        self._step = _needed_step(self)
+        self._step = needed_step(self)
         self._due = False
         self._next = 0
         self._shown = False
@@ -419,7 +321,7 @@ class GlobalStepWaiterHook(SessionRunHook):
         self._waits = True
 
     def begin(self) -> None:
-        self._step = _needed_step(self)
+        self._step = needed_step(self)
 
     def before_run(self, run_context: SessionRunContext) -> None:
         told = -1.0
@@ -462,8 +364,6 @@ class FeedFnHook(SessionRunHook):
 
 
 __all__ = [
-    "CheckpointSaverHook",
-    "CheckpointSaverListener",
     "FeedFnHook",
     "FinalOpsHook",
     "GlobalStepWaiterHook",
@@ -474,4 +374,5 @@ __all__ = [
     "StepCounterHook",
     "StopAtStepHook",
     "SummarySaverHook",
+    "needed_step",
 ]

@@ -23,7 +23,8 @@ from ..graph.errors import AbortedError, OpError, OutOfRangeError, UnavailableEr
 from ..graph.graph import Graph
 from ..runtime.config import ConfigProto, RunMetadata, RunOptions
 from ..runtime.session import Session
-from .basic_session_run_hooks import CheckpointSaverHook, StepCounterHook, SummarySaverHook
+from .basic_session_run_hooks import StepCounterHook, SummarySaverHook
+from .checkpoint_hooks import CheckpointSaverHook
 from .coordinator import Coordinator
 from .queue_runner import start_queue_runners
 from .scaffold import Scaffold
@@ -176,8 +177,8 @@ class _Live:
                     whose = "the caller" if feeds is not None and key in feeds else "another hook"
                     raise RuntimeError(f"Same tensor is fed by two: {key} by {hook!r} and by {whose}.")
                 fed[key] = value
-            if more.options is not None and not options.timeout_in_ms:
-                options = more.options
+            if more.options is not None:
+                options = _both(options, more.options)
         return wanted, fed or None, options
 
     def _step(self, fetches: Any, feeds: Any, options: RunOptions, metadata: RunMetadata) -> Any:
@@ -207,6 +208,15 @@ class _Live:
             self.session.close()
         with contextlib.suppress(OpError):  # (nothing is raised for the errors that ended the session)
             self.coord.join(stop_grace_period_secs=self._grace_s, ignore_live_threads=True)
+
+
+def _both(a: RunOptions, b: RunOptions) -> RunOptions:
+    """Options that give both what they ask for."""
+    return RunOptions(
+        trace_level=max(a.trace_level, b.trace_level),
+        timeout_in_ms=max(a.timeout_in_ms, b.timeout_in_ms),
+        output_partition_graphs=a.output_partition_graphs or b.output_partition_graphs,
+    )
 
 
 # --- the sessions that users see --------------------------------------------------------------------------------------
