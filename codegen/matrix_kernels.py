@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -51,38 +52,82 @@ def matrix_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | 
     dtype = node.outputs[0].dtype.base
     if dtype.np not in _TYPES:
         return None
-    flip_a, flip_b = (bool(node.attrs[name]) for name in names)
 
     def call(function: Any, a: Array, b: Array) -> Array | None:
-        return _product(function, a, b, flip_a, flip_b, threads)
+        product = product_of(node, a, b, threads)
+        if product is None:
+            return None
+        out = buffers.empty((*product.stack, product.rows, product.columns), product.dtype)
+        product.run(function, out.reshape(-1))
+        return out
 
     return source_of("matrix_loops", _FUNCTIONS, dtype.name), call
 
 
-def _product(function: Any, a: Array, b: Array, flip_a: bool, flip_b: bool, threads: int) -> Array | None:
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product of stacks of matrices that the compiled kernel can do.
+
+    Attributes:
+        a, b: the memory of the factors, as vectors. a_jumps, b_jumps: how far it is to the next along the stack's three axes, rows,
+            columns.
+        stack: sizes of the result's axes before the last two, which have `rows` and `columns`; `inner` is summed.
+        threads: how many may work on it.
+    """
+
+    a: Array
+    b: Array
+    a_jumps: tuple[int, ...]
+    b_jumps: tuple[int, ...]
+    stack: tuple[int, ...]
+    rows: int
+    inner: int
+    columns: int
+    threads: int
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The element type."""
+        dtype: np.dtype[Any] = self.a.dtype
+        return dtype
+
+    def rows_at(self, top: int, count: int) -> Product:
+        """Some rows of the product, which has no stack."""
+        return replace(self, a=self.a[top * self.a_jumps[3] :], rows=count)
+
+    def run(self, function: Any, out: Array) -> None:
+        """Write the product into a vector."""
+        matrices, size = math.prod(self.stack), self.a.itemsize
+        time = 2.0 * matrices * self.rows * self.inner * self.columns * _NS_PER_FLOP * size / 4
+        wanted = max(1, min(_UNITS, int(2 * time / PARALLEL_NS))) if self.threads > 1 else 1
+        unit, units = _unit(self.rows, self.columns, matrices, size, self.a_jumps[4] == 1, wanted)
+        counts = (1,) * (3 - len(self.stack)) + self.stack if len(self.stack) <= 3 else (1, 1, matrices)
+        share(
+            function, (self.a, self.b, out, (self.rows, self.inner, self.columns), counts, self.a_jumps, self.b_jumps, unit),
+            ranges_of(units, time, self.threads), self.threads,
+        )  # fmt: skip
+
+
+def product_of(node: Node, a: Array, b: Array, threads: int) -> Product | None:
+    """The product that a node does of these arrays; None where BLAS, by way of the reference, must do it."""
+    flip_a, flip_b = (bool(node.attrs[name]) for name in OPS[node.type])
     a, b = (a.swapaxes(-1, -2) if flip_a else a), (b.swapaxes(-1, -2) if flip_b else b)
     if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
         return None
-    rows, inner, columns = *a.shape[-2:], b.shape[-1]
+    rows, inner, columns = a.shape[-2], a.shape[-1], b.shape[-1]
     if not SMALLEST < rows * inner * columns <= LARGEST:
         return None
     stack = a.shape[:-2]
     if stack != b.shape[:-2]:
-        stack = np.broadcast_shapes(stack, b.shape[:-2])
+        try:
+            stack = np.broadcast_shapes(stack, b.shape[:-2])
+        except ValueError:
+            return None
         a, b = np.broadcast_to(a, stack + a.shape[-2:]), np.broadcast_to(b, stack + b.shape[-2:])
     if len(stack) > 3:
         a, b = a.reshape(-1, rows, inner), b.reshape(-1, inner, columns)
     (a, a_jumps), (b, b_jumps) = _flat(a), _flat(b)
-    counts = (1,) * (3 - len(stack)) + stack if len(stack) <= 3 else (1, 1, math.prod(stack))
-    time = 2.0 * math.prod(stack) * rows * inner * columns * _NS_PER_FLOP * a.itemsize / 4
-    wanted = max(1, min(_UNITS, int(2 * time / PARALLEL_NS)))
-    unit, units = _unit(rows, columns, math.prod(stack), a.itemsize, a_jumps[4] == 1, wanted)
-    out = buffers.empty((*stack, rows, columns), a.dtype)
-    share(
-        function, (a, b, out.reshape(-1), (rows, inner, columns), counts, a_jumps, b_jumps, unit),
-        ranges_of(units, time, threads), threads,
-    )  # fmt: skip
-    return out
+    return Product(a, b, a_jumps, b_jumps, stack, rows, inner, columns, threads)
 
 
 def _flat(x: Array) -> tuple[Array, tuple[int, ...]]:

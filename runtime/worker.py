@@ -186,7 +186,8 @@ class Worker:
         held = frozenset(s.channel for unit in units for s in unit.steps if isinstance(s, SendTensor) and s.held)
         for unit in units:
             gpu = gpu_backend(options, host, unit.device, self._gpus)
-            programs.append(lower(unit, host, context_of) if gpu is None else gpu.finish(lower(unit, gpu, context_of)))
+            backend = host if gpu is None else gpu
+            programs.append(backend.finish(lower(unit, backend, context_of)))
         with self._lock:
             self._loaded[handle] = Loaded(session, tuple(map(slowed, programs)), held)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ...graph.node import Node
 from ...graph.state import Context
-from ..program import Kernel
+from ..program import Kernel, Program
 
 if TYPE_CHECKING:
     from ..fuse import FusedNodes
@@ -44,6 +44,10 @@ class Backend(Protocol):
 
     def fused(self, group: FusedNodes) -> Kernel:
         """A function of `group.inputs` and then `group.shapes` that gives `group.outputs`: one array, or a tuple."""
+        ...
+
+    def finish(self, program: Program) -> Program:
+        """The lowered program with what this backend does to whole programs."""
         ...
 
 

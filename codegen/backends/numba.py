@@ -31,11 +31,12 @@ from ..kernel_cache import source_of
 from ..loop_cost import nanoseconds
 from ..loops import Loops
 from ..numba_source import as_passed
-from ..program import Kernel
+from ..program import Kernel, Program
 from ..threads import cores, ranges_of, share
 from ..update_loops import ACCUMULATES
 from .nodes import kernel_for
 from .numpy import NumpyBackend, one_by_one
+from .product_updates import with_product_updates
 from .updates import update_kernel
 from .warming import WarmingKernel
 
@@ -86,6 +87,10 @@ class NumbaBackend(NumpyBackend):
         if self.compile_first:
             made.compile()
         return made
+
+    def finish(self, program: Program) -> Program:
+        """The program with gradients made where updates take them."""
+        return with_product_updates(program, self.threads)
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...graph.errors import UnimplementedError
 from ...graph.node import Node, Tensor
 from ...graph.state import Context
-from ..program import Kernel
+from ..program import Kernel, Program
 from ..rewrite import NONE, Rewrites
 from .base import NodeError
 
@@ -45,6 +45,10 @@ class NumpyBackend:
     def fused(self, group: FusedNodes) -> Kernel:
         """The nodes one by one."""
         return one_by_one(self, group.nodes, (*group.inputs, *group.shapes), group.outputs)
+
+    def finish(self, program: Program) -> Program:
+        """The program as it is."""
+        return program
 
 
 def one_by_one(

@@ -37,6 +37,10 @@ class UpdateKernel(WarmingKernel):
         loops: the new values of the places, from what they were and from the node's other inputs.
         places: how many of the inputs are variables. gradient: which input has the variable's shape.
         check: compare with the reference, at every run.
+
+    Attributes:
+        places: how many of the inputs are variables. gradient: which of those behind has their shape.
+        checks: as `check`.
     """
 
     def __init__(
@@ -45,33 +49,37 @@ class UpdateKernel(WarmingKernel):
         super().__init__(source_of(loops, places).text, reference)
         self.node = node
         self._loops = loops
-        self._places = places
-        self._gradient = gradient - places
+        self.places = places
+        self.gradient = gradient - places
         self._threads = threads
-        self._check = check
+        self.checks = check
         self._result_is_place = bool(node.outputs)
 
     def __call__(self, *inputs: Any) -> Any:
         function = self.function
         if function is None:
             return self._on_numpy(inputs)
-        states: Sequence[VariableState] = inputs[: self._places]
+        states: Sequence[VariableState] = inputs[: self.places]
         if len(set(states)) < len(states):
             return self._reference(*inputs)
-        given = [np.asarray(x) for x in inputs[self._places :]]
-        shape, size = given[self._gradient].shape, given[self._gradient].size
+        given = [np.asarray(x) for x in inputs[self.places :]]
+        shape, size = given[self.gradient].shape, given[self.gradient].size
         with changing(states) as values:
             fits = all(v.shape == shape for v in values)
             if fits:
-                before = [v.copy() for v in values] if self._check else []
+                before = [v.copy() for v in values] if self.checks else []
                 flat = [x.reshape(-1) for x in values]
                 arrays = [as_passed(x) for x in (*flat, *[x.ravel() for x in given], *flat)]
                 time = nanoseconds(self._loops, (size,))
                 share(function, (*arrays, size), ranges_of(size, time, self._threads), self._threads)
-                if self._check:
-                    self._compare(states, before, values, inputs[self._places :])
+                if self.checks:
+                    self._compare(states, before, values, inputs[self.places :])
         if not fits:
             return self._reference(*inputs)  # which says what is wrong
+        return self.result(states)
+
+    def result(self, states: Sequence[VariableState]) -> Any:
+        """What the node gives, for these variables."""
         return states[0] if self._result_is_place else ()
 
     def _compare(

@@ -11,6 +11,7 @@ import pytest
 import dovetail as dt
 from dovetail.codegen.backends.numba import NumbaBackend
 from dovetail.codegen.backends.numpy import NumpyBackend
+from dovetail.codegen.backends.product_updates import ProductUpdate
 from dovetail.codegen.backends.updates import SMALLEST, UpdateKernel
 from dovetail.codegen.update_loops import update
 from dovetail.graph.dtypes import as_dtype, float32
@@ -197,3 +198,69 @@ def test_training_is_the_same_on_all_backends() -> None:
 
     for a, b in zip(trained("numba"), trained("numpy"), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+# --- gradients that are products -------------------------------------------------------------------------------------
+
+
+def layer(optimizer: Any, fetch_gradient: bool = False) -> tuple[Any, Any, Any, Any]:
+    """A dense layer of 300 x 400 and its training step: (fetches, feed, the variable, what initializes)."""
+    rng = np.random.default_rng(5)
+    x = dt.placeholder(dt.float32, [None, 300])
+    w = dt.Variable(rng.standard_normal((300, 400)).astype(np.float32) / 20)
+    loss = dt.reduce_mean(dt.square(dt.matmul(x, w)))
+    (pair,) = optimizer().compute_gradients(loss, [w])
+    fetches = [loss, optimizer().apply_gradients([pair]), *([pair[0]] if fetch_gradient else [])]
+    return fetches, {x: rng.standard_normal((50, 300)).astype(np.float32)}, w, dt.global_variables_initializer()
+
+
+def instructions(session: Any, kernel: type) -> list[Any]:
+    programs = [p for loaded in session._target._worker._loaded.values() for p in loaded.programs]
+    return [i for p in programs for i in p.instructions if isinstance(getattr(i, "kernel", None), kernel)]
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [lambda: dt.train.GradientDescentOptimizer(0.5), lambda: dt.train.AdamOptimizer(0.01)],
+    ids=["sgd", "adam"],
+)
+def test_a_gradient_is_used_up_where_it_is_made(optimizer: Any) -> None:
+    found = {}
+    for backend in ("numpy", "numba"):
+        with dt.Graph().as_default():
+            fetches, feed, w, init = layer(optimizer)
+            with dt.Session(config=dt.ConfigProto(kernel_backend=backend)) as session:
+                session.run(init)
+                before = session.run(w)
+                losses = [session.run(fetches, feed)[0] for _ in range(3)]
+                found[backend] = session.run(w), losses
+                joined = instructions(session, ProductUpdate)
+        assert not np.array_equal(before, found[backend][0])
+        assert len(joined) == (backend == "numba")
+    np.testing.assert_allclose(found["numba"][0], found["numpy"][0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found["numba"][1], found["numpy"][1], rtol=1e-5)
+    (call,) = joined
+    assert len(call.nodes) == 2
+
+
+def test_a_gradient_that_somebody_else_takes_is_made_by_itself() -> None:
+    with dt.Graph().as_default():
+        fetches, feed, w, init = layer(lambda: dt.train.GradientDescentOptimizer(0.5), fetch_gradient=True)
+        with dt.Session(config=dt.ConfigProto(kernel_backend="numba")) as session:
+            session.run(init)
+            before = session.run(w)
+            _, _, gradient = session.run(fetches, feed)
+            assert not instructions(session, ProductUpdate)
+            np.testing.assert_allclose(session.run(w), before - 0.5 * gradient, rtol=1e-6, atol=1e-6)
+
+
+def test_a_value_that_somebody_holds_stays_what_it_was() -> None:
+    with dt.Graph().as_default():
+        fetches, feed, w, init = layer(lambda: dt.train.GradientDescentOptimizer(0.5))
+        with dt.Session(config=dt.ConfigProto(kernel_backend="numba")) as session:
+            session.run(init)
+            held = session.run(w)
+            copy = held.copy()
+            session.run(fetches, feed)
+            np.testing.assert_array_equal(held, copy)
+            assert not np.array_equal(session.run(w), copy)
