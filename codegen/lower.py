@@ -25,6 +25,7 @@ from ..graph.shape import text
 from ..graph.state import Context, VariableState
 from .backends.base import Backend
 from .fuse import FusedNodes
+from .guards import asked_for
 from .program import Call, Guarded, Instruction, Loop, Program, Recv, Send, Wait
 from .rewrite import rewrite
 from .unit import BeginLoop, EndLoop, LeaveUnless, RecvTensor, RunGuarded, SendTensor, Unit
@@ -46,40 +47,14 @@ def lower(unit: Unit, backend: Backend, context_of: Callable[[Node], Context]) -
         UnimplementedError: a node has no kernel on this backend.
     """
     unit = rewrite(unit, backend.rewrites).unit
-    lowering = _Lowering(backend, context_of, _asked_for(unit))
+    lowering = _Lowering(backend, context_of, asked_for(unit))
     feeds = tuple((name, lowering.arriving_slot(tensor)) for name, tensor in unit.feeds)
     for step in backend.fuse(unit):
-        if isinstance(step, Node):
-            lowering.run(step)
-        elif isinstance(step, FusedNodes):
-            lowering.run_fused(step)
-        elif isinstance(step, SendTensor):
-            lowering.send(step)
-        elif isinstance(step, RecvTensor):
-            lowering.recv(step)
-        elif isinstance(step, RunGuarded):
-            lowering.run_guarded(step)
-        elif isinstance(step, BeginLoop):
-            lowering.begin_loop(step)
-        elif isinstance(step, LeaveUnless):
-            lowering.leave_unless(step)
-        else:
-            lowering.end_loop(step)
+        _LOWERED[type(step)](lowering, step)
     fetches = lowering.fetch(unit.fetches)
     kept = bytearray([v is not None for v in lowering.slots])
     _let_go(lowering.instructions, _marked(kept + b"\1", [slot for _, slot in fetches]))
     return Program(unit.device, tuple(lowering.instructions), tuple(lowering.slots), feeds, fetches)
-
-
-def _asked_for(unit: Unit) -> frozenset[Node | int]:
-    """The nodes and channels of which others want to know whether they are dead."""
-    asked: set[Node | int] = set()
-    for step in unit.steps:
-        if isinstance(step, RunGuarded):
-            asked.update(step.after)
-        elif isinstance(step, SendTensor) and step.token is not None:
-            asked.add(step.token)
-    return frozenset(asked)
 
 
 @dataclass(slots=True)
@@ -120,7 +95,8 @@ class _Lowering:
     def arriving_slot(self, tensor: Tensor) -> int:
         """A slot for a tensor that the client or another device gives: always a value, never a place."""
         slot = self.new_slot(tensor)
-        self.values.add(slot)
+        if tensor.dtype.is_ref:
+            self.values.add(slot)
         return slot
 
     def run(self, node: Node) -> None:
@@ -304,6 +280,18 @@ class _Lowering:
         )  # fmt: skip
         self.instructions = loop.around
         self.instructions.append(made)
+
+
+_LOWERED: dict[type, Callable[[_Lowering, Any], None]] = {
+    Node: _Lowering.run,
+    FusedNodes: _Lowering.run_fused,
+    SendTensor: _Lowering.send,
+    RecvTensor: _Lowering.recv,
+    RunGuarded: _Lowering.run_guarded,
+    BeginLoop: _Lowering.begin_loop,
+    LeaveUnless: _Lowering.leave_unless,
+    EndLoop: _Lowering.end_loop,
+}
 
 
 def _own_copy(value: Any) -> Any:

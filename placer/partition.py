@@ -24,6 +24,7 @@ crosses too, as a message that says so.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -263,9 +264,8 @@ class _Cut:
     feeds: dict[str, dict[str, None]] = field(default_factory=dict)
     channels: list[Channel] = field(default_factory=list)
     values: list[Tensor | Node] = field(default_factory=list)
-    arrived: dict[tuple[object, str], Channel] = field(
-        default_factory=dict
-    )  # (value, device or task) -> what brings it
+    # device or task -> values that have come there from elsewhere, and what brings them
+    arrived: dict[str, dict[Tensor | Node, Channel]] = field(default_factory=lambda: defaultdict(dict))
     behind_node: dict[int, list[Step]] = field(default_factory=dict)  # node index -> its sends
     behind_recv: dict[int, list[Step]] = field(default_factory=dict)  # channel id -> the sends that pass its value on
     guarded: dict[Node, tuple[Node | int, ...]] = field(default_factory=dict)
@@ -293,21 +293,21 @@ class _Cut:
 
     def _bring(self, value: Tensor | Node, producer: Node, here: str) -> None:
         """Make sure that a value, or the news that a node has run, is on a device."""
-        arrived = self.arrived
-        if (value, here) in arrived:
+        arrived = self.arrived[here]
+        if value in arrived:
             return
         source, task = self.device[producer.index], task_of(here)
         crosses_tasks = task_of(source) != task
-        first = arrived.get((value, task)) if crosses_tasks else None
+        first = self.arrived[task].get(value) if crosses_tasks else None
         if first is None:
             channel = self._open(value, source, here)
             self._send(channel, producer, None)
             if crosses_tasks:
-                arrived[value, task] = channel
+                self.arrived[task][value] = channel
         else:
             channel = self._open(value, first.destination, here, relays=first.id)
             self._send(channel, producer, first)
-        arrived[value, here] = channel
+        arrived[value] = channel
 
     def _send(self, channel: Channel, producer: Node, first: Channel | None) -> None:
         """Send a value as soon as it is made, or has come on the channel `first`."""
@@ -322,18 +322,14 @@ class _Cut:
         self.steps[source].append(("send", self._open(place, source, here)))
 
     def _open(self, value: Tensor | Node, source: str, here: str, relays: int | None = None) -> Channel:
+        number, loop = len(self.channels), self._loop_of(value)
         if isinstance(value, Tensor):
             size, dtype = nbytes(value), value.dtype.base
             if self.narrow and dtype is float32:
                 size, dtype = size // 2, bfloat16
-            channel = Channel(
-                len(self.channels), value.name, source, here, size, False, dtype, value.dims, relays,
-                self._loop_of(value),
-            )  # fmt: skip
+            channel = Channel(number, value.name, source, here, size, False, dtype, value.dims, relays, loop)
         else:
-            channel = Channel(
-                len(self.channels), f"^{value.name}", source, here, 0, True, None, (), relays, self._loop_of(value)
-            )
+            channel = Channel(number, f"^{value.name}", source, here, 0, True, None, (), relays, loop)
         self.channels.append(channel)
         self.values.append(value)
         self._steps_of(value, here).append(("recv", channel))
@@ -419,7 +415,7 @@ class _SteeredCut(_Cut):
         waits: list[Node | int] = []
         for c in node.control_inputs:
             if c in self.guards:
-                waits.append(c if self.device[c.index] == here else self.arrived[c, here].id)
+                waits.append(c if self.device[c.index] == here else self.arrived[here][c].id)
         self.guarded[node] = tuple(waits)
 
     def _loop(self, loop: Loop) -> None:

@@ -32,18 +32,17 @@ def units_of(cut: Partitioned, graph: Graph) -> list[Unit]:
         for kind, what in part.steps:
             if isinstance(what, Node):
                 steps.append(RunGuarded(what, guarded[what]) if what in guarded else what)
-                continue
-            if isinstance(what, LoopPart):
+            elif isinstance(what, LoopPart):
                 steps.append(_mark(kind, what))
-                continue
-            value = cut.values[what.id]
-            tensor = value if isinstance(value, Tensor) else None
-            other = what.dtype if tensor is not None and what.dtype is not tensor.dtype.base else None
-            if kind == "send":
-                token = _token(what, value, guarded)
-                steps.append(SendTensor(what.id, tensor, what.destination, token, other, what.id in waiting))
             else:
-                steps.append(RecvTensor(what.id, tensor, what.source, other))
+                number, value = what.id, cut.values[what.id]
+                tensor = value if isinstance(value, Tensor) else None
+                other = what.dtype if tensor is not None and what.dtype is not tensor.dtype.base else None
+                if kind == "recv":
+                    steps.append(RecvTensor(number, tensor, what.source, other))
+                else:
+                    token = _token(what, value, guarded) if tensor is None else None
+                    steps.append(SendTensor(number, tensor, what.destination, token, other, number in waiting))
         steps = _without_merges(steps)
         units.append(
             Unit(
@@ -73,7 +72,7 @@ def _token(channel: Channel, value: Tensor | Node, guarded: Mapping[Node, Any]) 
 
 def _without_merges(steps: list[UnitStep]) -> list[UnitStep]:
     """Loop variables stand in `BeginLoop`, and not again as nodes."""
-    merges = {m for s in steps if isinstance(s, BeginLoop) for m in s.merges}
+    merges = {m for s in steps if type(s) is BeginLoop for m in s.merges}
     if not merges:
         return steps
     return [s for s in steps if (s.node if isinstance(s, RunGuarded) else s) not in merges]
