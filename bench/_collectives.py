@@ -1,7 +1,7 @@
-"""One member of an all-reduce, in one of the systems: `python bench/_collectives.py SYSTEM RANK PORT,PORT,... SIZE:COUNT,...`
+"""One member of an all-reduce, in one of the systems: `python bench/_collectives.py SYSTEM RANK PORT,PORT,...`
 
-Each member sums a float32 array over all members, SIZE bytes, COUNT times after a few to warm up. Rank 0 prints the seconds of each,
-as JSON: {size: [seconds, ...]}. The top of this file needs the standard library only.
+For each line `SIZE WARM COUNT` of its input it sums a float32 array over all members, SIZE bytes, WARM + COUNT times. Rank 0 answers
+with the seconds of each of the last COUNT, as JSON. The top of this file needs the standard library only.
 """
 
 import json
@@ -12,7 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-WARM = 3
+
+class Step:
+    """A step of a session that is closed when nobody needs the step any more."""
+
+    def __init__(self, session: Any, run: Callable[[], Any]) -> None:
+        self._session, self._run = session, run
+
+    def __call__(self) -> Any:
+        return self._run()
+
+    def __del__(self) -> None:
+        self._session.close()
 
 
 def dovetail(rank: int, ports: list[int]) -> Callable[[int], Callable[[], Any]]:
@@ -31,8 +42,7 @@ def dovetail(rank: int, ports: list[int]) -> Callable[[int], Callable[[], Any]]:
             total = all_reduce(v, members, rank, "sum", instance=str(size))
             session = tf.Session(server.target, config=config)
             session.run(v.initializer)
-            run: Callable[[], Any] = session.make_callable(total.op)
-            return run
+            return Step(session, session.make_callable(total.op))
 
     return prepare
 
@@ -87,26 +97,22 @@ def gloo(rank: int, ports: list[int]) -> Callable[[int], Callable[[], Any]]:
 
 
 def main() -> None:
-    """Measure all sizes."""
-    system, rank, ports, work = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
-    prepare = {"dovetail": dovetail, "tensorflow": tensorflow, "gloo": gloo}[system](
-        rank, [int(p) for p in ports.split(",")]
-    )
-    out = {}
-    for entry in work.split(","):
-        size, count = (int(x) for x in entry.split(":"))
-        run = prepare(size)
-        seconds = []
-        for i in range(WARM + count):
+    """Measure until the input ends."""
+    system, rank, ports = sys.argv[1], int(sys.argv[2]), [int(p) for p in sys.argv[3].split(",")]
+    prepare = {"dovetail": dovetail, "tensorflow": tensorflow, "gloo": gloo}[system](rank, ports)
+    known: dict[int, Callable[[], Any]] = {}
+    for line in sys.stdin:
+        size, warm, count = (int(x) for x in line.split())
+        if size not in known:
+            known = {size: prepare(size)}  # the array of the size before goes
+        run, seconds = known[size], []
+        for i in range(warm + count):
             began = time.perf_counter()
             run()
-            if i >= WARM:
+            if i >= warm:
                 seconds.append(time.perf_counter() - began)
-        out[size] = seconds
-    if rank == 0:
-        print("RESULT " + json.dumps(out), flush=True)
-    sys.stdout.flush()
-    time.sleep(0.5)  # the others may still be in the last one
+        if rank == 0:
+            print("RESULT " + json.dumps(seconds), flush=True)
     os._exit(0)
 
 

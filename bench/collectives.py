@@ -1,85 +1,124 @@
 """All-reduce between processes of this machine, beside TensorFlow's RING and PyTorch's gloo.
 
-Each system runs in processes of its own, 2 and then 4, in turn, in one run. Small sizes are given as latency (median of single
-all-reduces, as rank 0 sees them), large ones as bus bandwidth: 2 (n - 1) / n × bytes / time, what each member must send at
-least. A peer that is not installed is left out; `--peer-python` names an interpreter with TensorFlow, DOVETAIL_GLOO_PYTHON one with
-PyTorch.
+Each system runs in processes of its own, 2 and then 4; size by size, the systems take turns in one run. Small sizes are given as
+latency (median of single all-reduces, as rank 0 sees them), large ones as bus bandwidth: 2 (n - 1) / n × bytes / time, what each
+member must send at least. A peer that is not installed is left out; `--peer-python` names an interpreter with TensorFlow,
+DOVETAIL_GLOO_PYTHON one with PyTorch.
+
+All of it takes about four minutes on two cores. `--only NAME` measures a part of it anew.
 """
 
+import contextlib
 import json
 import os
 import socket
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from _harness import Row, main, peer_python, row
 
 MEMBER = Path(__file__).with_name("_collectives.py")
 KIB, MIB = 1 << 10, 1 << 20
-SIZES = {4 * KIB: 200, 64 * KIB: 100, 1 * MIB: 40, 16 * MIB: 10, 64 * MIB: 5, 256 * MIB: 3}
+SIZES = {
+    4 * KIB: 200, 64 * KIB: 100, 256 * KIB: 60, MIB: 30, 4 * MIB: 15, 16 * MIB: 6, 64 * MIB: 3, 256 * MIB: 2,
+}  # fmt: skip
 LATENCY_UP_TO = 64 * KIB
+OURS = "dovetail"
 PEERS = {"TensorFlow RING": "tensorflow", "gloo": "gloo"}
-ROUNDS = 2
+ROUNDS = 3
+LIMIT_S = 100.0  # for one system, size and round
 
 
-def rows(quick: bool) -> Iterator[Row]:
-    """All rows of the table."""
-    sizes = {s: max(3, c // 4) for s, c in SIZES.items() if s <= 16 * MIB} if quick else SIZES
+class Group:
+    """The processes of one system that reduce together. `missing` says why there are none (any more)."""
+
+    def __init__(self, system: str, python: str, members: int) -> None:
+        self.system, self.missing = system, ""
+        self._warm: set[int] = set()
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (it lives as long as the group)
+        ports = ",".join(map(str, _free_ports(members)))
+        self._processes = [
+            subprocess.Popen(
+                [python, str(MEMBER), system, str(i), ports],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors if i == 0 else subprocess.DEVNULL, text=True,
+            )
+            for i in range(members)
+        ]  # fmt: skip
+
+    def measure(self, size: int, count: int) -> list[float]:
+        """Seconds of each of `count` all-reduces; none when the group is missing."""
+        if self.missing:
+            return []
+        warm = 1 if size in self._warm else 3
+        self._warm = {size}
+        limit = threading.Timer(LIMIT_S, self._kill)
+        limit.start()
+        try:
+            for p in self._processes:
+                assert p.stdin is not None
+                with contextlib.suppress(OSError):
+                    print(size, warm, count, file=p.stdin, flush=True)
+            assert self._processes[0].stdout is not None
+            for line in self._processes[0].stdout:
+                if line.startswith("RESULT "):
+                    found: list[float] = json.loads(line.removeprefix("RESULT "))
+                    return found
+        finally:
+            limit.cancel()
+        self.close()
+        self._errors.seek(0)
+        self.missing = (self._errors.read().strip().splitlines() or [f"no answer in {LIMIT_S:.0f} s"])[-1]
+        print(f"{self.system} left out: {self.missing}", file=sys.stderr)
+        return []
+
+    def _kill(self) -> None:
+        for p in self._processes:
+            p.kill()
+
+    def close(self) -> None:
+        """End the processes."""
+        self._kill()
+        for p in self._processes:
+            p.communicate()
+
+
+def rows(members: int, quick: bool) -> Iterator[Row]:
+    """The rows of so many members."""
     pythons = {
-        "dovetail": sys.executable,
-        "tensorflow": str(peer_python()),
+        OURS: sys.executable,
+        "tensorflow": peer_python(),
         "gloo": os.environ.get("DOVETAIL_GLOO_PYTHON", sys.executable),
     }
-    for members in (2,) if quick else (2, 4):
-        times: dict[str, dict[int, list[float]]] = {}
-        for number in range(1 if quick else ROUNDS):
-            systems = list(pythons) if number % 2 == 0 else list(pythons)[::-1]
-            for system in systems:
-                found = measure(system, pythons[system], members, sizes)
-                for size, seconds in (found or {}).items():
-                    times.setdefault(system, {}).setdefault(size, []).extend(seconds)
-        for size in sizes:
+    sizes = {s: max(2, c // 4) for s, c in SIZES.items() if s <= 16 * MIB} if quick else SIZES
+    with contextlib.ExitStack() as stack:
+        groups = [stack.enter_context(contextlib.closing(Group(s, p, members))) for s, p in pythons.items()]
+        for size, count in sizes.items():
+            times: dict[str, list[float]] = {g.system: [] for g in groups}
+            for number in range(1 if quick else ROUNDS):
+                for group in groups if number % 2 == 0 else groups[::-1]:
+                    times[group.system] += group.measure(size, count)
+            if not times[OURS]:
+                raise RuntimeError(groups[0].missing)
             for title, peer in PEERS.items():
-                ours, theirs = times["dovetail"][size], times.get(peer, {}).get(size)
-                name = f"{members} members, {_text(size)}"
-                if size <= LATENCY_UP_TO:
-                    figures = [statistics.median(t) * 1e6 if t else None for t in (ours, theirs)]
-                    yield row(name, "µs", figures[0] or 0.0, figures[1], title, "ratio <= 1.0")
-                else:
-                    moved = 2 * (members - 1) / members * size
-                    figures = [moved / statistics.median(t) / 1e9 if t else None for t in (ours, theirs)]
-                    yield row(name, "GB/s", figures[0] or 0.0, figures[1], title, "ratio >= 1.0")
+                yield _row(f"{members} members, {_text(size)}", members, size, times[OURS], times[peer], title)
 
 
-def measure(system: str, python: str, members: int, sizes: dict[int, int]) -> dict[int, list[float]] | None:
-    """Seconds of each all-reduce, by size; None where the system is not installed."""
-    ports = ",".join(map(str, _free_ports(members)))
-    work = ",".join(f"{s}:{c}" for s, c in sizes.items())
-    processes = [
-        subprocess.Popen(
-            [python, str(MEMBER), system, str(i), ports, work],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(members)
-    ]
-    try:
-        out, err = processes[0].communicate(timeout=600)
-    finally:
-        for p in processes:
-            p.kill()
-            p.wait()
-    found = [line for line in out.splitlines() if line.startswith("RESULT ")]
-    if not found:
-        print(f"{system} left out ({python}): {(err.strip().splitlines() or ['no output'])[-1]}", file=sys.stderr)
-        if system == "dovetail":
-            raise RuntimeError(err)
-        return None
-    return {int(s): t for s, t in json.loads(found[0].removeprefix("RESULT ")).items()}
+def _row(name: str, members: int, size: int, ours: list[float], theirs: list[float], title: str) -> Row:
+    seconds = [statistics.median(t) if t else None for t in (ours, theirs)]
+    assert seconds[0] is not None
+    name = f"{name}, beside {title}"
+    if size <= LATENCY_UP_TO:
+        figures = [None if s is None else s * 1e6 for s in seconds]
+        return row(name, "µs", figures[0] or 0.0, figures[1], title, "ratio <= 1.0")
+    moved = 2 * (members - 1) / members * size / 1e9
+    figures = [None if s is None else moved / s for s in seconds]
+    return row(name, "GB/s", figures[0] or 0.0, figures[1], title, "ratio >= 1.0")
 
 
 def _free_ports(count: int) -> list[int]:
@@ -98,4 +137,5 @@ def _text(size: int) -> str:
 
 
 if __name__ == "__main__":
-    main("All-reduce", rows)
+    groups: dict[str, Callable[[bool], Iterator[Row]]] = {f"{n} members": partial(rows, n) for n in (2, 4)}
+    main("All-reduce", groups)
