@@ -8,16 +8,21 @@ import pytest
 
 import dovetail as dt
 from dovetail.codegen.fuse import FusedNodes, Fusion, fuse
-from dovetail.codegen.unit import RecvTensor, Unit
+from dovetail.codegen.groups import has_only_small
+from dovetail.codegen.unit import EndLoop, RecvTensor, Unit
 from dovetail.graph.interpret import execution_order
 from dovetail.graph.node import Node
 
 
-def fusion_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> Fusion:
+def unit_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> Unit:
     order = execution_order([t.op for t in fetches], dict.fromkeys(feeds))
     nodes = tuple(n for n in order if n.type != "Placeholder")
     ends = (tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches))
-    return fuse(Unit("/device:CPU:0", nodes, *ends), small=True)
+    return Unit("/device:CPU:0", nodes, *ends)
+
+
+def fusion_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> Fusion:
+    return fuse(unit_of(fetches, feeds), small=True)
 
 
 def layer(batch: int | None) -> tuple[list[Any], list[Any]]:
@@ -205,3 +210,13 @@ def test_a_receive_ends_the_kernels_before_it() -> None:
     unit = Unit("/device:CPU:0", (*nodes[:at], receive, *nodes[at:]), (("x:0", x),), (("after:0", after),))
     kinds = [type(s).__name__ for s in fuse(unit, small=True).steps if not isinstance(s, Node)]
     assert kinds == ["FusedNodes", "RecvTensor", "FusedNodes"]
+
+
+@pytest.mark.parametrize(("sizes", "answer"), [([], True), ([8], True), ([64, 64], False), ([None], False)])
+def test_what_has_only_small_tensors_is_known_at_once(sizes: list[int | None], answer: bool) -> None:
+    x = dt.placeholder(dt.float32, [])
+    y = dt.placeholder(dt.float32, sizes)
+    z = dt.exp(x) * y
+    unit = unit_of([z], [x, y])
+    assert has_only_small(unit) is answer
+    assert has_only_small(Unit(unit.device, (*unit.steps, EndLoop(())), unit.feeds, unit.fetches)) is False
