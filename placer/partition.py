@@ -37,6 +37,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
 from ..graph.opdef import Trait, nbytes
 from ..graph.shape import Dims
+from .joins import through
 from .steering import devices_after_moves
 
 
@@ -207,6 +208,7 @@ def partition(
     feeds: Iterable[Tensor] = (),
     fetches: Iterable[Tensor] = (),
     enable_bfloat16_sendrecv: bool = False,
+    passed: Mapping[Node, tuple[Node, ...]] | None = None,
 ) -> Partitioned:
     """Cut what one step runs by device.
 
@@ -216,6 +218,7 @@ def partition(
         feeds: tensors that the client gives.
         fetches: tensors that the client gets; one that is fed comes back without any partition.
         enable_bfloat16_sendrecv: float32 values cross as bfloat16: half the bytes, a relative error of up to 2**-9.
+        passed: nodes that do not run, each with those to wait for in its place (`joins.passed_over`).
 
     Returns:
         the partitions of the devices that have something to run, in the order in which they first do, and the
@@ -225,9 +228,10 @@ def partition(
     fetched = [t for t in dict.fromkeys(fetches) if t not in fed]
     cut: _Cut
     if not is_steered(nodes):
-        cut = _Cut(fed, {n.index: device_of(n) for n in nodes}, enable_bfloat16_sendrecv)
+        cut = _Cut(fed, {n.index: device_of(n) for n in nodes}, enable_bfloat16_sendrecv, passed or {})
         for node in nodes:
-            cut.add(node)
+            if not (passed and node in passed):
+                cut.add(node)
     else:
         cut = _steered_cut(nodes, device_of, fed, fetched, enable_bfloat16_sendrecv)
     return cut.result(fetched)
@@ -260,6 +264,7 @@ class _Cut:
     fed: set[Tensor]
     device: dict[int, str]
     narrow: bool = False  # whether float32 crosses as bfloat16
+    passed: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict)
     steps: dict[str, list[Step]] = field(default_factory=dict)
     feeds: dict[str, dict[str, None]] = field(default_factory=dict)
     channels: list[Channel] = field(default_factory=list)
@@ -285,7 +290,8 @@ class _Cut:
                     self._read(t, here)
                 else:
                     self._bring(t, t.op, here)
-        for c in node.control_inputs:
+        passed = self.passed
+        for c in through(node.control_inputs, passed) if passed else node.control_inputs:
             # One that is not run is a placeholder that is fed: there is nothing to wait for.
             if device.get(c.index, here) != here:
                 self._bring(c, c, here)

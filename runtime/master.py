@@ -25,6 +25,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
 from ..placer.cluster import Cluster, DeviceInfo
 from ..placer.execution_order import execution_order
+from ..placer.joins import passed_over
 from ..placer.partition import needed, partition
 from ..placer.place import Placement, place
 from ..placer.plan import STRATEGIES, Plan
@@ -266,7 +267,7 @@ class Master:
             )  # fmt: skip
         cut = partition(
             nodes, placement.device_of, fetches=fetched, feeds=fed,
-            enable_bfloat16_sendrecv=options.enable_bfloat16_sendrecv,
+            enable_bfloat16_sendrecv=options.enable_bfloat16_sendrecv, passed=passed_over(nodes, placement.device_of),
         )  # fmt: skip
         if options.enable_recv_scheduling:
             cut = schedule_receives(cut)
