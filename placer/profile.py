@@ -94,7 +94,9 @@ class Profile:
 
     def __or__(self, other: Profile) -> Profile:
         """What both measured: of one step on different devices, say. Where they measured the same, the other one counts."""
-        nodes = {name: {**self.nodes.get(name, {}), **other.nodes.get(name, {})} for name in {**self.nodes, **other.nodes}}
+        nodes = {
+            name: {**self.nodes.get(name, {}), **other.nodes.get(name, {})} for name in {**self.nodes, **other.nodes}
+        }
         # The first link that fits counts, and the times of a step are those of the quicker one.
         best = min(self, other, key=lambda p: p.seconds)
         return Profile(nodes, other.links + self.links, best.seconds, best.steps)

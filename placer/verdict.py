@@ -9,13 +9,14 @@ crosses twice, but for one share; Patarasuk and Yuan 2009).
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .chart import time_text
 from .cost import state_bytes
+from .pipeline import PIPELINES, Pipeline
 from .place import Rule
 from .report import short, size_text
 from .simulate import Span, Timeline, step_of, timeline
@@ -50,6 +51,18 @@ class Hint:
 
 
 @dataclass(frozen=True, slots=True)
+class Bubble:
+    """A pipeline of the step.
+
+    Attributes:
+        pipeline: what it is. bubble: the part of its devices' time that it does not use, from its first pass to its last.
+    """
+
+    pipeline: Pipeline
+    bubble: float
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """`plan.report()`.
 
@@ -61,6 +74,7 @@ class Verdict:
         critical: (device or link, seconds) of what the step waits for from begin to end, the longest first.
         loads: for each device that does something, the busiest first.
         hint: where replicas would be faster than this plan.
+        pipeline: the pipeline that the step runs, if it runs one.
     """
 
     objective: float
@@ -70,6 +84,7 @@ class Verdict:
     critical: tuple[tuple[str, float], ...]
     loads: tuple[Load, ...]
     hint: Hint | None
+    pipeline: Bubble | None = None
 
     @property
     def gap(self) -> float:
@@ -104,6 +119,13 @@ class Verdict:
                 memory += f" of {size_text(round(load.capacity))}"
             share = f"{load.busy / self.objective:.0%}" if self.objective > 0 else "-"
             lines.append(f"    {short(load.device):<{width}}  busy {share:>4}  memory {memory}")
+        if self.pipeline is not None:
+            p, kept = self.pipeline.pipeline, self.pipeline.pipeline.held
+            lines.append(
+                f"  {p.schedule} pipeline of {len(p.stages)} stages, {p.micro_batches} micro-batches: its bubble is "
+                f"{self.pipeline.bubble:.0%} ({p.ideal_bubble:.0%} where stages take equally long); "
+                f"stages keep {', '.join(map(str, kept))}"
+            )
         if self.hint is not None:
             h = self.hint
             lines.append(
@@ -139,15 +161,13 @@ def judge(
     ]
     verdict = Verdict(
         step.makespan, min(bound, step.makespan), _finder(plan), single, _critical(step),
-        tuple(sorted(loads, key=lambda load: -load.busy)), None,
+        tuple(sorted(loads, key=lambda load: -load.busy)), None, _bubble(plan, step),
     )  # fmt: skip
     hint = _replicas(plan, problem.seconds, problem.device_class, problem.link_per_byte, problem.link_latency)
     best = min(step.makespan, single[1] if single is not None else step.makespan)
     if hint is None or hint.seconds >= 0.95 * best:  # predictions are not so good that less would mean anything
         return verdict
-    return Verdict(
-        verdict.objective, verdict.lower_bound, verdict.found_by, single, verdict.critical, verdict.loads, hint
-    )
+    return replace(verdict, hint=hint)
 
 
 def alternatives(plan: Plan, node: str) -> list[tuple[str, float]]:
@@ -178,6 +198,17 @@ def told_alternatives(plan: Plan, node: str) -> list[str]:
     if len(others) > 4:
         lines.append(f"    and {len(others) - 4} more, none faster than these")
     return lines
+
+
+def _bubble(plan: Plan, step: Timeline) -> Bubble | None:
+    for pipeline in plan.graph.get_collection(PIPELINES):
+        marks = tuple(f"{pipeline.name}/{kind}_" for kind in "FB")
+        passes = [s for s in step.spans if s.name.startswith(marks)]
+        if passes:
+            whole = max(s.finish for s in passes) - min(s.start for s in passes)
+            used = len({s.device for s in passes}) * whole
+            return Bubble(pipeline, 1 - sum(s.finish - s.start for s in passes) / used if used > 0 else 0.0)
+    return None
 
 
 def _finder(plan: Plan) -> str:

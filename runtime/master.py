@@ -29,7 +29,7 @@ from ..placer.joins import passed_over
 from ..placer.partition import needed, partition
 from ..placer.place import Placement, place
 from ..placer.plan import STRATEGIES, Plan
-from ..placer.profile import Profile
+from ..placer.profile import Profile, as_profile
 from ..placer.receive_schedule import schedule_receives
 from ..placer.search.step import CLIENT
 from .config import ConfigProto
@@ -260,7 +260,7 @@ class Master:
             )
         options = session.config.graph_options
         if session.config.placement_strategy != "rules":
-            costs = session.config.placement_costs
+            costs = as_profile(session.config.placement_costs)
             nodes = execution_order(
                 nodes, placement.device_of, session.cluster, feeds=fed, costs=costs,
                 narrow=options.enable_bfloat16_sendrecv, fetches=fetched if _knows_client(costs) else None,
@@ -292,7 +292,7 @@ class Master:
             from ..placer.search.auto import searching
 
             fed = [n.outputs[0] for n in graph.nodes if n.type == "Placeholder"]
-            costs, running = session.config.placement_costs, None
+            costs, running = as_profile(session.config.placement_costs), None
             if costs is not None:  # the step that was measured is the one that matters
                 running = [n for n in graph.nodes if n.name in costs.nodes]
             search = searching(

@@ -97,9 +97,7 @@ def _at_work(traces: list[Trace]) -> dict[str, float]:
         for device in {k.device for k in trace.kernels}:
             spans = [(k.start, k.finish) for k in trace.kernels if k.device == device]
             first, last = min(s for s, _ in spans), max(f for _, f in spans)
-            waited = sum(
-                max(0.0, min(w.finish, last) - max(w.start, first)) for w in trace.waits if w.device == device
-            )
+            waited = sum(max(0.0, min(w.finish, last) - max(w.start, first)) for w in trace.waits if w.device == device)
             found[device].append(max(last - first - waited, 0.0))
     return {device: median([*seconds, *[0.0] * (len(traces) - len(seconds))]) for device, seconds in found.items()}
 

@@ -70,6 +70,7 @@ from .monitored_session import (
 )
 from .moving_averages import ExponentialMovingAverage
 from .optimizer import Optimizer
+from .pipeline_optimizer import PipelineOptimizer
 from .profiler_hook import ProfilerHook
 from .proximal import ProximalAdagradOptimizer, ProximalGradientDescentOptimizer
 from .queue_runner import QueueRunner, add_queue_runner, start_queue_runners
@@ -136,6 +137,7 @@ __all__ = [
     "NanTensorHook",
     "NewCheckpointReader",
     "Optimizer",
+    "PipelineOptimizer",
     "ProfilerHook",
     "ProximalAdagradOptimizer",
     "ProximalGradientDescentOptimizer",

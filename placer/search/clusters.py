@@ -206,7 +206,8 @@ def _latest(label: Ints, seconds: Floats | None, count: int) -> Floats | None:
     if seconds is None:
         return None
     out = np.zeros((len(seconds), count))
-    np.maximum.at(out, (slice(None), label), seconds)
+    for row, given in zip(out, seconds, strict=True):
+        np.maximum.at(row, label, given)
     return out
 
 
