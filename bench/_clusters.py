@@ -120,8 +120,13 @@ def many_clients(tf: Any, target: str, clients: int, steps: int) -> Run:
     return run
 
 
-def digits(tf: Any, cluster: Any, task: int) -> tuple[Any, Any, Any]:
-    """The classifier 64-256-256-10 with its variables spread over the ps tasks: images, labels, training op."""
+def digits(
+    tf: Any, cluster: Any, task: int, wrap: Callable[[Any], Any] = lambda optimizer: optimizer
+) -> tuple[Any, Any, Any]:
+    """The classifier 64-256-256-10 with its variables spread over the ps tasks: images, labels, training op.
+
+    `wrap` makes the optimizer that is used from the one that applies the gradients.
+    """
     with tf.device(tf.train.replica_device_setter(cluster=cluster, worker_device=f"/job:worker/task:{task}")):
         x, y = tf.placeholder(tf.float32, [None, 64]), tf.placeholder(tf.int64, [None])
         h, width = x, 64
@@ -133,7 +138,7 @@ def digits(tf: Any, cluster: Any, task: int) -> tuple[Any, Any, Any]:
                 h = tf.nn.relu(h)
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=h))
         step = tf.train.get_or_create_global_step()
-        return x, y, tf.train.GradientDescentOptimizer(0.1).minimize(loss, global_step=step)
+        return x, y, wrap(tf.train.GradientDescentOptimizer(0.1)).minimize(loss, global_step=step)
 
 
 PROGRAMS = {f.__name__: f for f in (empty_step, variable_read, variable_update, ten_hops, transfer, many_clients)}
