@@ -123,6 +123,27 @@ def _split(text: str) -> list[str]:
     return [t.strip() for t in text.split(",")] if text else []
 
 
+def _several(kind: Callable[[str], Any]) -> Callable[..., None]:
+    def define(name: str, default: Any, help: str | None = None) -> None:
+        FLAGS._define(name, default, help, type=kind, action="append")
+
+    return define
+
+
+DEFINE_multi_string = _several(str)
+"""`DEFINE_multi_string(name, default, help)`: a flag that may be given several times; its value is a list."""
+DEFINE_multi_integer = _several(int)
+"""The same for whole numbers."""
+DEFINE_multi_float = _several(float)
+"""The same for numbers."""
+
+
+def mark_flags_as_required(flag_names: Sequence[str]) -> None:
+    """As `mark_flag_as_required`, for several."""
+    for name in flag_names:
+        mark_flag_as_required(name)
+
+
 def mark_flag_as_required(flag_name: str) -> None:
     """Let the program end with a message when this flag has no value."""
     FLAGS._required.add(flag_name)
@@ -135,8 +156,12 @@ __all__ = [
     "DEFINE_float",
     "DEFINE_integer",
     "DEFINE_list",
+    "DEFINE_multi_float",
+    "DEFINE_multi_integer",
+    "DEFINE_multi_string",
     "DEFINE_string",
     "FLAGS",
     "FlagValues",
     "mark_flag_as_required",
+    "mark_flags_as_required",
 ]

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import glob as _glob
+import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from .graph.errors import AlreadyExistsError, NotFoundError
+
+
+class FileStatistics(NamedTuple):
+    """What is known about a file: its size in bytes, when it was changed (ns since 1970), and whether it is a folder."""
+
+    length: int
+    mtime_nsec: int
+    is_directory: bool
 
 
 def GFile(name: str, mode: str = "r") -> IO[Any]:
@@ -52,6 +62,22 @@ def ListDirectory(dirname: str) -> list[str]:
 def Glob(filename: str) -> list[str]:
     """Files whose names fit a pattern (`*`, `?`, `[...]`), sorted."""
     return sorted(_glob.glob(filename))  # noqa: PTH207  (patterns with a folder in them)
+
+
+def Stat(filename: str) -> FileStatistics:
+    """What is known about a file. NotFoundError: it is not there."""
+    try:
+        found = Path(filename).stat()
+    except FileNotFoundError as e:
+        raise NotFoundError(None, None, f"{filename}; No such file or directory") from e
+    return FileStatistics(found.st_size, found.st_mtime_ns, Path(filename).is_dir())
+
+
+def Walk(top: str, in_order: bool = True) -> Iterator[tuple[str, list[str], list[str]]]:
+    """(folder, names of folders, names of files) for a folder and those below it; `in_order`: a folder before what is in it."""
+    for folder, folders, files in os.walk(top, topdown=in_order):
+        folders.sort()
+        yield folder, sorted(folders), sorted(files)
 
 
 def Remove(filename: str) -> None:
@@ -101,4 +127,6 @@ __all__ = [
     "Open",
     "Remove",
     "Rename",
+    "Stat",
+    "Walk",
 ]

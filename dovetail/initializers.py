@@ -18,9 +18,15 @@ from .graph.initializers import (
     variance_scaling_initializer as variance_scaling,
     zeros_initializer as zeros,
 )
+from .graph.variable_lists import (
+    global_variables_initializer as global_variables,
+    local_variables_initializer as local_variables,
+    variables_initializer as variables,
+)
 
 __all__ = [
     "constant",
+    "global_variables",
     "glorot_normal",
     "glorot_uniform",
     "he_normal",
@@ -28,12 +34,14 @@ __all__ = [
     "identity",
     "lecun_normal",
     "lecun_uniform",
+    "local_variables",
     "ones",
     "orthogonal",
     "random_normal",
     "random_uniform",
     "truncated_normal",
     "uniform_unit_scaling",
+    "variables",
     "variance_scaling",
     "zeros",
 ]

@@ -50,6 +50,42 @@ def warning(msg: str, *args: Any) -> None:
 
 warn = warning
 
+_seen: dict[str, int] = {}  # how often a message was asked for
+
+
+def vlog(level: int, msg: str, *args: Any) -> None:
+    """As `log`."""
+    log(level, msg, *args)
+
+
+def log_if(level: int, msg: str, condition: Any, *args: Any) -> None:
+    """A message, if the condition holds."""
+    if condition:
+        log(level, msg, *args)
+
+
+def log_every_n(level: int, msg: str, n: int, *args: Any) -> None:
+    """A message, the first of every `n` times."""
+    count = _seen[msg] = _seen.get(msg, -1) + 1
+    log_if(level, msg, count % n == 0, *args)
+
+
+def log_first_n(level: int, msg: str, n: int, *args: Any) -> None:
+    """A message, the first `n` times."""
+    count = _seen[msg] = _seen.get(msg, -1) + 1
+    log_if(level, msg, count < n, *args)
+
+
+def flush() -> None:
+    """Let what was said be written."""
+    for handler in _logger.handlers:
+        handler.flush()
+
+
+def get_logger() -> _logging.Logger:
+    """The logger: `dovetail` of Python's own logging."""
+    return _logger
+
 
 def error(msg: str, *args: Any) -> None:
     """A message that something is wrong."""
@@ -70,10 +106,16 @@ __all__ = [
     "debug",
     "error",
     "fatal",
+    "flush",
+    "get_logger",
     "get_verbosity",
     "info",
     "log",
+    "log_every_n",
+    "log_first_n",
+    "log_if",
     "set_verbosity",
+    "vlog",
     "warn",
     "warning",
 ]

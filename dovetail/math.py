@@ -9,10 +9,12 @@ from .graph.ops.arithmetic import (
     absolute as abs,
     add,
     add_n,
+    add_n as accumulate_n,
     div_no_nan as divide_no_nan,
     divide,
     floordiv,
     floormod,
+    floormod as mod,
     maximum,
     minimum,
     multiply,
@@ -35,6 +37,15 @@ from .graph.ops.compare import (
     less,
     less_equal,
     not_equal,
+)
+from .graph.ops.counting import (
+    bincount,
+    confusion_matrix,
+    multiply_no_nan,
+    reciprocal_no_nan,
+    xdivy,
+    xlogy,
+    zero_fraction,
 )
 from .graph.ops.logic import (
     logical_and,
@@ -107,6 +118,7 @@ from .graph.ops.segments import (
 from .graph.ops.shapes import (
     invert_permutation,
 )
+from .graph.ops.softmax import log_softmax, softmax
 from .graph.ops.sorting import (
     in_top_k,
     top_k,
@@ -121,6 +133,7 @@ from .graph.ops.statistics import (
 
 __all__ = [
     "abs",
+    "accumulate_n",
     "acos",
     "acosh",
     "add",
@@ -132,7 +145,9 @@ __all__ = [
     "atan",
     "atan2",
     "atanh",
+    "bincount",
     "ceil",
+    "confusion_matrix",
     "cos",
     "cosh",
     "count_nonzero",
@@ -163,18 +178,22 @@ __all__ = [
     "log",
     "log1p",
     "log_sigmoid",
+    "log_softmax",
     "logical_and",
     "logical_not",
     "logical_or",
     "logical_xor",
     "maximum",
     "minimum",
+    "mod",
     "multiply",
+    "multiply_no_nan",
     "negative",
     "not_equal",
     "polygamma",
     "pow",
     "reciprocal",
+    "reciprocal_no_nan",
     "reduce_all",
     "reduce_any",
     "reduce_euclidean_norm",
@@ -199,6 +218,7 @@ __all__ = [
     "sign",
     "sin",
     "sinh",
+    "softmax",
     "softplus",
     "softsign",
     "sqrt",
@@ -214,4 +234,7 @@ __all__ = [
     "unsorted_segment_min",
     "unsorted_segment_prod",
     "unsorted_segment_sum",
+    "xdivy",
+    "xlogy",
+    "zero_fraction",
 ]

@@ -25,6 +25,7 @@ from .graph.ops.conv import (
     depthwise_conv2d_native,
     separable_conv2d,
 )
+from .graph.ops.counting import zero_fraction
 from .graph.ops.embedding import (
     embedding_lookup,
 )
@@ -48,7 +49,9 @@ from .graph.ops.normalization import (
 )
 from .graph.ops.pooling import (
     avg_pool,
+    avg_pool as avg_pool2d,
     max_pool,
+    max_pool as max_pool2d,
 )
 from .graph.ops.softmax import (
     log_softmax,
@@ -67,6 +70,7 @@ from .graph.ops.sorting import (
 __all__ = [
     "atrous_conv2d",
     "avg_pool",
+    "avg_pool2d",
     "batch_normalization",
     "bias_add",
     "conv1d",
@@ -90,6 +94,7 @@ __all__ = [
     "log_sigmoid",
     "log_softmax",
     "max_pool",
+    "max_pool2d",
     "moments",
     "relu",
     "relu6",
@@ -110,4 +115,5 @@ __all__ = [
     "top_k",
     "weighted_cross_entropy_with_logits",
     "xw_plus_b",
+    "zero_fraction",
 ]

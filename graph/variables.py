@@ -147,6 +147,7 @@ class Variable(TensorOperators, metaclass=_Creation):
 
     _initial_value: Tensor
     _initializer: Node
+    _starts_by: Node | None = None
     _handle: Tensor
     _constraint: Callable[[Any], Any] | None
     _trainable: bool
@@ -287,7 +288,11 @@ class Variable(TensorOperators, metaclass=_Creation):
     @property
     def initializer(self) -> Node:
         """The node that gives it its initial value."""
-        return self._initializer
+        return self._initializer if self._starts_by is None else self._starts_by
+
+    def initialize_by(self, node: Node) -> None:
+        """Let `initializer` be another node, which gives the variable its first value in another way: from a checkpoint."""
+        self._starts_by = node
 
     @property
     def initial_value(self) -> Tensor:

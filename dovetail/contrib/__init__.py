@@ -1,5 +1,5 @@
-"""What TensorFlow 1's programs take from `tf.contrib`, as far as it is there: `dt.contrib.training`, `dt.contrib.distribute`."""
+"""What TensorFlow 1's programs take from `tf.contrib`, as far as it is there; it lives elsewhere."""
 
-from . import distribute, training
+from . import cluster_resolver, distribute, framework, training
 
-__all__ = ["distribute", "training"]
+__all__ = ["cluster_resolver", "distribute", "framework", "training"]

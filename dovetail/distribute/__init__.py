@@ -3,6 +3,7 @@
 from . import cluster_resolver, experimental
 from .context import get_replica_context, get_strategy, has_strategy, in_cross_replica_context
 from .coordinator import ClusterCoordinator, PerWorkerValues, RemoteValue
+from .extended import Extended as StrategyExtended
 from .input import InputContext
 from .mirrored import CentralStorageStrategy, MirroredStrategy, OneDeviceStrategy, TPUStrategy
 from .multi_worker import CollectiveAllReduceStrategy, CollectiveCommunication, MultiWorkerMirroredStrategy
@@ -38,6 +39,7 @@ __all__ = [
     "RemoteValue",
     "ReplicaContext",
     "Strategy",
+    "StrategyExtended",
     "TPUStrategy",
     "cluster_resolver",
     "experimental",

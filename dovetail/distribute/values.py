@@ -120,6 +120,8 @@ class DistributedVariable(ResourceVariable):
     @property
     def initializer(self) -> Node:
         """The node that gives each copy its initial value."""
+        if self._starts_by is not None:
+            return self._starts_by
         if self._initializers is None:
             if len(self.values) == 1:
                 self._initializers = self.values[0].initializer

@@ -11,6 +11,7 @@ from ..placer.device_setter import (
     byte_size_load_fn,
     replica_device_setter,
 )
+from . import experimental
 from .adadelta import AdadeltaOptimizer
 from .adagrad import AdagradOptimizer
 from .adam import AdamOptimizer, AdamWOptimizer
@@ -87,6 +88,7 @@ from .training_util import (
     get_or_create_global_step,
     global_step,
 )
+from .warm_starting import checkpoints_iterator, init_from_checkpoint
 
 if TYPE_CHECKING:
     from ..runtime.server import Server
@@ -165,15 +167,18 @@ __all__ = [
     "assert_global_step",
     "byte_size_load_fn",
     "checkpoint_exists",
+    "checkpoints_iterator",
     "cosine_decay",
     "cosine_decay_restarts",
     "create_global_step",
+    "experimental",
     "exponential_decay",
     "get_checkpoint_mtimes",
     "get_checkpoint_state",
     "get_global_step",
     "get_or_create_global_step",
     "global_step",
+    "init_from_checkpoint",
     "inverse_time_decay",
     "latest_checkpoint",
     "linear_cosine_decay",

@@ -1,0 +1,20 @@
+"""`dt.compat.v1`: the names of `dt`, for programs that say which version's names they use.
+
+>>> import dovetail.compat.v1 as tf
+>>> tf.disable_v2_behavior()
+>>> with tf.Session() as session: ...
+"""
+
+from importlib import import_module
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        return getattr(import_module("dovetail"), name)
+    except AttributeError:
+        raise AttributeError(f"module 'dovetail.compat.v1' has no attribute {name!r}") from None
+
+
+def __dir__() -> list[str]:
+    return sorted(import_module("dovetail").__all__)

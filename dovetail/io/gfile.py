@@ -1,0 +1,50 @@
+"""Files, under the names of `tf.io.gfile`: those of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from .. import gfile as _v1
+from ..gfile import FileStatistics, GFile
+
+copy = _v1.Copy
+exists = _v1.Exists
+glob = _v1.Glob
+isdir = _v1.IsDirectory
+listdir = _v1.ListDirectory
+makedirs = _v1.MakeDirs
+mkdir = _v1.MkDir
+remove = _v1.Remove
+rename = _v1.Rename
+rmtree = _v1.DeleteRecursively
+stat = _v1.Stat
+
+
+def walk(top: str, topdown: bool = True) -> Iterator[tuple[str, list[str], list[str]]]:
+    """(folder, names of folders, names of files) for a folder and those below it; `topdown`: a folder before what is in it."""
+    return _v1.Walk(top, topdown)
+
+
+def join(path: str, *paths: str) -> str:
+    """Parts of a path, together."""
+    return str(Path(path, *paths))
+
+
+__all__ = [
+    "FileStatistics",
+    "GFile",
+    "copy",
+    "exists",
+    "glob",
+    "isdir",
+    "join",
+    "listdir",
+    "makedirs",
+    "mkdir",
+    "remove",
+    "rename",
+    "rmtree",
+    "stat",
+    "walk",
+]

@@ -1,0 +1,109 @@
+"""Checks of values: when the graph is built, where they can be; else when a step runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import dovetail as tf
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    with tf.Graph().as_default() as g:
+        yield g
+
+
+@pytest.mark.parametrize(
+    ("check", "good", "bad"),
+    [
+        (tf.assert_equal, ([1, 2], [1, 2]), ([1, 2], [1, 3])),
+        (tf.assert_none_equal, ([1, 2], [2, 1]), ([1, 2], [1, 3])),
+        (tf.assert_less, ([1, 2], [2, 3]), ([1, 3], [2, 3])),
+        (tf.assert_less_equal, ([1, 3], [2, 3]), ([1, 4], [2, 3])),
+        (tf.assert_greater, ([2, 3], 1), ([2, 3], 2)),
+        (tf.assert_greater_equal, ([2, 3], 2), ([2, 3], 3)),
+        (tf.assert_near, ([1.0, 2.0], [1.0, 2.0 + 1e-7]), ([1.0], [1.001])),
+        (tf.assert_positive, ([1, 2],), ([0, 1],)),
+        (tf.assert_negative, ([-1.0],), ([0.0],)),
+        (tf.assert_non_negative, ([0, 1],), ([-1],)),
+        (tf.assert_non_positive, ([0, -1],), ([1],)),
+    ],
+)
+def test_comparisons(check, good, bad):
+    assert check(*good).type == "NoOp"
+    with pytest.raises(tf.errors.InvalidArgumentError, match="mine"):
+        check(*bad, message="mine")
+    dtype = np.asarray(good[0]).dtype
+    fed = tf.placeholder(np.float32 if dtype.kind == "f" else np.int64, [None])
+    with tf.control_dependencies([check(fed, *good[1:], message="mine")]):
+        passed = tf.identity(fed)
+    with tf.Session() as session:
+        np.testing.assert_array_equal(session.run(passed, {fed: good[0]}), np.asarray(good[0], fed.dtype.np))
+        wrong = bad[0] if good[1:] == bad[1:] else bad[0]
+        if good[1:] in ((), bad[1:]):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="mine"):
+                session.run(passed, {fed: wrong})
+
+
+def test_ranks_and_types():
+    x = tf.placeholder(tf.float32)
+    with pytest.raises(ValueError, match="must have rank 2"):
+        tf.assert_rank([1.0], 2)
+    with pytest.raises(ValueError, match="at least 1"):
+        tf.assert_rank_at_least(1.0, 1)
+    with pytest.raises(ValueError, match="in"):
+        tf.assert_rank_in([1.0], [0, 2])
+    with pytest.raises(ValueError, match="scalar"):
+        tf.assert_scalar([1.0])
+    with pytest.raises(TypeError, match="float32"):
+        tf.assert_type(x, tf.int32)
+    with pytest.raises(TypeError, match="integer"):
+        tf.assert_integer(x)
+    checks = [tf.assert_rank(x, 1), tf.assert_rank_at_least(x, 1), tf.assert_rank_in(x, [1, 3])]
+    with tf.Session() as session:
+        session.run(checks, {x: [1.0]})
+        for check in checks:
+            with pytest.raises(tf.errors.InvalidArgumentError, match="rank"):
+                session.run(check, {x: 1.0})
+
+
+def test_finite_numbers():
+    x = tf.placeholder(tf.float32, [2])
+    y = tf.check_numerics(tf.log(x), "the log")
+    every = tf.add_check_numerics_ops()
+    with tf.Session() as session:
+        assert session.run(y, {x: [1, 1]}).tolist() == [0, 0]
+        session.run(every, {x: [1, 1]})
+        with pytest.raises(tf.errors.InvalidArgumentError, match="the log"):
+            session.run(y, {x: [0, 1]})
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Inf or NaN"):
+            session.run(every, {x: [-1, 1]})
+
+
+def test_order_and_counts():
+    with tf.Session() as session:
+        found = session.run(
+            {
+                "up": tf.is_non_decreasing([1, 1, 2]),
+                "strictly": tf.is_strictly_increasing([1, 1, 2]),
+                "counts": tf.bincount([1, 1, 3], minlength=5),
+                "weighed": tf.math.bincount([1, 1, 3], weights=[0.5, 1.0, 2.0], maxlength=2),
+                "none": tf.bincount(tf.zeros([0], tf.int32)),
+                "matrix": tf.confusion_matrix([0, 1, 1], [0, 2, 1]),
+                "zeros": tf.nn.zero_fraction([0.0, 1.0, 0.0, 2.0]),
+                "xlogy": tf.math.xlogy([0.0, 2.0], [0.0, 1.0]),
+                "xdivy": tf.math.xdivy([0.0, 2.0], [0.0, 4.0]),
+                "product": tf.math.multiply_no_nan([np.inf, 2.0], [0.0, 4.0]),
+                "reciprocal": tf.math.reciprocal_no_nan([0.0, 4.0]),
+            }
+        )
+    assert (found["up"], found["strictly"], found["zeros"]) == (True, False, 0.5)
+    assert found["counts"].tolist() == [0, 2, 0, 1, 0]
+    assert found["weighed"].tolist() == [0, 1.5]
+    assert found["none"].tolist() == []
+    assert found["matrix"].tolist() == [[1, 0, 0], [0, 1, 1], [0, 0, 0]]
+    assert found["xlogy"].tolist() == [0, 0]
+    assert found["xdivy"].tolist() == [0, 0.5]
+    assert found["product"].tolist() == [0, 8]
+    assert found["reciprocal"].tolist() == [0, 0.25]
