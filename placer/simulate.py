@@ -215,6 +215,7 @@ def timeline(
     `in_order`: devices run nodes by their numbers, and wait for each; else the ready node of the highest priority goes first.
     """
     from .search import clock
+    from .search.peaks import Held
 
     device = np.asarray(assignment, np.int32)
     names = [str(i) for i in range(problem.nodes)] if names is None else names
@@ -227,6 +228,7 @@ def timeline(
         start, finish = np.empty(problem.nodes), np.empty(problem.nodes)
         makespan = clock.run(problem.arrays, device, problem.rank, problem.contended, start, finish)
         travels = _travels(problem, device, finish)
+    held = Held(problem, device, start, finish, {key: arrival for key, (_, arrival) in travels.items()})
     spans = [Span(names[i], int(device[i]), float(start[i]), float(finish[i])) for i in range(problem.nodes)]
     moved = {
         key: Transfer(
@@ -241,7 +243,7 @@ def timeline(
         tuple(sorted(moved.values(), key=lambda t: (t.start, t.finish))),
         tuple(_critical(problem, device, start, finish, spans, moved)),
         tuple(np.bincount(device, finish - start, problem.devices).tolist()),
-        tuple(_peaks(problem, device, start, finish, travels).tolist()),
+        tuple((summed(device, problem.memory, problem.devices) + held.peaks(problem.devices)[0]).tolist()),
         float(makespan),
     )
 
@@ -361,28 +363,3 @@ def _critical(
         if begin <= close or at < 0 or ends[d][at] < begin - close:
             return out[::-1]
         x = by_end[d][at]
-
-
-def _peaks(problem: Problem, device: Ints, start: Floats, finish: Floats, travels: Travels) -> Floats:
-    """(D,) the most bytes that each device holds at one time."""
-    peak = summed(device, problem.memory, problem.devices)
-    changes: list[list[tuple[float, float]]] = [[] for _ in range(problem.devices)]
-    sizes = problem.value_bytes if problem.value_memory is None else problem.value_memory
-    for v, source in enumerate(problem.value_source.tolist()):
-        size, home = float(sizes[v]), int(device[source])
-        if size == 0.0:
-            continue
-        last: dict[int, float] = {home: float(finish[source])}
-        for y in problem.value_target[problem.value_start[v] : problem.value_start[v + 1]].tolist():
-            d = int(device[y])
-            last[d] = max(last.get(d, 0.0), float(finish[y]))
-            if d != home:
-                last[home] = max(last[home], travels[v, d][1])
-        for d, until in last.items():
-            since = float(start[source]) if d == home else travels[v, d][1]
-            changes[d] += [(since, size), (until, -size)]
-    for d, events in enumerate(changes):
-        events.sort()  # at one moment what ends goes first: its size is negative
-        held = np.cumsum([size for _, size in events])
-        peak[d] += max(float(held.max()), 0.0) if len(held) else 0.0
-    return peak

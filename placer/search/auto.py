@@ -19,6 +19,8 @@ from ...graph.node import Node, Tensor
 from ..cluster import Cluster
 from ..constraints import Groups
 from ..report import size_text
+from .feasible import check
+from .peaks import PeakError, check_assignment, check_moments
 from .portfolio import STRATEGIES, search
 from .problem import Found, InfeasibleError, Ints, Objective, Problem, Solution
 from .step import step_problem
@@ -98,7 +100,12 @@ def assign(
             raise ValueError(f"There is no search {strategy!r}; searches: {', '.join(STRATEGIES)}")
         starts = [("rules", rules[first])] if strategy in ("auto", "local-search") else []
         try:
+            check(problem)
+            check_moments(problem)
             solution = search(problem, budget_s=budget_s, seed=seed, strategy=strategy, starts=starts)
+            check_assignment(problem, solution.assignment)
+        except PeakError as e:
+            raise _too_much_at_once(e, problem, ordered, cluster) from None
         except InfeasibleError as e:
             raise _does_not_fit(e, problem, ordered, cluster) from None
     back = [place[node] for node in nodes]
@@ -183,6 +190,28 @@ def _by_function(
     assignment.flags.writeable = False
     value = problem.evaluate(assignment)
     return Solution(assignment, value, 0.0, (Found(name, value, 0.0),))
+
+
+def _too_much_at_once(
+    e: PeakError, problem: Problem, nodes: Sequence[Node], cluster: Cluster
+) -> ResourceExhaustedError:
+    node, device = nodes[e.at], cluster.devices[e.device]
+    listed = ", ".join(f"'{nodes[i].name}' ({size_text(round(size))})" for i, size in e.alive[:NAMED])
+    listed += f" and {len(e.alive) - NAMED} more" if len(e.alive) > NAMED else ""
+    need, have = sum(size for _, size in e.alive), size_text(int(problem.capacity[e.device]))
+    what = f"{size_text(round(need))} at once: {listed}"
+    if e.proven:
+        text = f"'{node.name}' ({node.type}) needs {what}; no device that it may be on has more than {have}"
+    else:
+        text = (
+            f"the best placement that was found holds {what}, when '{node.name}' ({node.type}) runs on {device.name}, "
+            f"which has {have}"
+        )
+    return ResourceExhaustedError(
+        node, node,
+        f"Memory does not suffice at every moment of the step: {text}, {size_text(int(np.ceil(e.short)))} too little. Allow more "
+        f"devices, give them more memory, or make the batch smaller.\n  '{node.name}' was made at {node.source}",
+    )  # fmt: skip
 
 
 def _does_not_fit(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from .compiled import compiled, next_random, seeded
+from .overfull import times_slower
 from .problem import Arrays, Floats, Ints
 
 MOMENT = 1e-12
@@ -165,7 +166,10 @@ def _pop_ready(heap: Ints, base: int, size: int) -> int:
 
 @compiled
 def run(a: Arrays, device: Ints, rank: Ints, contended: bool, start: Floats, finish: Floats) -> float:
-    """Run one step on a clock; fills start and finish of every node and returns when the last ends."""
+    """Run one step on a clock; fills start and finish of every node and returns when the last ends.
+
+    It is longer where devices are too small for what they hold (overfull.py).
+    """
     n, devices = len(rank), len(a.device_class)
     by_rank = np.empty(n, np.int32)
     waiting = np.empty(n, np.int32)
@@ -240,6 +244,8 @@ def run(a: Arrays, device: Ints, rank: Ints, contended: bool, start: Floats, fin
                 start[x], finish[x] = now, now + owed[d] + a.seconds[a.device_class[d], x]
                 owed[d] = 0.0
                 size = _push(times, codes, size, finish[x], n + x)
+    if len(a.home_memory):
+        last *= times_slower(a, device, start, finish)
     return last
 
 

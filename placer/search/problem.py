@@ -60,6 +60,10 @@ class Arrays(NamedTuple):
     value_source: Ints  # (V,)
     handling: Floats  # (D, D)
     handling_per_byte: Floats  # (D, D)
+    memory: Floats  # (n,)
+    capacity: Floats  # (D,)
+    home_memory: Floats  # (V,), or (0,): all fits at every moment, whatever is where
+    away_memory: Floats  # (V,)
     fed_at: Floats  # (D, n), or (0, n): all at once
     back_after: Floats  # (D, n), or (0, n): at once
 
@@ -77,7 +81,8 @@ class Problem:
         slots: (D,) how many nodes a device runs at once (makespan only).
         value_source: (V,) the node that makes each value, ascending.
         value_bytes: (V,) size of each value on its way.
-        value_memory: (V,) bytes that it occupies on a device; None: as many.
+        away_memory: (V,) bytes that it occupies on a device that receives it; None: memory of values does not count.
+        home_memory: (V,) bytes that it occupies where it is made; None: memory of values does not count.
         value_start, value_target: value v is needed by nodes value_target[value_start[v]:value_start[v + 1]].
         unit: (n,) nodes with the same number share a device; numbers 0..m-1, all used.
         allowed: (S, D) distinct sets of devices; allowed_kind: (n,) the set that each node may have.
@@ -115,7 +120,8 @@ class Problem:
     host: int = 0
     contended: bool = False
     priority: Floats | None = None
-    value_memory: Floats | None = None
+    home_memory: Floats | None = None
+    away_memory: Floats | None = None
     handling: Floats | None = None
     handling_per_byte: Floats | None = None
     fed_at: Floats | None = None
@@ -171,8 +177,20 @@ class Problem:
             starts(self.value_source, self.nodes), self.value_start, targets, self.value_bytes,
             starts(targets, self.nodes), value_of_end[order], self.value_source,
             *(np.zeros((self.devices,) * 2) if given is None else given for given in (self.handling, self.handling_per_byte)),
+            self.memory, self.capacity, *self._watched,
             *(np.empty((0, self.nodes)) if given is None else given for given in (self.fed_at, self.back_after)),
         )  # fmt: skip
+
+    @property
+    def _watched(self) -> tuple[Floats, Floats]:
+        """What values occupy at home and away, where it can be that not all fits at every moment."""
+        home, away = self.home_memory, self.away_memory
+        if home is None or away is None or self.objective is not Objective.MAKESPAN:
+            return np.empty(0), np.empty(0)
+        # On one device a value is either at home or away.
+        if (self.memory.sum() + np.maximum(home, away).sum() <= self.capacity).all():
+            return np.empty(0), np.empty(0)
+        return home, away
 
     @cached_property
     def topological(self) -> Ints:

@@ -9,8 +9,8 @@ profile says what a node or a link took (../profile.py), that counts.
 A transfer between tasks also keeps the processors at both ends busy for a while (`HANDLING`): what a device runs next takes so much
 longer. Moves that gain nothing so cost something.
 
-Memory is what the step keeps on a device for good: the state behind variables. A loop counts as one iteration, and the way back
-to its next one is left out.
+Memory is what the step keeps on a device for good, the state behind variables, and its values as long as they are needed
+(overfull.py). A loop counts as one iteration, and the way back to its next one is left out.
 
 What the client of the step does is left out unless it is asked for: then every task hears of the step, with what is fed to it, over
 the link between the two, and the client has to hear of each task that it has ended, with what was fetched there. Who describes or
@@ -117,7 +117,9 @@ def step_problem(
     size = np.array([0.0 if out < 0 else float(nbytes(nodes[i].outputs[out])) for i, out in keys], float)
     travelling = size
     if narrow:
-        travelling = size * [0.5 if out >= 0 and nodes[i].outputs[out].dtype.base is float32 else 1.0 for i, out in keys]
+        travelling = size * [
+            0.5 if out >= 0 and nodes[i].outputs[out].dtype.base is float32 else 1.0 for i, out in keys
+        ]
     seconds = np.array([busy * (s.overhead + np.maximum(flops / s.flops, moved / s.bandwidth)) for s in classes])
     if costs is not None:  # each device is a class of its own then
         names = [str(device.name) for device in cluster.devices]
@@ -142,7 +144,8 @@ def step_problem(
         slots=np.ones(d, np.int32),
         value_source=np.array([i for i, _ in keys], np.int32),
         value_bytes=travelling,
-        value_memory=size,
+        away_memory=size,
+        home_memory=size * [out >= 0 and not _is_no_copy(nodes[i], out) for i, out in keys],
         value_start=np.cumsum([0] + [len(e) for e in ends]).astype(np.int32),
         value_target=np.array([x for e in ends for x in e], np.int32),
         unit=np.arange(n, dtype=np.int32) if unit is None else unit,
@@ -159,6 +162,13 @@ def step_problem(
         back_after=back_after,
         priority=-np.arange(n, dtype=float),  # devices work through one order that is the same for all
     )  # fmt: skip
+
+
+def _is_no_copy(node: Node, output: int) -> bool:
+    """Whether what a node hands out is the state of a variable beside it."""
+    if node.outputs[output].dtype.is_ref or Trait.STATE_HANDLE in node.opdef.traits:
+        return True
+    return node.opdef.name in ("Identity", "ReadVariableOp") and Trait.STATE_HANDLE in node.inputs[0].op.opdef.traits
 
 
 def _client_times(
