@@ -171,14 +171,16 @@ class Problem:
         targets = self.value_target
         value_of_end = np.repeat(np.arange(len(self.value_source), dtype=np.int32), np.diff(self.value_start))
         order = np.argsort(targets, kind="stable")
+        none, alike = np.empty((0, self.nodes)), np.zeros((self.devices, self.devices))
         return Arrays(
             self.seconds, self.device_class, self.slots, self.link_latency, self.link_per_byte,
             self.port_latency, self.port_per_byte,
             starts(self.value_source, self.nodes), self.value_start, targets, self.value_bytes,
             starts(targets, self.nodes), value_of_end[order], self.value_source,
-            *(np.zeros((self.devices,) * 2) if given is None else given for given in (self.handling, self.handling_per_byte)),
+            alike if self.handling is None else self.handling,
+            alike if self.handling_per_byte is None else self.handling_per_byte,
             self.memory, self.capacity, *self._watched,
-            *(np.empty((0, self.nodes)) if given is None else given for given in (self.fed_at, self.back_after)),
+            none if self.fed_at is None else self.fed_at, none if self.back_after is None else self.back_after,
         )  # fmt: skip
 
     @property
