@@ -548,7 +548,7 @@ from .runtime.session import (
 )
 
 if TYPE_CHECKING:
-    from . import timeline
+    from . import keras, layers, losses, timeline
     from .placer.profile import Profile
     from .placer.simulate import simulate
     from .runtime.local import LocalCluster
@@ -563,6 +563,9 @@ _LATE = {
     "LocalCluster": ".runtime.local",
     "Profile": ".placer.profile",
     "Summary": ".summary",
+    "keras": ".keras",
+    "layers": ".layers",
+    "losses": ".losses",
     "profile": ".runtime.profile",
     "simulate": ".placer.simulate",
     "timeline": ".timeline",
@@ -796,6 +799,8 @@ __all__ = [
     "is_strictly_increasing",
     "is_tensor",
     "is_variable_initialized",
+    "keras",
+    "layers",
     "less",
     "less_equal",
     "lgamma",
@@ -813,6 +818,7 @@ __all__ = [
     "logical_not",
     "logical_or",
     "logical_xor",
+    "losses",
     "manip",
     "map_fn",
     "math",

@@ -1,0 +1,464 @@
+"""What a model can be asked to do with data: `compile`, `fit`, `evaluate`, `predict`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..graph.build import placeholder
+from ..graph.ops.passing import group
+from ..graph.structure import flatten, pack
+from . import data, losses, optimizers
+from .backend import get_session
+from .compiled import Compiled
+from .steps import Spec, Step, needs_filling, spec_of
+
+if TYPE_CHECKING:
+    from .callbacks import History
+
+
+class Trainer:
+    """The part of a model that trains, evaluates and predicts."""
+
+    name: str
+    optimizer: Any
+    stop_training: bool
+    _network: Any
+    _takes: Any
+    _strategy: Any
+    _graph: Any
+
+    def _init_training(self) -> None:
+        self.optimizer = None
+        self.stop_training = False
+        self.history: Any = None
+        self._compiled = Compiled(None, None, None, None)
+        self._arguments: dict[str, Any] | None = None
+        self._steps: dict[Any, Step] = {}
+        self._specs: dict[str, list[Spec]] = {}
+        self._reset: Any = None
+        self._totals: Any = None
+        self._epochs_done = 0
+        self._entropy = np.random.SeedSequence().entropy
+
+    def _scope(self) -> Any:
+        return nullcontext() if self._strategy is None else self._strategy.scope()
+
+    # --- compile ------------------------------------------------------------------------------------------------------
+
+    def compile(
+        self,
+        optimizer: Any = "rmsprop",
+        loss: Any = None,
+        metrics: Any = None,
+        loss_weights: Any = None,
+        weighted_metrics: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Say how to train.
+
+        Args:
+            optimizer: name or object of `keras.optimizers`; an optimizer of `dt.train` serves, too.
+            loss: name, object or function of `keras.losses`, or any function of (y_true, y_pred); for several outputs a list or a
+                dictionary of them by output name.
+            metrics: list of names, objects or functions; for several outputs a list of lists, or a dictionary.
+            loss_weights: how much each output's loss counts.
+            weighted_metrics: metrics to which samples count by their weights.
+            kwargs: `run_eagerly`, `steps_per_execution` and `jit_compile` are accepted where they ask for nothing.
+
+        Raises:
+            ValueError: something unknown. RuntimeError: the model was made under another strategy.
+        """
+        for name, value in kwargs.items():
+            if name not in ("run_eagerly", "steps_per_execution", "jit_compile", "auto_scale_loss") or value not in (
+                None, False, 1, True, "auto",
+            ):  # fmt: skip
+                raise ValueError(f"compile has no argument {name!r} of value {value!r}")
+            if name == "run_eagerly" and value:
+                raise ValueError("Models run as graphs: there is no run_eagerly=True")
+        self._check_scope()
+        found = optimizers.get(optimizer)
+        if isinstance(loss, str):
+            losses.get(loss)
+        with self._graph.as_default(), self._scope():
+            self.optimizer = found
+            self._compiled = Compiled(loss, loss_weights, metrics, weighted_metrics)
+        self._arguments = {
+            "loss": loss, "metrics": metrics, "loss_weights": loss_weights, "weighted_metrics": weighted_metrics
+        }  # fmt: skip
+        self._forget_steps()
+
+    def _check_scope(self) -> None:
+        from ..distribute.context import get_strategy, has_strategy
+
+        if has_strategy() and get_strategy() is not self._strategy:
+            raise RuntimeError(
+                f"'{self.name}' was made {'outside of every' if self._strategy is None else 'in the'} scope"
+                f"{'' if self._strategy is None else f' of {self._strategy!r}'}, and is compiled in that of {get_strategy()!r}: "
+                "make the model inside the scope, too"
+            )
+
+    def _forget_steps(self) -> None:
+        """What was built does not hold any more."""
+        self._steps.clear()
+        self._reset = self._totals = None
+
+    @property
+    def metrics_names(self) -> list[str]:
+        """What logs have; known after the first step."""
+        return list(self._compiled.labelled())
+
+    @property
+    def distribute_strategy(self) -> Any:
+        """The strategy in whose scope it was made, or None."""
+        return self._strategy
+
+    # --- fit ----------------------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: int | str = "auto",
+        callbacks: Sequence[Any] | None = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        class_weight: Mapping[int, float] | None = None,
+        sample_weight: Any = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: int = 1,
+        **kwargs: Any,
+    ) -> History:
+        """Train.
+
+        Args:
+            x: arrays (one per input, in a list or dictionary), a `dt.data.Dataset` of batches, a generator of them, or a
+                `keras.utils.Sequence`.
+            y: arrays of targets; left out where x gives them, too.
+            batch_size: rows of a batch, for arrays; 32 by default. Under a strategy all replicas share a batch.
+            epochs: number of the last epoch; initial_epoch: that of the first, counted from 0.
+            verbose: 0: says nothing, 1: a bar, 2: a line per epoch; "auto": 1.
+            callbacks: objects of `keras.callbacks`.
+            validation_split: share of the rows, the last ones, that are kept to validate with.
+            validation_data: (x, y) or (x, y, weights), or anything that x may be, to validate with after each epoch (each
+                `validation_freq`-th).
+            shuffle: whether arrays come in another order in each epoch.
+            class_weight: how much the samples of each class count. sample_weight: how much each sample counts.
+            steps_per_epoch, validation_steps: batches of an epoch, where they are not all.
+
+        Returns:
+            A `History`, whose `history` has lists of numbers by name.
+
+        Raises:
+            RuntimeError: `compile` was not called. ValueError: data of a wrong kind.
+
+        >>> history = model.fit(images, labels, epochs=5, validation_split=0.1)
+        """
+        from .callbacks import CallbackList, History, ProgbarLogger
+
+        if kwargs:
+            raise TypeError(f"fit has no argument {next(iter(kwargs))!r}")
+        self._require_compiled("fit")
+        if validation_split and validation_data is None:
+            (x, y, sample_weight), validation_data = data.split(x, y, sample_weight, validation_split)
+        if class_weight is not None:
+            sample_weight = data.class_weights(y, sample_weight, class_weight)
+        source = data.source(x, y, sample_weight, batch_size, shuffle, self._seed(), steps_per_epoch)
+        checks = None
+        if validation_data is not None:
+            parts = validation_data if isinstance(validation_data, (tuple, list)) else (validation_data, None, None)
+            vx, vy, vw = (*parts, None, None)[:3]
+            is_array = vy is not None
+            size = (validation_batch_size or batch_size) if is_array else None
+            checks = data.source(vx, vy, vw, size, False, self._seed(), validation_steps)
+        steps = steps_per_epoch if steps_per_epoch is not None else source.steps
+        history = History()
+        wanted = [*(callbacks or ()), history]
+        if verbose and not any(isinstance(c, ProgbarLogger) for c in wanted):
+            wanted.insert(0, ProgbarLogger())
+        listeners = CallbackList(
+            wanted, self, {"epochs": epochs, "steps": steps, "verbose": 1 if verbose == "auto" else int(verbose)}
+        )
+        self.stop_training = False
+        self.history = history
+        listeners.on_train_begin({})
+        logs: dict[str, float] = {}
+        for epoch in range(initial_epoch, epochs):
+            listeners.on_epoch_begin(epoch, {})
+            self._reset_metrics()
+            done = 0
+            for number, batch in enumerate(itertools.islice(source.epoch(self._epochs_done), steps)):
+                listeners.on_train_batch_begin(number, {})
+                logs = self._run("train", batch)
+                done += 1
+                listeners.on_train_batch_end(number, logs)
+                if self.stop_training:
+                    break
+            if not done:
+                raise ValueError("There was no batch to train on in this epoch: the generator or data set has ended")
+            self._epochs_done += 1
+            source.ended()
+            logs = self._read_totals(logs)
+            if checks is not None and (epoch + 1) % validation_freq == 0:
+                found = self._evaluate(checks, validation_steps, listeners)
+                logs = {**logs, **{f"val_{k}": v for k, v in found.items()}}
+            listeners.on_epoch_end(epoch, logs)
+            if self.stop_training:
+                break
+        listeners.on_train_end(logs)
+        self._meet()
+        return history
+
+    def train_on_batch(
+        self, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None, return_dict: bool = False
+    ) -> Any:
+        """One step with one batch; gives the loss, or the loss and the metrics, of this batch."""
+        self._require_compiled("train_on_batch")
+        if class_weight is not None:
+            sample_weight = data.class_weights(y, sample_weight, class_weight)
+        return self._on_batch("train", x, y, sample_weight, return_dict)
+
+    def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
+        """The loss and metrics of one batch."""
+        self._require_compiled("test_on_batch")
+        return self._on_batch("test", x, y, sample_weight, return_dict)
+
+    def _on_batch(self, mode: str, x: Any, y: Any, weights: Any, return_dict: bool) -> Any:
+        batch = next(data.Arrays(x, y, weights, len(flatten(x)[0])).epoch(0))
+        if self._compiled.ready:
+            self._reset_metrics()
+        logs = self._read_totals(self._run(mode, batch))
+        return logs if return_dict else _listed(logs)
+
+    # --- evaluate and predict -------------------------------------------------------------------------------------------
+
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: int | str = "auto",
+        sample_weight: Any = None,
+        steps: int | None = None,
+        callbacks: Sequence[Any] | None = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """The loss, or the loss and the metrics in a list (or `return_dict`), of data: see `fit`."""
+        from .callbacks import CallbackList, ProgbarLogger
+
+        self._require_compiled("evaluate")
+        source = data.source(x, y, sample_weight, batch_size, False, self._seed(), steps)
+        wanted = list(callbacks or ())
+        if verbose:
+            wanted.insert(0, ProgbarLogger())
+        count = steps if steps is not None else source.steps
+        shown = 1 if verbose == "auto" else int(verbose)
+        listeners = CallbackList(wanted, self, {"epochs": 1, "steps": count, "verbose": shown})
+        logs = self._evaluate(source, steps, listeners)
+        self._meet()
+        return logs if return_dict else _listed(logs)
+
+    def _evaluate(self, source: data.Source, steps: int | None, listeners: Any) -> dict[str, float]:
+        listeners.on_test_begin({})
+        self._reset_metrics()
+        logs: dict[str, float] | None = None
+        for number, batch in enumerate(itertools.islice(source.epoch(0), steps)):
+            listeners.on_test_batch_begin(number, {})
+            logs = self._run("test", batch)
+            listeners.on_test_batch_end(number, logs)
+        if logs is None:
+            raise ValueError("There was no batch to evaluate: the generator or data set has ended")
+        logs = self._read_totals(logs)
+        listeners.on_test_end(logs)
+        return logs
+
+    def predict(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: int | str = 0,
+        steps: int | None = None,
+        callbacks: Sequence[Any] | None = None,
+    ) -> Any:
+        """The outputs for data, as arrays in the structure of the outputs. Every worker of a cluster predicts for itself."""
+        from .callbacks import CallbackList
+
+        source = data.source(x, None, None, batch_size, False, self._seed(), steps, targets=False)
+        listeners = CallbackList(list(callbacks or ()), self, {"steps": source.steps, "verbose": verbose})
+        listeners.on_predict_begin({})
+        parts: list[list[Any]] = []
+        for number, batch in enumerate(itertools.islice(source.epoch(0), steps)):
+            listeners.on_predict_batch_begin(number, {})
+            parts.append(self._run("predict", batch))
+            listeners.on_predict_batch_end(number, {})
+        if not parts:
+            raise ValueError("There was no batch to predict for: the generator or data set has ended")
+        listeners.on_predict_end({})
+        found = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        return pack(self._given_structure(), found)
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """The outputs for one batch."""
+        return self.predict(x, batch_size=len(flatten(x)[0]))
+
+    def reset_metrics(self) -> None:
+        """Let all metrics begin anew."""
+        self._reset_metrics()
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def _run(self, mode: str, batch: data.Batch) -> Any:
+        x, y, w = batch
+        xs = self._as_list(x) if self._network is not None else flatten(x)  # type: ignore[attr-defined]
+        self._x_structure = x
+        ys = [] if y is None or mode == "predict" else self._ordered(y)
+        ws = [] if w is None or mode == "predict" else self._ordered(w)
+        step = self._step(mode, xs, ys, ws)
+        found = step(xs, ys, ws)
+        return found if mode == "predict" else {k: float(v) if np.ndim(v) == 0 else v for k, v in found.items()}
+
+    def _ordered(self, structure: Any) -> list[Any]:
+        if isinstance(structure, Mapping):
+            names = self._names_of(None)
+            if names and set(structure) != set(names):
+                raise ValueError(f"Targets (or weights) are given for {sorted(structure)}, and the outputs are {names}")
+            return [structure[n] for n in names or sorted(structure)]
+        return flatten(structure)
+
+    def _step(self, mode: str, xs: Sequence[Any], ys: Sequence[Any], ws: Sequence[Any]) -> Step:
+        self._ensure_built(xs)
+        in_step = 1 if self._strategy is None else self._strategy.num_replicas_in_sync
+        if mode == "predict" and self._strategy is not None:
+            in_step = len(self._strategy.extended.worker_devices)
+        fills = needs_filling(len(xs[0]), in_step)
+        wanted = [self._specs_for(kind, mode, arrays) for kind, arrays in (("x", xs), ("y", ys), ("w", ws))]
+        key = mode, fills, *map(tuple, wanted)
+        if key not in self._steps:
+            self._steps[key] = Step(self, mode, (wanted[0], wanted[1], wanted[2]), fills)
+        return self._steps[key]
+
+    def _specs_for(self, kind: str, mode: str, arrays: Sequence[Any]) -> list[Spec]:
+        """Element types and shapes of placeholders; a size that has varied is unknown from then on."""
+        found = [spec_of(a) for a in arrays]
+        if kind == "x" and self._network is not None:
+            for t, a in zip(self._network.inputs, arrays, strict=True):
+                if not t.shape.is_compatible_with(a.shape) and t.shape.rank != a.ndim:
+                    raise ValueError(
+                        f"'{self.name}' takes {t.name} of shape {t.shape}, and got an array of shape {a.shape}"
+                    )
+            return [(t.dtype.base, tuple(t.shape.as_list())) for t in self._network.inputs]
+        known = self._specs.get(kind, [])
+        if len(known) == len(found):
+            for i, ((dtype, dims), (_, before)) in enumerate(zip(found, known, strict=True)):
+                if len(dims) == len(before):
+                    found[i] = dtype, tuple(a if a == b else None for a, b in zip(dims, before, strict=True))
+        self._specs[kind] = found
+        return found
+
+    def _ensure_built(self, xs: Sequence[Any]) -> None:
+        """Make the weights, if they are not there yet."""
+        if self.built:  # type: ignore[attr-defined]
+            return
+        with self._graph.as_default(), self._scope(), self._graph.name_scope(None):
+            self(self._packed_inputs([placeholder(d, list(s)) for d, s in map(spec_of, xs)]))  # type: ignore[operator]
+
+    def _packed_inputs(self, tensors: Sequence[Any]) -> Any:
+        """Placeholders in the structure in which the model takes its inputs."""
+        if self._network is not None:
+            return pack(self._takes, tensors)
+        given = self._x_structure
+        return pack(given, tensors) if isinstance(given, (list, tuple, Mapping)) else tensors[0]
+
+    def _names_of(self, outputs: Any) -> list[str]:
+        """What the outputs are called."""
+        names: list[str] = self.output_names  # type: ignore[attr-defined]
+        if names or outputs is None:
+            return names
+        if isinstance(outputs, Mapping):
+            return sorted(outputs)
+        return [f"output_{i + 1}" for i in range(len(flatten(outputs)))]
+
+    def _given_structure(self) -> Any:
+        if self._network is not None:
+            return self._gives  # type: ignore[attr-defined]
+        step = next(s for k, s in self._steps.items() if k[0] == "predict")
+        return step._fetches[0]
+
+    # --- metrics ------------------------------------------------------------------------------------------------------
+
+    def _reset_metrics(self) -> None:
+        if not self._compiled.ready:
+            return
+        with self._graph.as_default():
+            if self._reset is None:
+                with self._scope(), self._graph.name_scope(None):
+                    nodes = [n for m in self._compiled.labelled().values() for n in m._reset_nodes()]
+                    self._reset = group(*nodes)
+            get_session(self._strategy).run(self._reset)
+
+    def _read_totals(self, logs: dict[str, float]) -> dict[str, float]:
+        """The logs of an epoch: those of all workers, where several go in step."""
+        if self._workers() == 1:
+            return logs
+        with self._graph.as_default():
+            if self._totals is None:
+                with self._scope(), self._graph.name_scope(None):
+                    self._totals = {k: m.result() for k, m in self._compiled.labelled().items()}
+            found = get_session(self._strategy).run(self._totals)
+        return {k: float(v) if np.ndim(v) == 0 else v for k, v in found.items()}
+
+    def _workers(self) -> int:
+        """How many processes go in step."""
+        if self._strategy is None:
+            return 1
+        here = len(self._strategy.extended.worker_devices)
+        return int(self._strategy.num_replicas_in_sync // here)
+
+    def _meet(self) -> None:
+        """Wait for the other workers: none may leave while another one still needs it."""
+        if self._workers() > 1:
+            with self._graph.as_default():
+                with self._scope():
+                    end = self._strategy.barrier()
+                get_session(self._strategy).run(end)
+
+    # --- variables ----------------------------------------------------------------------------------------------------
+
+    def _all_variables(self) -> list[Any]:
+        """Everything that a step may read or write."""
+        own = [*self.weights]  # type: ignore[attr-defined]
+        own += [v for m in self._compiled.labelled().values() for v in m.weights]
+        if self.optimizer is not None:
+            own += self.optimizer.variables()
+        return own
+
+    def _require_compiled(self, method: str) -> None:
+        if self.optimizer is None:
+            raise RuntimeError(
+                f"You must compile your model before training or testing: call compile() before {method}()"
+            )
+
+    def _seed(self) -> list[int]:
+        """What the order of rows follows: the graph's seed, if one is set. Workers in step need the same order."""
+        seed: Any = self._graph.seed
+        if seed is not None:
+            return [int(s) for s in (seed if isinstance(seed, (list, tuple)) else [seed])]
+        return [0] if self._workers() > 1 else [int(self._entropy) & (2**63 - 1)]
+
+
+def _listed(logs: Mapping[str, float]) -> Any:
+    values = list(logs.values())
+    return values[0] if len(values) == 1 else values
+
+
+__all__ = ["Trainer"]

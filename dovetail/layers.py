@@ -1,0 +1,403 @@
+"""`dt.layers`: layers as functions, TensorFlow 1's.
+
+The classes are Keras' (`dt.keras.layers`), but their variables are made by `get_variable`: they are found again by `reuse`, obey the
+variable scopes around them, and add what regularizers and moving averages want to the graph's collections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .graph.build import convert
+from .graph.node import Tensor
+from .graph.variable_scope import get_variable, get_variable_scope, variable_scope
+from .keras.backend import snake_case
+from .keras.layers import (
+    base as _base,
+    convolution as _convolution,
+    core as _core,
+    normalization as _normalization,
+    pooling as _pooling,
+)
+
+
+class Layer(_base.Layer):
+    """A layer whose variables are made by `get_variable`, in a variable scope of the layer's name.
+
+    Args:
+        name: name of the variable scope; None: after the class, numbered.
+        _reuse: whether variables of that name are used again. _scope: a variable scope to use.
+    """
+
+    def __init__(self, *args: Any, _reuse: bool | None = None, _scope: Any = None, **kwargs: Any) -> None:
+        self._wanted = kwargs.get("name")
+        super().__init__(*args, **kwargs)
+        self._reuse, self._variable_scope = _reuse, _scope
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        default = snake_case(type(self).__name__)
+        if self._variable_scope is None:
+            opened = variable_scope(self._wanted, default_name=default, reuse=self._reuse)
+        else:
+            reuse = True if self.built else self._reuse
+            opened = variable_scope(self._variable_scope, reuse=reuse)
+        with opened as scope:
+            self._variable_scope = scope
+            yield
+
+    def _make_variable(
+        self, name: str, shape: list[int], dtype: Any, initializer: Any, regularizer: Any, **kwargs: Any
+    ) -> Any:
+        with variable_scope(get_variable_scope(), reuse=None):
+            return get_variable(name, shape, dtype, initializer, regularizer, **kwargs)
+
+    @property
+    def scope_name(self) -> str:
+        """The name of its variable scope. ValueError: it was not called yet."""
+        if self._variable_scope is None:
+            raise ValueError(
+                f"No name available for layer scope because the layer '{self.name}' has not been used yet."
+            )
+        return str(getattr(self._variable_scope, "name", self._variable_scope))
+
+
+class Dense(Layer, _core.Dense):
+    """See `dense`."""
+
+
+class Dropout(Layer, _core.Dropout):
+    """See `dropout`."""
+
+    def __init__(self, rate: float = 0.5, noise_shape: Any = None, seed: int | None = None, **kwargs: Any) -> None:
+        super().__init__(rate, noise_shape, seed, **kwargs)
+
+
+class Flatten(Layer, _core.Flatten):
+    """See `flatten`."""
+
+
+class Conv1D(Layer, _convolution.Conv1D):
+    """See `conv1d`."""
+
+
+class Conv2D(Layer, _convolution.Conv2D):
+    """See `conv2d`."""
+
+
+class Conv2DTranspose(Layer, _convolution.Conv2DTranspose):
+    """See `conv2d_transpose`."""
+
+
+class MaxPooling1D(Layer, _pooling.MaxPooling1D):
+    """See `max_pooling1d`."""
+
+
+class MaxPooling2D(Layer, _pooling.MaxPooling2D):
+    """See `max_pooling2d`."""
+
+
+class AveragePooling1D(Layer, _pooling.AveragePooling1D):
+    """See `average_pooling1d`."""
+
+
+class AveragePooling2D(Layer, _pooling.AveragePooling2D):
+    """See `average_pooling2d`."""
+
+
+class BatchNormalization(Layer, _normalization.BatchNormalization):
+    """See `batch_normalization`."""
+
+    def _variance_to_keep(self, unbiased: Tensor, count: Tensor) -> Tensor:
+        return unbiased  # as TensorFlow's fused op keeps it
+
+
+def dense(
+    inputs: Any,
+    units: int,
+    activation: Any = None,
+    use_bias: bool = True,
+    kernel_initializer: Any = None,
+    bias_initializer: Any = "zeros",
+    kernel_regularizer: Any = None,
+    bias_regularizer: Any = None,
+    activity_regularizer: Any = None,
+    kernel_constraint: Any = None,
+    bias_constraint: Any = None,
+    trainable: bool = True,
+    name: str | None = None,
+    reuse: bool | None = None,
+) -> Tensor:
+    """A fully connected layer: `activation(inputs @ kernel + bias)`, along the last axis.
+
+    Args:
+        inputs: `[..., features]`, the last size known.
+        units: size of the output's last axis.
+        activation: function or name of one of `dt.keras.activations`; None: none.
+        use_bias: whether there is a bias.
+        kernel_initializer: None: the variable scope's, or Glorot's uniform one.
+        kernel_regularizer, bias_regularizer: function of the variable whose result joins the regularization losses.
+        kernel_constraint, bias_constraint: function that is applied after each update.
+        trainable: whether optimizers change the variables.
+        name: name of the variable scope; None: `dense`, made unique. reuse: whether its variables are used again.
+
+    Returns:
+        `[..., units]`.
+
+    >>> logits = dt.layers.dense(dt.layers.dense(images, 64, dt.nn.relu), 10)
+    """
+    layer = Dense(
+        units, activation, use_bias, kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer,
+        activity_regularizer, kernel_constraint, bias_constraint, trainable=trainable, name=name, _reuse=reuse,
+    )  # fmt: skip
+    return _called(layer, inputs)
+
+
+def _conv(
+    kind: type[Layer], inputs: Any, filters: int, kernel_size: Any, strides: Any, padding: str, **kwargs: Any
+) -> Tensor:
+    reuse = kwargs.pop("reuse")
+    return _called(kind(filters, kernel_size, strides, padding, _reuse=reuse, **kwargs), inputs)
+
+
+def conv2d(
+    inputs: Any,
+    filters: int,
+    kernel_size: Any,
+    strides: Any = (1, 1),
+    padding: str = "valid",
+    data_format: str = "channels_last",
+    dilation_rate: Any = (1, 1),
+    activation: Any = None,
+    use_bias: bool = True,
+    kernel_initializer: Any = None,
+    bias_initializer: Any = "zeros",
+    kernel_regularizer: Any = None,
+    bias_regularizer: Any = None,
+    activity_regularizer: Any = None,
+    kernel_constraint: Any = None,
+    bias_constraint: Any = None,
+    trainable: bool = True,
+    name: str | None = None,
+    reuse: bool | None = None,
+) -> Tensor:
+    """A convolution over images: `[batch, height, width, channels]` -> `[batch, height, width, filters]`.
+
+    Args:
+        filters: how many channels come out.
+        kernel_size, strides, dilation_rate: a number, or one for height and one for width.
+        padding: "valid" or "same". data_format: "channels_last" or "channels_first".
+        activation and what follows: as of `dense`.
+    """
+    return _conv(
+        Conv2D, inputs, filters, kernel_size, strides, padding, data_format=data_format, dilation_rate=dilation_rate,
+        activation=activation, use_bias=use_bias, kernel_initializer=kernel_initializer, bias_initializer=bias_initializer,
+        kernel_regularizer=kernel_regularizer, bias_regularizer=bias_regularizer, activity_regularizer=activity_regularizer,
+        kernel_constraint=kernel_constraint, bias_constraint=bias_constraint, trainable=trainable, name=name, reuse=reuse,
+    )  # fmt: skip
+
+
+def conv1d(
+    inputs: Any,
+    filters: int,
+    kernel_size: Any,
+    strides: Any = 1,
+    padding: str = "valid",
+    data_format: str = "channels_last",
+    dilation_rate: Any = 1,
+    activation: Any = None,
+    use_bias: bool = True,
+    kernel_initializer: Any = None,
+    bias_initializer: Any = "zeros",
+    kernel_regularizer: Any = None,
+    bias_regularizer: Any = None,
+    activity_regularizer: Any = None,
+    kernel_constraint: Any = None,
+    bias_constraint: Any = None,
+    trainable: bool = True,
+    name: str | None = None,
+    reuse: bool | None = None,
+) -> Tensor:
+    """A convolution over steps: `[batch, steps, channels]` -> `[batch, steps, filters]`; arguments as of `conv2d`."""
+    return _conv(
+        Conv1D, inputs, filters, kernel_size, strides, padding, data_format=data_format, dilation_rate=dilation_rate,
+        activation=activation, use_bias=use_bias, kernel_initializer=kernel_initializer, bias_initializer=bias_initializer,
+        kernel_regularizer=kernel_regularizer, bias_regularizer=bias_regularizer, activity_regularizer=activity_regularizer,
+        kernel_constraint=kernel_constraint, bias_constraint=bias_constraint, trainable=trainable, name=name, reuse=reuse,
+    )  # fmt: skip
+
+
+def conv2d_transpose(
+    inputs: Any,
+    filters: int,
+    kernel_size: Any,
+    strides: Any = (1, 1),
+    padding: str = "valid",
+    data_format: str = "channels_last",
+    activation: Any = None,
+    use_bias: bool = True,
+    kernel_initializer: Any = None,
+    bias_initializer: Any = "zeros",
+    kernel_regularizer: Any = None,
+    bias_regularizer: Any = None,
+    activity_regularizer: Any = None,
+    kernel_constraint: Any = None,
+    bias_constraint: Any = None,
+    trainable: bool = True,
+    name: str | None = None,
+    reuse: bool | None = None,
+) -> Tensor:
+    """The way back of a convolution: images grow by the strides; arguments as of `conv2d`."""
+    return _conv(
+        Conv2DTranspose, inputs, filters, kernel_size, strides, padding, data_format=data_format, activation=activation,
+        use_bias=use_bias, kernel_initializer=kernel_initializer, bias_initializer=bias_initializer,
+        kernel_regularizer=kernel_regularizer, bias_regularizer=bias_regularizer, activity_regularizer=activity_regularizer,
+        kernel_constraint=kernel_constraint, bias_constraint=bias_constraint, trainable=trainable, name=name, reuse=reuse,
+    )  # fmt: skip
+
+
+def max_pooling2d(
+    inputs: Any,
+    pool_size: Any,
+    strides: Any,
+    padding: str = "valid",
+    data_format: str = "channels_last",
+    name: str | None = None,
+) -> Tensor:
+    """The largest of each window of images.
+
+    Args:
+        pool_size, strides: a number, or one for height and one for width. padding: "valid" or "same".
+    """
+    return _called(MaxPooling2D(pool_size, strides, padding, data_format, name=name), inputs)
+
+
+def average_pooling2d(
+    inputs: Any,
+    pool_size: Any,
+    strides: Any,
+    padding: str = "valid",
+    data_format: str = "channels_last",
+    name: str | None = None,
+) -> Tensor:
+    """The mean of each window of images; arguments as of `max_pooling2d`."""
+    return _called(AveragePooling2D(pool_size, strides, padding, data_format, name=name), inputs)
+
+
+def max_pooling1d(
+    inputs: Any,
+    pool_size: Any,
+    strides: Any,
+    padding: str = "valid",
+    data_format: str = "channels_last",
+    name: str | None = None,
+) -> Tensor:
+    """The largest of each window of steps; arguments as of `max_pooling2d`."""
+    return _called(MaxPooling1D(pool_size, strides, padding, data_format, name=name), inputs)
+
+
+def average_pooling1d(
+    inputs: Any,
+    pool_size: Any,
+    strides: Any,
+    padding: str = "valid",
+    data_format: str = "channels_last",
+    name: str | None = None,
+) -> Tensor:
+    """The mean of each window of steps; arguments as of `max_pooling2d`."""
+    return _called(AveragePooling1D(pool_size, strides, padding, data_format, name=name), inputs)
+
+
+def flatten(inputs: Any, name: str | None = None) -> Tensor:
+    """All axes but the first as one."""
+    return _called(Flatten(name=name), inputs)
+
+
+def dropout(
+    inputs: Any,
+    rate: float = 0.5,
+    noise_shape: Any = None,
+    seed: int | None = None,
+    training: Any = False,
+    name: str | None = None,
+) -> Tensor:
+    """While `training` (a bool, or a bool tensor): elements set to 0 at random, the others scaled up.
+
+    Args:
+        rate: share of the elements, in [0, 1). noise_shape, seed: as of `dt.nn.dropout`.
+    """
+    return _called(Dropout(rate, noise_shape, seed, name=name), inputs, training=training)
+
+
+def batch_normalization(
+    inputs: Any,
+    axis: int = -1,
+    momentum: float = 0.99,
+    epsilon: float = 1e-3,
+    center: bool = True,
+    scale: bool = True,
+    beta_initializer: Any = "zeros",
+    gamma_initializer: Any = "ones",
+    moving_mean_initializer: Any = "zeros",
+    moving_variance_initializer: Any = "ones",
+    beta_regularizer: Any = None,
+    gamma_regularizer: Any = None,
+    beta_constraint: Any = None,
+    gamma_constraint: Any = None,
+    training: Any = False,
+    trainable: bool = True,
+    name: str | None = None,
+    reuse: bool | None = None,
+) -> Tensor:
+    """Each channel with mean 0 and variance 1: by the batch while `training` (a bool, or a bool tensor), else by the moving averages.
+
+    The nodes that move the averages join the collection `UPDATE_OPS`: run them with the training op.
+
+    Args:
+        axis: the channels' axis. momentum: how much of the averages stays in each step. epsilon: added to the variance.
+        center, scale: whether there are `beta` and `gamma`.
+
+    >>> y = dt.layers.batch_normalization(x, training=True)
+    >>> with dt.control_dependencies(dt.get_collection(dt.GraphKeys.UPDATE_OPS)):
+    ...     train_op = optimizer.minimize(loss)
+    """
+    layer = BatchNormalization(
+        axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer, moving_mean_initializer,
+        moving_variance_initializer, beta_regularizer, gamma_regularizer, beta_constraint, gamma_constraint,
+        trainable=trainable, name=name, _reuse=reuse,
+    )  # fmt: skip
+    return _called(layer, inputs, training=training)
+
+
+def _called(layer: Layer, inputs: Any, **kwargs: Any) -> Tensor:
+    found: Tensor = layer(convert(inputs), **kwargs)
+    return found
+
+
+__all__ = [
+    "AveragePooling1D",
+    "AveragePooling2D",
+    "BatchNormalization",
+    "Conv1D",
+    "Conv2D",
+    "Conv2DTranspose",
+    "Dense",
+    "Dropout",
+    "Flatten",
+    "Layer",
+    "MaxPooling1D",
+    "MaxPooling2D",
+    "average_pooling1d",
+    "average_pooling2d",
+    "batch_normalization",
+    "conv1d",
+    "conv2d",
+    "conv2d_transpose",
+    "dense",
+    "dropout",
+    "flatten",
+    "max_pooling1d",
+    "max_pooling2d",
+]
