@@ -47,8 +47,9 @@ def execution_order(
         feeds, costs, narrow, fetches, contended: as `step_problem` takes them.
     """
     nodes = list(nodes)
-    used = {device_of(n) for n in nodes}
-    if len(used) < 2 or len(nodes) > MOST or is_steered(nodes) or any(Trait.BLOCKING in n.opdef.traits for n in nodes):
+    if len(nodes) > MOST or len({device_of(n) for n in nodes}) < 2:
+        return nodes
+    if is_steered(nodes) or any(n.opdef.is_blocking for n in nodes):
         return nodes
     from .search import clock
     from .search.step import step_problem

@@ -48,6 +48,7 @@ TYPICAL = {"CPU": Speed(5e10, 1e10, 2e-6), "GPU": Speed(2e13, 1e12, 5e-6)}
 BETWEEN_TASKS = (50e-6, 1e9)  # seconds, bytes per second: ZeroMQ over loopback, with serialising
 WITHIN_TASK = (5e-6, 1e10)
 HANDLING = (40e-6, 4e9)  # seconds, bytes per second: what a transfer between tasks costs the processors at both ends
+_READS = frozenset({"Identity", "ReadVariableOp"})
 CLIENT = "/job:client"  # what links call the process that runs sessions; no task of a cluster should have that name
 
 
@@ -88,6 +89,7 @@ def step_problem(
     flops, moved, memory = np.zeros(n), np.zeros(n), np.zeros(n)
     busy = np.ones(n, bool)
     handles: dict[OpDef, bool] = {}
+    no_copy = np.zeros(n, bool)  # what a node hands out is the state of a variable beside it
     consumers: dict[tuple[int, int], list[int]] = {}  # (source, output or -1 for control) -> consumers
     for i, node in enumerate(nodes):
         opdef = node.opdef
@@ -95,7 +97,9 @@ def step_problem(
         if handle is None:
             handle = handles[opdef] = Trait.STATE_HANDLE in opdef.traits
         if handle:
-            memory[i] = state_bytes(node)[0]
+            memory[i], no_copy[i] = state_bytes(node)[0], True
+        elif opdef.ref_inputs or opdef.name in _READS:
+            no_copy[i] = _hands_out_state(node)
         if runs is not None and node not in runs:
             busy[i] = False
             continue
@@ -145,7 +149,7 @@ def step_problem(
         value_source=np.array([i for i, _ in keys], np.int32),
         value_bytes=travelling,
         away_memory=size,
-        home_memory=size * [out >= 0 and not _is_no_copy(nodes[i], out) for i, out in keys],
+        home_memory=size * ~no_copy[[i for i, _ in keys]],
         value_start=np.cumsum([0] + [len(e) for e in ends]).astype(np.int32),
         value_target=np.array([x for e in ends for x in e], np.int32),
         unit=np.arange(n, dtype=np.int32) if unit is None else unit,
@@ -164,11 +168,10 @@ def step_problem(
     )  # fmt: skip
 
 
-def _is_no_copy(node: Node, output: int) -> bool:
-    """Whether what a node hands out is the state of a variable beside it."""
-    if node.outputs[output].dtype.is_ref or Trait.STATE_HANDLE in node.opdef.traits:
-        return True
-    return node.opdef.name in ("Identity", "ReadVariableOp") and Trait.STATE_HANDLE in node.inputs[0].op.opdef.traits
+def _hands_out_state(node: Node) -> bool:
+    if node.opdef.name in _READS:
+        return Trait.STATE_HANDLE in node.inputs[0].op.opdef.traits
+    return any(t.dtype.is_ref for t in node.outputs)
 
 
 def _client_times(
