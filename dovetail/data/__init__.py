@@ -8,5 +8,14 @@ from . import experimental
 from .dataset import Dataset
 from .files import NpyDataset, TextLineDataset
 from .iterator import Iterator
+from .records import FixedLengthRecordDataset, TFRecordDataset
 
-__all__ = ["Dataset", "Iterator", "NpyDataset", "TextLineDataset", "experimental"]
+__all__ = [
+    "Dataset",
+    "FixedLengthRecordDataset",
+    "Iterator",
+    "NpyDataset",
+    "TFRecordDataset",
+    "TextLineDataset",
+    "experimental",
+]

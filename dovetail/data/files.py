@@ -15,7 +15,8 @@ from .dataset import Dataset, Seeds
 from .spec import Array, Component, Element
 
 
-def _names(filenames: Any) -> list[str]:
+def names_of(filenames: Any) -> list[str]:
+    """The files that an argument names. NotFoundError: one is not there."""
     given = [filenames] if isinstance(filenames, (str, bytes, Path)) else list(filenames)
     names = [n.decode() if isinstance(n, bytes) else str(n) for n in given]
     for name in names:
@@ -32,7 +33,7 @@ class TextLineDataset(Dataset):
     """
 
     def __init__(self, filenames: Any) -> None:
-        names = _names(filenames)
+        names = names_of(filenames)
 
         def lines() -> Walk[Element]:
             for name in names:
@@ -56,7 +57,7 @@ class NpyDataset(Dataset):
     """
 
     def __init__(self, filenames: str | Path | Sequence[str | Path]) -> None:
-        files: list[Array] = [np.load(name, mmap_mode="r", allow_pickle=False) for name in _names(filenames)]
+        files: list[Array] = [np.load(name, mmap_mode="r", allow_pickle=False) for name in names_of(filenames)]
         kinds = {(f.dtype, f.shape[1:]) for f in files if f.ndim}
         if len(kinds) != 1 or not all(f.ndim for f in files):
             raise ValueError(

@@ -95,11 +95,15 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """`Server` needs ZeroMQ, which is loaded when it is used."""
+    """`Server` needs ZeroMQ, and examples need protobuf: they are loaded when they are used."""
     if name == "Server":
         from ..runtime.server import Server
 
         return Server
+    from ..graph.examples import MESSAGES, message
+
+    if name in MESSAGES:
+        return message(name)
     raise AttributeError(f"module 'dovetail.train' has no attribute {name!r}")
 
 

@@ -1,0 +1,308 @@
+"""Numbers out of bytes: examples of record files, and raw arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..build import TensorLike, convert, make
+from ..dtypes import FLOATS, DType, as_dtype, bool_, float32, int8, int16, int32, int64, string, uint8, uint16
+from ..errors import InvalidArgumentError, UnimplementedError
+from ..examples import message
+from ..node import Tensor
+from ..opdef import Attrs, Output, define
+from ..shape import Dims, as_dims, is_static, text
+
+Array = np.ndarray[Any, Any]
+
+KINDS = {float32: "float_list", int64: "int64_list", string: "bytes_list"}
+"""Element types of features, and where an example has them."""
+RAW = (*FLOATS, bool_, int8, int16, int32, int64, uint8, uint16)
+
+
+# --- what a feature is said to be -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FixedLenFeature:
+    """A feature that has the same shape in each example.
+
+    Attributes:
+        shape: its shape. dtype: float32, int64 or string. default_value: its value where an example lacks it; None: that is an error.
+    """
+
+    shape: Any
+    dtype: Any
+    default_value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class FixedLenSequenceFeature:
+    """A feature with any number of values of a shape. In a batch, shorter ones are filled up.
+
+    Attributes:
+        shape: of one value. dtype: float32, int64 or string. allow_missing: must be True: an example that lacks it has no values.
+        default_value: what to fill up with; None: 0, or empty text.
+    """
+
+    shape: Any
+    dtype: Any
+    allow_missing: bool = False
+    default_value: Any = None
+
+
+class VarLenFeature:
+    """There are no sparse tensors.
+
+    Raises:
+        UnimplementedError: always; the text says what to use instead.
+    """
+
+    def __init__(self, dtype: Any) -> None:
+        raise UnimplementedError(
+            None, None,
+            f"VarLenFeature({dtype!r}) would be a sparse tensor: use FixedLenSequenceFeature([], dtype, allow_missing=True), "
+            "which fills shorter ones up",
+        )  # fmt: skip
+
+
+# --- the op -----------------------------------------------------------------------------------------------------------
+
+
+def _rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    """Each feature's shape after that of the serialized examples; those of any length have one unknown size before it."""
+    (serialized,) = inputs
+    keys, dtypes, shapes = attrs["keys"], attrs["feature_types"], attrs["feature_shapes"]
+    sequences, defaults = attrs["sequences"], attrs["defaults"]
+    if serialized.dtype.base is not string:
+        raise TypeError(f"examples are text, not {serialized.dtype.name}")
+    if not all(isinstance(k, str) for k in keys) or not len(keys) == len(dtypes) == len(shapes):
+        raise ValueError("each feature needs a name, a type and a shape")
+    if not len(keys) == len(sequences) == len(defaults):
+        raise ValueError("each feature needs a default and a word on its length")
+    out: list[Output] = []
+    for key, dtype, dims, sequence in zip(keys, dtypes, shapes, sequences, strict=True):
+        if dtype not in KINDS:
+            raise TypeError(
+                f"feature {key!r}: values are float32, int64 or string, not {getattr(dtype, 'name', dtype)}"
+            )
+        if not is_static(dims):
+            raise ValueError(f"feature {key!r} needs a complete shape, not {text(dims)}")
+        inner = (None, *dims) if sequence else tuple(dims)
+        outer = serialized.dims
+        out.append((dtype, None if outer is None else (*outer, *inner)))
+    return out
+
+
+def _parse(
+    serialized: Array,
+    *,
+    keys: Sequence[str],
+    feature_types: Sequence[DType],
+    feature_shapes: Sequence[Any],
+    sequences: Sequence[bool],
+    defaults: Sequence[Any],
+) -> Any:
+    example = message("Example")
+    parsed = []
+    for item in serialized.reshape(-1):
+        try:
+            parsed.append(example.FromString(item if isinstance(item, bytes) else str(item).encode()).features.feature)
+        except Exception as e:
+            raise InvalidArgumentError(None, None, f"Could not parse example input: {e}") from None
+    found = tuple(
+        _column(parsed, serialized.shape, *feature)
+        for feature in zip(keys, feature_types, feature_shapes, sequences, defaults, strict=True)
+    )
+    return found[0] if len(found) == 1 else found
+
+
+def _column(
+    examples: Sequence[Any], outer: tuple[int, ...], key: str, dtype: DType, dims: Any, sequence: bool, default: Any
+) -> Array:
+    """One feature of all examples."""
+    count = int(np.prod(dims, dtype=np.int64))
+    rows: list[Array] = []
+    for number, features in enumerate(examples):
+        values = _values(features, key, dtype, number)
+        if values is None:
+            if sequence:
+                values = np.zeros(0, dtype.np)
+            elif default is None:
+                raise InvalidArgumentError(
+                    None,
+                    None,
+                    f"Name: example {number}, Feature: {key} (data type: {dtype.name}) is required but could not be found.",
+                )
+            else:
+                values = np.broadcast_to(default, dims).reshape(-1)
+        if (not sequence and len(values) != count) or (sequence and (not count or len(values) % count)):
+            raise InvalidArgumentError(
+                None, None,
+                f"Key: {key}, Index: {number}. Number of {dtype.name} values != expected. Values size: {len(values)} but output "
+                f"shape: {tuple(dims)}",
+            )  # fmt: skip
+        rows.append(values)
+    if not sequence:
+        joined = np.concatenate(rows) if rows else np.zeros(0, dtype.np)
+        return joined.reshape((*outer, *dims))
+    longest = max((len(r) for r in rows), default=0)
+    fill = default if default is not None else (b"" if dtype is string else 0)
+    filled = np.full((len(rows), longest), fill, dtype.np)
+    for row, values in zip(filled, rows, strict=True):
+        row[: len(values)] = values
+    return filled.reshape((*outer, longest // count if count else 0, *dims))
+
+
+def _values(features: Any, key: str, dtype: DType, number: int) -> Array | None:
+    """The values of a feature; None: the example lacks it."""
+    if key not in features:
+        return None
+    feature = features[key]
+    kind = feature.WhichOneof("kind")
+    if kind is None:
+        return None
+    if kind != KINDS[dtype]:
+        raise InvalidArgumentError(
+            None,
+            None,
+            f"Key: {key}, Index: {number}. Data types don't match. Expected type: {dtype.name}, and it is a {kind}",
+        )
+    values = getattr(feature, kind).value
+    if dtype is string:
+        out = np.empty(len(values), object)
+        out[:] = list(values)
+        return out
+    return np.fromiter(values, dtype.np, len(values))
+
+
+define("ParseExampleV2", infer=_rule, reference=_parse, device_types=("CPU",))
+
+
+def parse_example(
+    serialized: TensorLike, features: Mapping[str, Any], name: str | None = None, example_names: Any = None
+) -> dict[str, Tensor]:
+    """The features of serialized `Example`s.
+
+    Args:
+        serialized: text of any shape; of each a `dt.train.Example`.
+        features: name -> `FixedLenFeature` or `FixedLenSequenceFeature`. example_names: accepted.
+
+    Returns:
+        name -> tensor: the feature's shape after that of `serialized`.
+
+    Raises:
+        ValueError: no features, or a description that does not fit. InvalidArgumentError: in the step: an example lacks a feature
+            without default, or has other values than are said.
+
+    >>> parsed = parse_example(batch, {"x": FixedLenFeature([784], dt.float32), "y": FixedLenFeature([], dt.int64)})
+    """
+    if not features:
+        raise ValueError("Missing features: say which are to be parsed")
+    keys = sorted(features)
+    described = [_described(key, features[key]) for key in keys]
+    attrs = {
+        "keys": tuple(keys),
+        "feature_types": tuple(dtype for dtype, _, _, _ in described),
+        "feature_shapes": tuple(dims for _, dims, _, _ in described),
+        "sequences": tuple(sequence for _, _, sequence, _ in described),
+        "defaults": tuple(default for _, _, _, default in described),
+    }
+    node = make("ParseExampleV2", (convert(serialized, string, name="serialized"),), attrs, name)
+    return dict(zip(keys, node.outputs, strict=True))
+
+
+def parse_single_example(
+    serialized: TensorLike, features: Mapping[str, Any], name: str | None = None, example_names: Any = None
+) -> dict[str, Tensor]:
+    """The features of one serialized `Example`, a scalar. Otherwise as `parse_example`."""
+    found = convert(serialized, string, name="serialized")
+    if found.shape.rank not in (None, 0):
+        raise ValueError(
+            f"parse_single_example takes one example, a scalar, not shape {found.shape}; parse_example takes more"
+        )
+    return parse_example(found, features, name)
+
+
+def _described(key: str, feature: Any) -> tuple[DType, Dims, bool, Any]:
+    """(type, shape, whether it is of any length, default)."""
+    if not isinstance(feature, (FixedLenFeature, FixedLenSequenceFeature)):
+        raise ValueError(f"Invalid feature {key}:{feature!r}; FixedLenFeature and FixedLenSequenceFeature are there")
+    sequence = isinstance(feature, FixedLenSequenceFeature)
+    if sequence and not getattr(feature, "allow_missing", False):
+        raise ValueError(f"Unsupported: FixedLenSequenceFeature requires allow_missing to be True. (Feature {key!r})")
+    dtype, dims = as_dtype(feature.dtype), as_dims(feature.shape)
+    default = feature.default_value
+    if default is not None:
+        value = np.asarray(default)
+        if dtype is string:
+            texts = np.empty(value.shape, object)
+            for at, item in np.ndenumerate(value):
+                texts[at] = item.encode() if isinstance(item, str) else bytes(item)
+            value = texts
+        default = value.astype(dtype.np)
+        if sequence and default.ndim:
+            raise ValueError(f"Feature {key!r} is filled up with a scalar, not shape {default.shape}")
+    return dtype, dims, sequence, default
+
+
+# --- raw bytes --------------------------------------------------------------------------------------------------------
+
+
+def _raw_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    dtype = attrs["out_type"]
+    if x.dtype.base is not string:
+        raise TypeError(f"raw bytes are text, not {x.dtype.name}")
+    if dtype not in RAW:
+        raise TypeError(
+            f"out_type {getattr(dtype, 'name', dtype)} is not supported; supported: {', '.join(t.name for t in RAW)}"
+        )
+    return [(dtype, None if x.dims is None else (*x.dims, None))]
+
+
+def _raw(x: Array, *, out_type: DType, little_endian: bool) -> Array:
+    items = [item if isinstance(item, bytes) else str(item).encode() for item in x.reshape(-1)]
+    sizes = {len(item) for item in items}
+    if len(sizes) > 1:
+        raise InvalidArgumentError(
+            None, None, f"DecodeRaw requires input strings to all be the same size, but they have {sorted(sizes)} bytes"
+        )
+    width = np.dtype(out_type.np).itemsize
+    size = sizes.pop() if sizes else 0
+    if size % width:
+        raise InvalidArgumentError(
+            None,
+            None,
+            f"Input to DecodeRaw has length {size} that is not a multiple of {width}, the size of {out_type.name}",
+        )
+    found = np.frombuffer(b"".join(items), out_type.np)
+    if not little_endian:
+        found = found.byteswap()
+    return found.reshape((*x.shape, size // width)).copy()
+
+
+define("DecodeRaw", infer=_raw_rule, reference=_raw, device_types=("CPU",))
+
+
+def decode_raw(input_bytes: TensorLike, out_type: Any, little_endian: bool = True, name: str | None = None) -> Tensor:
+    """The bytes of text as numbers: [...] -> [..., bytes / size of a number].
+
+    Args:
+        input_bytes: text, all of one size. out_type: type of the numbers. little_endian: which byte of each comes first.
+    """
+    attrs = {"out_type": as_dtype(out_type), "little_endian": bool(little_endian)}
+    return make("DecodeRaw", (convert(input_bytes, string, name="bytes"),), attrs, name).outputs[0]
+
+
+__all__ = [
+    "FixedLenFeature",
+    "FixedLenSequenceFeature",
+    "VarLenFeature",
+    "decode_raw",
+    "parse_example",
+    "parse_single_example",
+]

@@ -1,0 +1,141 @@
+"""Examples out of records, alone and in batches; raw bytes; what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail as tf
+
+FILE = str(Path(__file__).parent / "data" / "plain.tfrecord")
+FEATURES = {
+    "number": tf.io.FixedLenFeature([], tf.int64),
+    "point": tf.FixedLenFeature([2, 1], tf.float32),
+    "words": tf.io.FixedLenSequenceFeature([], tf.string, allow_missing=True, default_value="-"),
+    "absent": tf.io.FixedLenFeature([2], tf.float32, default_value=[1, 2]),
+    "nothing": tf.io.FixedLenSequenceFeature([3], tf.float32, allow_missing=True),
+}
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    with tf.Graph().as_default() as g:
+        yield g
+
+
+def example(**features: Any) -> bytes:
+    """An example of lists of numbers, or of bytes."""
+    feature = tf.train.Feature
+    made = {}
+    for name, values in features.items():
+        if all(isinstance(v, bytes) for v in values):
+            made[name] = feature(bytes_list=tf.train.BytesList(value=values))
+        elif all(isinstance(v, int) for v in values):
+            made[name] = feature(int64_list=tf.train.Int64List(value=values))
+        else:
+            made[name] = feature(float_list=tf.train.FloatList(value=values))
+    found: bytes = tf.train.Example(features=tf.train.Features(feature=made)).SerializeToString()
+    return found
+
+
+def run(tensors: Any, feeds: Any = None) -> Any:
+    with tf.Session() as session:
+        return session.run(tensors, feeds)
+
+
+def test_a_batch():
+    records = list(tf.io.tf_record_iterator(FILE))
+    parsed = tf.io.parse_example(tf.constant(records), FEATURES)
+    assert {n: t.shape.as_list() for n, t in parsed.items()} == {
+        "number": [4], "point": [4, 2, 1], "words": [4, None], "absent": [4, 2], "nothing": [4, None, 3],
+    }  # fmt: skip
+    found = run(parsed)
+    assert found["number"].tolist() == [0, 1, 2, 3]
+    assert found["point"][..., 0].tolist() == [[0, 0], [1, 0.5], [2, 1], [3, 1.5]]
+    assert found["words"].tolist() == [[b"-"] * 3, [b"w0", b"-", b"-"], [b"w0", b"w1", b"-"], [b"w0", b"w1", b"w2"]]
+    assert found["absent"].tolist() == [[1, 2]] * 4
+    assert found["nothing"].shape == (4, 0, 3)
+    assert {n: t.dtype.base for n, t in parsed.items()}["words"] is tf.string
+
+
+def test_one_and_none():
+    record = tf.placeholder(tf.string)
+    one = tf.parse_single_example(record, {"words": FEATURES["words"], "number": FEATURES["number"]})
+    (last,) = list(tf.io.tf_record_iterator(FILE))[-1:]
+    found = run(one, {record: last})
+    assert found["words"].tolist() == [b"w0", b"w1", b"w2"]
+    assert found["number"] == 3
+    batch = tf.placeholder(tf.string, [None])
+    empty = run(tf.parse_example(batch, FEATURES), {batch: np.zeros(0, object)})
+    assert {n: v.shape for n, v in empty.items()} == {
+        "number": (0,), "point": (0, 2, 1), "words": (0, 0), "absent": (0, 2), "nothing": (0, 0, 3),
+    }  # fmt: skip
+
+
+def test_a_pipeline_from_files_to_batches():
+    features = {"number": tf.FixedLenFeature([], tf.int64), "raw": tf.FixedLenFeature([], tf.string)}
+
+    def parse(record):
+        parsed = tf.parse_single_example(record, features)
+        return tf.cast(tf.decode_raw(parsed["raw"], tf.uint8), tf.float32), parsed["number"]
+
+    dataset = tf.data.TFRecordDataset([FILE, FILE]).map(parse).batch(3)
+    batches = list(dataset)
+    assert [b[1].tolist() for b in batches] == [[0, 1, 2], [3, 0, 1], [2, 3]]
+    assert batches[0][0].tolist() == [[0, 0, 1, 0], [1, 0, 1, 0], [2, 0, 1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("features", "record", "text"),
+    [
+        ({"x": tf.FixedLenFeature([], tf.int64)}, {}, "required but could not be found"),
+        ({"x": tf.FixedLenFeature([], tf.int64)}, {"x": [1.5]}, "Data types don't match"),
+        ({"x": tf.FixedLenFeature([], tf.int64)}, {"x": [1, 2]}, "Number of int64 values != expected"),
+        ({"x": tf.FixedLenSequenceFeature([2], tf.int64, True)}, {"x": [1, 2, 3]}, "!= expected"),
+    ],
+)
+def test_examples_that_are_otherwise_than_said(features, record, text):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+        run(tf.parse_single_example(tf.constant(example(**record)), features))
+
+
+def test_what_is_refused():
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Could not parse"):
+        run(tf.parse_single_example(tf.constant(b"\xff\xff"), {"x": tf.FixedLenFeature([], tf.int64)}))
+    with pytest.raises(tf.errors.UnimplementedError, match="FixedLenSequenceFeature"):
+        tf.VarLenFeature(tf.int64)
+    for features, text in (
+        ({}, "Missing"),
+        ({"x": 1}, "Invalid feature"),
+        ({"x": tf.FixedLenSequenceFeature([], tf.int64)}, "allow_missing"),
+        ({"x": tf.FixedLenFeature([None], tf.int64)}, "complete shape"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            tf.parse_example(tf.constant([b""]), features)
+    with pytest.raises(TypeError, match="int32"):
+        tf.parse_example(tf.constant([b""]), {"x": tf.FixedLenFeature([], tf.int32)})
+    with pytest.raises(ValueError, match="a scalar"):
+        tf.parse_single_example(tf.constant([b""]), FEATURES)
+
+
+def test_raw_bytes():
+    x = tf.placeholder(tf.string, [2])
+    found = run(
+        {"little": tf.decode_raw(x, tf.int16), "big": tf.io.decode_raw(x, tf.int16, little_endian=False)},
+        {x: [b"\1\0\2\0", b"\0\1\0\2"]},
+    )
+    assert found["little"].tolist() == [[1, 2], [256, 512]]
+    assert found["big"].tolist() == [[256, 512], [1, 2]]
+    for wrong, text in (([b"a", b"bc"], "same size"), ([b"abc", b"abc"], "multiple")):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+            run(tf.decode_raw(x, tf.int16), {x: wrong})
+    with pytest.raises(TypeError, match="out_type"):
+        tf.decode_raw(x, tf.string)
+
+
+def test_a_sequence_example_is_a_message():
+    lists = tf.train.FeatureLists(feature_list={"a": tf.train.FeatureList(feature=[tf.train.Feature()])})
+    assert tf.train.SequenceExample(feature_lists=lists).feature_lists.feature_list["a"].feature
