@@ -52,6 +52,11 @@ UNARY = frozenset(
         "asin",
         "acos",
         "atan",
+        "sin",
+        "cos",
+        "tan",
+        "erfc",
+        "lgamma",
         "isnan",
         "isinf",
         "isfinite",
@@ -66,6 +71,7 @@ BINARY = frozenset(
         "sub",
         "mul",
         "div",
+        "pow",
         "minimum",
         "maximum",
         "lt",
@@ -86,9 +92,11 @@ BINARY = frozenset(
 )
 TO_BOOL = frozenset(["lt", "le", "gt", "ge", "eq", "ne", "isnan", "isinf", "isfinite", "not", "and", "or", "xor"])
 REDUCTIONS = frozenset(["sum", "prod", "max", "min", "any", "all"])
-COSTLY = frozenset(
-    ("exp", "expm1", "log", "log1p", "tanh", "erf", "sinh", "cosh", "asinh", "acosh", "atanh", "asin", "acos", "atan")
-)
+FLOAT32_ONLY = frozenset(("sin", "cos", "tan", "pow", "erfc", "lgamma"))
+"""Functions that have no form for float64."""
+COSTLY = FLOAT32_ONLY | {
+    *("exp", "expm1", "log", "log1p", "tanh", "erf", "sinh", "cosh", "asinh", "acosh", "atanh", "asin", "acos", "atan")
+}
 """What is kept rather than computed again: each costs about as much as ten additions."""
 
 

@@ -259,7 +259,7 @@ class _Writer:
             text = f"{args[0]} {_OPERATORS[v.op]} {args[1]}"
             return text if v.dtype.is_bool or v.dtype.is_floating else f"{short}({text})"
         if v.op in COSTLY:
-            return f"m.{v.op}{8 * v.dtype.size}({args[0]})"
+            return f"m.{v.op}{8 * v.dtype.size}({', '.join(args)})"
         if v.op in _SAME_NAME:
             return f"m.{_SAME_NAME[v.op]}({args[0]})"
         (a, *rest) = args

@@ -28,7 +28,7 @@ from ..graph.dtypes import (
     uint64,
 )
 from ..graph.node import Node
-from .loops import COSTLY, LoopsBuilder
+from .loops import COSTLY, FLOAT32_ONLY, LoopsBuilder
 
 SUPPORTED = (float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool_, float16, bfloat16)
 """Element types of fused kernels. Narrow floats are computed in float32 and rounded once, at the end of each kernel."""
@@ -168,7 +168,14 @@ def _binary(op: str, a: Any, b: Any) -> Symbol:
 
 
 def _unary(op: str, x: Symbol) -> Symbol:
+    if op in FLOAT32_ONLY:
+        _check_precision(op, x)
     return Symbol(x.builder, x.builder.apply(op, x.number))
+
+
+def _check_precision(op: str, x: Symbol) -> None:
+    if x.dtype is float64 or not x.dtype.is_floating:
+        raise NotFusibleError(f"{op} of {x.dtype.name} stays with NumPy")
 
 
 class SymbolicMath:
@@ -223,10 +230,11 @@ class SymbolicMath:
 
     @staticmethod
     def pow(x: Symbol, y: Symbol) -> Symbol:
-        """x ** y, for small whole y that are known."""
+        """x ** y; a product for small whole y that are known."""
         n = y.builder.constant_of(y.number) if isinstance(y, Symbol) else y
-        if n is None or n != int(n) or not 1 <= n <= _MOST_POWERS:
-            raise NotFusibleError(f"a power is fused only when the exponent is a constant from 1 to {_MOST_POWERS}")
+        if n is None or not 1 <= n <= _MOST_POWERS or n != int(n):
+            _check_precision("pow", x)
+            return _binary("pow", x, y)
         product = x
         for _ in range(int(n) - 1):
             product = product * x

@@ -223,7 +223,9 @@ def test_processes_that_compile_the_same_do_not_disturb_each_other(tmp_path: Pat
 
 # --- functions -------------------------------------------------------------------------------------------------------
 
-LARGEST_ERRORS = {"exp": 1, "expm1": 2, "log": 1, "log1p": 2, "tanh": 3, "erf": 2}  # units in the last place: vecmath's
+LARGEST_ERRORS = {"exp": 1, "expm1": 2, "log": 1, "log1p": 2, "tanh": 3, "erf": 2,
+                  "sin": 1, "cos": 1, "tan": 1, "erfc": 1, "gammaln": 2}  # fmt: skip
+"""In units in the last place: vecmath's."""
 
 
 def points(dtype: Any) -> Any:
@@ -270,9 +272,9 @@ def test_functions_have_the_errors_of_vecmath(name: str) -> None:
     from scipy import special
 
     x = points(np.float32)
-    mine = applied(f"{name}32", x).astype(np.float64)
+    mine = applied("lgamma32" if name == "gammaln" else f"{name}32", x).astype(np.float64)
     with np.errstate(all="ignore"):
-        exact = getattr(special if name == "erf" else np, name)(x.astype(np.float64))
+        exact = (getattr(np, name, None) or getattr(special, name))(x.astype(np.float64))
         rounded = exact.astype(np.float32)
     finite = np.isfinite(rounded)
     np.testing.assert_array_equal(mine[~finite], rounded[~finite].astype(np.float64))
@@ -281,7 +283,7 @@ def test_functions_have_the_errors_of_vecmath(name: str) -> None:
     np.testing.assert_array_equal(np.signbit(mine[np.isfinite(mine)]), np.signbit(exact[np.isfinite(mine)]))
 
 
-@pytest.mark.parametrize("name", LARGEST_ERRORS)
+@pytest.mark.parametrize("name", list(LARGEST_ERRORS)[:6])  # the others have no form for float64
 def test_functions_of_doubles(name: str) -> None:
     from scipy import special
 

@@ -28,8 +28,16 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Any], int, int]] = {
     "asin": (np.arcsin, 1, 3),
     "acos": (np.arccos, 1, 2),
 }
+NARROW: dict[str, tuple[Callable[[Any], Any], int, int]] = {  # of float32 only
+    "sin": (np.sin, 1, 0),
+    "cos": (np.cos, 1, 0),
+    "tan": (np.tan, 1, 0),
+    "erfc": (scipy.special.erfc, 1, 0),
+    "lgamma": (scipy.special.gammaln, 2, 0),
+}
 EXTENDED = np.finfo(np.longdouble).nmant > np.finfo(np.float64).nmant
-CASES = [(name, width) for name in FUNCTIONS for width in (32, 64)]
+CASES = [(name, width) for name in FUNCTIONS for width in (32, 64)] + [(name, 32) for name in NARROW]
+FUNCTIONS |= NARROW
 
 
 def compiled(name: str, width: int) -> Callable[[Any], Any]:
@@ -104,6 +112,35 @@ def test_special_numbers_are_numpys(name: str, width: int) -> None:
     np.testing.assert_allclose(got, expected, rtol=4 * info.eps, atol=0, equal_nan=True)
     nothing = expected == 0
     np.testing.assert_array_equal(np.signbit(got[nothing]), np.signbit(expected[nothing]))
+
+
+def test_a_power() -> None:
+    @numba.njit("void(float32[::1], float32[::1], float32[::1])", error_model="numpy")
+    def loop(x, y, out):
+        for i in range(x.size):
+            vecmath.store(out, 2, i, vecmath.pow32(vecmath.load(x, 0, i), vecmath.load(y, 1, i)))
+
+    rng = np.random.default_rng(4)
+    x = [inputs(np.float32), rng.uniform(0, 30, 200_000), rng.uniform(-3, 3, 100_000)]
+    x = np.concatenate(x).astype(np.float32)
+    y = np.where(rng.random(x.size) < 0.3, rng.integers(-9, 10, x.size), rng.uniform(-20, 20, x.size)).astype(
+        np.float32
+    )
+    special = np.array(
+        [0.0, -0.0, 1, -1, 0.5, -0.5, 2, -2, 3, -3, 1e38, -1e38, np.inf, -np.inf, np.nan, 1e-45], np.float32
+    )
+    x = np.concatenate([x, np.repeat(special, special.size)])
+    y = np.concatenate([y, np.tile(special, special.size)])
+    got = np.empty_like(x)
+    loop(x, y, got)
+    with np.errstate(all="ignore"):
+        exact = np.power(x.astype(np.float64), y.astype(np.float64))
+        rounded = exact.astype(np.float32)
+    finite = np.isfinite(rounded)
+    np.testing.assert_array_equal(got[~finite], rounded[~finite])
+    np.testing.assert_array_equal(np.signbit(got[finite]), np.signbit(rounded[finite]))
+    unit = np.spacing(np.maximum(np.abs(rounded[finite]), np.finfo(np.float32).smallest_subnormal))
+    assert (np.abs(got[finite] - exact[finite]) / unit).max() <= 1
 
 
 def test_results_below_the_normal_numbers_are_rounded_once() -> None:
