@@ -1,5 +1,8 @@
 """Sessions that place by search: steps run where the search says, state stays, and a wrong name is an error."""
 
+import contextlib
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -74,3 +77,43 @@ def test_it_travels_to_a_server():
             session.run(dt.global_variables_initializer())
             session.run(both, {x: np.zeros((256, 256), np.float32)})
             assert len(session.last_plan.partitions) == 2
+
+
+def test_measured_costs_decide_and_travel(tmp_path):
+    """The costs say that one product is worth a device of its own; what was not measured stays with the rules."""
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [8, 8], name="x")
+        left, right = dt.matmul(x, x, name="left"), dt.matmul(x, x, name="right")
+        both = dt.add(left, right, name="both")
+        other = dt.exp(both, name="other")
+        for target in ("", "server"):
+            with contextlib.ExitStack() as opened:
+                task = "localhost"
+                if target:
+                    server = opened.enter_context(
+                        dt.train.Server.create_local_server(dt.ConfigProto(device_count={"CPU": 2}))
+                    )
+                    target, task = server.target, "local"
+                device = f"/job:{task}/replica:0/task:0/device:CPU:0"
+                profile = dt.Profile({n: {device: 1.0} for n in ("left", "right", "both")}, (), 3.0, 1)
+                profile.save(tmp_path / "costs.json")
+                for costs in (profile, tmp_path / "costs.json"):
+                    chosen = dataclasses.replace(config("auto"), placement_costs=costs)
+                    with dt.Session(target, config=chosen) as session:
+                        session.run(other, {x: np.zeros((8, 8), np.float32)})
+                        plan = session.last_plan
+                        assert len(plan.partitions) == 2
+                        assert plan.placement["left"] != plan.placement["right"]
+                        assert plan.decisions.decision("left").rule is Rule.SEARCHED
+
+
+def test_costs_that_are_none_are_refused(tmp_path):
+    (tmp_path / "costs.json").write_text("{}")
+    with pytest.raises(dt.errors.InvalidArgumentError, match=r"costs\.json"):
+        dt.Session(config=dataclasses.replace(config("auto"), placement_costs=tmp_path / "costs.json"))
+    fields = config("auto").to_fields()
+    assert dt.ConfigProto.from_fields(fields).placement_costs is None
+    with pytest.raises(dt.errors.InvalidArgumentError, match="placement_costs"):
+        dt.ConfigProto.from_fields({**fields, "placement_costs": "hello"})
+    with pytest.raises(TypeError, match="placement_costs"):
+        dt.ConfigProto.from_fields({**fields, "placement_costs": 3})

@@ -1,0 +1,102 @@
+"""The order of a searched plan: that of the search's clock, and still one that keeps what results depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+import dovetail as dt
+from dovetail.graph.node import Node
+from dovetail.placer.cluster_input import as_cluster
+from dovetail.placer.execution_order import execution_order
+from dovetail.placer.simulate import simulate, step_of, timeline
+
+CPU = "/job:w/replica:0/task:{}/device:CPU:0"
+SLOW = {"w": [{"name": "cpu:0", "flops": 1e9}]}
+
+
+def zigzag() -> tuple[dt.Graph, dict[str, int], list[Node]]:
+    """In the order of creation, device 0 waits for b while c could run there."""
+    graph = dt.Graph()
+    with graph.as_default():
+        x = dt.constant(np.ones([256, 256], np.float32), name="x")
+        a = dt.matmul(x, x, name="a")
+        b = dt.matmul(a, a, name="b")
+        d = dt.matmul(b, b, name="d")
+        c = dt.matmul(x, x, name="c")
+        dt.add(c, d, name="e")
+    where = {"x": 0, "a": 0, "b": 1, "d": 0, "c": 0, "e": 0}
+    return graph, where, list(graph.nodes)
+
+
+def ordered(nodes: Sequence[Node], where: dict[str, int]) -> list[str]:
+    cluster = as_cluster({"w": 2}, SLOW, None)
+    return [n.name for n in execution_order(nodes, lambda n: CPU.format(where[n.name]), cluster)]
+
+
+def test_a_device_does_not_wait_while_it_could_run_something() -> None:
+    _, where, nodes = zigzag()
+    found = ordered(nodes, where)
+    assert found.index("c") < found.index("d") and sorted(found) == sorted(where)
+
+
+def test_a_plan_follows_it_and_takes_as_long_as_the_search_said() -> None:
+    graph, where, _ = zigzag()
+    fetch = graph.get_tensor_by_name("e:0")
+    placed = np.array([where[n.name] for n in graph.nodes])
+    plan = dt.place(graph, {"w": 2}, devices=SLOW, fetches=fetch, strategy=lambda problem: placed)
+    assert plan.solution is not None
+    assert simulate(plan).makespan == pytest.approx(plan.solution.objective)
+    names = [n.name for n in plan.partitions[CPU.format(0)].nodes]
+    assert names.index("c") < names.index("d")
+
+
+def test_a_plan_by_rules_is_predicted_as_its_programs_run_it() -> None:
+    with dt.Graph().as_default() as graph:
+        x = dt.constant(np.ones([256, 256], np.float32))
+        with dt.device("/task:0"):
+            a = dt.matmul(x, x)
+        with dt.device("/task:1"):
+            b = dt.matmul(a, a)
+        with dt.device("/task:0"):
+            d = dt.matmul(b, b)
+            c = dt.matmul(x, x, name="late")
+        plan = dt.place(graph, {"w": 2}, devices=SLOW, fetches=[c, d])
+        problem, assignment, names, devices = step_of(plan)
+        free = timeline(problem, assignment, names, devices).makespan
+        # The last product stands behind the one that waits for the other device.
+        assert simulate(plan).makespan > free * 1.25
+
+
+def test_what_changes_state_keeps_its_place() -> None:
+    with dt.Graph().as_default() as graph:
+        v = dt.Variable(np.ones([256, 256], np.float32), name="v")
+        w = dt.get_variable("w", [], initializer=dt.zeros_initializer(), use_resource=True)
+        slow = dt.matmul(dt.ones([256, 256]), dt.ones([256, 256]), name="slow")
+        far = dt.matmul(slow, slow, name="far")
+        first = dt.assign(v, far, name="first")  # waits for the other device
+        second = dt.assign(v, slow, name="second")  # could run before
+        read = v.read_value().op.name
+        seen = [w.read_value(), dt.assign_add(w, 1.0), w.read_value()]
+        nodes = list(graph.nodes)
+        names = ordered(nodes, {n.name: int(n.name == "far") for n in nodes})
+        state = [n for n in names if n in ("first", "second", read)]
+        assert state == ["first", "second", read]
+        reads = [n.name for n in nodes if n.type in ("ReadVariableOp", "AssignAddVariableOp", "AssignVariableOp")]
+        assert [n for n in names if n in reads] == reads and len(seen) == 3 and first is not second
+
+
+def test_graphs_with_loops_and_queues_keep_theirs() -> None:
+    with dt.Graph().as_default() as graph:
+        dt.while_loop(lambda i: i < 3, lambda i: i + 1, [0])
+        nodes = list(graph.nodes)
+        cluster = as_cluster({"w": 2}, SLOW, None)
+        assert execution_order(nodes, lambda n: CPU.format(n.index % 2), cluster) == nodes
+    with dt.Graph().as_default() as graph:
+        queue = dt.FIFOQueue(2, dt.float32)
+        queue.enqueue(1.0)
+        queue.dequeue()
+        nodes = list(graph.nodes)
+        assert execution_order(nodes, lambda n: CPU.format(n.index % 2), cluster) == nodes
