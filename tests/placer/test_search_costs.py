@@ -44,7 +44,7 @@ def test_values_that_cross_as_bfloat16_take_half_the_time() -> None:
         predicted = dt.simulate(narrow, costs=profile(link))
         assert predicted.makespan == pytest.approx(narrow.solution.objective)
         assert {t.bytes for t in predicted.transfers} == {512 * 512 * 2}
-        assert max(predicted.peak) >= 3 * 2**20  # where it is used it is float32 again
+        assert min(predicted.peak) >= 2 * 2**20  # where it is used it is float32 again
 
 
 def test_latency_counts_what_the_client_gives_and_takes() -> None:
