@@ -537,7 +537,13 @@ from .graph.variable_scope import (
     variable_op_scope,
     variable_scope,
 )
-from .graph.variables import Variable, disable_resource_variables, enable_resource_variables, variable_creator_scope
+from .graph.variables import (
+    Variable,
+    disable_resource_variables,
+    enable_resource_variables,
+    resource_variables_enabled,
+    variable_creator_scope,
+)
 from .logging import get_logger
 from .placer.plan import (
     Plan,
