@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import coordinator
+from . import coordinator, partitioners
 from .mirrored import CentralStorageStrategy, TPUStrategy
 from .multi_worker import CollectiveCommunication, MultiWorkerMirroredStrategy
 from .parameter_server import ParameterServerStrategy
@@ -35,4 +35,5 @@ __all__ = [
     "ParameterServerStrategy",
     "TPUStrategy",
     "coordinator",
+    "partitioners",
 ]

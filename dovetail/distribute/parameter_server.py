@@ -7,10 +7,12 @@ to what the variables then are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ..graph.default_graph import get_default_graph
+from ..graph.variable_scope import get_variable_scope, variable_scope
 from ..placer.cluster import ClusterSpec
 from ..placer.device_setter import replica_device_setter
 from . import roles
@@ -28,7 +30,8 @@ class ParameterServerStrategy(Strategy):
 
     Args:
         cluster_resolver: what tells of the cluster; None: TF_CONFIG.
-        variable_partitioner: must be None: give `get_variable` a `partitioner` instead.
+        variable_partitioner: cuts what `get_variable` makes (but scalars) into parts, which go to the servers in turn: a function of
+            shape and dtype, such as `experimental.partitioners.MinSizePartitioner()`; None: variables are whole.
         devices: devices of this worker's replicas, without task; None: its GPUs, or else its CPU.
         ps_strategy: which server a variable goes to; None: in turn.
         server: a server of this process for the task that is running already; None: one is started.
@@ -36,8 +39,7 @@ class ParameterServerStrategy(Strategy):
     With a cluster but no task (a resolver that names none), this process is a client: see `ClusterCoordinator`.
 
     Raises:
-        ValueError: the cluster has no parameter server, or no such task.
-        NotImplementedError: a `variable_partitioner`.
+        ValueError: the cluster has no parameter server, or no such task; or the partitioner is no function.
     """
 
     def __init__(
@@ -48,11 +50,9 @@ class ParameterServerStrategy(Strategy):
         ps_strategy: Callable[[Any], int] | None = None,
         server: Any = None,
     ) -> None:
-        if variable_partitioner is not None:
-            raise NotImplementedError(
-                "ParameterServerStrategy does not cut variables by itself: pass `partitioner=` to dt.get_variable, or open a "
-                "dt.variable_scope(..., partitioner=...) inside strategy.scope()"
-            )
+        if variable_partitioner is not None and not callable(variable_partitioner):
+            raise ValueError(f"variable_partitioner must be a function, not {variable_partitioner!r}")
+        self._partitioner = variable_partitioner
         self._resolver = cluster_resolver or TFConfigClusterResolver()
         self._spec: ClusterSpec = self._resolver.cluster_spec()
         local = [_text(d) for d in (accelerators() or ["/device:CPU:0"] if devices is None else devices)]
@@ -104,8 +104,14 @@ class ParameterServerStrategy(Strategy):
             config.device_filters = [self._task, "/job:ps"]
         return config
 
-    def _default_device(self) -> Any:
-        return get_default_graph().device(self._task) if self._task else super()._default_device()
+    @contextmanager
+    def _default_device(self) -> Iterator[None]:
+        with ExitStack() as blocks:
+            if self._task:
+                blocks.enter_context(get_default_graph().device(self._task))
+            if self._partitioner is not None:
+                blocks.enter_context(variable_scope(get_variable_scope(), partitioner=self._partitioner))
+            yield
 
     def _variable_devices(self) -> Sequence[Any]:
         return (self._variables_go,)

@@ -1,0 +1,66 @@
+"""Partitioners for `ParameterServerStrategy(variable_partitioner=...)`, under TensorFlow 2's names: they cut along the first axis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..graph.partitioners import (
+    fixed_size_partitioner,
+    min_max_variable_partitioner,
+    variable_axis_size_partitioner,
+)
+
+
+class Partitioner:
+    """Says into how many parts a variable is cut: a function of shape and dtype that gives the number of parts along each axis."""
+
+    def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> list[int]:
+        """The number of parts along each axis."""
+        raise NotImplementedError
+
+
+class FixedShardsPartitioner(Partitioner):
+    """A fixed number of parts; as many as the axis is long where that is less.
+
+    >>> FixedShardsPartitioner(2)([10, 3], dt.float32)
+    [2, 1]
+    """
+
+    def __init__(self, num_shards: int) -> None:
+        self._num_shards = num_shards
+
+    def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> list[int]:
+        return fixed_size_partitioner(self._num_shards, axis)(shape=shape, dtype=dtype)
+
+
+class MinSizePartitioner(Partitioner):
+    """As many parts as allowed, unless they become smaller than so many bytes.
+
+    >>> MinSizePartitioner(min_shard_bytes=4, max_shards=2)([6, 1], dt.float32)
+    [2, 1]
+    """
+
+    def __init__(self, min_shard_bytes: int = 256 << 10, max_shards: int = 1, bytes_per_string: int = 16) -> None:
+        self._min_bytes, self._max_shards, self._text = min_shard_bytes, max_shards, bytes_per_string
+
+    def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> list[int]:
+        cut = min_max_variable_partitioner(self._max_shards, axis, self._min_bytes, self._text)
+        return cut(shape=shape, dtype=dtype)
+
+
+class MaxSizePartitioner(Partitioner):
+    """As few parts as keep each within so many bytes.
+
+    >>> MaxSizePartitioner(max_shard_bytes=4)([6, 1], dt.float32)
+    [6, 1]
+    """
+
+    def __init__(self, max_shard_bytes: int, max_shards: int | None = None, bytes_per_string: int = 16) -> None:
+        self._max_bytes, self._max_shards, self._text = max_shard_bytes, max_shards, bytes_per_string
+
+    def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> list[int]:
+        cut = variable_axis_size_partitioner(self._max_bytes, axis, self._text, self._max_shards)
+        return cut(shape=shape, dtype=dtype)
+
+
+__all__ = ["FixedShardsPartitioner", "MaxSizePartitioner", "MinSizePartitioner", "Partitioner"]

@@ -1,0 +1,96 @@
+"""Parameter servers that get variables in parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail as dt
+from dovetail.distribute import ClusterCoordinator, ParameterServerStrategy
+from dovetail.distribute.cluster_resolver import SimpleClusterResolver
+from dovetail.distribute.experimental import partitioners
+
+
+class Server:
+    """Says where a server would be."""
+
+    target = "zmq://localhost:1"
+
+
+def strategy_of_a_worker(partitioner: Any) -> ParameterServerStrategy:
+    spec = dt.train.ClusterSpec({"worker": ["localhost:1"], "ps": ["localhost:2", "localhost:3"]})
+    resolver = SimpleClusterResolver(spec, task_type="worker", task_id=0)
+    return ParameterServerStrategy(resolver, partitioner, server=Server())
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "shape", "parts"),
+    [
+        (partitioners.FixedShardsPartitioner(2), [10, 3], [2, 1]),
+        (partitioners.FixedShardsPartitioner(20), [10, 3], [10, 1]),
+        (partitioners.MinSizePartitioner(4, max_shards=2), [6, 1], [2, 1]),
+        (partitioners.MinSizePartitioner(4, max_shards=10), [6, 1], [6, 1]),
+        (partitioners.MinSizePartitioner(), [6, 1], [1, 1]),
+        (partitioners.MaxSizePartitioner(4), [6, 1], [6, 1]),
+        (partitioners.MaxSizePartitioner(4, max_shards=2), [6, 1], [2, 1]),
+        (partitioners.MaxSizePartitioner(1024), [6, 1], [1, 1]),
+    ],
+)
+def test_how_many_parts(partitioner, shape, parts):
+    assert partitioner(shape, dt.float32) == parts
+
+
+def test_parts_go_to_the_servers_in_turn():
+    strategy = strategy_of_a_worker(partitioners.FixedShardsPartitioner(3))
+    with dt.Graph().as_default(), strategy.scope():
+        step = dt.train.get_or_create_global_step()
+        table = dt.get_variable("table", [7, 2])
+        with dt.variable_scope("inner"):
+            other = dt.get_variable("other", [2])
+        whole = dt.get_variable("whole", [4], partitioner=dt.fixed_size_partitioner(1))
+        looked_up = dt.nn.embedding_lookup(table, [0, 6], partition_strategy="div")
+        names = [v.name for v in dt.trainable_variables()]
+    assert step.device == "/job:ps/task:0"
+    assert [(p.name, p.device, p.shape.as_list()) for p in table] == [
+        ("table/part_0:0", "/job:ps/task:1", [3, 2]),
+        ("table/part_1:0", "/job:ps/task:0", [2, 2]),
+        ("table/part_2:0", "/job:ps/task:1", [2, 2]),
+    ]
+    assert [p.name for p in other] == ["inner/other/part_0:0", "inner/other/part_1:0"]
+    assert len(list(whole)) == 1
+    assert looked_up.shape.as_list() == [2, 2]
+    assert names[0] == "table/part_0:0"
+    assert len(names) == 6
+
+
+def test_a_partitioner_is_a_function():
+    with pytest.raises(ValueError, match="must be a function"):
+        strategy_of_a_worker(2)
+
+
+@pytest.mark.slow
+def test_rows_of_a_table_are_trained_where_they_are():
+    with dt.LocalCluster({"worker": 2, "ps": 2}) as cluster, dt.Graph().as_default():
+        resolver = SimpleClusterResolver(cluster.cluster_spec)
+        strategy = ParameterServerStrategy(resolver, partitioners.FixedShardsPartitioner(2))
+        optimizer = dt.train.GradientDescentOptimizer(1.0)
+        with ClusterCoordinator(strategy) as coordinator:
+            with strategy.scope():
+                table = dt.get_variable("table", [6, 2], initializer=dt.zeros_initializer())
+            assert [p.device for p in table] == ["/job:ps/task:0", "/job:ps/task:1"]
+
+            def step(ids):
+                def replica():
+                    rows = dt.nn.embedding_lookup(table, ids, partition_strategy="div")
+                    return optimizer.minimize(dt.reduce_sum(rows))
+
+                with dt.control_dependencies([strategy.run(replica)]):
+                    return dt.constant(1)
+
+            for i in range(12):
+                coordinator.schedule(step, (np.array([i % 6, 5]),))
+            coordinator.join()
+            found = coordinator.session.run([p.value() for p in table])
+    np.testing.assert_array_equal(np.concatenate(found)[:, 0], [-2, -2, -2, -2, -2, -14])
