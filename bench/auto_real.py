@@ -21,6 +21,8 @@ each device alone. The steps are timed in turn, so that what else the machine do
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -159,11 +161,12 @@ def compare(dt: Any, target: str, cluster: Any, name: str, build: Build, rounds:
     """Place a step in all ways and time them in turn."""
     devices = [str(d.name) for d in cluster.devices]
     placed: dict[str, Placed] = {}
-    costs = dt.Profile({}, cluster.links, float("inf"), 0)
+    profiles = []
     for device in devices:
         one = Placed(dt, target, build, lambda _, d=device: dt.device(d), None)
-        costs = costs | dt.profile(one.session, one.fetches, one.feeds, steps=min(PROFILED, rounds))
+        profiles.append(dt.profile(one.session, one.fetches, one.feeds, steps=min(PROFILED, rounds)))
         placed[f"all on {device.partition('/replica')[0].removeprefix('/job:')}"] = one
+    costs = reduce(or_, profiles).with_links(cluster)
     placed["round robin"] = Placed(dt, target, build, lambda i: dt.device(devices[i % len(devices)]), None)
     for strategy in ("heft", "auto"):
         config = dt.ConfigProto(placement_strategy=strategy, placement_costs=costs)

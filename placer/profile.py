@@ -15,7 +15,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,10 @@ class Profile:
         # The first link that fits counts, and the times of a step are those of the quicker one.
         best = min(self, other, key=lambda p: p.seconds)
         return Profile(nodes, other.links + self.links, best.seconds, best.steps)
+
+    def with_links(self, cluster: Cluster) -> Profile:
+        """The same, with what was measured of a cluster's links (`dovetail devices --measure`) before what it knew of them."""
+        return replace(self, links=cluster.links + self.links)
 
     def applied(self, names: Sequence[str], devices: Sequence[str], analytic: Floats) -> Floats:
         """(D, n) seconds of nodes on devices, from what was measured and `analytic` (D, n) estimates.

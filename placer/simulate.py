@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -128,6 +128,28 @@ class Timeline:
         busy = ", ".join(f"{short(d)} {b / self.makespan:.0%}" for b, d in busiest if b > 0)
         facts = (("limited by", short(self.limited_by)), ("busy", busy))
         return Chart(title or "Predicted step", tuple(bars), self.makespan, facts)
+
+    def folded(self, depth: int = 1) -> Timeline:
+        """The same, coarser: spans that follow each other on a device become one where the first `depth` parts of their names agree.
+
+        A step of thousands of nodes so becomes a picture of its layers, or of a pipeline's passes.
+        """
+        made: dict[int, list[tuple[str, list[Span]]]] = {}
+        for s in self.spans:
+            scope = "/".join(s.name.split("/")[:depth])
+            parts = made.setdefault(s.device, [])
+            if not parts or parts[-1][0] != scope:
+                parts.append((scope, []))
+            parts[-1][1].append(s)
+        whole: dict[int, Span] = {}  # the span that holds each, by identity
+        for device, parts in made.items():
+            for scope, inside in parts:
+                names = tuple(n for s in inside for n in s.nodes or (s.name,))
+                one = Span(scope, device, inside[0].start, max(s.finish for s in inside), names)
+                whole.update((id(s), one) for s in inside)
+        spans = sorted({id(s): s for s in whole.values()}.values(), key=lambda s: (s.start, s.finish))
+        critical = {id(c): c for c in (whole[id(p)] if isinstance(p, Span) else p for p in self.critical)}
+        return replace(self, spans=tuple(spans), critical=tuple(critical.values()))
 
     def to_html(self, path: str | os.PathLike[str], title: str = "") -> None:
         """Write one self-contained page that shows the timeline, and opens without a network."""
