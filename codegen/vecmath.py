@@ -845,6 +845,63 @@ def tan32(x):
     return select(x == f32(0.0), x, select(x < f32(0.0), -t, t))
 
 
+# Of float64: the angles of normal random numbers, from 0 to 2 pi, which are rounded to float32 only once multiplied (fdlibm).
+
+
+@_vectorisable
+def _beyond_quarters64(x, n):
+    """x - n pi / 2 for n up to 4, whose product with the first part of pi / 2 is exact."""
+    return (x - n * f64(1.57079632673412561417e00)) - n * f64(6.07710050650619224932e-11)
+
+
+@_vectorisable
+def _exact_sine64(y):
+    """sin(y) for |y| <= pi / 4."""
+    z = y * y
+    p = f64(1.58969099521155010221e-10) * z + f64(-2.50507602534068634195e-08)
+    p = p * z + f64(2.75573137070700676789e-06)
+    p = p * z + f64(-1.98412698298579493134e-04)
+    p = p * z + f64(8.33333333332248946124e-03)
+    p = p * z + f64(-1.66666666666666324348e-01)
+    return y + y * (z * p)
+
+
+@_vectorisable
+def _exact_cosine64(y):
+    """cos(y) for |y| <= pi / 4."""
+    z = y * y
+    p = f64(-1.13596475577881948265e-11) * z + f64(2.08757232129817482790e-09)
+    p = p * z + f64(-2.75573143513906633035e-07)
+    p = p * z + f64(2.48015872894767294178e-05)
+    p = p * z + f64(-1.38888888888741095749e-03)
+    p = p * z + f64(4.16666666666666019037e-02)
+    w = f64(1.0) - f64(0.5) * z
+    return w + (((f64(1.0) - w) - f64(0.5) * z) + z * (z * p))
+
+
+@_vectorisable
+def _of_exact_quarter64(y, n):
+    """sin(y + n pi / 2) for a whole n."""
+    half = f64(0.5) * n
+    value = select(half != floor(half), _exact_cosine64(y), _exact_sine64(y))
+    turns = f64(0.5) * floor(half)
+    return select(turns != floor(turns), -value, value)
+
+
+@_vectorisable
+def sine_of_turn64(x):
+    """sin(x) for 0 <= x <= 2 pi."""
+    n = rint(x * f64(0.6366197723675814))
+    return _of_exact_quarter64(_beyond_quarters64(x, n), n)
+
+
+@_vectorisable
+def cosine_of_turn64(x):
+    """cos(x) for 0 <= x <= 2 pi."""
+    n = rint(x * f64(0.6366197723675814))
+    return _of_exact_quarter64(_beyond_quarters64(x, n), n + f64(1.0))
+
+
 # --- powers, and functions around the gamma function -----------------------------------------------------------------
 # Of float32, in float64 too: for float64 they would need logarithms of twice its precision.
 

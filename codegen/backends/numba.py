@@ -37,6 +37,7 @@ from ..update_loops import ACCUMULATES
 from .nodes import kernel_for
 from .numpy import NumpyBackend, one_by_one
 from .product_updates import with_product_updates
+from .random_kernels import DRAWS, random_kernel
 from .updates import update_kernel
 from .warming import WarmingKernel
 
@@ -81,7 +82,9 @@ class NumbaBackend(NumpyBackend):
         reference = NumpyBackend.kernel(self, node, context)
         if not may_have_kernel(node.opdef.name):  # most nodes of large graphs: asked first, since asking all takes long
             return reference
-        made = update_kernel(node, reference, self.threads, self.check)
+        made = update_kernel(node, reference, self.threads, self.check) or random_kernel(
+            node, reference, context, self.threads, self.check
+        )
         if made is None:
             return kernel_for(node, reference, threads=self.threads, compile_first=self.compile_first, check=self.check)
         if self.compile_first:
@@ -96,7 +99,7 @@ class NumbaBackend(NumpyBackend):
 @cache
 def may_have_kernel(op: str) -> bool:
     """Whether there is a compiled kernel for an op by itself, for some types and sizes."""
-    return op in matrix_kernels.OPS or op in image_kernels.OPS or "Apply" in op or op in ACCUMULATES
+    return op in matrix_kernels.OPS or op in image_kernels.OPS or "Apply" in op or op in ACCUMULATES or op in DRAWS
 
 
 @dataclass(frozen=True, slots=True)
