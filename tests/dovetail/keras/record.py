@@ -2,7 +2,7 @@
 
 python tests/dovetail/keras/record.py      writes data/layers.npz, data/optimizers.npz, data/fits.npz
 
-Each array is called `<case>/<what>`; the cases themselves stand in cases.py, which both sides read.
+Each array is called `<case>/<what>`; the cases themselves stand in keras_cases.py, which both sides read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cases import FITS, LAYERS, OPTIMIZERS, data_of, fit_model, gradients_of, layer_input, start_of
+from keras_cases import FITS, LAYERS, OPTIMIZERS, data_of, fit_model, gradients_of, layer_input, start_of
 
 HERE = Path(__file__).parent / "data"
 
