@@ -33,11 +33,14 @@ _ROWS, _CHUNK = 6, 96  # those of `tile` and `image_loops`, which only load with
 _LANES = {np.dtype(np.float32): 16, np.dtype(np.float64): 8}
 _NS_PER_FLOP = 0.015  # one core, float32
 _NS_PER_TAP = 0.5  # of pooling
+_NS_PER_PRODUCT = 0.15  # of a convolution of each channel by itself
 
 # For each function of `image_loops`, its arguments before the range: see `loop_text`.
 _SIGNATURES = {
     "convolve": ("rrwi", (4, 3, 3, 3, 3, 2)),
     "convolve_filter": ("rrwi", (4, 3, 3, 2)),
+    "depthwise": ("rrw", (3, 3, 3, 2, 2, 2)),
+    "depthwise_filter": ("rrw", (3, 3, 3, 2)),
     "max_pool": ("rw", (3, 2, 6)),
     "max_pool_grad": ("rrw", (3, 2, 6)),
     "avg_pool": ("rw", (3, 2, 6)),
@@ -69,6 +72,11 @@ def _windowed(x: Array, window: Window) -> Array:
     before = (window.pads(0, x.shape[1])[0], window.pads(1, x.shape[2])[0])
     seen = [((window.positions(i, x.shape[1 + i]) or 0) - 1) * window.strides[i] + window.span(i) for i in range(2)]
     return _padded(x, before, (seen[0], seen[1]))
+
+
+def _repeated(x: Array, times: int) -> Array:
+    """An image with each channel so many times."""
+    return x if times == 1 else np.repeat(x, times, 3)
 
 
 def panels(b: Array) -> Array:
@@ -144,11 +152,78 @@ class ImageKernels:
         self._convolve(functions, seen, w, y, count, strides=window.strides, dilations=window.dilations)
         return as_layout(y, attrs["data_format"])
 
+    def _each_channel(
+        self,
+        functions: Functions,
+        x: Array,
+        w: Array,
+        y: Array,
+        count: tuple[int, int],
+        *,
+        strides: tuple[int, int] = (1, 1),
+        dilations: tuple[int, int] = (1, 1),
+        begin: tuple[int, int] = (0, 0),
+        to: tuple[int, int] = (0, 0),
+        apart: tuple[int, int] = (1, 1),
+    ) -> None:
+        """As `_convolve`, each channel with filters of its own: w is `[high, wide, channels, 1]`."""
+        high, wide, channels, _ = w.shape
+        row, y_row = x.shape[2] * channels, y.shape[2] * channels
+        arguments = (
+            x.ravel(), np.ascontiguousarray(w).ravel(), y.ravel(), (*count, channels),
+            (x.shape[1] * row, strides[0] * row, strides[1] * channels),
+            (y.shape[1] * y_row, apart[0] * y_row, apart[1] * channels),
+            (high, wide), (dilations[0] * row, dilations[1] * channels),
+            (begin[0] * row + begin[1] * channels, to[0] * y_row + to[1] * channels),
+        )  # fmt: skip
+        rows = x.shape[0] * count[0]
+        self._share(functions["depthwise"], arguments, rows, rows * count[1] * w.size * _NS_PER_PRODUCT)
+
+    def depthwise(self, functions: Functions, attrs: Any, x: Array, w: Array) -> Array | None:
+        """`DepthwiseConv2dNative`."""
+        image, window = channels_last(x, attrs["data_format"]), window_of(attrs, w.shape[:2])
+        count = (window.positions(0, image.shape[1]) or 0, window.positions(1, image.shape[2]) or 0)
+        if image.shape[3] != w.shape[2] or 0 in (x.size, w.size, *count):
+            return None
+        y = buffers.empty((image.shape[0], *count, w.shape[2] * w.shape[3]), x.dtype)
+        seen, own = _repeated(_windowed(image, window), w.shape[3]), w.reshape(*w.shape[:2], -1, 1)
+        self._each_channel(functions, seen, own, y, count, strides=window.strides, dilations=window.dilations)
+        return as_layout(y, attrs["data_format"])
+
+    def depthwise_input(self, functions: Functions, attrs: Any, sizes: Array, w: Array, grad: Array) -> Array | None:
+        """`DepthwiseConv2dNativeBackpropInput`."""
+        each = w.reshape(*w.shape[:2], -1, 1)
+        n, height, width, inner = (int(d or 0) for d in nhwc(tuple(sizes.tolist()), attrs["data_format"]))
+        if inner != w.shape[2]:
+            return None
+        wide = np.array([n, height, width, each.shape[2]])
+        x = self._input_gradient(functions, attrs, wide, each, grad, each.shape[2], each, self._each_channel)
+        if x is not None and w.shape[3] != 1:
+            x = x.reshape(n, height, width, inner, w.shape[3]).sum(-1, dtype=x.dtype)
+        return None if x is None else as_layout(x, attrs["data_format"])
+
     def conv_input(self, functions: Functions, attrs: Any, sizes: Array, w: Array, grad: Array) -> Array | None:
         """`Conv2DBackpropInput`."""
+        wide = np.array(nhwc(tuple(sizes.tolist()), attrs["data_format"]))
+        turned = w.transpose(0, 1, 3, 2)
+        x = self._input_gradient(functions, attrs, wide, w, grad, w.shape[3], turned, self._convolve)
+        return None if x is None else as_layout(x, attrs["data_format"])
+
+    def _input_gradient(
+        self,
+        functions: Functions,
+        attrs: Any,
+        sizes: Array,
+        w: Array,
+        grad: Array,
+        channels: int,
+        turned: Array,
+        convolve: Callable[..., None],
+    ) -> Array | None:
+        """The gradient for an image of these sizes `[n, h, w, c]`, from one with so many channels, by `convolve` with `turned`."""
         y, window = channels_last(grad, attrs["data_format"]), window_of(attrs, w.shape[:2])
-        n, height, width, inner = (int(d or 0) for d in nhwc(tuple(sizes.tolist()), attrs["data_format"]))
-        expected = (n, window.positions(0, height), window.positions(1, width), w.shape[3])
+        n, height, width, inner = (int(d or 0) for d in sizes.tolist())
+        expected = (n, window.positions(0, height), window.positions(1, width), channels)
         (sh, sw), (dh, dw) = window.strides, window.dilations
         if not _fits(y.shape, expected) or inner != w.shape[2] or inner * height * width == 0:
             return None
@@ -157,7 +232,6 @@ class ImageKernels:
         x = buffers.empty((n, height, width, inner), grad.dtype)
         if sh > window.span(0) or sw > window.span(1):
             x[...] = 0  # there are pixels that no tap meets
-        turned = w.transpose(0, 1, 3, 2)
         phases = [self._phases(window, axis, (height, width)[axis], y.shape[1 + axis]) for axis in range(2)]
         # Zeros around y, so that each phase finds what its taps ask for.
         before = tuple(max(0, *(-p[3] for p in each)) for each in phases)
@@ -166,11 +240,11 @@ class ImageKernels:
         for r in phases[0]:
             for c in phases[1]:
                 taps = np.ascontiguousarray(turned[r[2], c[2]])
-                self._convolve(
+                convolve(
                     functions, seen, taps, x, (r[1], c[1]), dilations=(dh, dw),
                     begin=(before[0] + r[3], before[1] + c[3]), to=(r[0], c[0]), apart=(sh, sw),
                 )  # fmt: skip
-        return as_layout(x, attrs["data_format"])
+        return x
 
     @staticmethod
     def _phases(window: Window, axis: int, length: int, count: int) -> list[tuple[int, int, slice, int, int]]:
@@ -212,6 +286,32 @@ class ImageKernels:
         )  # fmt: skip
         work = 2.0 * w.size * math.prod(y.shape[:3]) * _NS_PER_FLOP
         self._share(functions["convolve_filter"], arguments, -(-high * wide * inner // _ROWS), work)
+        return w
+
+    def depthwise_filter(self, functions: Functions, attrs: Any, x: Array, sizes: Array, grad: Array) -> Array | None:
+        """`DepthwiseConv2dNativeBackpropFilter`."""
+        image, y = (channels_last(a, attrs["data_format"]) for a in (x, grad))
+        high, wide, inner, times = (int(d) for d in sizes.tolist())
+        if high < 1 or wide < 1:
+            return None
+        window = window_of(attrs, (high, wide))
+        expected = (
+            image.shape[0],
+            window.positions(0, image.shape[1]),
+            window.positions(1, image.shape[2]),
+            inner * times,
+        )
+        if not _fits(y.shape, expected) or inner != image.shape[3] or x.size == 0:
+            return None
+        seen = _repeated(_windowed(image, window), times)
+        row = seen.shape[2] * inner * times
+        w = np.empty((high, wide, inner, times), x.dtype)
+        arguments = (
+            seen.ravel(), np.ascontiguousarray(y).ravel(), w.ravel(), (high, wide, inner * times), y.shape[:3],
+            (seen.shape[1] * row, window.strides[0] * row, window.strides[1] * inner * times),
+            (window.dilations[0] * row, window.dilations[1] * inner * times),
+        )  # fmt: skip
+        self._share(functions["depthwise_filter"], arguments, high * wide, y.size * high * wide * _NS_PER_PRODUCT)
         return w
 
     # --- pooling ---------------------------------------------------------------------------------------------------
@@ -272,6 +372,9 @@ OPS: dict[str, tuple[str, str]] = {
     "Conv2D": ("conv", "convolve"),
     "Conv2DBackpropInput": ("conv_input", "convolve"),
     "Conv2DBackpropFilter": ("conv_filter", "convolve_filter"),
+    "DepthwiseConv2dNative": ("depthwise", "depthwise"),
+    "DepthwiseConv2dNativeBackpropInput": ("depthwise_input", "depthwise"),
+    "DepthwiseConv2dNativeBackpropFilter": ("depthwise_filter", "depthwise_filter"),
     "MaxPool": ("max_pool", "max_pool"),
     "MaxPoolGrad": ("max_pool_grad", "max_pool_grad"),
     "AvgPool": ("avg_pool", "avg_pool"),

@@ -93,6 +93,56 @@ def convolve_filter(x, panel, w, lanes, taps, result, x_jumps, strides, lo, hi):
                             w[(k + row) * channels + part * lanes + j] += sums[row * lanes + j]
 
 
+# --- each channel by itself ------------------------------------------------------------------------------------------
+
+
+def depthwise(x, w, y, result, x_jumps, y_jumps, taps, strides, begin, lo, hi):
+    """y[n, r, c, j] = sum over taps of x[...] * w[tap, j], for rows of images lo to hi.
+
+    result: (rows, columns, channels) of y. taps: rows, columns. strides: from one row, column of taps to the next, in x. The
+    others are as for `convolve`.
+    """
+    rows, columns, channels = result
+    for unit in range(lo, hi):
+        to = begin[1] + unit // rows * y_jumps[0] + unit % rows * y_jumps[1]
+        of = begin[0] + unit // rows * x_jumps[0] + unit % rows * x_jumps[1]
+        for c in range(columns):
+            for j in range(channels):
+                m.store(y, 2, to + c * y_jumps[2] + j, x.dtype.type(0))
+        for a in range(taps[0]):
+            for b in range(taps[1]):
+                first, tap = of + a * strides[0] + b * strides[1], (a * taps[1] + b) * channels
+                for c in range(columns):
+                    at, put = first + c * x_jumps[2], to + c * y_jumps[2]
+                    for j in range(channels):
+                        seen = m.load(x, 0, at + j) * m.load(w, 1, tap + j)
+                        m.store(y, 2, put + j, m.load(y, 2, put + j) + seen)
+
+
+def depthwise_filter(x, y, w, taps, result, x_jumps, strides, lo, hi):
+    """w[tap, j] = sum over pixels of x[...] * y[pixel, j], for taps lo to hi.
+
+    taps: rows, columns, channels. result: (images, rows, columns) of y.
+    """
+    channels = taps[2]
+    images, rows, columns = result
+    sums = np.empty(channels, x.dtype)
+    for tap in range(lo, hi):
+        for j in range(channels):
+            m.store(w, 2, tap * channels + j, x.dtype.type(0))
+        for line in range(images * rows):  # each row's sum first: small numbers with small ones
+            of = line // rows * x_jumps[0] + line % rows * x_jumps[1]
+            of += tap // taps[1] * strides[0] + tap % taps[1] * strides[1]
+            for j in range(channels):
+                m.store(sums, 3, j, x.dtype.type(0))
+            for c in range(columns):
+                at, by = of + c * x_jumps[2], (line * columns + c) * channels
+                for j in range(channels):
+                    m.store(sums, 3, j, m.load(sums, 3, j) + m.load(x, 0, at + j) * m.load(y, 1, by + j))
+            for j in range(channels):
+                m.store(w, 2, tap * channels + j, m.load(w, 2, tap * channels + j) + m.load(sums, 3, j))
+
+
 # --- pooling ---------------------------------------------------------------------------------------------------------
 # size: (rows, columns, channels) of the image. result: (rows, columns) of the pooled one. window: its taps, strides and padding
 # before, for rows and then for columns. The work is counted in images.

@@ -65,6 +65,26 @@ def test_a_convolution_and_its_gradients(window: Any, dtype: Any, data_format: s
                 assert compare(graph, tensor) is not None
 
 
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float64], ids=lambda t: t.name)
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+def test_each_channel_by_itself(data_format: str, dtype: Any) -> None:
+    rng = np.random.default_rng(0)
+    for taps, stride, dilation, padding in [
+        ((3, 3), 1, 1, "SAME"), ((3, 3), 2, 1, "SAME"), ((5, 4), 1, 1, "VALID"), ((1, 1), 2, 1, "SAME"),
+        ((2, 2), 3, 1, "VALID"), ((3, 2), 1, 2, "VALID"),
+    ]:  # fmt: skip
+        for height, width, channels, times in [(9, 11, 3, 1), (12, 7, 35, 1), (10, 10, 4, 3)]:
+            strides = in_layout(1, stride, stride, 1, data_format)
+            with dt.Graph().as_default() as graph:
+                image = rng.standard_normal(in_layout(3, height, width, channels, data_format))
+                x = dt.constant(image.astype(dtype.np))
+                w = dt.constant(rng.standard_normal((*taps, channels, times)).astype(dtype.np))
+                y = dt.nn.depthwise_conv2d(x, w, strides, padding, data_format=data_format, dilations=[dilation] * 2)
+                gradient = dt.constant(rng.standard_normal(y.dims).astype(dtype.np))
+                for tensor in (y, *dt.gradients(y, [x, w], gradient)):
+                    assert compare(graph, tensor) is not None
+
+
 def test_strides_with_dilations_are_left_to_the_reference_where_they_must() -> None:
     rng = np.random.default_rng(0)
     with dt.Graph().as_default() as graph:
