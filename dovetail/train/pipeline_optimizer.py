@@ -41,7 +41,8 @@ class PipelineOptimizer(Optimizer):
         inputs: the tensors that hold a batch along their first axis: placeholders, or what an iterator gives.
         micro_batches: into how many parts each batch is cut; its size must be a multiple of that.
         schedule: `1f1b`, or `gpipe`, which is as fast and keeps more activations.
-        plan: a plan of the model (`dt.place(..., fetches=loss)`), whose devices make the stages; None: those that its nodes ask for.
+        plan: a plan of the model (`dt.place(..., fetches=loss)`): its nodes, and variables, ask for these devices from now on; None:
+            for those that they ask for anyway.
         reduction: what the loss is of its batch: its `mean`, or its `sum`.
         name: scope of what it builds.
 
@@ -277,14 +278,16 @@ def _forward(loss: Tensor, inputs: Sequence[Tensor], plan: Plan | None) -> tuple
         if node not in needed:
             needed.add(node)
             todo += [t.op for t in node.inputs if t not in inputs] + list(node.control_inputs)
+    if plan is not None:
+        for node in needed:
+            if not node.colocation:  # others follow
+                node._set_device(plan.placement.get(node.name, node.device))
     found: dict[Node, str] = {}
     for node in sorted(needed, key=lambda n: n.index):
         behind = [t.op for t in node.inputs if t.op in found]
         if not behind and not any(t in inputs for t in node.inputs):
             continue
-        if plan is not None:
-            device = plan.placement[node.name]
-        elif node.colocation:
+        if node.colocation:
             device = graph.get_operation_by_name(node.colocation[0]).device
         else:
             device = node.device or (found[max(behind, key=lambda n: n.index)] if behind else "")

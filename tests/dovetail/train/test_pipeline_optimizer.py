@@ -157,6 +157,7 @@ def test_a_plan_gives_the_stages() -> None:
         optimizer = dt.train.PipelineOptimizer(dt.train.GradientDescentOptimizer(0.1), [x, y], 2, plan=plan)
         optimizer.minimize(loss)
         assert optimizer.pipeline is not None and sorted(optimizer.pipeline.stages) == devices
+        assert all(v.device == plan.placement[v.op.name] for v in dt.trainable_variables())
 
 
 def test_devices_that_values_come_back_to_make_no_stages() -> None:
