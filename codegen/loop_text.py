@@ -15,7 +15,8 @@ from typing import TypeAlias
 from .kernel_cache import versions
 
 Signature: TypeAlias = "tuple[str, tuple[int, ...]]"
-"""(a letter per argument: r an array that is read, w one that is written, i an integer; the lengths of tuples that follow)"""
+"""(a letter per argument, the lengths of the tuples that follow): r is an array that is read, w one that is written, n one of int64
+that is read, i an integer."""
 
 
 def source_of(file: str, functions: Mapping[str, Signature], dtype: str) -> str:
@@ -43,6 +44,7 @@ def _source(file: str, functions: tuple[tuple[str, Signature], ...], dtype: str)
 def _compiled(name: str, signature: Signature, dtype: str) -> str:
     arguments, tuples = signature
     kinds = {"r": f"types.Array(types.{dtype}, 1, 'C', readonly=True)", "w": f"types.Array(types.{dtype}, 1, 'C')"}
+    kinds["n"] = "types.Array(types.int64, 1, 'C', readonly=True)"
     types = [kinds.get(a, "types.intp") for a in arguments]
     types += [f"types.UniTuple(types.intp, {n})" for n in tuples] + ["types.intp"] * 2
     return f"njit(types.void({', '.join(types)}), nogil=True, error_model='numpy', cache=True)({name})"

@@ -1,4 +1,4 @@
-"""Single nodes with compiled kernels on CPUs (convolutions, poolings, matrix products): the reference first, those when it pays."""
+"""Single nodes with compiled kernels on CPUs (images, products, sums of rows): the reference first, those when it pays."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ..agreement import agree, difference
 from ..image_kernels import image_kernel
 from ..matrix_kernels import matrix_kernel
 from ..program import Kernel
+from ..row_kernels import row_kernel
 from .warming import WarmingKernel
 
 
@@ -48,7 +49,7 @@ class NodeKernel(WarmingKernel):
 
 def kernel_for(node: Node, reference: Kernel, *, threads: int, compile_first: bool, check: bool) -> Kernel:
     """A compiled kernel for a node that has one, else the reference."""
-    found = image_kernel(node, threads) or matrix_kernel(node, threads)
+    found = image_kernel(node, threads) or matrix_kernel(node, threads) or row_kernel(node, threads)
     if found is None:
         return reference
     kernel = NodeKernel(node, reference, *found, check)

@@ -22,7 +22,7 @@ from ...graph.dtypes import bfloat16, float16
 from ...graph.errors import InternalError
 from ...graph.node import Node
 from ...graph.state import Context
-from .. import image_kernels, matrix_kernels
+from .. import image_kernels, matrix_kernels, row_kernels
 from ..agreement import agree, difference
 from ..buffers import LARGE, buffers
 from ..fuse import FusedNodes, fuse, kernel_of
@@ -99,7 +99,14 @@ class NumbaBackend(NumpyBackend):
 @cache
 def may_have_kernel(op: str) -> bool:
     """Whether there is a compiled kernel for an op by itself, for some types and sizes."""
-    return op in matrix_kernels.OPS or op in image_kernels.OPS or "Apply" in op or op in ACCUMULATES or op in DRAWS
+    return (
+        op in matrix_kernels.OPS
+        or op in image_kernels.OPS
+        or op in row_kernels.OPS
+        or "Apply" in op
+        or op in ACCUMULATES
+        or op in DRAWS
+    )
 
 
 @dataclass(frozen=True, slots=True)
