@@ -15,7 +15,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,8 @@ from ..graph.errors import InvalidArgumentError
 from .cluster import Cluster, Link
 from .search.problem import Floats
 
-VERSION = 1
-_KEYS = {"dovetail profile", "steps", "seconds", "nodes", "links"}
+VERSION = 2
+_KEYS = {"dovetail profile", "steps", "seconds", "nodes", "links", "sizes"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,14 @@ class Profile:
         nodes: name -> {complete device name -> seconds in one step}; a node that needed no kernel took 0.
         links: what was measured between tasks.
         seconds: how long a step took for its client, the median. steps: how many were measured.
+        sizes: tensor name -> bytes, where the graph leaves the size open.
     """
 
     nodes: Mapping[str, Mapping[str, float]]
     links: tuple[Link, ...]
     seconds: float
     steps: int
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON. The file appears whole or not at all. OSError: it cannot be written."""
@@ -64,6 +66,7 @@ class Profile:
             "seconds": self.seconds,
             "nodes": nodes,
             "links": links,
+            "sizes": dict(self.sizes),
         }
         return json.dumps(data, indent=1)
 
@@ -88,7 +91,8 @@ class Profile:
             for link in data["links"]:
                 a, b = map(_text, link["between"])
                 links.append(Link(a, b, _maybe(link["latency"]), _maybe(link["bandwidth"])))
-            return Profile(nodes, tuple(links), _seconds(data["seconds"]), int(data["steps"]))
+            sizes = {_text(name): int(_seconds(size)) for name, size in data["sizes"].items()}
+            return Profile(nodes, tuple(links), _seconds(data["seconds"]), int(data["steps"]), sizes)
         except (ValueError, TypeError, KeyError, AttributeError) as e:
             raise InvalidArgumentError(None, None, f"{source}: {e}") from None
 
@@ -99,7 +103,7 @@ class Profile:
         }
         # The first link that fits counts, and the times of a step are those of the quicker one.
         best = min(self, other, key=lambda p: p.seconds)
-        return Profile(nodes, other.links + self.links, best.seconds, best.steps)
+        return Profile(nodes, other.links + self.links, best.seconds, best.steps, {**self.sizes, **other.sizes})
 
     def with_links(self, cluster: Cluster) -> Profile:
         """The same, with what was measured of a cluster's links (`dovetail devices --measure`) before what it knew of them."""

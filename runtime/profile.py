@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -11,7 +12,9 @@ from ..graph.opdef import Cost
 from ..placer.plan import Plan
 from ..placer.profile import Profile, fitted_link, measured_nodes
 from ..placer.search.step import TYPICAL
+from ..placer.sizes import sizes_of
 from .config import RunMetadata, RunOptions
+from .fetches import parse_feeds
 from .session import Session
 from .trace import Trace
 
@@ -29,7 +32,8 @@ def profile(session: Session, fetches: Any, feed_dict: Mapping[Any, Any] | None 
 
     Returns:
         Seconds of each node on its device (a fused kernel's time is divided among its nodes by their analytic costs), and
-        the latency and bandwidth of each link between tasks over which values of different sizes went.
+        the latency and bandwidth of each link between tasks over which values of different sizes went, and the sizes that values had
+        where the graph leaves them open.
 
     Raises:
         ValueError: `steps` is less than 1. Otherwise what `session.run` raises.
@@ -48,7 +52,13 @@ def profile(session: Session, fetches: Any, feed_dict: Mapping[Any, Any] | None 
         if metadata.trace is None:
             raise ValueError("The step runs nothing: all that is fetched is fed")
         traces.append(metadata.trace)
-    return profile_of(traces)
+    plan = traces[0].plan
+    fed = {
+        plan.graph.get_tensor_by_name(name): tuple(value.shape)
+        for name, value in parse_feeds(session.graph, feed_dict).items()
+    }
+    nodes = sorted((n for p in plan.partitions.values() for n in p.nodes), key=lambda n: n.index)
+    return replace(profile_of(traces), sizes=sizes_of(nodes, fed))
 
 
 def profile_of(traces: list[Trace]) -> Profile:

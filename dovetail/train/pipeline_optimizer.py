@@ -30,6 +30,12 @@ if TYPE_CHECKING:
     from ..placer.plan import Plan
 
 
+_SEED_STEP = (
+    104_729  # between micro-batches: far more than a graph has random ops, which are numbered from its own seed on
+)
+_LARGEST_SEED = 2**31 - 1
+
+
 class PipelineOptimizer(Optimizer):
     """An optimizer whose steps run as a pipeline of micro-batches over the devices of the model.
 
@@ -211,7 +217,7 @@ class _Builder:
                     for place in places:
                         blocks.enter_context(graph.colocate_with(nodes.get(place, place)))
                 try:
-                    made = graph.create(node.opdef, taken, dict(node.attrs), node.name, origin=node._origin)
+                    made = graph.create(node.opdef, taken, _attrs_in(node, m), node.name, origin=node._origin)
                 except (TypeError, ValueError) as e:
                     raise ValueError(
                         f"'{node.name}' ({node.type}), made at {node.source}, does not fit a micro-batch: {e}\n"
@@ -299,6 +305,14 @@ def _forward(loss: Tensor, inputs: Sequence[Tensor], plan: Plan | None) -> tuple
             "There are loops or branches between the inputs and the loss; a pipeline's model must have none"
         )
     return list(found), found.__getitem__
+
+
+def _attrs_in(node: Node, m: int) -> dict[str, Any]:
+    """A node's attrs in a micro-batch: what draws random numbers by a seed draws others in each."""
+    attrs = dict(node.attrs)
+    if attrs.get("seed") or attrs.get("seed2"):
+        attrs["seed2"] = (attrs["seed2"] + m * _SEED_STEP) % _LARGEST_SEED
+    return attrs
 
 
 def _used(nodes: Sequence[Node], variables: Sequence[Any], forward: dict[Node, int]) -> list[int]:

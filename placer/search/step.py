@@ -19,7 +19,7 @@ measures that link calls the client `CLIENT`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -118,7 +118,8 @@ def step_problem(
                 consumers.setdefault((source, -1), []).append(i)
     keys = sorted(consumers)
     ends = [sorted(set(consumers[key])) for key in keys]
-    size = np.array([0.0 if out < 0 else float(nbytes(nodes[i].outputs[out])) for i, out in keys], float)
+    bytes_of = _sizes(costs)
+    size = np.array([0.0 if out < 0 else float(bytes_of(nodes[i].outputs[out])) for i, out in keys], float)
     travelling = size
     if narrow:
         travelling = size * [
@@ -132,7 +133,9 @@ def step_problem(
         if runs is not None:
             seconds = seconds * np.array([node in runs for node in nodes])
     latency, per_byte = links_of(cluster)
-    fed_at, back_after = (None, None) if fetches is None else _client_times(nodes, cluster, busy, fed, set(fetches))
+    fed_at, back_after = (
+        (None, None) if fetches is None else _client_times(nodes, cluster, busy, fed, set(fetches), bytes_of)
+    )
     tasks = np.unique([device.name.task_name for device in cluster.devices], return_inverse=True)[1]
     between = (tasks[:, None] != tasks).astype(float)
     # Ports stand for links where both ends are not known: half of a mean link at each end of a transfer, or
@@ -168,6 +171,14 @@ def step_problem(
     )  # fmt: skip
 
 
+def _sizes(costs: Profile | None) -> Callable[[Tensor], int]:
+    """Bytes of a tensor: as measured where its shape leaves them open."""
+    if costs is None or not costs.sizes:
+        return nbytes
+    measured = costs.sizes
+    return lambda tensor: measured.get(tensor.name) or nbytes(tensor)
+
+
 def _hands_out_state(node: Node) -> bool:
     if node.opdef.name in _READS:
         return Trait.STATE_HANDLE in node.inputs[0].op.opdef.traits
@@ -175,13 +186,18 @@ def _hands_out_state(node: Node) -> bool:
 
 
 def _client_times(
-    nodes: Sequence[Node], cluster: Cluster, busy: Flags, fed: set[Tensor], fetched: set[Tensor]
+    nodes: Sequence[Node],
+    cluster: Cluster,
+    busy: Flags,
+    fed: set[Tensor],
+    fetched: set[Tensor],
+    bytes_of: Callable[[Tensor], int],
 ) -> tuple[Floats, Floats]:
     """(D, n) seconds until a node has what it is fed, and until the client has what it takes from a node, on each device."""
     given, taken = np.zeros(len(nodes)), np.zeros(len(nodes))
     for i, node in enumerate(nodes):
-        given[i] = sum(nbytes(t) for t in dict.fromkeys(node.inputs) if t in fed)
-        taken[i] = sum(nbytes(t) for t in node.outputs if t in fetched)
+        given[i] = sum(bytes_of(t) for t in dict.fromkeys(node.inputs) if t in fed)
+        taken[i] = sum(bytes_of(t) for t in node.outputs if t in fetched)
     links = [_link(cluster, CLIENT, device.name.task_name, BETWEEN_TASKS) for device in cluster.devices]
     latency, per_byte = np.array(links).T[:, :, None]
     return (latency + given * per_byte) * busy, (latency + taken * per_byte) * busy

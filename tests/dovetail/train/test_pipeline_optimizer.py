@@ -160,6 +160,20 @@ def test_a_plan_gives_the_stages() -> None:
         assert all(v.device == plan.placement[v.op.name] for v in dt.trainable_variables())
 
 
+def test_micro_batches_draw_different_random_numbers() -> None:
+    with dt.Graph().as_default():
+        dt.set_random_seed(5)
+        x = dt.placeholder(dt.float32, [None, 100], name="x")
+        kept = dt.nn.dropout(x * weights("w", 100), rate=0.5)
+        optimizer = dt.train.PipelineOptimizer(dt.train.GradientDescentOptimizer(0.1), [x], 2)
+        optimizer.minimize(dt.reduce_mean(kept))
+        drawn = [n.outputs[0] for n in dt.get_default_graph().nodes if n.type == "RandomUniform" and "/F_0_" in n.name]
+        with dt.Session() as session:
+            session.run(dt.global_variables_initializer())
+            first, second = session.run(drawn, {x: np.ones((8, 100), np.float32)})
+        assert first.shape == second.shape == (4, 100) and not np.array_equal(first, second)
+
+
 def test_devices_that_values_come_back_to_make_no_stages() -> None:
     with dt.Graph().as_default():
         x = dt.placeholder(dt.float32, [None, 2], name="x")
