@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from .graph.build import convert
+from .graph.default_graph import get_default_graph
+from .graph.graph_keys import GraphKeys
 from .graph.node import Tensor
 from .graph.variable_scope import get_variable, get_variable_scope, variable_scope
 from .keras.backend import snake_case
@@ -53,6 +55,11 @@ class Layer(_base.Layer):
     ) -> Any:
         with variable_scope(get_variable_scope(), reuse=None):
             return get_variable(name, shape, dtype, initializer, regularizer, **kwargs)
+
+    def add_loss(self, losses: Any) -> None:
+        """Add scalars to the collection of regularization losses."""
+        for loss in losses if isinstance(losses, (list, tuple)) else [losses]:
+            get_default_graph().add_to_collection(GraphKeys.REGULARIZATION_LOSSES, loss)
 
     @property
     def scope_name(self) -> str:

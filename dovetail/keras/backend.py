@@ -35,13 +35,15 @@ class GraphState:
     Attributes:
         calls: tensor -> the call of a layer that made it.
         masks: tensor -> the mask of its time steps.
-        sessions: session target -> the session that runs the models of this graph.
+        sessions: (session target, CPU devices) -> the session that runs the models of this graph with such needs.
+        chosen: the session of `set_session`.
     """
 
     def __init__(self) -> None:
         self.calls: dict[Any, Call] = {}
         self.masks: dict[Any, Any] = {}
-        self.sessions: dict[Any, Session] = {}
+        self.sessions: dict[tuple[str, int], Session] = {}
+        self.chosen: Session | None = None
         self._initialized: weakref.WeakKeyDictionary[Session, set[Any]] = weakref.WeakKeyDictionary()
         self._names: dict[str, int] = {}
 
@@ -77,24 +79,26 @@ def get_session(strategy: Any = None) -> Session:
     """The session that runs the models of the default graph: the open one (`with session:`), the one of `set_session`, or one of
     Keras' own, which has as many CPU devices as the strategy names."""
     graph = get_default_graph()
-    sessions = GraphState.of(graph).sessions
-    target = "" if strategy is None else strategy.session_target
+    state = GraphState.of(graph)
     opened = get_default_session()
     if opened is not None and opened.graph is graph:
         found: Session = opened
         return found
-    if target not in sessions:
-        config = ConfigProto(device_count={"CPU": _cpus(strategy)})
+    if state.chosen is not None:
+        return state.chosen
+    needs = ("" if strategy is None else strategy.session_target, _cpus(strategy))
+    if needs not in state.sessions:
+        config = ConfigProto(device_count={"CPU": needs[1]})
+        config.graph_options.place_pruned_graph = not needs[0]  # models of other strategies may be in the graph
         if strategy is not None:
             config = strategy.update_config_proto(config)
-        sessions[target] = Session(target, graph=graph, config=config)
-    return sessions[target]
+        state.sessions[needs] = Session(needs[0], graph=graph, config=config)
+    return state.sessions[needs]
 
 
 def set_session(session: Session) -> None:
     """Have the models of the session's graph run in it."""
-    GraphState.of(session.graph).sessions[getattr(session, "target", "")] = session
-    GraphState.of(session.graph).sessions[""] = session
+    GraphState.of(session.graph).chosen = session
 
 
 def clear_session() -> None:

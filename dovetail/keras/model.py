@@ -266,9 +266,15 @@ class Sequential(Model):
         if not self._layers:
             raise TypeError("There are no layers in the model.")
         self._layers.pop()
-        if self._takes is not None:
-            self._gives = self._takes
-            self._extend(self._layers)
+        if self._takes is None:
+            return
+        if not self._layers:
+            self._network, self._gives, self.built = None, self._takes, False
+            return
+        kept = list(self._layers)
+        self._connect(self._takes, kept[-1]._calls[-1].outputs)
+        self._layers[:] = kept
+        self._forget_steps()
 
     def _begin(self, start: Tensor) -> None:
         self._takes = self._gives = start

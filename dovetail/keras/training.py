@@ -15,6 +15,7 @@ from ..graph.structure import flatten, pack
 from . import data, losses, optimizers
 from .backend import get_session
 from .compiled import Compiled
+from .layers.base import passing
 from .steps import Spec, Step, needs_filling, spec_of
 
 if TYPE_CHECKING:
@@ -369,7 +370,7 @@ class Trainer:
         """Make the weights, if they are not there yet."""
         if self.built:  # type: ignore[attr-defined]
             return
-        with self._graph.as_default(), self._scope(), self._graph.name_scope(None):
+        with self._graph.as_default(), self._scope(), self._graph.name_scope(None), passing(False):
             self(self._packed_inputs([placeholder(d, list(s)) for d, s in map(spec_of, xs)]))  # type: ignore[operator]
 
     def _packed_inputs(self, tensors: Sequence[Any]) -> Any:

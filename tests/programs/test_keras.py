@@ -16,6 +16,7 @@ from dovetail import keras
 from dovetail.demo.data import load_digits
 
 SCRIPT = Path(__file__).parent / "scripts" / "keras_model.py"
+pytestmark = pytest.mark.timeout(240)  # several processes at once, on a machine that may be busy
 EPOCHS = 8
 STEPS = EPOCHS * 22  # 1,347 rows in batches of 64
 

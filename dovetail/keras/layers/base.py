@@ -325,10 +325,10 @@ class Layer:
         """Add scalars (or functions without arguments that make them) to what training minimises."""
         for loss in losses if isinstance(losses, (list, tuple)) else [losses]:
             going = current_pass()
-            if callable(loss) or going is None or not going.collects:
-                self._losses.append(loss)
-            else:
+            if not callable(loss) and going is not None and going.collects:
                 going.losses.append(convert(loss))
+            elif callable(loss) or not _is_symbolic(convert(loss), GraphState.of(get_default_graph())):
+                self._losses.append(loss)  # one that follows from an Input is added again by each pass
 
     @property
     def losses(self) -> list[Any]:

@@ -1,0 +1,201 @@
+"""fit, evaluate, predict: what they take, and that numbers are those of the data, whatever the batches are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import dovetail as dt
+from dovetail import keras
+from dovetail.keras.layers import BatchNormalization, Dense
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((50, 4)).astype(np.float32)
+Y = (X @ np.array([1.0, -2.0, 0.5, 3.0]))[:, None].astype(np.float32)
+
+
+def linear(optimizer: object = None, **compiled: object) -> keras.Sequential:
+    model = keras.Sequential([Dense(1, input_shape=(4,), kernel_initializer="zeros")])
+    model.compile(optimizer or keras.optimizers.SGD(0.1), "mse", **compiled)
+    return model
+
+
+def batches(size: int = 10):
+    for i in range(0, 50, size):
+        yield X[i : i + size], Y[i : i + size]
+
+
+class Numbered(keras.utils.Sequence):
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int):
+        return X[10 * index : 10 * index + 10], Y[10 * index : 10 * index + 10]
+
+
+def test_all_kinds_of_data_train_alike() -> None:
+    kinds = {
+        "arrays": lambda: (X, Y, {"batch_size": 10, "shuffle": False}),
+        "lists": lambda: (X.tolist(), Y.tolist(), {"batch_size": 10, "shuffle": False}),
+        "dataset": lambda: (dt.data.Dataset.from_tensor_slices((X, Y)).batch(10), None, {}),
+        "endless": lambda: (
+            dt.data.Dataset.from_tensor_slices((X, Y)).batch(10).repeat(),
+            None,
+            {"steps_per_epoch": 5},
+        ),
+        "generator": lambda: (iter([b for _ in range(3) for b in batches()]), None, {"steps_per_epoch": 5}),
+        "sequence": lambda: (Numbered(), None, {"shuffle": False}),
+    }
+    found = {}
+    for kind, make in kinds.items():
+        model = linear()
+        x, y, more = make()
+        history = model.fit(x, y, epochs=3, verbose=0, **more).history["loss"]
+        found[kind] = np.concatenate([np.ravel(w) for w in model.get_weights()] + [history])
+    for kind, values in found.items():
+        np.testing.assert_allclose(values, found["arrays"], rtol=1e-5, err_msg=kind)
+
+
+def test_shuffled_rows_are_each_taken_once_and_follow_the_seed() -> None:
+    seen = []
+
+    def noticed(a):
+        seen.append(a.copy())
+        return a
+
+    def orders() -> list[list[float]]:
+        seen.clear()
+        model = keras.Sequential([keras.layers.Lambda(lambda x: dt.numpy_function(noticed, [x], dt.float32)), Dense(1)])
+        model.layers[0].call = lambda x: _shaped(dt.numpy_function(noticed, [x], dt.float32), x)
+        model.compile("sgd", "mse")
+        model.fit(np.arange(50.0)[:, None], np.zeros((50, 1)), batch_size=16, epochs=2, verbose=0)
+        rows = [float(r) for a in seen for r in a[:, 0]]
+        return [rows[:50], rows[50:]]
+
+    first, second = orders()
+    assert sorted(first) == sorted(second) == list(range(50))
+    assert first != second != list(range(50))
+    with dt.Graph().as_default():
+        dt.set_random_seed(1)
+        assert orders() == [first, second]
+
+
+def _shaped(y, like):
+    y.set_shape(like.shape)
+    return y
+
+
+def test_the_loss_of_an_epoch_counts_each_row_once() -> None:
+    model = linear(metrics=["mae"])
+    found = model.evaluate(X, Y, batch_size=16, verbose=0)
+    np.testing.assert_allclose(found, [np.mean(Y**2), np.mean(np.abs(Y))], rtol=1e-5)
+    assert model.evaluate(X, Y, verbose=0, return_dict=True)["mae"] == pytest.approx(found[1], rel=1e-5)
+    assert model.predict(X, batch_size=16).shape == (50, 1)
+    np.testing.assert_allclose(model.test_on_batch(X[:5], Y[:5])[0], np.mean(Y[:5] ** 2), rtol=1e-5)
+
+
+def test_validation() -> None:
+    model = linear()
+    history = model.fit(X, Y, validation_split=0.2, epochs=4, validation_freq=2, verbose=0).history
+    assert len(history["loss"]) == 4 and len(history["val_loss"]) == 2
+    np.testing.assert_allclose(history["val_loss"][-1], np.mean((model.predict(X[40:]) - Y[40:]) ** 2), rtol=1e-4)
+    checks = dt.data.Dataset.from_tensor_slices((X, Y)).batch(25)
+    history = model.fit(X, Y, validation_data=checks, verbose=0).history
+    np.testing.assert_allclose(history["val_loss"][-1], np.mean((model.predict(X) - Y) ** 2), rtol=1e-4)
+
+
+def test_any_optimizer_of_dt_train_serves() -> None:
+    model = linear(dt.train.AdamOptimizer(0.1))
+    history = model.fit(X, Y, epochs=20, verbose=0).history["loss"]
+    assert history[-1] < 0.1 * history[0]
+
+
+def test_a_metric_of_ones_own() -> None:
+    class Largest(keras.metrics.Metric):
+        def __init__(self) -> None:
+            super().__init__("largest")
+            self.most = self.add_weight("most")
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            return self.most.assign(dt.maximum(self.most, dt.reduce_max(y_true)), read_value=False)
+
+        def result(self):
+            return self.most.value()
+
+    model = linear(metrics=[Largest(), lambda t, p: dt.reduce_mean(dt.abs(t - p), -1)])
+    found = model.evaluate(X, Y, batch_size=16, verbose=0)
+    np.testing.assert_allclose(found[1:], [Y.max(), np.abs(Y).mean()], rtol=1e-5)
+
+
+def test_metrics_stand_alone() -> None:
+    metric = keras.metrics.SparseCategoricalAccuracy()
+    truth, guess = dt.placeholder(dt.int64, [None]), dt.placeholder(dt.float32, [None, 3])
+    after = metric(truth, guess)
+    session = keras.backend.get_session()
+    metric.reset_state()
+    eye = np.eye(3, dtype=np.float32)
+    assert session.run(after, {truth: [0, 1], guess: eye[[0, 1]]}) == 1.0
+    assert session.run(after, {truth: [2, 2], guess: eye[[0, 1]]}) == 0.5
+    metric.reset_state()
+    assert session.run(after, {truth: [2], guess: eye[[0]]}) == 0.0
+
+
+@pytest.mark.parametrize("make", [
+    lambda: dt.distribute.MirroredStrategy(["/cpu:0", "/cpu:1", "/cpu:2"]),
+    lambda: dt.distribute.experimental.CentralStorageStrategy(["/cpu:0", "/cpu:1", "/cpu:2"], parameter_device="/cpu:0"),
+])  # fmt: skip
+def test_replicas_do_what_one_does_with_the_whole_batch_however_it_is_cut(make) -> None:
+    weights = RNG.uniform(0, 2, 50).astype(np.float32)
+    given = {
+        "batch_size": 16,
+        "epochs": 3,
+        "shuffle": False,
+        "verbose": 0,
+        "sample_weight": weights,
+    }  # 16, 16, 16 and 2 rows
+    alone = linear(metrics=["mae"])
+    want = alone.fit(X, Y, **given).history
+    with make().scope():
+        model = linear(metrics=["mae"])
+    found = model.fit(X, Y, **given).history
+    for label in want:
+        np.testing.assert_allclose(found[label], want[label], rtol=1e-4, err_msg=label)
+    np.testing.assert_allclose(model.get_weights()[0], alone.get_weights()[0], rtol=1e-4)
+    np.testing.assert_allclose(model.predict(X[:2]), alone.predict(X[:2]), rtol=1e-4)
+    for copy in model.weights[0].values:
+        np.testing.assert_array_equal(
+            keras.backend.get_session(model.distribute_strategy).run(copy), model.get_weights()[0]
+        )
+
+
+def test_moving_averages_follow_the_mean_over_the_replicas() -> None:
+    with dt.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"]).scope():
+        model = keras.Sequential([BatchNormalization(momentum=0.5, input_shape=(4,)), Dense(1)])
+        model.compile("sgd", "mse")
+    model.fit(X[:20], Y[:20], batch_size=20, shuffle=False, verbose=0)
+    _, _, mean, variance = model.layers[0].get_weights()
+    halves = X[:10], X[10:20]
+    np.testing.assert_allclose(mean, 0.5 * np.mean([h.mean(0) for h in halves], 0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(variance, 0.5 + 0.5 * np.mean([h.var(0) for h in halves], 0), rtol=1e-5)
+
+
+def test_what_is_refused() -> None:
+    model = linear()
+    with pytest.raises(ValueError, match="same number of rows"):
+        model.fit(X, Y[:-1], verbose=0)
+    with pytest.raises(ValueError, match="say steps_per_epoch"):
+        model.fit(dt.data.Dataset.from_tensor_slices((X, Y)).batch(10).repeat(), verbose=0)
+    with pytest.raises(ValueError, match="`y` must be left out"):
+        model.fit(batches(), Y, verbose=0)
+    with pytest.raises(ValueError, match="no target"):
+        model.fit(X, verbose=0)
+    with pytest.raises(ValueError, match=r"got an array of shape \(32, 4, 1\)"):
+        model.fit(X[..., None], Y, verbose=0)
+    with pytest.raises(ValueError, match="nothing for the classes"):
+        model.fit(X, np.arange(50) % 3, class_weight={0: 1.0}, verbose=0)
+    with pytest.raises(ValueError, match="Unknown loss"):
+        model.compile("sgd", "meen_squared_error")
+    with pytest.raises(ValueError, match="no run_eagerly"):
+        model.compile("sgd", "mse", run_eagerly=True)
+    with dt.distribute.MirroredStrategy(["/cpu:0"]).scope(), pytest.raises(RuntimeError, match="make the model inside"):
+        model.compile("sgd", "mse")
