@@ -437,7 +437,7 @@ def new_node(
     node = Node()
     node.opdef = op if isinstance(op, OpDef) else opdef(op)
     node.graph, node.index, node.name, node._origin = root.graph, root.index, root.name, root._origin
-    node.inputs, node.control_inputs, node.attrs = tuple(inputs), (), attrs
+    node.inputs, node.controls, node.attrs = tuple(inputs), (), attrs
     node.device, node.colocation, node.blocks, node.container = root.device, (), None, root.container
     node.outputs = tuple([Tensor(node, i, dtype, dims) for i, (dtype, dims) in enumerate(signature)])
     return node

@@ -377,7 +377,7 @@ class LoopBuilder:
             # A constant of the loop around would let this loop run ahead of it.
             around = context.outer.loop if context.outer is not None else None
             if around is not None and is_constant_enter(value.op):
-                enter.op.control_inputs = (*enter.op.control_inputs, around.pivot.op)
+                enter.op.controls = (*enter.op.controls, around.pivot.op)
             context.enters.append(enter)
         for i, enter in enumerate(context.enters):
             with context.open(), self._at(i):

@@ -202,7 +202,7 @@ class LoopContext(FlowContext):
         }
         with as_is(self.graph, self):
             node = self.graph.create("RefEnter" if value.dtype.is_ref else "Enter", (value,), attrs)
-        node.control_inputs = tuple(c for c in controls if self._is_around(c))
+        node.controls = tuple(c for c in controls if self._is_around(c))
         scopes.mark_seen(node)
         return node.outputs[0]
 

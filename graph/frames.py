@@ -121,7 +121,7 @@ class Frames:
         """The nodes among ours that must run before this one, in its iteration."""
         back = node.back_edge
         found = [t.op for t in node.inputs if t not in self.given and t.op is not back and t.op in self._inside]
-        found += [c for c in node.control_inputs if c in self._inside]
+        found += [c for c in node.controls if c in self._inside]
         return found
 
     def gives_in(self, node: Node) -> Loop | None:
@@ -307,7 +307,7 @@ class Guards:
 
     def _add(self, node: Node, known: Guard) -> None:
         guards = [self.of_tensor(t) - known for t in node.inputs]
-        held = ALIVE.union(*(self.of.get(c, ALIVE) for c in node.control_inputs)) - known
+        held = ALIVE.union(*(self.of.get(c, ALIVE) for c in node.controls)) - known
         name = node.opdef.name
         if name == "ControlTrigger":
             self._put(node, ALIVE)

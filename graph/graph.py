@@ -254,9 +254,9 @@ class Graph:
             # Who takes a variable's place is made as if inside `colocate_with(variable)`, which hides the device blocks.
             block = node.blocks = None if places else scopes.device
             if scopes.control is None:
-                node.control_inputs = ()
+                node.controls = ()
             else:
-                node.control_inputs = control_inputs_for(scopes.control, {t.op for t in inputs})
+                node.controls = control_inputs_for(scopes.control, {t.op for t in inputs})
             # The name is taken last but one: a device function sees it, and may still fail.
             wished = name or definition.name
             node.name = wished[:-1] if wished[-1] == "/" else self.unique_name(wished)
@@ -295,7 +295,7 @@ class Graph:
         if places:
             scopes.device, scopes.colocation = None, (*scopes.colocation, *places)
         try:
-            node.inputs, node.control_inputs = flow.admit(node, node.inputs, node.control_inputs)
+            node.inputs, node.controls = flow.admit(node, node.inputs, node.controls)
         finally:
             scopes.name, scopes.device, scopes.colocation = saved
         if flow.home is not None:
@@ -402,7 +402,7 @@ class Graph:
         """
         if node.graph is not self or before.graph is not self:
             raise ValueError(f"Both {node!r} and {before!r} must belong to this graph")
-        if before in node.control_inputs:
+        if before in node.controls:
             return
         if before.index >= node.index or self._has_late_edges:
             path = _path(before, node)
@@ -413,7 +413,7 @@ class Graph:
                 )
         if before.index >= node.index:
             self._has_late_edges = True
-        node.control_inputs = (*node.control_inputs, before)
+        node.controls = (*node.controls, before)
 
     def set_device(self, node: Node, device: Any) -> None:
         """Replace what a node asks for (TF1's `op._set_device`)."""

@@ -128,7 +128,7 @@ class _Step:
     def _is_dead(self, node: Node) -> bool:
         if node.type == "ControlTrigger":
             return False
-        if any(c in self.dead for c in node.control_inputs):
+        if any(c in self.dead for c in node.controls):
             return True
         dead = [self.values[t] is DEAD for t in node.inputs]
         return any(dead) if node.type != "Merge" else all(dead)
@@ -214,7 +214,7 @@ def execution_order(wanted: Iterable[Node], given: Mapping[Any, Any] | None = No
         node = todo.pop()
         if node not in needs:
             # A placeholder that is given needs not run, so nothing waits for it.
-            before = (c for c in node.control_inputs if not (c.type == "Placeholder" and c.outputs[0] in given))
+            before = (c for c in node.controls if not (c.type == "Placeholder" and c.outputs[0] in given))
             back = node.back_edge
             data = {t.op: None for t in node.inputs if t not in given and t.op is not back}
             needs[node] = list(data | dict.fromkeys(before))

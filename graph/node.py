@@ -9,7 +9,7 @@ module; they put themselves into `operators` when they are defined.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -228,7 +228,7 @@ class Node:
         opdef: the definition of its op.
         name: unique in the graph.
         inputs: the tensors it takes.
-        control_inputs: nodes that must have run before it.
+        controls: nodes that must have run before it. `control_inputs` gives them as a list, as TensorFlow does.
         outputs: the tensors it makes.
         attrs: constants of this node (`{"transpose_a": False}`).
         device: what it asks for: a canonical, possibly partial device name, or ''.
@@ -237,7 +237,7 @@ class Node:
         container: container for its state, '' for the default.
     """
 
-    __slots__ = ("_origin", "attrs", "blocks", "colocation", "container", "control_inputs", "device", "graph", "index", "inputs",
+    __slots__ = ("_origin", "attrs", "blocks", "colocation", "container", "controls", "device", "graph", "index", "inputs",
                  "name", "opdef", "outputs")  # fmt: skip
 
     graph: Graph
@@ -245,7 +245,7 @@ class Node:
     opdef: OpDef
     name: str
     inputs: tuple[Tensor, ...]
-    control_inputs: tuple[Node, ...]
+    controls: tuple[Node, ...]
     outputs: tuple[Tensor, ...]
     attrs: dict[str, Any]
     device: str
@@ -260,6 +260,15 @@ class Node:
         return self.opdef.name
 
     @property
+    def control_inputs(self) -> list[Node]:
+        """The nodes that must have run before it, in a list of the caller's own."""
+        return list(self.controls)
+
+    @control_inputs.setter
+    def control_inputs(self, nodes: Iterable[Node]) -> None:
+        self.controls = tuple(nodes)
+
+    @property
     def back_edge(self) -> Node | None:
         """The NextIteration that leads back to this node, if it is a loop's Merge."""
         if self.opdef.name == "Merge" and len(self.inputs) == 2 and self.inputs[1].op.opdef.name == "NextIteration":
@@ -270,7 +279,7 @@ class Node:
     def before(self) -> list[Node]:
         """The nodes that run before this one (in its iteration): those of its data inputs, then its control inputs."""
         back = self.back_edge
-        return [*(t.op for t in self.inputs if t.op is not back), *self.control_inputs]
+        return [*(t.op for t in self.inputs if t.op is not back), *self.controls]
 
     @property
     def source(self) -> SourceLine:
@@ -291,7 +300,7 @@ class Node:
     def node_def(self) -> NodeDef:
         """The node in plain data: name, op, input, device, attr."""
         taken = [t.op.name if t.value_index == 0 else t.name for t in self.inputs]
-        taken += [f"^{c.name}" for c in self.control_inputs]
+        taken += [f"^{c.name}" for c in self.controls]
         return NodeDef(self.name, self.type, tuple(taken), self.device, dict(self.attrs))
 
     def colocation_groups(self) -> list[bytes]:

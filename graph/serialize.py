@@ -167,7 +167,7 @@ def _records(graph: Graph, start: int) -> Iterator[bytes]:
         try:
             record = pack(
                 (
-                    "n", node.name, number(node.opdef.name), inputs, [c.index for c in node.control_inputs],
+                    "n", node.name, number(node.opdef.name), inputs, [c.index for c in node.controls],
                     node.attrs, number(node.device), node.colocation, number(node.container), *place,
                     [t.dims for t in node.outputs], block_number(node.blocks),
                 )
@@ -395,7 +395,7 @@ class _Builder:
             raise _BadError("the data end too early")
         for node, controls in zip(self.nodes, self._controls, strict=True):
             if controls:
-                node.control_inputs = tuple([self._at(i, len(self.nodes)) for i in controls])
+                node.controls = tuple([self._at(i, len(self.nodes)) for i in controls])
                 self.has_late_edges = self.has_late_edges or max(controls) >= node.index
         if self.has_late_edges:
             cycle = find_cycle([*self.graph.nodes[: self.base], *self.nodes])
@@ -518,7 +518,7 @@ class _Builder:
         node.outputs = tuple(
             [_output(node, i, *made, known) for i, (made, known) in enumerate(zip(signature, shapes, strict=True))]
         )
-        node.control_inputs = ()
+        node.controls = ()
         return node
 
 

@@ -32,7 +32,7 @@ def format_graph(graph: Graph) -> str:
 
 def format_node(node: Node) -> str:
     """The node's line."""
-    inputs = [format_input(t) for t in node.inputs] + [f"^{c.name}" for c in node.control_inputs]
+    inputs = [format_input(t) for t in node.inputs] + [f"^{c.name}" for c in node.controls]
     parts = [f"{node.name} = {node.type}({', '.join(inputs)})"]
     if node.attrs:
         parts.append("{" + ", ".join(f"{k}={format_attr(v)}" for k, v in sorted(node.attrs.items())) + "}")
@@ -82,7 +82,7 @@ def to_networkx(graph: Graph) -> Any:
     for node in graph.nodes:
         for i, t in enumerate(node.inputs):
             found.add_edge(t.op.name, node.name, kind="data", output=t.value_index, input=i, tensor=t.name)
-        for c in node.control_inputs:
+        for c in node.controls:
             found.add_edge(c.name, node.name, kind="control")
     return found
 

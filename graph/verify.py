@@ -47,7 +47,7 @@ def find_faults(graph: Graph) -> Iterator[str]:
                 yield f"input {i} of {who} is {t.name}, which is made later"
             elif t.value_index >= len(t.op.outputs) or t.op.outputs[t.value_index] is not t:
                 yield f"input {i} of {who} is {t.name}, which its node does not put out"
-        for c in node.control_inputs:
+        for c in node.controls:
             if c.graph is not graph:
                 yield f"a control input of {who} is '{c.name}' of another graph"
         yield from _output_faults(node, who)

@@ -64,7 +64,7 @@ def _dot_edges(plan: Plan) -> Iterator[str]:
     for device, p in plan.partitions.items():
         for n in p.nodes:
             values = [(t.op.name, t.name) for t in n.inputs if t.name not in plan.feeds]
-            for before, value in dict.fromkeys([*values, *((c.name, f"^{c.name}") for c in n.control_inputs)]):
+            for before, value in dict.fromkeys([*values, *((c.name, f"^{c.name}") for c in n.controls)]):
                 if before not in where:
                     continue
                 style = ["style=dashed"] if value[0] == "^" else []

@@ -28,12 +28,12 @@ def passed_over(nodes: Sequence[Node], device_of: Callable[[Node], str]) -> dict
     Args:
         nodes: the nodes that run, inputs first. device_of: complete device name of each.
     """
-    joins = {n for n in nodes if n.opdef.name == "NoOp" and n.control_inputs}
+    joins = {n for n in nodes if n.opdef.name == "NoOp" and n.controls}
     if not joins or is_steered(nodes):
         return {}
     waiting: dict[Node, set[str]] = {n: set() for n in joins}  # devices on which something waits for it
     for node in nodes:
-        for c in node.control_inputs:
+        for c in node.controls:
             if c in joins:
                 waiting[c].add(device_of(node))
     running = set(nodes)
@@ -42,7 +42,7 @@ def passed_over(nodes: Sequence[Node], device_of: Callable[[Node], str]) -> dict
         if node not in joins:
             continue
         here, to = device_of(node), waiting[node]
-        before = through(node.control_inputs, passed)
+        before = through(node.controls, passed)
         of = {device_of(b) for b in before if b in running}  # one that is not run is a placeholder that is fed
         if of | to <= {here}:
             continue

@@ -212,7 +212,7 @@ class _Writer:
         for i, node in enumerate(self.nodes):
             outputs.append([self._value(t) for t in node.outputs])
             inputs.append([(i - at[t.op.index], t.value_index) for t in node.inputs if t.op.index in at])
-            controls.append([i - at[c.index] for c in node.control_inputs if c.index in at])
+            controls.append([i - at[c.index] for c in node.controls if c.index in at])
         flat = list(chain.from_iterable(inputs))
         return {
             "outputCount": [len(o) for o in outputs],
@@ -305,7 +305,7 @@ class _Writer:
 
 def _taken(node: Node) -> Iterable[str]:
     """Names of the values that a node takes, control edges as `^node`."""
-    return chain((t.name for t in node.inputs), (f"^{c.name}" for c in node.control_inputs))
+    return chain((t.name for t in node.inputs), (f"^{c.name}" for c in node.controls))
 
 
 def _kind(traits: Trait) -> str:

@@ -172,11 +172,11 @@ def needed(
         for t in node.inputs:
             if not (fed and t in fed) and not seen[t.op.index]:
                 todo.append(t.op)
-        for c in node.control_inputs:
+        for c in node.controls:
             if not seen[c.index] and not (fed and _is_fed_placeholder(c, fed)):
                 todo.append(c)
     found.sort(key=lambda n: n.index)
-    if any(c.index > n.index for n in found for c in n.control_inputs):
+    if any(c.index > n.index for n in found for c in n.controls):
         inside = set(found)
         found = in_order(found, lambda n: [b for b in n.before if b in inside])
     if any(Trait.BLOCKING in n.opdef.traits for n in found):
@@ -291,7 +291,7 @@ class _Cut:
                 else:
                     self._bring(t, t.op, here)
         passed = self.passed
-        for c in through(node.control_inputs, passed) if passed else node.control_inputs:
+        for c in through(node.controls, passed) if passed else node.controls:
             # One that is not run is a placeholder that is fed: there is nothing to wait for.
             if device.get(c.index, here) != here:
                 self._bring(c, c, here)
@@ -419,7 +419,7 @@ class _SteeredCut(_Cut):
     def _guard(self, node: Node) -> None:
         here = self.device[node.index]
         waits: list[Node | int] = []
-        for c in node.control_inputs:
+        for c in node.controls:
             if c in self.guards:
                 waits.append(c if self.device[c.index] == here else self.arrived[here][c].id)
         self.guarded[node] = tuple(waits)

@@ -309,9 +309,9 @@ class _Edges:
     def __init__(self, nodes: Sequence[Node], size: int) -> None:
         at = np.array([n.index for n in nodes], np.int32)
         data = np.array([t.op.index for n in nodes for t in n.inputs], np.int32)
-        control = np.array([c.index for n in nodes for c in n.control_inputs], np.int32)
+        control = np.array([c.index for n in nodes for c in n.controls], np.int32)
         to_data = np.repeat(at, [len(n.inputs) for n in nodes])
-        to_control = np.repeat(at, [len(n.control_inputs) for n in nodes])
+        to_control = np.repeat(at, [len(n.controls) for n in nodes])
         src, dst = np.concatenate([data, control]), np.concatenate([to_data, to_control])
         inside = np.zeros(size + 1, bool)  # the last entry stands for all higher indices
         inside[at] = True

@@ -273,7 +273,7 @@ class Plan:
             for n in p.nodes:
                 for before, name in [
                     *((t.op, t.name) for t in n.inputs),
-                    *((c, f"^{c.name}") for c in n.control_inputs),
+                    *((c, f"^{c.name}") for c in n.controls),
                 ]:
                     if before.name in where and name not in self.feeds:
                         crosses = where[before.name] != p.device

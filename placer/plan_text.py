@@ -198,7 +198,7 @@ def _nodes(nodes: Iterable[Node]) -> Iterator[Any]:
             node.name,
             node.type,
             list(chain.from_iterable((t.op.index, t.value_index) for t in node.inputs)),
-            [c.index for c in node.control_inputs],
+            [c.index for c in node.controls],
             {k: v for k, v in ((k, _plain(v)) for k, v in node.attrs.items()) if v is not _LEFT_OUT},
             node.device,
             node.colocation,
@@ -364,7 +364,7 @@ class _Reader:
         node._origin = self._lines[_int(line, len(self._lines))]
         node.blocks = None if block == -1 else self._blocks[_int(block, len(self._blocks))]
         node.outputs = tuple(Tensor(node, i, _BY_NAME[d], _dims(dims)) for i, (d, dims) in enumerate(outputs))
-        node.inputs = node.control_inputs = ()
+        node.inputs = node.controls = ()
         self._nodes.append(node)
         self._edges.append((inputs, controls))
 
@@ -448,7 +448,7 @@ class _Reader:
                 outputs = nodes[_int(source, len(nodes))].outputs
                 made.append(outputs[_int(output, len(outputs))])
             node.inputs = tuple(made)
-            node.control_inputs = tuple(nodes[_int(c, len(nodes))] for c in controls)
+            node.controls = tuple(nodes[_int(c, len(nodes))] for c in controls)
             late = late or any(c >= node.index for c in controls)
         self._graph.adopt(nodes, late)
 

@@ -318,7 +318,7 @@ def _inputs_of(plan: Plan) -> Callable[[str], tuple[str, ...]]:
     def inputs(name: str) -> tuple[str, ...]:
         if name not in known:
             node: Node | None = plan.graph.get_operation_by_name(name) if name in plan.graph else None
-            before = () if node is None else (*(t.op.name for t in node.inputs), *(c.name for c in node.control_inputs))
+            before = () if node is None else (*(t.op.name for t in node.inputs), *(c.name for c in node.controls))
             known[name] = tuple(dict.fromkeys(before))
         return known[name]
 

@@ -122,7 +122,7 @@ class _Copy:
     def _add(self, op: str, name: str, inputs: tuple[Tensor, ...], attrs: dict[str, Any], original: Node) -> Node:
         node = Node()
         node.graph, node.index, node.opdef, node.name = self.graph, len(self.nodes), opdef(op), name
-        node.inputs, node.control_inputs, node.attrs = inputs, (), attrs
+        node.inputs, node.controls, node.attrs = inputs, (), attrs
         node.device, node.colocation, node.blocks, node.container = "", (), None, ""
         node._origin = original._origin
         self.nodes.append(node)

@@ -157,7 +157,7 @@ def _graph_bytes(graph: Graph, devices: Mapping[str, str]) -> bytes:
 
     nodes = []
     for node in graph.get_operations():
-        inputs = [t.name.removesuffix(":0") for t in node.inputs] + [f"^{c.name}" for c in node.control_inputs]
+        inputs = [t.name.removesuffix(":0") for t in node.inputs] + [f"^{c.name}" for c in node.controls]
         made = NodeDef(name=node.name, op=node.type, input=inputs, device=devices.get(node.name, ""))
         made.attr["_output_shapes"].list.shape.extend([_shape(t) for t in node.outputs])
         nodes.append(made)

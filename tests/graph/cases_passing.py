@@ -48,7 +48,7 @@ def _default_or_fed():
 def _groups():
     x, y = constant(1.0, name="x"), constant(2.0, name="y")
     both = a.group(x, [y.op])
-    assert both.name == "group_deps" and both.control_inputs == (x.op, y.op) and both.type == "NoOp"
+    assert both.name == "group_deps" and both.control_inputs == [x.op, y.op] and both.type == "NoOp"
     with both.graph.device("/job:ps/task:1"):
         z = constant(3.0, name="z")
     spread = a.group(x, z, name="all")
@@ -56,8 +56,8 @@ def _groups():
         ("all/NoOp", ""),
         ("all/NoOp_1", "/job:ps/task:1"),
     ]
-    assert [n.control_inputs for n in spread.control_inputs] == [(x.op,), (z.op,)]
-    assert spread.device == "" and a.group().control_inputs == ()
+    assert [n.control_inputs for n in spread.control_inputs] == [[x.op], [z.op]]
+    assert spread.device == "" and a.group().control_inputs == []
     first, none, second = a.tuple([x, None, y])
     assert none is None and {n.name for n in first.op.control_inputs} == {"tuple/group_deps"} == {
         n.name for n in second.op.control_inputs

@@ -123,7 +123,7 @@ def test_after_the_switch_no_block_of_one_thread_shows_in_another(graph: dt.Grap
     in_threads(4, build)
     for i, nodes in made.items():
         for waiting, beside in zip(nodes[::2], nodes[1::2], strict=True):
-            assert (waiting.device, waiting.control_inputs) == (f"/task:{i}", (anchors[i].op,))
+            assert (waiting.device, waiting.control_inputs) == (f"/task:{i}", [anchors[i].op])
             assert (beside.device, beside.colocation) == ("", (f"anchor{i}",))
             assert waiting.control_inputs and not beside.control_inputs
             assert {waiting.container, beside.container} == {f"box{i}"}
@@ -143,7 +143,7 @@ def test_a_thread_starts_from_all_blocks_that_were_open_at_the_switch(graph: dt.
         graph.switch_to_thread_local()  # twice is once
         in_threads(2, build)
     assert [(n.name[:2], n.container, n.control_inputs, n.colocation) for n in found] == [
-        ("s/", "box", (a.op,), ("a",))
+        ("s/", "box", [a.op], ("a",))
     ] * 2
 
 

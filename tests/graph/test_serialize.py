@@ -176,7 +176,7 @@ def test_late_control_edges_are_kept():
         a, b = constant(1.0, name="a"), constant(2.0, name="b")
     graph.add_control_input(a.op, b.op)
     extend_from_bytes(copy, graph_to_bytes(graph))
-    assert copy.nodes[0].control_inputs == (copy.nodes[1],)
+    assert copy.nodes[0].control_inputs == [copy.nodes[1]]
     with pytest.raises(ValueError, match="cycle"):
         copy.add_control_input(copy.nodes[1], copy.nodes[0])
 

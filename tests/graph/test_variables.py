@@ -113,7 +113,7 @@ def test_control_edges_do_not_hold_a_variable_back(graph):
     with graph.control_dependencies([first]):
         v = Variable([1.0])
     assert all(not n.control_inputs for n in graph.nodes)
-    assert v.initializer.control_inputs == ()
+    assert v.initializer.control_inputs == []
 
 
 def test_a_variable_stands_for_its_value(graph):

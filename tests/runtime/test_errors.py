@@ -66,7 +66,7 @@ def test_a_cycle_is_shown_and_refused() -> None:
     c = tf.identity(tf.identity(a, name="b"), name="c")
     with pytest.raises(ValueError, match="cycle: .*a.*b.*c"):
         a.op._add_control_input(c.op)
-    assert a.op.control_inputs == ()
+    assert a.op.control_inputs == []
 
 
 def test_a_missing_feed_names_the_placeholder_and_its_line() -> None:

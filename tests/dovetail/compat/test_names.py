@@ -89,7 +89,7 @@ def test_small_functions():
         assert [tf.is_tensor(t) for t in (x, v, 1, g)] == [True, True, False, False]
         assert tf.tables_initializer().type == "NoOp"
         with tf.control_dependencies([x]), tf.init_scope():
-            assert list(tf.constant(1).op.control_inputs) == []
+            assert tf.constant(1).op.control_inputs == []
         tf.add_to_collections(["a", "b"], x)
         assert tf.get_collection("a") == tf.get_collection("b") == [x]
 
