@@ -12,6 +12,7 @@ from typing import Any
 
 from .graph.build import convert
 from .graph.default_graph import get_default_graph
+from .graph.dtypes import DType
 from .graph.graph_keys import GraphKeys
 from .graph.node import Tensor
 from .graph.variable_scope import get_variable, get_variable_scope, variable_scope
@@ -49,6 +50,9 @@ class Layer(_base.Layer):
         with opened as scope:
             self._variable_scope = scope
             yield
+
+    def _default_initializer(self, dtype: DType) -> Any:
+        return None  # the variable scope's
 
     def _make_variable(
         self, name: str, shape: list[int], dtype: Any, initializer: Any, regularizer: Any, **kwargs: Any

@@ -23,7 +23,7 @@ import numpy as np
 from ...graph.aggregation import VariableAggregation
 from ...graph.build import convert, placeholder
 from ...graph.default_graph import get_default_graph
-from ...graph.dtypes import as_dtype
+from ...graph.dtypes import DType, as_dtype
 from ...graph.graph_keys import GraphKeys
 from ...graph.node import Node, Tensor
 from ...graph.structure import flatten, pack
@@ -220,7 +220,7 @@ class Layer:
             The variable.
         """
         found = as_dtype(dtype or self.dtype).base
-        starts = initializers.get(initializer or ("glorot_uniform" if found.is_floating else "zeros"))
+        starts = self._default_initializer(found) if initializer is None else initializers.get(initializer)
         sizes = [int(d) for d in shape]
         constrained = constraints.get(constraint)
         is_trainable = trainable if trainable is not None else None
@@ -244,6 +244,10 @@ class Layer:
         if regularize is not None:
             self._regularized.append((variable, regularize))
         return variable
+
+    def _default_initializer(self, dtype: DType) -> Any:
+        """What a weight starts with where nothing is said."""
+        return initializers.get("glorot_uniform" if dtype.is_floating else "zeros")
 
     def _make_variable(
         self, name: str, shape: list[int], dtype: Any, initializer: Any, regularizer: Any, **kwargs: Any

@@ -1,0 +1,141 @@
+"""`dt.layers` and `dt.losses`: TensorFlow 1's functions, by names, collections and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import dovetail as tf
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.standard_normal((6, 8, 8, 2)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Iterator[tf.Graph]:
+    with tf.Graph().as_default() as fresh:
+        yield fresh
+
+
+def net(x: tf.Tensor, training: object) -> tf.Tensor:
+    h = tf.layers.conv2d(x, 4, 3, padding="same", activation=tf.nn.relu)
+    h = tf.layers.batch_normalization(h, training=training)
+    h = tf.layers.max_pooling2d(h, 2, 2)
+    h = tf.layers.average_pooling2d(h, 2, 2)
+    h = tf.layers.dropout(tf.layers.flatten(h), 0.5, training=training)
+    return tf.layers.dense(h, 3, name="logits", kernel_regularizer=lambda w: 0.5 * tf.nn.l2_loss(w))
+
+
+def test_names_reuse_and_collections() -> None:
+    x = tf.placeholder(tf.float32, [None, 8, 8, 2])
+    with tf.variable_scope("net"):
+        first = net(x, True)
+    with tf.variable_scope("net", reuse=True):
+        second = net(x, False)
+    names = [v.op.name for v in tf.global_variables()]
+    assert names == [
+        "net/conv2d/kernel", "net/conv2d/bias", "net/batch_normalization/gamma", "net/batch_normalization/beta",
+        "net/batch_normalization/moving_mean", "net/batch_normalization/moving_variance", "net/logits/kernel", "net/logits/bias",
+    ]  # fmt: skip
+    assert len(tf.trainable_variables()) == 6
+    updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+    assert len(updates) == 2
+    (regularized,) = tf.losses.get_regularization_losses()
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        kernel = session.run("net/logits/kernel:0")
+        np.testing.assert_allclose(session.run(regularized), 0.25 * (kernel**2).sum(), rtol=1e-5)
+        before = session.run(second, {x: IMAGES})
+        session.run([first, *updates], {x: IMAGES})
+        assert not np.allclose(before, session.run(second, {x: IMAGES}))
+
+
+def test_training_may_be_a_tensor() -> None:
+    x, training = tf.placeholder(tf.float32, [None, 8, 8, 2]), tf.placeholder(tf.bool, [])
+    y = tf.layers.batch_normalization(x, training=training, momentum=0.0, epsilon=1e-6)
+    dropped = tf.layers.dropout(tf.ones([1000]), 0.5, training=training)
+    updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        np.testing.assert_allclose(session.run(y, {x: IMAGES, training: False}), IMAGES, rtol=1e-5)
+        normal, _ = session.run([y, updates], {x: IMAGES, training: True})
+        np.testing.assert_allclose(normal.mean((0, 1, 2)), 0, atol=1e-6)
+        np.testing.assert_allclose(normal.std((0, 1, 2)), 1, rtol=1e-4)
+        np.testing.assert_allclose(session.run(y, {x: IMAGES, training: False}), normal, atol=1e-4)
+        assert session.run(dropped, {training: False}).tolist() == [1.0] * 1000
+        assert set(session.run(dropped, {training: True}).tolist()) == {0.0, 2.0}
+
+
+def test_a_default_initializer_of_the_scope_counts() -> None:
+    with tf.variable_scope("net", initializer=tf.ones_initializer()):
+        y = tf.layers.dense(tf.constant([[1.0, 2.0]]), 2, use_bias=False)
+    layer = tf.layers.Dense(2, name="shared")
+    a, b = layer(y), layer(y)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        assert session.run(y).tolist() == [[3.0, 3.0]]
+        np.testing.assert_array_equal(*session.run([a, b]))
+    assert [w.op.name for w in layer.weights] == ["shared/kernel", "shared/bias"] and layer.scope_name == "shared"
+
+
+WEIGHTS = np.float32([[1.0], [0.0], [2.0]])
+
+
+@pytest.mark.parametrize(
+    ("reduction", "expected"),
+    [
+        ("none", [[1.0, 4.0], [0.0, 0.0], [50.0, 72.0]]), ("weighted_sum", 127.0), ("weighted_sum_over_batch_size", 127 / 6),
+        ("weighted_mean", 127 / 6), ("weighted_sum_by_nonzero_weights", 127 / 4),
+    ],
+)  # fmt: skip
+def test_reductions(reduction: str, expected: object) -> None:
+    assert reduction in tf.losses.Reduction.all()
+    predictions = np.float32([[1, 2], [3, 4], [5, 6]])
+    loss = tf.losses.mean_squared_error(np.zeros((3, 2)), predictions, WEIGHTS, reduction=reduction)
+    with tf.Session() as session:
+        np.testing.assert_allclose(session.run(loss), expected, rtol=1e-6)
+    assert tf.losses.get_losses() == [loss]
+
+
+def test_formulas() -> None:
+    labels, logits = np.float32([[1, 0], [0, 1]]), np.float32([[2, -1], [0.5, 0.25]])
+    p = 1 / (1 + np.exp(-logits))
+    softmax = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    cases = {
+        "absolute_difference": (tf.losses.absolute_difference(labels, logits), np.abs(labels - logits).mean()),
+        "huber": (tf.losses.huber_loss(labels, logits * 2), np.mean([[2.5, 1.5], [0.5, 0.125]])),
+        "hinge": (tf.losses.hinge_loss(labels, logits), np.maximum(0, 1 - (2 * labels - 1) * logits).mean()),
+        "log": (tf.losses.log_loss(labels, p), -(labels * np.log(p) + (1 - labels) * np.log(1 - p)).mean()),
+        "cosine": (tf.losses.cosine_distance(labels, labels, axis=1), 0.0),
+        "sigmoid": (
+            tf.losses.sigmoid_cross_entropy(labels, logits),
+            -(labels * np.log(p) + (1 - labels) * np.log(1 - p)).mean(),
+        ),
+        "softmax": (tf.losses.softmax_cross_entropy(labels, logits), -np.log([softmax[0, 0], softmax[1, 1]]).mean()),
+        "smooth": (
+            tf.losses.softmax_cross_entropy(labels, logits, label_smoothing=0.2),
+            -((labels * 0.8 + 0.1) * np.log(softmax)).sum(1).mean(),
+        ),
+        "sparse": (
+            tf.losses.sparse_softmax_cross_entropy([[0], [1]], logits, weights=[1.0, 3.0]),
+            (-np.log([softmax[0, 0], softmax[1, 1]]) * [1, 3]).mean(),
+        ),
+    }
+    total = tf.losses.get_total_loss()
+    with tf.Session() as session:
+        for name, (loss, expected) in cases.items():
+            np.testing.assert_allclose(session.run(loss), expected, rtol=1e-5, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(session.run(total), sum(e for _, e in cases.values()), rtol=1e-5)
+
+
+def test_what_losses_refuse() -> None:
+    with pytest.raises(ValueError, match="differ"):
+        tf.losses.mean_squared_error(np.zeros(3), np.zeros(4))
+    with pytest.raises(ValueError, match="cannot be broadcast"):
+        tf.losses.mean_squared_error(np.zeros((3, 2)), np.zeros((3, 2)), np.ones(3))
+    with pytest.raises(ValueError, match="Invalid ReductionKey"):
+        tf.losses.mean_squared_error(np.zeros(3), np.zeros(3), reduction="mean")
+    with pytest.raises(ValueError, match="no loss in the collection"):
+        tf.losses.get_total_loss()
