@@ -15,6 +15,7 @@ from .clock import longest_way
 from .problem import Floats, Objective, Problem
 
 STEPS = 100
+SAMPLE = 20_000  # units, at least, from which weights are taken
 
 
 def lower_bound(problem: Problem) -> float:
@@ -51,16 +52,21 @@ def _balance(problem: Problem) -> float:
     for d in range(problem.devices):
         like.setdefault(time[d].tobytes(), []).append(d)
     rows, count = time[[same[0] for same in like.values()]], np.array([len(same) for same in like.values()])
-    weight = np.full(len(rows), 1.0 / count.sum())
-    best = 0.0
+    # Any weights prove a bound, so for many units they are sought on some of them.
+    sample = rows[:, :: max(rows.shape[1] // SAMPLE, 1)]
+    uniform = np.full(len(rows), 1.0 / count.sum())
+    best, found, weight = 0.0, uniform, uniform
     for step in range(STEPS):
-        weighted = rows * weight[:, None]
+        weighted = sample * weight[:, None]
+        bound = float(weighted.min(axis=0).sum())
+        if bound > best:
+            best, found = bound, weight
         owner = weighted.argmin(axis=0)
-        best = max(best, float(weighted.min(axis=0).sum()))
-        load = np.bincount(owner, rows[owner, np.arange(rows.shape[1])], len(rows)) / count
+        load = np.bincount(owner, sample[owner, np.arange(sample.shape[1])], len(rows)) / count
         if load.max() <= 0:
             break
         # Multiplicative steps keep the weights positive: a device that is loaded more becomes dearer.
-        weight *= np.exp(np.clip((load / load.mean() - 1) * 0.5 / np.sqrt(step + 1), -1, 1))
+        weight = weight * np.exp(np.clip((load / load.mean() - 1) * 0.5 / np.sqrt(step + 1), -1, 1))
         weight /= (weight * count).sum()
+    best = max(float((rows * weights[:, None]).min(axis=0).sum()) for weights in (found, uniform))
     return best if problem.objective is Objective.MAKESPAN else max(best, largest)

@@ -17,6 +17,7 @@ from .clock import _pop, _push
 from .compiled import compiled
 from .problem import Arrays, Flags, Floats, Ints
 
+ASKS = 8  # times at most that m-ETF asks a node when it could start; then it takes its turn
 CORES = 256  # a device that runs more nodes at once than this is taken to run this many
 
 
@@ -40,7 +41,7 @@ def list_schedule(
     for d in range(devices):
         base[d + 1] = base[d] + min(a.slots[d], CORES)
     core_free = np.zeros(base[devices])
-    finish, waiting = np.zeros(n), np.empty(n, np.int32)
+    finish, waiting, asked = np.zeros(n), np.empty(n, np.int32), np.zeros(n, np.int8)
     by_rank = np.empty(n, np.int32)
     for i in range(n):
         by_rank[rank[i]] = i
@@ -80,7 +81,8 @@ def list_schedule(
                 best_start = end
         if chosen < 0:
             return False
-        if earliest and best > key and size > 0 and best > times[0]:
+        if earliest and best > key and size > 0 and best > times[0] and asked[x] < ASKS:
+            asked[x] += 1
             size = _push(times, codes, size, best, rank[x])  # others took its place meanwhile: ask again
             continue
         if where[u] < 0:

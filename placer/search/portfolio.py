@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from .orders import orders
 from .problem import Flags, Floats, Found, Ints, Objective, Problem, Solution
 from .segments import cut
 from .walk import walk
+from .windows import ended, passed
 
 STRATEGIES = ("auto", "single", "heft", "m-etf", "contiguous", "local-search", "exact")
 
@@ -45,6 +47,7 @@ CUT_S = 2e-9  # price of one (start, end, state, kind) of a contiguous split
 CUT_WORK = 4e7  # of these at most for one order; problems with more are merged first
 CUT_STATES = 4096
 CUT_SHARE = 0.3  # of the budget at most for contiguous splits
+MERGED_SHARE = 0.4  # of what is left for the search on a merged problem
 WALK_NODES = 5000  # walks judge moves on at most so many nodes; larger problems are merged first
 
 
@@ -70,9 +73,7 @@ def search(
         ValueError: no such strategy, or it found nothing that fits memory and can run.
     """
     solution = None
-    for found in improvements(
-        problem, budget_s=budget_s, seed=seed, strategy=strategy, starts=starts
-    ):
+    for found in improvements(problem, budget_s=budget_s, seed=seed, strategy=strategy, starts=starts):
         solution = found
     if solution is None:
         raise ValueError(f"The strategy {strategy!r} found no assignment that fits memory and can run; try 'auto'")
@@ -118,13 +119,13 @@ class _Search:
         self.items = items_of(self.problem)
         if strategy == "auto":
             yield from self._tried(self._singles())
-        if strategy in ("auto", "contiguous"):
-            yield from self._tried(self._contiguous())
         clock = self.problem.objective is not Objective.THROUGHPUT
+        if strategy == "contiguous" or (strategy == "auto" and not self._is_large):
+            yield from self._tried(self._contiguous())
         if strategy in ("heft", "m-etf"):
             yield from self._tried(self._listed(self.problem, strategy))
         if strategy == "auto" and clock:
-            yield from self._tried(self._lists_on_levels())
+            yield from self._tried(self._best_lists() if self._is_large else self._lists_on_levels())
         if strategy in ("auto", "exact"):
             from .exact import exactly, is_small
 
@@ -165,6 +166,12 @@ class _Search:
     def _is_done(self) -> bool:
         return self.left <= 0 or self.value <= self.bound * (1 + 1e-9)
 
+    @property
+    def _is_large(self) -> bool:
+        """Whether this is a step on a clock that is searched on a smaller problem, then refined in windows."""
+        p = self.problem
+        return p.objective is Objective.MAKESPAN and p.nodes > WALK_NODES and not self.is_merged
+
     # -- starts --------------------------------------------------------------------------------------------
 
     def _singles(self) -> Iterator[tuple[str, Ints]]:
@@ -191,7 +198,8 @@ class _Search:
         if len(items.memory) > 2 * most:
             return
         price = CUT_S * states * len(items.memory) ** 2 / 2 + VISIT_S * p.nodes
-        least = self.left - CUT_SHARE * max(self.left, MIN_S)
+        share = CUT_SHARE / 3 if self.is_merged else CUT_SHARE  # a merged problem is walked on, which is worth more
+        least = self.left - share * max(self.left, MIN_S)
         host = kinds.of[p.host] if p.objective is Objective.OFFLOAD else -1
         additive = p.objective is not Objective.THROUGHPUT
         allowed = np.ascontiguousarray(items.allowed[:, kinds.first])
@@ -234,6 +242,28 @@ class _Search:
                     for by, where in self._listed(coarse, strategy):
                         yield f"{by} on {coarse.nodes} items", where[label]
 
+    def _best_lists(self) -> Iterator[tuple[str, Ints]]:
+        """The same where an evaluation is dear: a merged problem tells which of its lists are worth one."""
+        p = self.problem
+        strategies = ("heft", "m-etf")
+        with ThreadPoolExecutor(len(strategies)) as pool:
+            for found in pool.map(lambda strategy: list(self._listed(p, strategy)), strategies):
+                yield from found
+        work = float(p.seconds.min(axis=0).sum())
+        chain = levels(p, WALK_NODES, work / p.devices / 8, _share(p))
+        self.smaller = chain[-1]
+        found = []
+        for number, (coarse, label) in enumerate(chain[1:]):
+            if number and coarse.nodes * 1.8 > chain[number][0].nodes and number < len(chain) - 2:
+                continue
+            for strategy in strategies:
+                for by, where in self._listed(coarse, strategy):
+                    found.append(
+                        (coarse.evaluate(where[coarse.unit]), len(found), f"{by} on {coarse.nodes} items", where[label])
+                    )
+        for _, _, by, where in sorted(found)[:2]:
+            yield by, where
+
     # -- rounds --------------------------------------------------------------------------------------------
 
     def _rounds(self) -> Iterator[Solution]:
@@ -245,6 +275,8 @@ class _Search:
             and not self.is_merged
         ):
             yield from self._rounds_on_merged()
+            if self._is_large:
+                yield from self._passes()
             return
         judge = self._balancer() if self.problem.objective is Objective.THROUGHPUT else self._walker()
         idle, number = 0, 0
@@ -255,20 +287,35 @@ class _Search:
             number += 1
 
     def _rounds_on_merged(self) -> Iterator[Solution]:
-        """Rounds on a problem with fewer nodes, which only resembles this one; what they find is tried here."""
+        """Rounds on a problem with fewer nodes, which only resembles this one; the best of them are tried here."""
         p = self.problem
         if self.smaller is None:
             work = float(p.seconds.min(axis=0).sum())
             self.smaller = levels(p, WALK_NODES, work / p.devices / 8, _share(p))[-1]
         coarse, label = self.smaller
-        if coarse.nodes > 4 * WALK_NODES:  # it cannot be merged any further under the caps
+        # Under the caps it may not merge any further, or its values may remain as many as they were.
+        if coarse.nodes > 4 * WALK_NODES or len(coarse.value_target) > 16 * WALK_NODES:
             return
-        inner = _Search(coarse, self.left, self.seed, is_merged=True)
-        for found in inner.run("auto"):
+        inner = _Search(coarse, MERGED_SHARE * self.left, self.seed, is_merged=True)
+        found = list(inner.run("auto"))
+        self.left *= 1 - MERGED_SHARE
+        for each in found if p.nodes < 20 * WALK_NODES else found[-1:]:
             unit_of = np.empty(coarse.units, np.int32)
-            unit_of[coarse.unit] = found.assignment
-            yield from self._tried([(f"{found.history[-1].by} on {coarse.nodes} items", unit_of[label])])
-        self.left = 0.0
+            unit_of[coarse.unit] = each.assignment
+            yield from self._tried([(f"{each.history[-1].by} on {coarse.nodes} items", unit_of[label])])
+
+    def _passes(self) -> Iterator[Solution]:
+        """Passes of moves within windows over all nodes, while they gain something; then the end by itself."""
+        number, gained = 0, True
+        while gained and not self._is_done:
+            before = self.value
+            where, price = passed(self.problem, self._chosen(), self.seed + number)
+            self.left -= price
+            yield from self._tried([(f"windows {number}", where)])
+            gained, number = self.value < before * (1 - 1e-4), number + 1
+        where, price = ended(self.problem, self._chosen(), self.seed)
+        self.left -= price
+        yield from self._tried([("end", where)])
 
     def _round(self, judge: _Judge, number: int) -> tuple[str, Ints]:
         """One descent from coarse to fine."""

@@ -1,0 +1,55 @@
+"""Refining large steps in windows: it gains, keeps constraints, and repeats itself."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves the path alone
+
+from search_problems import problem
+
+from dovetail.placer.search.portfolio import WALK_NODES, search
+from dovetail.placer.search.windows import ended, passed
+
+
+def branches(layers, width=12, slots=None, **options):
+    """Branches that cross into each other now and then, on four devices of two speeds."""
+    rng = np.random.default_rng(0)
+    node = np.arange(layers * width).reshape(layers, width)
+    edges = [*zip(node[:-1].ravel().tolist(), node[1:].ravel().tolist(), strict=True)]
+    edges += [(s, t // width * width + int(rng.integers(width))) for s, t in edges if rng.random() < 0.1]
+    work = rng.lognormal(0, 0.5, node.size)
+    size = rng.lognormal(0, 0.5, node.size)
+    return problem(edges, [work, 2 * work], devices=[0, 0, 1, 1], size=size, slots=slots, **options)
+
+
+@pytest.mark.parametrize("slots", [None, [1, 2, 1, 3]])
+def test_passes_shorten_a_step_within_memory_and_leave_units_together(slots):
+    rng = np.random.default_rng(1)
+    n = 12 * 300
+    unit = np.arange(n)
+    unit[1000] = unit[10]
+    unit = np.unique(unit, return_inverse=True)[1]
+    memory = rng.integers(0, 3, n).astype(float)
+    p = branches(300, slots=slots, unit=unit, memory=memory, capacity=[memory.sum() * 0.3] * 4)
+    before = search(p, strategy="heft")
+    where = np.empty(p.units, np.int32)
+    where[p.unit] = before.assignment
+    value = before.objective
+    for refine in (passed, ended):
+        after, price = refine(p, where, 0)
+        assert not p.violations(after[p.unit])
+        assert price > 0 and np.array_equal(after, refine(p, where, 0)[0])
+        if p.evaluate(after[p.unit]) < value:
+            where, value = after, p.evaluate(after[p.unit])
+    assert value < before.objective
+
+
+def test_auto_beats_every_single_pass_on_a_step_that_is_too_large_to_walk_on():
+    p = branches(WALK_NODES // 12 + 100)
+    found = search(p, budget_s=0.5)
+    single = [search(p, strategy=strategy).objective for strategy in ("single", "heft", "m-etf", "contiguous")]
+    assert found.objective < min(single)
+    assert found.lower_bound <= found.objective == pytest.approx(p.evaluate(found.assignment))
