@@ -14,8 +14,6 @@ from ..graph.indexed_slices import IndexedSlices
 from ..graph.node import Node, Tensor
 from ..graph.ops.arithmetic import sqrt
 from ..graph.ops.compare import greater, where_v2
-from ..graph.ops.passing import group
-from ..graph.ops.state import assign, assign_sub
 from ..graph.ops.statistics import norm
 from ..graph.ops.training import apply_update
 from .adam import AdamOptimizer
@@ -82,7 +80,7 @@ class LAMBOptimizer(AdamOptimizer):
     """Adam with weight decay, whose step for each variable is scaled to the variable's norm. Slots `m` and `v`.
 
     `step = m' / (sqrt(v') + epsilon) + weight_decay * var; var -= learning_rate * |var| / |step| * step`, with m' and v' corrected
-    for their start at zero. The slots are changed first and then the variable: not in one atomic update.
+    for their start at zero.
 
     Args:
         learning_rate, beta1, beta2: numbers, scalar tensors, or functions that give one. epsilon: added to the root.
@@ -114,18 +112,30 @@ class LAMBOptimizer(AdamOptimizer):
             as_type(self._tensors[n], dtype) for n in ("learning_rate", "beta1", "beta2", "epsilon")
         )
         power1, power2 = (as_type(convert(p), dtype) for p in self._get_beta_accumulators())
-        m, v = self.get_slot(variable, "m"), self.get_slot(variable, "v")
-        new_m = beta1 * convert(m) + (1.0 - beta1) * gradient
-        new_v = beta2 * convert(v) + (1.0 - beta2) * gradient * gradient
-        value = convert(variable)
+        decay = 0.0 if any(word in variable.name for word in self._excluded) else self._decay
+        places = [variable, self.get_slot(variable, "m"), self.get_slot(variable, "v")]
+        # The step that the update will make, for its norm. (If another worker changes the variable between, the update is made
+        # of the new values, and only this norm is of the old ones.)
+        value, m, v = (convert(p) for p in places)
+        new_m = beta1 * m + (1.0 - beta1) * gradient
+        new_v = beta2 * v + (1.0 - beta2) * gradient * gradient
         step = new_m / (1.0 - power1) / (sqrt(new_v / (1.0 - power2)) + epsilon)
-        if self._decay and not any(word in variable.name for word in self._excluded):
-            step = step + self._decay * value
-        moved = rate * _ratio(norm(value), norm(step), 1.0) * step
-        with variable.graph.control_dependencies([moved.op]):  # the old values have been read
-            changed = [assign(m, new_m), assign(v, new_v), assign_sub(variable, moved)]
-        node: Node = group(*changed)
-        return node
+        if decay:
+            step = step + decay * value
+        return apply_update(
+            "Lamb",
+            places,
+            gradient,
+            {
+                "beta1_power": power1,
+                "beta2_power": power2,
+                "lr": rate * _ratio(norm(value), norm(step), 1.0),
+                "beta1": beta1,
+                "beta2": beta2,
+                "epsilon": epsilon,
+                "weight_decay": decay,
+            },
+        )
 
 
 __all__ = ["LAMBOptimizer", "LARSOptimizer"]

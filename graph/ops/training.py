@@ -125,6 +125,29 @@ def _adam_w(
     return _adam(var * (np.ones((), var.dtype) - lr * weight_decay), m, v, grad, lr=lr, **adam)
 
 
+def _lamb(
+    var: Array,
+    m: Array,
+    v: Array,
+    grad: Array,
+    *,
+    beta1_power: Array,
+    beta2_power: Array,
+    lr: Array,
+    beta1: Array,
+    beta2: Array,
+    epsilon: Array,
+    weight_decay: Array,
+) -> Sequence[Array]:
+    # You et al., 2020 (arXiv:1904.00962). `lr` is the layer's own: what norms say of the rate is known before, since a norm needs
+    # all elements and this rule takes them one by one.
+    one = np.ones((), var.dtype)
+    m = beta1 * m + (one - beta1) * grad
+    v = beta2 * v + (one - beta2) * grad * grad
+    step = m / (one - beta1_power) / (np.sqrt(v / (one - beta2_power)) + epsilon) + weight_decay * var
+    return var - lr * step, m, v
+
+
 def _rms_prop(
     var: Array, ms: Array, mom: Array, grad: Array, *, lr: Array, rho: Array, momentum: Array, epsilon: Array
 ) -> Sequence[Array]:
@@ -192,7 +215,14 @@ RULES = {
         UpdateRule("GradientDescent", (), ("alpha",), (), {}, _gradient_descent, 2, gradient="delta"),
         UpdateRule("Momentum", ("accum",), ("lr",), ("momentum",), {"use_nesterov": False}, _momentum, 4),
         UpdateRule(
-            "KerasMomentum", ("accum",), ("lr",), ("momentum",), {"use_nesterov": False}, _keras_momentum, 5, decays=True
+            "KerasMomentum",
+            ("accum",),
+            ("lr",),
+            ("momentum",),
+            {"use_nesterov": False},
+            _keras_momentum,
+            5,
+            decays=True,
         ),
         UpdateRule("Adagrad", ("accum",), ("lr",), (), {"update_slots": True}, _adagrad, 6),
         UpdateRule(
@@ -213,6 +243,16 @@ RULES = {
             {"use_nesterov": False},
             _adam_w,
             14,
+            decays=True,
+        ),
+        UpdateRule(
+            "Lamb",
+            ("m", "v"),
+            ("beta1_power", "beta2_power", "lr", "beta1", "beta2", "epsilon", "weight_decay"),
+            (),
+            {},
+            _lamb,
+            16,
             decays=True,
         ),
         UpdateRule("RMSProp", ("ms", "mom"), _RMS_SCALARS, (), {}, _rms_prop, 11),

@@ -7,7 +7,7 @@ from itertools import product
 CASES: list[object] = []
 
 _RULES = (
-    *("GradientDescent", "Momentum", "KerasMomentum", "Adagrad", "Adam", "AdamW", "RMSProp", "CenteredRMSProp"),
+    *("GradientDescent", "Momentum", "KerasMomentum", "Adagrad", "Adam", "AdamW", "Lamb", "RMSProp", "CenteredRMSProp"),
     *("Adadelta", "Ftrl", "ProximalGradientDescent", "ProximalAdagrad"),
 )
 _SCATTERS = ("Add", "Div", "Max", "Min", "Mul", "Sub", "Update")
@@ -23,7 +23,10 @@ _IN_TRAINING_OPS = tuple(
 )
 _IN_QUEUE_OPS = (
     *(f"{kind}QueueV2" for kind in ("FIFO", "RandomShuffle", "PaddingFIFO", "Priority")),
-    *(f"Queue{what}V2" for what in ("Enqueue", "EnqueueMany", "Dequeue", "DequeueMany", "DequeueUpTo", "Close", "Size")),
+    *(
+        f"Queue{what}V2"
+        for what in ("Enqueue", "EnqueueMany", "Dequeue", "DequeueMany", "DequeueUpTo", "Close", "Size")
+    ),
     *("QueueIsClosedV2", "SelectHandle"),
 )
 _IN_ACCUMULATOR_OPS = (
