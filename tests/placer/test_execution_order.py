@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 import dovetail as dt
 from dovetail.graph.node import Node
@@ -13,6 +16,10 @@ from dovetail.placer.cluster_input import as_cluster
 from dovetail.placer.execution_order import execution_order
 from dovetail.placer.simulate import simulate, step_of, timeline
 
+sys.path.insert(0, str(Path(__file__).parent))
+from random_graphs import placed_graphs  # noqa: E402
+
+TWO = {job: ["cpu:0", "cpu:1"] for job in "abc"}
 CPU = "/job:w/replica:0/task:{}/device:CPU:0"
 SLOW = {"w": [{"name": "cpu:0", "flops": 1e9}]}
 
@@ -100,3 +107,42 @@ def test_graphs_with_loops_and_queues_keep_theirs() -> None:
         queue.dequeue()
         nodes = list(graph.nodes)
         assert execution_order(nodes, lambda n: CPU.format(n.index % 2), cluster) == nodes
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(placed_graphs(flow=True))
+def test_a_prediction_runs_each_node_once_behind_its_inputs_and_in_its_programs_order(drawn) -> None:
+    graph, fetches, targets, feeds = drawn
+    plan = dt.place(graph, {"a": 1, "b": 1, "c": 1}, devices=TWO, fetches=fetches, targets=targets, feeds=feeds)
+    if not plan.partitions:
+        return
+    spans = {s.name: s for s in simulate(plan).spans}
+    for device, part in plan.partitions.items():
+        names = [n.name for n in part.nodes]
+        assert all(simulate(plan).devices[spans[n].device] == device for n in names)
+        starts = [spans[n].start for n in names]
+        assert starts == sorted(starts)
+        for node in part.nodes:
+            assert all(spans[b.name].finish <= spans[node.name].start + 1e-9 for b in node.before if b.name in spans)
+    assert len(spans) == sum(len(p.nodes) for p in plan.partitions.values())
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(placed_graphs(("/cpu:0", "/cpu:1", "/cpu:2"), flow=True))
+def test_results_do_not_depend_on_the_order(drawn) -> None:
+    graph, fetches, targets, feeds = drawn
+    found = []
+    with graph.as_default():
+        initial, variables = dt.global_variables_initializer(), dt.global_variables()
+    for strategy in ("rules", "heft"):
+        config = dt.ConfigProto(device_count={"CPU": 3}, placement_strategy=strategy)
+        with dt.Session(graph=graph, config=config) as session:
+            session.run(initial)
+            fed = {t: np.full(t.shape.as_list(), 2.0, np.float32) for t in feeds}
+            fed |= {
+                n.outputs[0]: [1.0, 3.0] for n in graph.nodes if n.type == "Placeholder" and n.outputs[0] not in fed
+            }
+            values = session.run([fetches, targets], fed)[0]
+            found.append([*values, *session.run([v.value() for v in variables])])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)
