@@ -448,6 +448,9 @@ from .graph.ops.segments import (
     unsorted_segment_prod,
     unsorted_segment_sum,
 )
+from .graph.ops.sequences import (
+    reverse_sequence,
+)
 from .graph.ops.shapes import (
     broadcast_static_shape,
     broadcast_to,
@@ -920,6 +923,7 @@ __all__ = [
     "resource",
     "resource_variables_enabled",
     "reverse",
+    "reverse_sequence",
     "reverse_v2",
     "rint",
     "roll",

@@ -66,6 +66,13 @@ from .graph.ops.sorting import (
     in_top_k,
     top_k,
 )
+from .rnn import (
+    bidirectional_dynamic_rnn,
+    dynamic_rnn,
+    rnn_cell,
+    static_bidirectional_rnn,
+    static_rnn,
+)
 
 __all__ = [
     "atrous_conv2d",
@@ -73,6 +80,7 @@ __all__ = [
     "avg_pool2d",
     "batch_normalization",
     "bias_add",
+    "bidirectional_dynamic_rnn",
     "conv1d",
     "conv2d",
     "conv2d_backprop_filter",
@@ -82,6 +90,7 @@ __all__ = [
     "depthwise_conv2d",
     "depthwise_conv2d_native",
     "dropout",
+    "dynamic_rnn",
     "elu",
     "embedding_lookup",
     "fused_batch_norm",
@@ -99,6 +108,7 @@ __all__ = [
     "relu",
     "relu6",
     "relu_layer",
+    "rnn_cell",
     "selu",
     "separable_conv2d",
     "sigmoid",
@@ -110,6 +120,8 @@ __all__ = [
     "softplus",
     "softsign",
     "sparse_softmax_cross_entropy_with_logits",
+    "static_bidirectional_rnn",
+    "static_rnn",
     "swish",
     "tanh",
     "top_k",

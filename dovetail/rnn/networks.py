@@ -1,0 +1,247 @@
+"""Recurrent networks: a cell (`dt.nn.rnn_cell`) applied to each step of sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..graph.build import convert
+from ..graph.control_flow import while_loop
+from ..graph.dtypes import int32
+from ..graph.node import Tensor
+from ..graph.ops.cast import cast
+from ..graph.ops.compare import less, where
+from ..graph.ops.creation import zeros_like
+from ..graph.ops.gathering import reverse
+from ..graph.ops.joining import concat, stack, unstack
+from ..graph.ops.sequences import reverse_sequence
+from ..graph.ops.shapes import transpose
+from ..graph.structure import flatten, pack
+from ..graph.tensor_array import TensorArray
+from ..graph.variable_scope import get_variable_scope, variable_scope
+from .cells import RNNCell, batch_of
+
+
+def dynamic_rnn(
+    cell: RNNCell,
+    inputs: Any,
+    sequence_length: Any = None,
+    initial_state: Any = None,
+    dtype: Any = None,
+    parallel_iterations: int | None = None,
+    swap_memory: bool = False,
+    time_major: bool = False,
+    scope: Any = None,
+) -> tuple[Any, Any]:
+    """A cell along sequences, as a loop in the graph: as many steps as the batch at hand has.
+
+    Args:
+        cell: one of `dt.nn.rnn_cell`, or of your own.
+        inputs: `[batch, steps, ...]`, or `[steps, batch, ...]` with `time_major`; or a structure of such tensors.
+        sequence_length: `[batch]`: behind it what goes out is 0 and the state stays; None: all are as long as the tensor.
+        initial_state: in the structure of `cell.state_size`; None: zeros of `dtype`.
+        parallel_iterations, swap_memory: as of `dt.while_loop`.
+        time_major: whether the steps are the first axis, here and in what is given back.
+        scope: name of the variable scope; None: `rnn`.
+
+    Returns:
+        What goes out, `[batch, steps, cell.output_size]`, and the state after the last step.
+
+    Raises:
+        ValueError: neither `initial_state` nor `dtype`; too few axes. TypeError: `cell` is none.
+
+    >>> cell = dt.nn.rnn_cell.BasicLSTMCell(128)
+    >>> outputs, state = dt.nn.dynamic_rnn(cell, words, sequence_length=lengths, dtype=dt.float32)
+    """
+    _check_cell(cell)
+    with variable_scope(scope or "rnn"):
+        leaves = [_steps_first(convert(x, name="inputs"), time_major) for x in flatten(inputs)]
+        for x in leaves:
+            if x.dims is not None and len(x.dims) < 2:
+                raise ValueError(f"inputs must have an axis for the batch and one for the steps, not {x!r}")
+        steps, batch = batch_of(leaves[0], 0), batch_of(leaves[0], 1)
+        lengths = None if sequence_length is None else cast(convert(sequence_length, name="sequence_length"), int32)
+        state = _first_state(cell, initial_state, batch, dtype)
+
+        arrays = [_array(x, steps).unstack(x) for x in leaves]
+        shapes, types = cell.output_size, flatten(state)[0].dtype.base
+        out_sizes = flatten(shapes)
+        results = [TensorArray(types, steps, element_shape=[_known(leaves[0], 1), *_tail(s)]) for s in out_sizes]
+
+        def body(time: Tensor, before: Any, outs: list[TensorArray]) -> Any:
+            x = pack(inputs, [a.read(time) for a in arrays])
+            out, after = _step(cell, x, before, time, lengths)
+            return time + 1, after, [a.write(time, o) for a, o in zip(outs, flatten(out), strict=True)]
+
+        _, last, results = while_loop(
+            lambda time, *_: less(time, steps), body, (0, state, results),
+            parallel_iterations=parallel_iterations or 32, swap_memory=swap_memory, maximum_iterations=steps,
+        )  # fmt: skip
+        stacked = [r.stack() for r in results]
+        for r, s in zip(stacked, out_sizes, strict=True):
+            r.set_shape([_known(leaves[0], 0), _known(leaves[0], 1), *_tail(s)])
+        return pack(shapes, [r if time_major else _swapped(r) for r in stacked]), last
+
+
+def static_rnn(
+    cell: RNNCell,
+    inputs: Sequence[Any],
+    initial_state: Any = None,
+    dtype: Any = None,
+    sequence_length: Any = None,
+    scope: Any = None,
+) -> tuple[list[Any], Any]:
+    """A cell along sequences, unrolled: its nodes are in the graph once per step.
+
+    Args:
+        inputs: one `[batch, ...]` per step. The others: as of `dynamic_rnn`.
+
+    Returns:
+        What goes out, a list with one tensor per step, and the last state.
+
+    Raises:
+        ValueError: no inputs; neither `initial_state` nor `dtype`. TypeError: `inputs` is no list.
+
+    >>> outputs, state = dt.nn.static_rnn(cell, dt.unstack(x, num=20, axis=1), dtype=dt.float32)
+    """
+    _check_cell(cell)
+    if not isinstance(inputs, (list, tuple)):
+        raise TypeError("inputs must be a sequence: one tensor per step (dt.unstack makes them of one tensor)")
+    if not inputs:
+        raise ValueError("inputs must not be empty")
+    with variable_scope(scope or "rnn") as opened:
+        state = _first_state(cell, initial_state, batch_of(convert(flatten(inputs[0])[0]), 0), dtype)
+        lengths = None if sequence_length is None else cast(convert(sequence_length), int32)
+        outputs = []
+        for time, x in enumerate(inputs):
+            if time:
+                opened.reuse_variables()
+                get_variable_scope().reuse_variables()
+            out, state = _step(cell, x, state, convert(time), lengths)
+            outputs.append(out)
+        return outputs, state
+
+
+def bidirectional_dynamic_rnn(
+    cell_fw: RNNCell,
+    cell_bw: RNNCell,
+    inputs: Any,
+    sequence_length: Any = None,
+    initial_state_fw: Any = None,
+    initial_state_bw: Any = None,
+    dtype: Any = None,
+    parallel_iterations: int | None = None,
+    swap_memory: bool = False,
+    time_major: bool = False,
+    scope: Any = None,
+) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """One cell along sequences forwards, another backwards (Schuster & Paliwal, 1997); arguments as of `dynamic_rnn`.
+
+    Returns:
+        (outputs forwards, outputs backwards), each in the order of `inputs`; and both last states.
+
+    >>> (forwards, backwards), _ = dt.nn.bidirectional_dynamic_rnn(cell_fw, cell_bw, words, lengths, dtype=dt.float32)
+    >>> both = dt.concat([forwards, backwards], 2)
+    """
+    _check_cell(cell_fw)
+    _check_cell(cell_bw)
+    how: dict[str, Any] = {
+        "dtype": dtype, "parallel_iterations": parallel_iterations, "swap_memory": swap_memory, "time_major": time_major,
+    }  # fmt: skip
+
+    def turned(x: Any) -> Tensor:
+        steps, batch = (0, 1) if time_major else (1, 0)
+        if sequence_length is None:
+            return reverse(x, [steps])
+        return reverse_sequence(x, sequence_length, steps, batch)
+
+    with variable_scope(scope or "bidirectional_rnn"):
+        forwards, last_fw = dynamic_rnn(cell_fw, inputs, sequence_length, initial_state_fw, scope="fw", **how)
+        back = pack(inputs, [turned(x) for x in flatten(inputs)])
+        backwards, last_bw = dynamic_rnn(cell_bw, back, sequence_length, initial_state_bw, scope="bw", **how)
+        return (forwards, pack(backwards, [turned(x) for x in flatten(backwards)])), (last_fw, last_bw)
+
+
+def static_bidirectional_rnn(
+    cell_fw: RNNCell,
+    cell_bw: RNNCell,
+    inputs: Sequence[Any],
+    initial_state_fw: Any = None,
+    initial_state_bw: Any = None,
+    dtype: Any = None,
+    sequence_length: Any = None,
+    scope: Any = None,
+) -> tuple[list[Tensor], Any, Any]:
+    """As `bidirectional_dynamic_rnn`, unrolled.
+
+    Returns:
+        One tensor per step, outputs forwards and backwards beside each other; and both last states.
+    """
+
+    def turned(steps: Sequence[Any]) -> list[Tensor]:
+        if sequence_length is None:
+            return list(reversed(steps))
+        return unstack(reverse_sequence(stack(list(steps), 0), sequence_length, 0, 1), len(steps))
+
+    with variable_scope(scope or "bidirectional_rnn"):
+        forwards, last_fw = static_rnn(cell_fw, inputs, initial_state_fw, dtype, sequence_length, scope="fw")
+        backwards, last_bw = static_rnn(cell_bw, turned(inputs), initial_state_bw, dtype, sequence_length, scope="bw")
+        both = [concat([f, b], 1) for f, b in zip(forwards, turned(backwards), strict=True)]
+        return both, last_fw, last_bw
+
+
+def _check_cell(cell: Any) -> None:
+    if not hasattr(cell, "state_size") or not hasattr(cell, "output_size") or not callable(cell):
+        raise TypeError(f"cell is not an RNNCell: {cell!r} must have state_size, output_size, and be callable")
+
+
+def _first_state(cell: RNNCell, given: Any, batch: Any, dtype: Any) -> Any:
+    if given is not None:
+        return pack(given, [convert(s) for s in flatten(given)])
+    if dtype is None:
+        raise ValueError("If there is no initial_state, you must give a dtype.")
+    return cell.zero_state(batch, dtype)
+
+
+def _step(cell: RNNCell, x: Any, before: Any, time: Tensor, lengths: Tensor | None) -> Any:
+    """One step; where a sequence has ended, 0 goes out and the state stays."""
+    out, after = cell(x, before)
+    after = pack(before, flatten(after))  # a cell may give a list where a tuple was
+    if lengths is None:
+        return out, after
+    goes_on = less(time, lengths)
+    kept = [
+        where(goes_on, new, old) if _has_batch(new) else new
+        for new, old in zip(flatten(after), flatten(before), strict=True)
+    ]
+    return pack(out, [where(goes_on, o, zeros_like(o)) for o in flatten(out)]), pack(after, kept)
+
+
+def _has_batch(tensor: Any) -> bool:
+    return tensor.dims is None or len(tensor.dims) > 0
+
+
+def _tail(size: Any) -> list[int | None]:
+    return size.as_list() if hasattr(size, "as_list") else [int(size)]
+
+
+def _known(tensor: Tensor, axis: int) -> int | None:
+    return None if tensor.dims is None else tensor.dims[axis]
+
+
+def _array(x: Tensor, steps: Any) -> TensorArray:
+    return TensorArray(x.dtype.base, steps, element_shape=None if x.dims is None else x.dims[1:])
+
+
+def _steps_first(x: Tensor, time_major: bool) -> Tensor:
+    return x if time_major else _swapped(x)
+
+
+def _swapped(x: Tensor) -> Tensor:
+    """With the first two axes in the other order."""
+    if x.dims is None:
+        raise ValueError(f"the rank of {x!r} must be known")
+    return transpose(x, [1, 0, *range(2, len(x.dims))])
+
+
+__all__ = ["bidirectional_dynamic_rnn", "dynamic_rnn", "static_bidirectional_rnn", "static_rnn"]
