@@ -18,7 +18,7 @@ from . import (
     regularizers,
     utils,
 )
-from .layers.base import Input
+from .layers.inputs import Input
 from .model import Model, Sequential
 
 __all__ = [

@@ -11,7 +11,9 @@ from ..graph.default_graph import get_default_graph
 from ..graph.node import Tensor
 from ..graph.structure import flatten, pack
 from . import saving
-from .layers.base import Input, InputLayer, Layer, passing
+from .layers.base import Layer
+from .layers.inputs import Input, InputLayer
+from .layers.passes import passes, passing
 from .network import Network
 from .registry import custom_object_scope
 from .training import Trainer
@@ -156,9 +158,7 @@ class Model(Trainer, Layer):
         """Make the weights for inputs of a shape, the batch included: `model.build([None, 64])`."""
         if input_shape is None or self.built:
             return
-        from .layers.base import _passes
-
-        if _passes.depth:  # called by itself, with tensors at hand: its layers make theirs when they are called
+        if passes.depth:  # called by itself, with tensors at hand: its layers make theirs when they are called
             return
         with self._graph.as_default(), self._scope():
             self(Input(batch_shape=tuple(input_shape)))
@@ -320,14 +320,12 @@ class Sequential(Model):
     @staticmethod
     def _outside(make: Callable[[], None]) -> None:
         """Do something as if no layer were being called."""
-        from .layers.base import _passes
-
-        saved = _passes.depth, _passes.path, _passes.open
-        _passes.depth, _passes.path, _passes.open = 0, (), []
+        saved = passes.depth, passes.path, passes.open
+        passes.depth, passes.path, passes.open = 0, (), []
         try:
             make()
         finally:
-            _passes.depth, _passes.path, _passes.open = saved
+            passes.depth, passes.path, passes.open = saved
 
     def get_config(self) -> dict[str, Any]:
         """See `Model.get_config`."""

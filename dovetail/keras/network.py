@@ -12,7 +12,8 @@ from ..graph.default_graph import get_default_graph
 from ..graph.node import Node, Tensor
 from ..graph.structure import flatten, map_structure
 from .backend import GraphState
-from .layers.base import Call, InputLayer, Layer
+from .layers.base import Call, Layer
+from .layers.inputs import InputLayer
 
 
 class NodeLayer(Layer):

@@ -25,7 +25,7 @@ from ..graph.ops.passing import group
 from ..graph.ops.shapes import shape
 from ..graph.structure import flatten
 from .backend import GraphState, get_session, initialize
-from .layers.base import move_averages, passing
+from .layers.passes import move_averages, passing
 
 Spec = tuple[DType, tuple[int | None, ...]]
 

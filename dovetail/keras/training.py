@@ -15,7 +15,7 @@ from ..graph.structure import flatten, pack
 from . import data, losses, optimizers
 from .backend import get_session
 from .compiled import Compiled
-from .layers.base import passing
+from .layers.passes import passing
 from .steps import Spec, Step, needs_filling, spec_of
 
 if TYPE_CHECKING:
@@ -453,7 +453,7 @@ class Trainer:
         """What the order of rows follows: the graph's seed, if one is set. Workers in step need the same order."""
         seed: Any = self._graph.seed
         if seed is not None:
-            return [int(s) for s in (seed if isinstance(seed, (list, tuple)) else [seed])]
+            return [int(s) for s in (seed if isinstance(seed, list | tuple) else [seed])]
         return [0] if self._workers() > 1 else [int(self._entropy) & (2**63 - 1)]
 
 

@@ -1,7 +1,7 @@
 """`dt.keras.layers`: what models are made of."""
 
 from .attention import MultiHeadAttention
-from .base import Input, InputLayer, Layer
+from .base import Layer
 from .convolution import Conv1D, Conv2D, Conv2DTranspose, DepthwiseConv2D, ZeroPadding2D
 from .core import (
     Activation,
@@ -20,6 +20,7 @@ from .core import (
     Softmax,
     SpatialDropout1D,
 )
+from .inputs import Input, InputLayer
 from .merging import (
     Add,
     Average,

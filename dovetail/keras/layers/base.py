@@ -1,19 +1,14 @@
-"""`Layer`: weights, and what is computed from them. And `Input`, where a functional model begins.
+"""`Layer`: weights, and what is computed from them.
 
 Theory of operation. Calling a layer adds nodes to the graph. The first call makes the layer's weights (`build`), whose shapes follow
 from the inputs'. Each call whose inputs come from an `Input` is remembered (`Call`), so that a `Model` can later do the same calls
 again on other tensors: once to train, once to evaluate, and once for each replica of a strategy.
-
-What such a pass through a model needs beside its tensors stands in a `Pass`: whether it trains, and what the layers add to the loss
-and to their moving averages on the way. Passes belong to a thread, as replicas do.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -21,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.aggregation import VariableAggregation
-from ...graph.build import convert, placeholder
+from ...graph.build import convert
 from ...graph.default_graph import get_default_graph
 from ...graph.dtypes import DType, as_dtype
 from ...graph.graph_keys import GraphKeys
@@ -30,6 +25,7 @@ from ...graph.structure import flatten, pack
 from ...graph.variables import Variable
 from .. import constraints, initializers, regularizers
 from ..backend import GraphState, batch_get_value, batch_set_value, floatx, snake_case
+from .passes import current_pass, passes
 
 Shape = tuple[int | None, ...]
 
@@ -47,55 +43,6 @@ class Call:
     def inputs(self) -> list[Tensor]:
         """The tensors among its arguments."""
         return [t for t in flatten([list(self.args), self.kwargs]) if isinstance(t, Tensor)]
-
-
-@dataclass(slots=True)
-class Pass:
-    """One pass through a model.
-
-    Attributes:
-        training: whether layers behave as while training: a bool, or a scalar bool tensor.
-        collects: whether somebody takes what follows; else layers do as if they were called alone.
-        losses: what layers have added to the loss.
-        moves: (variable, value, momentum): moving averages that are to move towards a value.
-    """
-
-    training: Any = False
-    collects: bool = True
-    losses: list[Tensor] = field(default_factory=list)
-    moves: list[tuple[Any, Tensor, float]] = field(default_factory=list)
-
-
-class _Passes(threading.local):
-    def __init__(self) -> None:
-        self.open: list[Pass] = []
-        self.path: tuple[str, ...] = ()  # names of the layers that are being called, outermost first
-        self.depth = 0  # how many layers are being called
-
-
-_passes = _Passes()
-
-
-@contextmanager
-def passing(training: Any, inside: bool = False) -> Iterator[Pass]:
-    """A block whose layers are called for one pass; `inside`: a part of the pass that is going on, with another `training`."""
-    outer = current_pass()
-    if not inside:
-        made = Pass(training)
-    elif outer is None:
-        made = Pass(training, collects=False)
-    else:
-        made = Pass(training, outer.collects, outer.losses, outer.moves)
-    _passes.open.append(made)
-    try:
-        yield _passes.open[-1]
-    finally:
-        _passes.open.pop()
-
-
-def current_pass() -> Pass | None:
-    """The pass that is going on in this thread."""
-    return _passes.open[-1] if _passes.open else None
 
 
 class Layer:
@@ -252,7 +199,7 @@ class Layer:
     def _make_variable(
         self, name: str, shape: list[int], dtype: Any, initializer: Any, regularizer: Any, **kwargs: Any
     ) -> Any:
-        path = "/".join(_passes.path or (self.name,))
+        path = "/".join(passes.path or (self.name,))
         with get_default_graph().name_scope(None):
             return Variable(
                 initial_value=partial(initializer, shape, dtype=dtype),
@@ -369,10 +316,10 @@ class Layer:
         inputs = _as_tensors(inputs)
         graph = get_default_graph()
         state = GraphState.of(graph)
-        path = _passes.path
+        path = passes.path
         with self._naming():
-            _passes.path = self._path(path)
-            _passes.depth += 1
+            passes.path = self._path(path)
+            passes.depth += 1
             try:
                 if not self.built:
                     with graph.init_scope():
@@ -384,8 +331,8 @@ class Layer:
                         self.add_loss(self.activity_regularizer(y))
                 self._keep_masks(inputs, outputs, kwargs.get("mask"), state)
             finally:
-                _passes.path = path
-                _passes.depth -= 1
+                passes.path = path
+                passes.depth -= 1
         self._remember(Call(self, (inputs, *args), kwargs, outputs), state)
         return outputs
 
@@ -398,7 +345,7 @@ class Layer:
 
     def _build_for(self, inputs: Any) -> None:
         leaves = flatten(inputs)
-        shapes = [_shape_of(t) for t in leaves]
+        shapes = [shape_of(t) for t in leaves]
         self.build(shapes[0] if not isinstance(inputs, (list, tuple, Mapping)) else pack(inputs, shapes))
         self.built = True
         if self._first_weights is not None:
@@ -430,7 +377,7 @@ class Layer:
 
     def _remember(self, call: Call, state: GraphState) -> None:
         going = current_pass()
-        alone = not _passes.depth and (going is None or not going.collects)
+        alone = not passes.depth and (going is None or not going.collects)
         if alone and any(_is_symbolic(t, state) for t in call.inputs):
             self._calls.append(call)
             for y in flatten(call.outputs):
@@ -453,13 +400,13 @@ class Layer:
     def input_shape(self) -> Any:
         """The shape of `input`, as a tuple."""
         found = self.input
-        return _shape_of(found) if isinstance(found, Tensor) else [_shape_of(t) for t in flatten(found)]
+        return shape_of(found) if isinstance(found, Tensor) else [shape_of(t) for t in flatten(found)]
 
     @property
     def output_shape(self) -> Any:
         """The shape of `output`, as a tuple."""
         found = self.output
-        return _shape_of(found) if isinstance(found, Tensor) else [_shape_of(t) for t in flatten(found)]
+        return shape_of(found) if isinstance(found, Tensor) else [shape_of(t) for t in flatten(found)]
 
     def _only_call(self) -> Call:
         if len(self._calls) != 1:
@@ -472,109 +419,23 @@ class Layer:
         return f"<{type(self).__name__} name={self.name}>"
 
 
-class InputLayer(Layer):
-    """What an `Input` stands for in a model."""
-
-    def __init__(
-        self,
-        input_shape: Any = None,
-        batch_size: int | None = None,
-        dtype: Any = None,
-        name: str | None = None,
-        batch_input_shape: Any = None,
-        input_tensor: Tensor | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(name=name or GraphState.of(get_default_graph()).unique_name("input"), **kwargs)
-        self.built = True
-        if input_tensor is None:
-            if batch_input_shape is None:
-                batch_input_shape = (batch_size, *(() if input_shape is None else _sizes(input_shape)))
-            input_tensor = placeholder(dtype or floatx(), list(batch_input_shape), name=self.name)
-        self.dtype = input_tensor.dtype.base
-        self.batch_input_shape = _shape_of(input_tensor)
-        call = Call(self, (), {}, input_tensor)
-        self._calls.append(call)
-        GraphState.of(input_tensor.graph).calls[input_tensor] = call
-
-    def get_config(self) -> dict[str, Any]:
-        """See `Layer.get_config`."""
-        config = super().get_config()
-        del config["trainable"]
-        return config
-
-
-def Input(
-    shape: Any = None,
-    batch_size: int | None = None,
-    name: str | None = None,
-    dtype: Any = None,
-    batch_shape: Any = None,
-    tensor: Tensor | None = None,
-) -> Tensor:
-    """A tensor with which a functional model begins: a placeholder.
-
-    Args:
-        shape: its shape without the batch; None where a size may vary. batch_shape: with the batch.
-        batch_size: size of the batch, where it is fixed.
-        dtype: element type; None: `keras.backend.floatx()`.
-        tensor: a tensor to use instead of a new placeholder.
-
-    Raises:
-        ValueError: no shape.
-
-    >>> x = dt.keras.Input([28, 28, 1])
-    >>> model = dt.keras.Model(x, dt.keras.layers.Flatten()(x))
-    """
-    if shape is None and batch_shape is None and tensor is None:
-        raise ValueError("Input needs a `shape` (without the batch) or a `batch_shape`")
-    layer = InputLayer(shape, batch_size, dtype, name, batch_shape, tensor)
-    made: Tensor = layer.output
-    return made
-
-
-def move_averages(strategy: Any, moves: Sequence[tuple[Any, Tensor, float]]) -> list[Node]:
-    """Nodes that let moving averages move, all replicas' values taken together. Called in a replica."""
-    if not moves:
-        return []
-    from ...distribute.context import get_replica_context
-
-    variables, momenta = [v for v, _, _ in moves], [m for _, _, m in moves]
-    context = get_replica_context()
-    if strategy is None or context is None:
-        return [_moved(v, x, m) for v, x, m in moves]
-
-    def merged(_: Any, values: list[Any]) -> list[Node]:
-        means = strategy._mean_gradients(values, variables) if strategy.num_replicas_in_sync > 1 else values
-        return [_moved(v, x, m) for v, x, m in zip(variables, means, momenta, strict=True)]
-
-    found: list[Node] = context.merge_call(merged, ([x for _, x, _ in moves],))
-    return found
-
-
-def _moved(variable: Any, value: Any, momentum: float) -> Node:
-    step = (variable.value() - value) * (1.0 - momentum)
-    node: Node = variable.assign_sub(step, read_value=False)
-    return node
-
-
 def _given_shape(kwargs: dict[str, Any]) -> Shape | None:
     """The batch input shape among a layer's arguments."""
     batch = kwargs.get("batch_size")
     if (given := kwargs.pop("batch_input_shape", None)) is not None:
         return tuple(given)
     if (given := kwargs.pop("input_shape", None)) is not None:
-        return (batch, *_sizes(given))
+        return (batch, *sizes_of(given))
     if (given := kwargs.pop("input_dim", None)) is not None:
         return (batch, int(given))
     return None
 
 
-def _sizes(shape: Any) -> Shape:
+def sizes_of(shape: Any) -> Shape:
     return (shape,) if isinstance(shape, int) else tuple(None if d is None else int(d) for d in shape)
 
 
-def _shape_of(tensor: Any) -> Shape:
+def shape_of(tensor: Any) -> Shape:
     dims = tensor.shape.as_list() if tensor.shape.rank is not None else None
     if dims is None:
         raise ValueError(f"{tensor.name} has no known rank, which layers need: use set_shape, or an Input with a shape")
@@ -637,4 +498,4 @@ def _unique(items: Iterable[Any]) -> list[Any]:
     return list({id(v): v for v in items}.values())
 
 
-__all__ = ["Call", "Input", "InputLayer", "Layer", "Pass", "current_pass", "move_averages", "passing"]
+__all__ = ["Call", "Layer", "Shape", "shape_of", "sizes_of"]
