@@ -63,6 +63,14 @@ def test_replicas_of_one_process(kind: str, reference: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
+def test_a_convolutional_net() -> None:
+    command = [sys.executable, str(SCRIPT.with_name("convnet.py")), "1000", "0.98"]
+    done = subprocess.run(command, input="", capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    assert _result(done.stdout.splitlines())["accuracy"] >= 0.98
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "workers"), [("multiworker", 2), ("ring", 2), ("multiworker", 4)])
 def test_workers_in_step_are_one_process_with_the_whole_batch(
     kind: str, workers: int, reference: dict[str, Any]
