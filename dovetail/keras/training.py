@@ -451,9 +451,8 @@ class Trainer:
 
     def _seed(self) -> list[int]:
         """What the order of rows follows: the graph's seed, if one is set. Workers in step need the same order."""
-        seed: Any = self._graph.seed
-        if seed is not None:
-            return [int(s) for s in (seed if isinstance(seed, list | tuple) else [seed])]
+        if self._graph.seed is not None:
+            return [int(s) for s in np.ravel(self._graph.seed)]
         return [0] if self._workers() > 1 else [int(self._entropy) & (2**63 - 1)]
 
 
