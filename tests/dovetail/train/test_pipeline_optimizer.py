@@ -76,7 +76,7 @@ def test_the_wrapped_optimizer_keeps_its_slots() -> None:
 @pytest.mark.slow
 def test_on_two_processes() -> None:
     expected = trained(dt.train.MomentumOptimizer(0.1, 0.9), devices=DEVICES[:2])
-    with dt.LocalCluster({"worker": 2}) as cluster:
+    with dt.LocalCluster({"worker": 2}, start_timeout_s=120.0) as cluster:
         tasks = [f"/job:worker/task:{i}" for i in range(2)]
         for schedule in ("gpipe", "1f1b"):
             optimizer = dt.train.MomentumOptimizer(0.1, 0.9)
