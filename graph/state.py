@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -168,8 +168,10 @@ def changing(states: Sequence[VariableState]) -> Iterator[list[Array]]:
                 state._value = value
 
 
-def _locked(states: Sequence[VariableState]) -> ExitStack:
+def _locked(states: Sequence[VariableState]) -> AbstractContextManager[Any]:
     """All of their locks."""
+    if len(states) == 1:
+        return states[0].lock
     held = ExitStack()
     for state in sorted(set(states), key=lambda s: (s.name, id(s))):
         held.enter_context(state.lock)

@@ -21,7 +21,7 @@ from ..loop_cost import nanoseconds
 from ..loops import Loops
 from ..numba_source import as_passed
 from ..program import Kernel
-from ..threads import ranges_of, share
+from ..threads import Ranges, ranges_of, share
 from ..trace import SUPPORTED
 from ..update_loops import update_of
 from .warming import WarmingKernel
@@ -54,6 +54,7 @@ class UpdateKernel(WarmingKernel):
         self._threads = threads
         self.checks = check
         self._result_is_place = bool(node.outputs)
+        self._ranges: dict[int, Ranges] = {}  # by the number of elements
 
     def __call__(self, *inputs: Any) -> Any:
         function = self.function
@@ -70,8 +71,11 @@ class UpdateKernel(WarmingKernel):
                 before = [v.copy() for v in values] if self.checks else []
                 flat = [x.reshape(-1) for x in values]
                 arrays = [as_passed(x) for x in (*flat, *[x.ravel() for x in given], *flat)]
-                time = nanoseconds(self._loops, (size,))
-                share(function, (*arrays, size), ranges_of(size, time, self._threads), self._threads)
+                ranges = self._ranges.get(size)
+                if ranges is None:
+                    ranges = ranges_of(size, nanoseconds(self._loops, (size,)), self._threads)
+                    self._ranges[size] = ranges
+                share(function, (*arrays, size), ranges, self._threads)
                 if self.checks:
                     self._compare(states, before, values, inputs[self.places :])
         if not fits:

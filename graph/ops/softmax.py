@@ -188,18 +188,22 @@ def _sparse(logits: Array, labels: Array) -> tuple[Array, Array]:
     if logits.shape[:-1] != np.shape(labels):
         raise ValueError("labels must have the shape of logits without its last dimension")
     classes = logits.shape[-1]
-    wrong = (labels < 0) | (labels >= classes)
-    if np.any(wrong):
-        bad = int(labels[wrong].flat[0]) if np.ndim(labels) else int(labels)
+    flat = np.ravel(labels)
+    if flat.size and (flat.min() < 0 or flat.max() >= classes):
+        bad = int(flat[(flat < 0) | (flat >= classes)][0])
         raise InvalidArgumentError(
             None, None, f"Received a label value of {bad} which is outside the valid range of [0, {classes})."
         )
-    log_p = _log_softmax(logits)
-    at = np.expand_dims(labels, -1).astype(np.intp)
-    loss = -np.take_along_axis(log_p, at, -1)[..., 0]
+    log_p = _log_softmax(logits).reshape(flat.size, classes)
+    at = np.arange(flat.size), flat
+    loss = -log_p[at]
     backprop = np.exp(log_p)
-    np.put_along_axis(backprop, at, np.take_along_axis(backprop, at, -1) - 1, -1)
-    return loss.astype(logits.dtype), backprop.astype(logits.dtype)
+    backprop[at] -= 1
+    dtype = logits.dtype
+    return (
+        loss.reshape(np.shape(labels)).astype(dtype, copy=False),
+        backprop.reshape(logits.shape).astype(dtype, copy=False),
+    )
 
 
 def _loss_gradient(node: Node, grad_loss: Tensor | None, grad_backprop: Tensor | None) -> tuple[Any, Any]:
