@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
-from weakref import WeakValueDictionary
+from weakref import ref
 
 from ..graph.errors import OpError
 from .recorder import Recorder
@@ -80,20 +80,24 @@ class LocalServer(Protocol):
         ...
 
 
-_servers: WeakValueDictionary[tuple[int, str], LocalServer] = WeakValueDictionary()
+_servers: dict[str, tuple[int, ref[LocalServer]]] = {}  # by address: the process whose it is, and the server
 
 
 def announce(address: str, server: LocalServer) -> None:
     """From now on, `server` listens at `address`. A forked child does not have it."""
-    _servers[os.getpid(), address] = server
+    _servers[address] = os.getpid(), ref(server)
 
 
 def withdraw(address: str) -> None:
     """No longer."""
-    _servers.pop((os.getpid(), address), None)
+    if _servers.get(address, (0,))[0] == os.getpid():
+        del _servers[address]
 
 
 def find(address: str, incarnation: int) -> LocalServer | None:
     """The server that listens at `address`, if it is one of this process and the one meant."""
-    server = _servers.get((os.getpid(), address))
+    found = _servers.get(address)
+    if found is None or found[0] != os.getpid():
+        return None
+    server = found[1]()
     return server if server is not None and server.incarnation == incarnation else None

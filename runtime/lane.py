@@ -36,6 +36,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ..codegen.buffers import buffers
 from .wire import Frame, WireError
 
 _CHUNK: Final = 1 << 16  # bytes read at once; a longer message gets memory of its own
@@ -46,6 +47,9 @@ _MOST_OFFERS: Final = 4_096
 _MOST_READ: Final = 4 << 20  # bytes of a long message that are read before others have their turn
 _TOKEN_BYTES: Final = 16
 _NAME: Final = re.compile(r"dovetail-[0-9a-f]{32}")
+_BYTE: Final = np.dtype(np.uint8)
+_NOW: Final = socket.MSG_DONTWAIT
+_TIMEVAL: Final = struct.Struct("@ll")
 _CREDENTIALS: Final = struct.Struct("3i")  # process, user, group
 
 
@@ -68,12 +72,13 @@ class Lane:
     """
 
     __slots__ = (
-        "_filling", "_lock", "_most_bytes", "_most_frames", "_part", "_socket", "_unfilled", "_waiting", "fd", "is_open",
+        "_filling", "_lock", "_most_bytes", "_most_frames", "_part", "_patience_s", "_socket", "_unfilled", "_waiting", "fd", "is_open",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, most_frames: int, most_bytes: int) -> None:
-        sock.setblocking(False)
+        sock.setblocking(True)  # no call waits, except for `receive_within`
         self._socket = sock
+        self._patience_s = -1.0
         self.fd = sock.fileno()
         self.is_open = False
         self._most_frames = most_frames
@@ -95,25 +100,28 @@ class Lane:
         Raises:
             ConnectionError: the other end has gone, or this one is closed.
         """
-        sizes = [len(f) for f in frames]
+        if len(frames) == 1:
+            size = len(frames[0])
+            head = _ONE.pack(1, size)
+        else:
+            sizes = [len(f) for f in frames]
+            size = sum(sizes)
+            head = struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes)
         with self._lock:
             if not self._waiting:
                 sent = 0
-                if len(frames) == 1:
-                    head = _ONE.pack(1, sizes[0])
-                    with contextlib.suppress(BlockingIOError):
-                        sent = self._write([head, frames[0]])
-                else:
-                    head = struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes)
-                    with contextlib.suppress(BlockingIOError):
-                        sent = self._write([head, *frames[: _MOST_BUFFERS - 1]])
-                if sent == len(head) + sum(sizes):
+                try:
+                    sent = self._socket.sendmsg((head, *frames[: _MOST_BUFFERS - 1]), (), _NOW)
+                except BlockingIOError:
+                    pass
+                except OSError as e:  # whatever it is, half a message may have left
+                    raise ConnectionError(e.errno, f"the lane is closed: {e.strerror}") from None
+                if sent == len(head) + size:
                     return 0
             elif most_waiting is not None and len(self._waiting) >= most_waiting:
                 return -1
             else:
                 sent = 0
-                head = struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes)
             self._waiting.append(_rest([memoryview(b) for b in (head, *frames)], sent))
             return len(self._waiting)
 
@@ -137,7 +145,7 @@ class Lane:
 
     def _write(self, buffers: Sequence[Frame | memoryview]) -> int:
         try:
-            return self._socket.sendmsg(buffers)
+            return self._socket.sendmsg(buffers, (), _NOW)
         except BlockingIOError:
             raise
         except OSError as e:  # whatever it is, half a message may have left
@@ -145,7 +153,16 @@ class Lane:
 
     # --- receiving -------------------------------------------------------------------------------------------------
 
-    def receive(self) -> list[list[Frame]]:
+    def receive_within(self, seconds: float) -> list[list[Frame]]:
+        """As `receive`, but waits so long for something to come: one call of the kernel instead of two, for who waits for nothing else."""
+        if seconds != self._patience_s:
+            whole, part = divmod(max(seconds, 1e-3), 1.0)  # 0 would be for ever
+            patience = _TIMEVAL.pack(int(whole), int(part * 1e6))
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
+            self._patience_s = seconds
+        return self.receive(0)
+
+    def receive(self, flags: int = _NOW) -> list[list[Frame]]:
         """The messages that have come; waits for none. Frames are `bytes`, or arrays of bytes that nobody else has.
 
         Raises:
@@ -155,7 +172,7 @@ class Lane:
         if self._unfilled:
             return self._fill()
         try:
-            data = self._socket.recv(_CHUNK)
+            data = self._socket.recv(_CHUNK, flags)
         except BlockingIOError:
             return []
         except OSError as e:
@@ -165,8 +182,12 @@ class Lane:
         if self._part:
             data = self._part + data
             self._part = b""
-        messages: list[list[Frame]] = []
         at, end = 0, len(data)
+        if end > _ONE.size:  # mostly it is one message of one frame
+            count, size = _ONE.unpack_from(data)
+            if count == 1 and size + _ONE.size == end and size <= self._most_bytes:
+                return [[data[_ONE.size :]]]
+        messages: list[list[Frame]] = []
         while at < end:
             sizes = self._sizes(data, at)
             if sizes is None:
@@ -204,7 +225,7 @@ class Lane:
 
     def _begin(self, sizes: Sequence[int], data: bytes) -> None:
         """Make memory for a long message, of which `data` has come."""
-        arrays = [np.empty(size, np.uint8) for size in sizes]
+        arrays = [buffers.empty((size,), _BYTE) for size in sizes]
         self._filling = [a.data for a in arrays]
         self._unfilled = deque(a.data for a in arrays if len(a))
         at = 0
@@ -221,7 +242,7 @@ class Lane:
         while self._unfilled and read < _MOST_READ:
             views = [self._unfilled.popleft() for _ in range(min(len(self._unfilled), _MOST_BUFFERS))]
             try:
-                got = self._socket.recvmsg_into(views)[0]
+                got = self._socket.recvmsg_into(views, 0, _NOW)[0]
             except BlockingIOError:
                 self._unfilled.extendleft(reversed(views))
                 return []

@@ -162,12 +162,13 @@ class Remote:
                 here[part.task] = server, part
         limit = self._limit(timeout_s)
         values: dict[str, Any] = {}
-        with self._connections.borrow() as connections:
+        names = {a: p.task for a, p in owing.items()}
+        incarnations = {a: p.incarnation for a, p in owing.items()}
+        connections = self._connections.take()
+        try:
             if gathered is not None:
                 gathered.offsets.update(offsets(connections, {p.task: a for a, p in owing.items()}))
                 gathered.begin()
-            names = {a: p.task for a, p in owing.items()}
-            incarnations = {a: p.incarnation for a, p in owing.items()}
             wait = Wait(names, self._config.peer_timeout_s, limit, "step", incarnations, number)
             if time.monotonic() >= self._touch_at:  # the master may not hear of this client otherwise
                 self._touch_at = time.monotonic() + TOUCH_S
@@ -175,10 +176,10 @@ class Remote:
                     connections.send(self._address, Message("touch", {"session": self._handle}))
             try:
                 for address, part in owing.items():
-                    fields = {"request": number, "step": number, "program": part.program, "feeds": list(part.feeds)}
+                    fields = {"request": number, "step": number, "program": part.program, "feeds": part.feeds}
                     if gathered is not None:
                         fields["trace"] = True
-                    wait.send(connections, address, Message("run", fields, tuple(feeds[n] for n in part.feeds)))
+                    wait.send(connections, address, Message("run", fields, tuple([feeds[n] for n in part.feeds])))
                 outcomes: deque[tuple[str, Mapping[str, Any] | OpError, Recorder | None]] = deque()
                 host = Host(connections.waker()) if here else None
                 for server, part in list(here.values()):
@@ -212,12 +213,13 @@ class Remote:
                     for address, reply in wait.messages(connections):
                         if reply.fields.get("request") != number:
                             continue
-                        if reply.kind == "error":
+                        kind = reply.kind
+                        if kind == "error":
                             owing.pop(address, None)
                             raise error_of(reply)
-                        if reply.kind == "trace" and gathered is not None:
+                        if kind == "trace" and gathered is not None:
                             gathered.add(names[address], Notes.unpack(reply.fields["notes"]))
-                        if reply.kind == "done":
+                        if kind == "done":
                             part = owing.pop(address)
                             wait.settled(address)
                             for tensor in reply.tensors:
@@ -237,6 +239,8 @@ class Remote:
                             address, Message("abort", {"step": number, "code": "CANCELLED", "reason": reason})
                         )
                 raise
+        finally:
+            self._connections.give_back(connections)
         return values
 
     def close(self) -> None:

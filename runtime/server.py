@@ -53,7 +53,7 @@ from .overdue import Lost, Overdue
 from .quota import Quota
 from .recorder import Recorder, clock
 from .stats import LOOK_EVERY_S, MOST_WAITS, MetricsServer, Traffic, Watchdog, memory_in_use
-from .step import ChannelKey
+from .step import ChannelKey, calm_thread
 from .transport import AddressInUse, Endpoint
 from .units import pack_units, unpack_units
 from .waiting import ConnectionPool, call
@@ -182,6 +182,7 @@ class Server:
         except AddressInUse as e:
             raise UnknownError(None, None, f"The server of {self.task} cannot start: {e}") from None
         self._address = self._endpoint.address
+        self._endpoint.call_soon(calm_thread)
         if self._keys is not None:
             serve_with(self._keys)
         if setting("DOVETAIL_METRICS"):
@@ -418,7 +419,9 @@ class Server:
             self._reply(peer, self._error(request, error))
             return
 
-        size = sum(tensor.nbytes for tensor in message.tensors)
+        size = 0
+        for tensor in message.tensors:
+            size += tensor.nbytes
         try:
             self._steps.take(peer)
             try:
@@ -450,10 +453,14 @@ class Server:
         self._worker.start(step, program, dict(zip(names, message.tensors, strict=True)), finish, recorder=recorder)
 
     def _on_tensors(self, peer: bytes, message: Message) -> None:
-        without = {channel: DEAD if dead else None for channel, dead in message.fields["without"]}
-        arrived = dict(zip(message.fields["channels"], message.tensors, strict=True))
-        self._traffic.received(sum(tensor.nbytes for tensor in message.tensors))
-        self._worker.deliver(message.fields["step"], {**without, **arrived})
+        fields = message.fields
+        arrived: dict[ChannelKey, Any] = {channel: DEAD if dead else None for channel, dead in fields["without"]}
+        arrived.update(zip(fields["channels"], message.tensors, strict=True))
+        size = 0
+        for tensor in message.tensors:
+            size += tensor.nbytes
+        self._traffic.received(size)
+        self._worker.deliver(fields["step"], arrived)
 
     def _on_abort(self, peer: bytes, message: Message) -> None:
         self._worker.abort(message.fields["step"], message.fields["reason"])
@@ -667,11 +674,17 @@ class Server:
         endpoint = self._endpoint
         if endpoint is None or self._stopped.is_set():
             raise AbortedError(None, None, f"The server of {self.task} is stopping")
-        present = {channel: value for channel, value in values.items() if value is not None and value is not DEAD}
-        without = [(channel, value is DEAD) for channel, value in values.items() if channel not in present]
-        fields = {"step": step, "channels": list(present), "without": without}
-        self._traffic.sent(task, sum(value.nbytes for value in present.values()))
-        endpoint.send(self._peers.address(task), Message("tensors", fields, tuple(present.values())))
+        channels, tensors, without, size = [], [], [], 0
+        for channel, value in values.items():
+            if value is None or value is DEAD:
+                without.append((channel, value is DEAD))
+            else:
+                channels.append(channel)
+                tensors.append(value)
+                size += value.nbytes
+        self._traffic.sent(task, size)
+        fields = {"step": step, "channels": channels, "without": without}
+        endpoint.send(self._peers.address(task), Message("tensors", fields, tuple(tensors)))
 
 
 _HANDLERS: dict[str, Callable[[Server, bytes, Message], None]] = {

@@ -102,6 +102,11 @@ class Sharing:
 
         return lend
 
+    def lends(self, peer: bytes) -> bool:
+        """Whether a peer can read our memory."""
+        known = self._peers.get(peer)
+        return known is not None and known.reads
+
     def reads(self, peer: bytes) -> bool:
         """Whether we can read a peer's memory."""
         known = self._peers.get(peer)

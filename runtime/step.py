@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -65,6 +66,15 @@ Push = Callable[[str, ChannelKey, Any], None]
 
 _FIRST, _LATER = np.int32(0), np.int32(1)
 
+_thread = threading.local()
+_AS_IT_IS = nullcontext()
+
+
+def calm_thread() -> None:
+    """Have NumPy never warn in this thread, which is our own, so that programs that run in it need not ask for that each time."""
+    np.seterr(all="ignore")
+    _thread.is_calm = True
+
 
 @dataclass(slots=True)
 class _Round:
@@ -106,7 +116,7 @@ class Execution:
         at = self.counter
         end = len(instructions)
         try:
-            with np.errstate(all="ignore"):
+            with _AS_IT_IS if getattr(_thread, "is_calm", False) else np.errstate(all="ignore"):
                 while True:
                     if at == end:
                         if not self.rounds:

@@ -38,7 +38,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import zmq
 
@@ -49,6 +49,7 @@ from .keys import Keys
 from .lane import Landing, Lane, connect
 from .security import Gate, why_silent
 from .sharing import UNREADABLE, Sharing, borrow
+from .streams import StreamLanding, connect_stream
 from .wire import BORROW_BYTES, MAX_TENSORS, Frame, Message, UnreadableError, WireError, decode, encode
 
 __all__ = [
@@ -133,11 +134,14 @@ def _new_socket(context: zmq.Context[_Socket], kind: int) -> _Socket:
     return sock
 
 
+def _dialled_host(address: str) -> str:
+    host = split_address(address)[0]
+    return "127.0.0.1" if host == "localhost" else host
+
+
 def _dial(context: zmq.Context[_Socket], address: str, keys: Keys | None, knock: list[Knock] | None = None) -> _Socket:
     """A DEALER that connects to `address` as soon as somebody listens there."""
-    host, port = split_address(address)
-    if host == "localhost":
-        host = "127.0.0.1"
+    host, port = _dialled_host(address), split_address(address)[1]
     sock = _new_socket(context, zmq.DEALER)
     sock.set(zmq.IPV6, ":" in host)
     try:
@@ -180,6 +184,26 @@ def _receive(sock: _Socket, flags: int) -> list[Frame]:
     if len(frames) > MAX_FRAMES:
         raise WireError(f"a message of more than {MAX_FRAMES} frames")
     return frames
+
+
+class _Poll:
+    """As `select.epoll`, where there is none."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self.register, self.modify, self.unregister = self._poll.register, self._poll.modify, self._poll.unregister
+
+    def poll(self, timeout: float) -> list[tuple[int, int]]:
+        """What has happened; waits so many seconds for it, or without end if they are negative."""
+        return self._poll.poll(None if timeout < 0 else timeout * 1000)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _new_poller() -> select.epoll | _Poll:
+    """Waits for many descriptors; the kernel looks at those alone on which something happens."""
+    return select.epoll() if hasattr(select, "epoll") else _Poll()
 
 
 # The server's side
@@ -265,6 +289,7 @@ class Endpoint:
         self._strikes: OrderedDict[bytes, int] = OrderedDict()  # malformed messages per peer, latest last
         self._sharing = Sharing()
         self._landing = Landing(MAX_FRAMES, MAX_FRAME_BYTES)
+        self._streams = StreamLanding(ip, MAX_FRAMES, MAX_FRAME_BYTES) if keys is None else None
         self._lanes: dict[bytes, Lane] = {}  # peers that are written to on a lane
         self._lane_of: dict[int, tuple[bytes, Lane]] = {}  # the same and their peers, by descriptor
         self._queued: dict[
@@ -280,7 +305,7 @@ class Endpoint:
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
-        self._poller = select.poll()
+        self._poller = _new_poller()
         self._by_fd: dict[int, _Socket] = {}
         self._unsettled: set[_Socket] = (
             set()
@@ -329,7 +354,10 @@ class Endpoint:
         """
         frames = encode(message, self._sharing.lender(peer))
         if self._faults is None:
-            self._hand_over(peer, frames)
+            if threading.get_ident() == self._thread.ident:
+                self._post(peer, frames)
+            else:
+                self._hand_over(peer, frames)
         else:
             to = peer.removeprefix(_DIALLED).decode() if peer.startswith(_DIALLED) else None
             self._faults.carry(("to", peer), frames, lambda: self._hand_over(peer, frames), to)
@@ -366,7 +394,8 @@ class Endpoint:
 
     def is_near(self, address: str) -> bool:
         """Whether the server at `address` reads this process's memory, so that large tensors cost little on the way there."""
-        return _DIALLED + address.encode() in self._lanes
+        peer = _DIALLED + address.encode()
+        return peer in self._lanes and self._sharing.lends(peer)
 
     def forget(self, address: str) -> None:
         """Close the connection to `address` and drop what it has not sent: the peer is gone, or replaced."""
@@ -423,17 +452,20 @@ class Endpoint:
         try:
             while not self._closing:
                 for fd, event in self._poller.poll(self._patience(next_tick)):
-                    if fd in self._lane_of:
-                        self._attend(*self._lane_of[fd], event)
+                    lane = self._lane_of.get(fd)
+                    if lane is not None:
+                        self._attend(*lane, event)
                     elif fd in self._by_fd:
                         self._unsettled.add(self._by_fd[fd])
                     else:
                         self._drain_wakes()
                 # One message per socket and turn: nobody can starve the others.
-                for sock in list(self._unsettled):
-                    if not self._take(sock):
-                        self._unsettled.discard(sock)
-                self._run_queue()
+                if self._unsettled:
+                    for sock in list(self._unsettled):
+                        if not self._take(sock):
+                            self._unsettled.discard(sock)
+                if self._queue:
+                    self._run_queue()
                 if self._backlog:
                     self._retry()
                 if self._on_tick is not None and time.monotonic() >= next_tick:
@@ -448,15 +480,15 @@ class Endpoint:
                 self._closing = True
             self._shut()
 
-    def _patience(self, next_tick: float) -> int:
-        """Milliseconds until something is to be done even if nothing arrives; -1 for never."""
+    def _patience(self, next_tick: float) -> float:
+        """Seconds until something is to be done even if nothing arrives; -1 for never."""
         if self._queue or self._unsettled:
             return 0
         if self._backlog:
-            return _RETRY_MS
+            return _RETRY_MS / 1000
         if self._on_tick is None:
             return -1
-        return max(0, int((next_tick - time.monotonic()) * 1000) + 1)
+        return max(0.0, next_tick - time.monotonic() + 0.001)
 
     def _watch(self, sock: _Socket) -> None:
         fd = _descriptor(sock)
@@ -613,7 +645,7 @@ class Endpoint:
         self._peers[peer] = sock
         self._names[sock] = peer
         self._watch(sock)
-        hello = self._sharing.hello(peer)
+        hello = _first_words(self._sharing, peer, self._keys)
         if hello is not None:
             _send(sock, encode(hello), zmq.NOBLOCK)
         return sock
@@ -647,16 +679,42 @@ class Endpoint:
                 self._await(peer, self._lanes[peer])
         elif said[0] == "taken":
             lane = None if dialled else self._landing.accept(peer, said[-1])
+            if lane is None and not dialled and self._streams is not None:
+                lane = self._streams.accept(peer, said[-1])
             if lane is not None:
                 self._change_over(peer, lane, ["open"])
         elif said[0] == "at" and len(said) == 3 and dialled and answer is not None and peer not in self._lanes:
             lane = connect(said[1], said[2], MAX_FRAMES, MAX_FRAME_BYTES)
             if lane is not None and self._change_over(peer, lane, ["taken", said[2]]):
                 return
-        elif not said[0] and answer is not None and answer.fields["readable"] and not dialled:
+        elif said[0] == "tcp" and len(said) == 3 and dialled and self._keys is None:
+            connecting = threading.Thread(target=self._connect_stream, args=(peer, *said[1:]), daemon=True)
+            connecting.start()  # it may take a second
+        elif said[0] in ("", "tcp?") and answer is not None and answer.fields["readable"] and not dialled:
             answer.fields["lane"] = self._landing.offer(peer)
+        elif said[0] == "tcp?" and not dialled and self._streams is not None:
+            offer = self._streams.offer(peer)
+            if offer is not None:
+                answer = answer or Message("hello", {"memory": None, "readable": False})
+                answer.fields["lane"] = offer
         if answer is not None:
             self._post(peer, encode(answer))
+
+    def _connect_stream(self, peer: bytes, port: Any, token: Any) -> None:
+        """Connect a lane over TCP. In a thread of its own."""
+        host = _dialled_host(peer.removeprefix(_DIALLED).decode())
+        lane = connect_stream(host, port, token, MAX_FRAMES, MAX_FRAME_BYTES)
+        if lane is None:
+            return
+
+        def take() -> None:
+            if peer not in self._peers or peer in self._lanes:
+                lane.close()
+            else:
+                self._change_over(peer, lane, ["taken", token])
+
+        if not self.call_soon(take):
+            lane.close()
 
     def _change_over(self, peer: bytes, lane: Lane, words: list[str]) -> bool:
         """Say the last words on ZeroMQ's connection, and go over to the lane; False if they cannot leave now."""
@@ -694,8 +752,9 @@ class Endpoint:
             if event & select.POLLOUT and not lane.flush():
                 self._await(peer, lane)
             if event & ~select.POLLOUT:
+                take = self._open if self._faults is None else self._handle
                 for frames in lane.receive():
-                    self._handle(peer, frames)
+                    take(peer, frames)
         except ConnectionError:
             self._leave(peer, lane)
         except WireError as error:
@@ -711,7 +770,7 @@ class Endpoint:
         lane.close()
         self._sharing.forget(peer)
         if peer in self._peers:
-            hello = self._sharing.hello(peer)
+            hello = _first_words(self._sharing, peer, self._keys)
             if hello is not None:
                 self._post(peer, encode(hello))
 
@@ -773,11 +832,14 @@ class Endpoint:
         for lane in self._lanes.values():
             lane.close()
         self._landing.close()
+        if self._streams is not None:
+            self._streams.close()
         for sock in [self._router, *self._peers.values()]:
             sock.close(linger=LINGER_MS)
         if self._door is not None:
             self._door.close()
         self._context.term()
+        self._poller.close()
         self._wake_in.close()
         self._wake_out.close()
 
@@ -797,6 +859,15 @@ def _bindable(address: str, host: str, insecure: bool) -> str:
             "insecure=True if every machine that can reach this address may run programs here"
         )
     return ips[0]
+
+
+def _first_words(sharing: Sharing, peer: bytes, keys: Keys | None) -> Message | None:
+    """What to say first on a connection that we made: where our memory is, and whether a lane over TCP is welcome."""
+    hello = sharing.hello(peer)
+    if keys is None:
+        hello = hello or Message("hello", {"memory": None, "readable": False})
+        hello.fields["lane"] = ["tcp?"]
+    return hello
 
 
 def _name(peer: bytes) -> str:
@@ -834,7 +905,7 @@ class Connection:
         self._greet()
 
     def _greet(self) -> None:
-        hello = self._sharing.hello(_SERVER)
+        hello = _first_words(self._sharing, _SERVER, self._keys)
         if hello is not None:
             self._send(encode(hello))
 
@@ -949,6 +1020,24 @@ class Connection:
             self._leave()
             raise
 
+    def waits_on_lane(self, seconds: float) -> bool:
+        """Wait on the lane alone, for so long; False where that cannot be."""
+        lane = self._lane
+        if lane is None or not lane.is_open or lane.waiting():
+            return False
+        try:
+            for frames in lane.receive_within(seconds):
+                self._handle(frames)
+        except ConnectionError:
+            self._leave()
+        except WireError as error:
+            self._leave()
+            self._watch.arrived.append((self, error))
+        except BaseException:  # an interrupt: what was read may be lost
+            self._leave()
+            raise
+        return True
+
     def _handle(self, frames: list[Frame]) -> None:
         if self._faults is not None and not self._faults.passes():
             return
@@ -973,6 +1062,12 @@ class Connection:
         if said[0] == "at" and len(said) == 3 and answer is not None and self._lane is None:
             lane = connect(said[1], said[2], MAX_FRAMES, MAX_FRAME_BYTES)
             if lane is not None:
+                answer.fields["lane"] = ["taken", said[2]]
+        if said[0] == "tcp" and len(said) == 3 and self._lane is None and self._keys is None:
+            host = _dialled_host(self.address)
+            lane = connect_stream(host, said[1], said[2], MAX_FRAMES, MAX_FRAME_BYTES)
+            if lane is not None:
+                answer = answer or Message("hello", {"memory": None, "readable": self._sharing.reads(_SERVER)})
                 answer.fields["lane"] = ["taken", said[2]]
         if answer is not None:
             self.send(answer)
@@ -1135,8 +1230,10 @@ class Connections:
 
         return function
 
-    def poll(self, timeout_s: float | None) -> list[tuple[str, Message]]:
+    def poll(self, timeout_s: float | None, only: str | None = None) -> list[tuple[str, Message]]:
         """What has arrived, each with where it came from; waits up to `timeout_s` seconds for the first, or for a `waker`.
+
+        With `only`, the caller waits for nothing but the server at that address; what others say may then come later.
 
         Raises:
             WireError: what arrived from one server is not a message; what came from the others is in the next
@@ -1145,6 +1242,11 @@ class Connections:
         watch = self._watch
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not watch.arrived:
+            if only is not None and timeout_s and self._wake is None and not watch.unsettled:
+                connection = self._connections.get(only)
+                if connection is not None and connection.waits_on_lane(timeout_s):
+                    only = None  # what else there is, is looked at next
+                    continue
             try:
                 if not watch.wait(deadline):
                     break

@@ -40,17 +40,25 @@ class ConnectionPool:
     @contextlib.contextmanager
     def borrow(self) -> Iterator[Connections]:
         """A set of connections that nobody else uses meanwhile."""
-        try:
-            connections = self._idle.pop()
-        except IndexError:
-            connections = Connections(self._keys)
+        connections = self.take()
         try:
             yield connections
         finally:
-            if self._closed:
-                connections.close()
-            else:
-                self._idle.append(connections)
+            self.give_back(connections)
+
+    def take(self) -> Connections:
+        """The same, until `give_back`."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return Connections(self._keys)
+
+    def give_back(self, connections: Connections) -> None:
+        """They are not used any more."""
+        if self._closed:
+            connections.close()
+        else:
+            self._idle.append(connections)
 
     def close(self) -> None:
         """Close those that are idle now, and the others when they are given back."""
@@ -121,7 +129,9 @@ class Wait:
         try:
             connections.send(address, message)
         except OSError as e:  # TimeoutError and ConnectionError among them, and a host name that nobody knows
-            locked = connections.why_silent(address)  # ZeroMQ takes nothing for a server that has refused the connection
+            locked = connections.why_silent(
+                address
+            )  # ZeroMQ takes nothing for a server that has refused the connection
             connections.forget(address)
             if locked is not None:
                 raise PermissionDeniedError(None, None, locked) from None
@@ -141,13 +151,16 @@ class Wait:
 
     def messages(self, connections: Connections) -> list[tuple[str, Message]]:
         """Wait for messages, at most until it is time to look for signs of life; pongs are dealt with here."""
-        now = time.monotonic()
-        patience = min((self._heard[a] for a in self._owing), default=now) + self._peer_timeout_s - now
+        heard = now = time.monotonic()
+        address = None
+        for address in self._owing:
+            heard = min(heard, self._heard[address])
+        patience = heard + self._peer_timeout_s - now
         if self._limit_s is not None:
             patience = min(patience, self._began + self._limit_s - now)
-        limit = max(0.0, min(PING_S, patience))
+        limit = PING_S if patience > PING_S else max(0.0, patience)
         try:
-            arrived = connections.poll(limit)
+            arrived = connections.poll(limit, address if len(self._owing) == 1 else None)
         except WireError as e:
             raise UnavailableError(None, None, f"What came from a server is no message of this version: {e}") from None
         now = time.monotonic()

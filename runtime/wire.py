@@ -233,8 +233,9 @@ def encode(message: Message, lend: Lend | None = None) -> list[Frame]:
                     specs.append((_NAME_OF[tensor.dtype], tensor.shape, place))
                     continue
             name, buffer = _pack_tensor(tensor, index, request)
-            if len(buffer) <= INLINE_BYTES and inline + len(buffer) <= MAX_INLINE:
-                inline += len(buffer)
+            size = len(buffer)
+            if size <= INLINE_BYTES and inline + size <= MAX_INLINE:
+                inline += size
                 specs.append((name, tensor.shape, buffer))
             else:
                 specs.append((name, tensor.shape))
@@ -284,8 +285,10 @@ def decode(frames: Sequence[Frame], borrow: Borrow | None = None) -> Message:
         raise WireError(f"there is no message kind {kind[:64]!r}", request)
     if specs:
         _check_attached(schema, len(specs), request)
-    placed = [type(spec) is list and len(spec) == 3 for spec in specs]
-    count = 1 + placed.count(False)  # frames of their own
+    count = 1  # frames of their own
+    for spec in specs:
+        if type(spec) is not list or len(spec) != 3:
+            count += 1
     if schema.blobs:
         _restore_blobs(schema, fields, frames, count, request)
     elif len(frames) != count:
@@ -293,11 +296,17 @@ def decode(frames: Sequence[Frame], borrow: Borrow | None = None) -> Message:
     _check_fields(schema, fields, request)
     if not specs:
         return Message(kind, fields)
-    arrived = iter(frames[1:])
-    tensors = [
-        _placed_tensor(spec, borrow, i, request) if here else _unpack_tensor(spec, next(arrived), i, request)
-        for i, (spec, here) in enumerate(zip(specs, placed, strict=True))
-    ]
+    tensors: list[Tensor] = []
+    at = 1
+    for spec in specs:
+        index = len(tensors)
+        if type(spec) is not list or len(spec) != 3:
+            tensors.append(_unpack_tensor(spec, frames[at], index, request))
+            at += 1
+        elif type(spec[2]) is bytes:
+            tensors.append(_unpack_tensor(spec, spec[2], index, request))
+        else:
+            tensors.append(_placed_tensor(spec, borrow, index, request))
     return Message(kind, fields, tuple(tensors))
 
 
@@ -337,6 +346,8 @@ def _check_fields(schema: KindSchema, fields: dict[str, Any], request: int) -> N
             expected = " or ".join(t.__name__ for t in allowed if t is not tuple)
             raise WireError(f"message {schema.kind!r}: field {name!r} must be {expected}, not {kind.__name__}", request)
         if (kind is list or kind is dict or kind is tuple) and value:
+            if kind is not dict and _SCALARS.issuperset(map(type, value)):
+                continue
             try:
                 _check_plain(value, 1)
             except WireError as error:
@@ -429,10 +440,10 @@ def _pack_strings(array: np.ndarray[Any, Any], index: int, request: int) -> byte
 
 
 def _unpack_tensor(spec: Any, frame: Bytes, index: int, request: int) -> Tensor:
-    """One read-only array over `frame`, after everything about it was checked."""
-    if type(spec) is not list or len(spec) != 2 or type(spec[0]) is not str or type(spec[1]) is not list:
+    """One read-only array over `frame`, after everything about it was checked. Its description may go on after the shape."""
+    if type(spec) is not list or not 2 <= len(spec) <= 3 or type(spec[0]) is not str or type(spec[1]) is not list:
         raise WireError(f"tensor {index}: its description is not [dtype, shape]", request)
-    name, shape = spec
+    name, shape = spec[0], spec[1]
     if len(shape) > MAX_RANK:
         raise WireError(f"tensor {index} has rank {len(shape)}, at most {MAX_RANK} is allowed", request)
     count = 1
@@ -453,21 +464,21 @@ def _unpack_tensor(spec: Any, frame: Bytes, index: int, request: int) -> Tensor:
         # A bool that is neither 0 nor 1 would be true and false by turns, depending on who asks.
         if dtype is _BOOL and size and np.ndarray(size, np.uint8, frame).max() > 1:
             raise WireError(f"tensor {index}: a bool is neither 0 nor 1", request)
-        if not array.flags.aligned:  # small frames may start at any byte of the receive buffer
+        flags = array.flags
+        if not flags.aligned:  # small frames may start at any byte of the receive buffer
             array = array.copy()
+            flags = array.flags
+        flags.writeable = False
+        return array
     except (ValueError, TypeError, OverflowError, MemoryError) as error:
         if isinstance(error, WireError):
             raise
         raise WireError(f"tensor {index}: {name}{_short(shape)} cannot be made: {error}", request) from None
-    array.setflags(write=False)
-    return array
 
 
 def _placed_tensor(spec: list[Any], borrow: Borrow | None, index: int, request: int) -> Tensor:
-    """One read-only array over what came in the header, or over shared memory."""
+    """One read-only array over shared memory."""
     name, shape, place = spec
-    if type(place) is bytes:
-        return _unpack_tensor([name, shape], place, index, request)
     dtype = _NP_OF.get(name) if type(name) is str else None
     if borrow is None or dtype is None:
         raise WireError(f"tensor {index} cannot lie in shared memory here", request)
@@ -480,7 +491,7 @@ def _placed_tensor(spec: list[Any], borrow: Borrow | None, index: int, request: 
         memory = borrow(place, count * dtype.itemsize)
     except ValueError as error:
         raise UnreadableError(f"tensor {index} lies in shared memory that cannot be read: {error}", request) from None
-    return _unpack_tensor([name, shape], memory, index, request)
+    return _unpack_tensor(spec, memory, index, request)
 
 
 def _unpack_strings(shape: list[int], count: int, frame: Bytes, index: int, request: int) -> Tensor:

@@ -30,11 +30,12 @@ from .here import Host
 from .overdue import Waiting
 from .recorder import Recorder, TracedStep
 from .slowed import slowed
-from .step import ChannelKey, Execution, TaskStep
+from .step import ChannelKey, Execution, TaskStep, calm_thread
 
 SMALL_S = (
     300e-6  # a program that runs no longer than this is run where its message came in: a hand-over costs about as much
 )
+AWAY_S = 3e-3  # and one that waits so long by itself (a Python function may sleep) is not, either
 HOSTED_S = 0.2  # a client that runs a program itself gives no signs of life meanwhile, so it must not take longer
 MOST_SLOW = 6  # how well slow stretches are remembered: see `Loaded`
 MAX_EARLY_STEPS = 1_000  # steps that tensors may wait for without the step having been announced
@@ -49,8 +50,8 @@ class Loaded:
     """A registered program set: this task's part of one run signature, and what is known about how long its programs take.
 
     A stretch is what a program does without a pause; it is known by the device and by where it begins. A slow one may be slow
-    because other processes had the cores. So it takes more than one slow run to make it slow, and several quick ones to
-    make it quick again.
+    because other processes had the cores. So what counts is the time that the thread was at work, unless it was away for
+    very long; it takes more than one slow run to make a stretch slow, and several quick ones to make it quick again.
 
     Attributes:
         held: channels whose tensors wait for a later one: see `awaited.py`.
@@ -74,13 +75,13 @@ class Loaded:
         """What the stretch that comes next took last; if it never ran, an hour."""
         return self.last.get((execution.program.device, execution.counter), 3600.0)
 
-    def measured(self, stretch: tuple[str, int], seconds: float) -> None:
-        """A stretch took so long."""
+    def measured(self, stretch: tuple[str, int], seconds: float, at_work: float) -> None:
+        """A stretch took so long, and so long of that the thread was at work."""
         self.last[stretch] = seconds
         slow = self.slow.get(stretch)
-        if seconds > SMALL_S:
+        if at_work > SMALL_S or seconds > AWAY_S:
             self.slow[stretch] = MOST_SLOW if slow is None else min(MOST_SLOW, slow + 3)
-        else:
+        elif slow != 0:
             self.slow[stretch] = max(0, slow - 1) if slow else 0
 
     def went_on(self, channel: ChannelKey, seconds: float) -> None:
@@ -128,7 +129,11 @@ class Worker:
         self.default_container = default_container
         self._out = push or _nowhere
         self._is_near = is_near
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="dovetail-step") if threads else None
+        self._pool = (
+            ThreadPoolExecutor(threads, thread_name_prefix="dovetail-step", initializer=calm_thread)
+            if threads
+            else None
+        )
         self._lock = threading.Lock()
         self._sessions: dict[str, WorkerSession] = {}
         self._loaded: dict[str, Loaded] = {}
@@ -330,10 +335,10 @@ class Worker:
         outbox = turn.outbox = {}
         turn.since, turn.sent = {}, None
         stretch = execution.program.device, execution.counter
-        began = time.perf_counter()
+        began, at_work = time.perf_counter(), time.thread_time()
         execution.run()
         ended = time.perf_counter()
-        loaded.measured(stretch, ended - began)
+        loaded.measured(stretch, ended - began, time.thread_time() - at_work)
         if turn.sent is not None:
             loaded.went_on(turn.sent, ended - turn.sent_at)
         try:

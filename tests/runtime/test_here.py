@@ -101,15 +101,18 @@ def test_how_long_stretches_take_is_learned_from_more_than_one_run() -> None:
     loaded = Loaded("session", ())
     first, second = _Step(0), _Step(7)
     assert not loaded.is_small(first) and loaded.seconds(first) > HOSTED_S  # not known yet
-    loaded.measured(("cpu", 0), SMALL_S / 2)
-    loaded.measured(("cpu", 7), SMALL_S * 50)
+    loaded.measured(("cpu", 0), SMALL_S / 2, SMALL_S / 2)
+    loaded.measured(("cpu", 7), SMALL_S * 50, SMALL_S * 50)
     assert loaded.is_small(first) and not loaded.is_small(second)
-    loaded.measured(("cpu", 0), SMALL_S * 100)  # another process had the core
+    for _ in range(5):
+        loaded.measured(("cpu", 0), SMALL_S * 3, SMALL_S / 2)  # another process had the core
+        assert loaded.is_small(first)
+    loaded.measured(("cpu", 0), SMALL_S * 100, SMALL_S / 2)  # for very long, or it slept
     assert loaded.is_small(first)
-    loaded.measured(("cpu", 0), SMALL_S * 2)
+    loaded.measured(("cpu", 0), SMALL_S * 2, SMALL_S * 2)
     assert not loaded.is_small(first)
     for _ in range(3):
-        loaded.measured(("cpu", 0), SMALL_S / 2)
+        loaded.measured(("cpu", 0), SMALL_S / 2, SMALL_S / 2)
     assert loaded.is_small(first)
 
 
@@ -131,7 +134,7 @@ def test_time_in_which_nobody_listened_makes_nobody_dead(monkeypatch: pytest.Mon
     wait = waiting.Wait({"ps:1": "/job:ps"}, 5.0, None, "step")
 
     class Silent:
-        def poll(self, limit: float) -> list[None]:
+        def poll(self, limit: float, only: str | None = None) -> list[None]:
             return []
 
         def send(self, address: str, message: object) -> None: ...

@@ -19,7 +19,7 @@ from dovetail.runtime.lane import Landing, Lane, connect
 from dovetail.runtime.transport import Connection, Connections, Endpoint
 from dovetail.runtime.wire import Message, WireError
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 LIMITS = 64, 1 << 24
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="needs Linux")
@@ -294,20 +294,6 @@ def test_endpoints_go_over_too(echo: Endpoint) -> None:
         until(lambda: not other._lanes and not echo._lanes, "the lane is closed on both sides")
         other.send(echo.address, ping(500))
         until(lambda: arrived[-1] == 500, "a new connection was made")
-
-
-def test_without_shared_memory_there_is_no_lane(monkeypatch: pytest.MonkeyPatch, echo: Endpoint) -> None:
-    monkeypatch.setattr(transport, "Sharing", lambda: _NoSharing())
-    with Connection(echo.address) as connection:
-        for seq in range(50):
-            connection.send(ping(seq))
-            assert connection.recv(WAIT_S) is not None
-        assert connection._lane is None
-
-
-class _NoSharing:
-    def hello(self, peer: bytes) -> None: ...
-    def lender(self, peer: bytes) -> None: ...
 
 
 def test_a_server_that_takes_no_lanes_is_spoken_to_over_zeromq(monkeypatch: pytest.MonkeyPatch, echo: Endpoint) -> None:

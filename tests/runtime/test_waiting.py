@@ -23,7 +23,7 @@ class Played:
     def send(self, address: str, message: Message) -> None:
         self.sent.append(message)
 
-    def poll(self, timeout_s: float | None) -> list[tuple[str, Message]]:
+    def poll(self, timeout_s: float | None, only: str | None = None) -> list[tuple[str, Message]]:
         return [(ADDRESS, self.coming.popleft())] if self.coming else []
 
 

@@ -1,0 +1,162 @@
+"""Lanes over TCP, between processes that cannot read each other's memory."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from dovetail.runtime import sharing, streams, transport
+from dovetail.runtime.streams import StreamLanding, connect_stream
+from dovetail.runtime.transport import Connection, Endpoint
+from dovetail.runtime.wire import Message
+
+WAIT_S = 60.0
+LIMITS = 64, 1 << 28
+
+
+def until(true: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        time.sleep(0.005)
+
+
+def ping(seq: int) -> Message:
+    return Message("ping", {"seq": seq})
+
+
+def sent_back(connection: Connection, message: Message) -> Message:
+    connection.send(message)
+    answer = connection.recv(WAIT_S)
+    assert answer is not None
+    return answer
+
+
+def warm(connection: Connection) -> None:
+    """Exchange messages until both have gone over."""
+    deadline = time.monotonic() + WAIT_S
+    while connection._lane is None or not connection._lane.is_open:
+        assert sent_back(connection, ping(-1)).fields["seq"] == -1
+        assert time.monotonic() < deadline
+
+
+@pytest.fixture(autouse=True)
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "pool_of_process", lambda: None)
+
+
+@pytest.fixture
+def echo() -> Iterator[Endpoint]:
+    with Endpoint("localhost:0", lambda peer, message: endpoint.reply(peer, message)) as endpoint:
+        yield endpoint
+
+
+def test_client_and_server_go_over_and_keep_the_order(echo: Endpoint) -> None:
+    with Connection(echo.address) as connection:
+        for seq in range(60):
+            connection.send(ping(seq))
+            if seq >= 20:
+                answer = connection.recv(WAIT_S)
+                assert answer is not None and answer.fields["seq"] == seq - 20
+        for seq in range(40, 60):
+            answer = connection.recv(WAIT_S)
+            assert answer is not None and answer.fields["seq"] == seq
+        warm(connection)
+        (lane,) = echo._lanes.values()
+        assert lane._socket.family in (socket.AF_INET, socket.AF_INET6)
+
+
+def test_large_tensors_travel_whole(echo: Endpoint) -> None:
+    with Connection(echo.address) as connection:
+        warm(connection)
+        for size in (1, 70_000, 3_000_000):
+            values = np.arange(size, dtype=np.float32)
+            answer = sent_back(connection, Message("done", {"request": 1, "fetches": ["a", "b"]}, (values, values[:1])))
+            np.testing.assert_array_equal(answer.tensors[0], values)
+            np.testing.assert_array_equal(answer.tensors[1], values[:1])
+
+
+def test_endpoints_go_over_too(echo: Endpoint) -> None:
+    arrived: list[int] = []
+    with Endpoint("localhost:0", lambda peer, message: arrived.append(message.fields["seq"])) as other:
+        other.send(echo.address, ping(0))
+        until(lambda: len(other._lanes) == 1 == len(echo._lanes), "both have gone over")
+        for seq in range(1, 200):
+            other.send(echo.address, ping(seq))
+        until(lambda: len(arrived) == 200, "all answers are there")
+        assert arrived == list(range(200))
+        assert not other.is_near(echo.address)
+        other.forget(echo.address)
+        until(lambda: not other._lanes and not echo._lanes, "the lane is closed on both sides")
+
+
+def test_an_end_of_the_lane_leads_back_to_zeromq(echo: Endpoint) -> None:
+    with Connection(echo.address) as connection:
+        warm(connection)
+        (lane,) = echo._lanes.values()
+        echo.call_soon(lambda: lane._socket.shutdown(socket.SHUT_RDWR))
+        until(lambda: not echo._lanes, "the server has noticed")
+        until(lambda: connection.recv(0.0) is None and connection._lane is None, "the client has, too")
+        assert sent_back(connection, ping(1)).fields["seq"] == 1
+
+
+def test_where_no_stream_can_be_zeromq_goes_on(monkeypatch: pytest.MonkeyPatch, echo: Endpoint) -> None:
+    monkeypatch.setattr(transport, "connect_stream", lambda *_: None)
+    with Connection(echo.address) as connection:
+        for seq in range(50):
+            assert sent_back(connection, ping(seq)).fields["seq"] == seq
+        assert connection._lane is None
+
+
+def test_keys_ask_for_no_stream(echo: Endpoint) -> None:
+    keys = object()
+    assert transport._first_words(sharing.Sharing(), b"", keys) is None  # type: ignore[arg-type]
+
+
+# --- meeting ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def landing() -> Iterator[StreamLanding]:
+    landing = StreamLanding("127.0.0.1", *LIMITS)
+    yield landing
+    landing.close()
+
+
+def test_a_lane_is_made_of_an_offer(landing: StreamLanding) -> None:
+    offer = landing.offer(b"anna")
+    assert offer is not None and landing.offer(b"anna") is None
+    lane = connect_stream("127.0.0.1", *offer[1:], *LIMITS)
+    assert lane is not None
+    assert landing.accept(b"berta", offer[2]) is None
+    other = landing.accept(b"anna", offer[2])
+    assert other is not None and landing.accept(b"anna", offer[2]) is None
+    lane.send([b"head", b"tensor"])
+    assert other.receive_within(WAIT_S) == [[b"head", b"tensor"]]
+    assert other.receive_within(0.01) == []
+    lane.close()
+    other.close()
+
+
+def test_strangers_are_sent_away(landing: StreamLanding, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "CONNECT_S", 0.05)
+    offer = landing.offer(b"anna")
+    assert offer is not None
+    assert connect_stream("127.0.0.1", offer[1], "00" * 16, *LIMITS) is None
+    with socket.create_connection(("127.0.0.1", int(offer[1])), WAIT_S) as silent:  # says nothing
+        assert silent.recv(1) == b""
+    monkeypatch.setattr(streams, "CONNECT_S", WAIT_S)
+    lane = connect_stream("127.0.0.1", *offer[1:], *LIMITS)
+    assert lane is not None
+    lane.close()
+
+
+@pytest.mark.parametrize(
+    "port, token", [("x", "00" * 16), (1, "00" * 16), ("1", "00"), ("99999999", "00" * 16), ("1", "zz" * 16)]
+)
+def test_what_is_no_offer_is_refused(port: object, token: object) -> None:
+    assert connect_stream("127.0.0.1", port, token, *LIMITS) is None
