@@ -44,7 +44,7 @@ class Trainer:
         self._reset: Any = None
         self._totals: Any = None
         self._epochs_done = 0
-        self._entropy = np.random.SeedSequence().entropy
+        self._entropy = int(np.random.SeedSequence().generate_state(1)[0])
 
     def _scope(self) -> Any:
         return nullcontext() if self._strategy is None else self._strategy.scope()
@@ -452,8 +452,8 @@ class Trainer:
     def _seed(self) -> list[int]:
         """What the order of rows follows: the graph's seed, if one is set. Workers in step need the same order."""
         if self._graph.seed is not None:
-            return [int(s) for s in np.ravel(self._graph.seed)]
-        return [0] if self._workers() > 1 else [int(self._entropy) & (2**63 - 1)]
+            return [int(self._graph.seed)]
+        return [0] if self._workers() > 1 else [self._entropy]
 
 
 def _listed(logs: Mapping[str, float]) -> Any:
