@@ -282,16 +282,26 @@ class _Lowering:
         self.instructions.append(made)
 
 
-_LOWERED: dict[type, Callable[[_Lowering, Any], None]] = {
-    Node: _Lowering.run,
-    FusedNodes: _Lowering.run_fused,
-    SendTensor: _Lowering.send,
-    RecvTensor: _Lowering.recv,
-    RunGuarded: _Lowering.run_guarded,
-    BeginLoop: _Lowering.begin_loop,
-    LeaveUnless: _Lowering.leave_unless,
-    EndLoop: _Lowering.end_loop,
-}
+class _ByType(dict[type, "Callable[[_Lowering, Any], None]"]):
+    """By the type of a step; one that is not named is taken as what it is derived from."""
+
+    def __missing__(self, kind: type) -> Callable[[_Lowering, Any], None]:
+        self[kind] = next(self[base] for base in kind.__mro__[1:] if base in self)
+        return self[kind]
+
+
+_LOWERED = _ByType(
+    {
+        Node: _Lowering.run,
+        FusedNodes: _Lowering.run_fused,
+        SendTensor: _Lowering.send,
+        RecvTensor: _Lowering.recv,
+        RunGuarded: _Lowering.run_guarded,
+        BeginLoop: _Lowering.begin_loop,
+        LeaveUnless: _Lowering.leave_unless,
+        EndLoop: _Lowering.end_loop,
+    }
+)
 
 
 def _own_copy(value: Any) -> Any:
