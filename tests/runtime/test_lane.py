@@ -250,6 +250,8 @@ def warm(connection: Connection) -> None:
         answer = connection.recv(WAIT_S)
         assert answer is not None and answer.fields == {"seq": -1}
         assert time.monotonic() < deadline
+    connection.send(ping(-2))
+    assert connection.recv(WAIT_S) is not None  # so the server has it in its books, too
 
 
 def test_messages_keep_their_order_while_both_go_over(echo: Endpoint) -> None:

@@ -42,6 +42,7 @@ def warm(connection: Connection) -> None:
     while connection._lane is None or not connection._lane.is_open:
         assert sent_back(connection, ping(-1)).fields["seq"] == -1
         assert time.monotonic() < deadline
+    assert sent_back(connection, ping(-2)).fields["seq"] == -2  # so the server has it in its books, too
 
 
 @pytest.fixture(autouse=True)
