@@ -1,4 +1,4 @@
-"""The steps that automatic placement is compared on: they build, and compute the same wherever their blocks are."""
+"""The steps of bench/auto_real.py and bench/pipeline.py: they build, and compute the same wherever their blocks are."""
 
 from __future__ import annotations
 
@@ -51,3 +51,16 @@ def test_budgets_never_ask_for_more_than_there_is(
         for core in mine:
             asked[core] = asked.get(core, 0.0) + 1 / slow
     assert max(asked.values()) <= 1.0 and bench.SLOW_LINK in budgets["far"][1]
+
+
+def test_the_model_of_the_pipelines_has_a_stage_on_each_task(bench: ModuleType) -> None:
+    import pipeline
+
+    for schedule in ("", "gpipe", "1f1b"):
+        with dt.Graph().as_default():
+            _, train_op = pipeline.model(dt, schedule)
+            plan = dt.place(None, dict.fromkeys(pipeline.TASKS, 1), targets=train_op)
+            assert len(plan.partitions) == 2
+            verdict = plan.report()
+            assert (verdict.pipeline is None) == (not schedule)
+    sys.modules.pop("pipeline")
