@@ -276,6 +276,7 @@ CUTTING = [
         """,
     ),
     Case("A strategy that does not exist", "", 'tf.place(None, cluster, strategy="best")'),
+    Case("An objective that does not exist", "", 'tf.place(None, cluster, strategy="auto", objective="cost")'),
     Case(
         "More state than memory",
         "The [search](automatic-placement.md) knows how much memory devices have. It names the tightest set of nodes.",
@@ -284,6 +285,17 @@ CUTTING = [
             table = tf.get_variable("table", [1000, 1000], initializer=tf.zeros_initializer())
         small = {"ps": [{"name": "cpu:0", "memory": "1 MiB"}]}
         tf.place(None, cluster, devices=small, fetches=table, strategy="auto")
+        """,
+    ),
+    Case(
+        "More values at once than memory",
+        "What is alive at any moment of a step must fit, too. The error names the moment, and what is alive then.",
+        """
+        x = tf.placeholder(tf.float32, [256, 256], name="x")
+        layers = [tf.exp(x * (i + 1.0), name=f"layer_{i}") for i in range(4)]
+        joined = tf.concat(layers, 0, name="joined")
+        small = {job: [{"name": "cpu:0", "memory": "1.5 MiB"}] for job in ("ps", "worker")}
+        tf.place(None, cluster, devices=small, fetches=tf.reduce_sum(joined), strategy="auto")
         """,
     ),
     Case(
