@@ -45,6 +45,18 @@ from .checkpoint_state import (
 from .coordinator import Coordinator, LooperThread
 from .ftrl import FtrlOptimizer
 from .gradient_descent import GradientDescentOptimizer
+from .input import (
+    batch,
+    batch_join,
+    input_producer,
+    limit_epochs,
+    maybe_batch,
+    range_input_producer,
+    shuffle_batch,
+    shuffle_batch_join,
+    slice_input_producer,
+    string_input_producer,
+)
 from .large_batch import LAMBOptimizer, LARSOptimizer
 from .learning_rate_decay import (
     cosine_decay,
@@ -169,6 +181,8 @@ __all__ = [
     "WorkerSessionCreator",
     "add_queue_runner",
     "assert_global_step",
+    "batch",
+    "batch_join",
     "byte_size_load_fn",
     "checkpoint_exists",
     "checkpoints_iterator",
@@ -183,20 +197,28 @@ __all__ = [
     "get_or_create_global_step",
     "global_step",
     "init_from_checkpoint",
+    "input_producer",
     "inverse_time_decay",
     "latest_checkpoint",
+    "limit_epochs",
     "linear_cosine_decay",
     "linear_warmup",
     "list_variables",
     "load_checkpoint",
     "load_variable",
+    "maybe_batch",
     "natural_exp_decay",
     "noisy_linear_cosine_decay",
     "piecewise_constant",
     "piecewise_constant_decay",
     "polynomial_decay",
+    "range_input_producer",
     "remove_checkpoint",
     "replica_device_setter",
+    "shuffle_batch",
+    "shuffle_batch_join",
+    "slice_input_producer",
     "start_queue_runners",
+    "string_input_producer",
     "update_checkpoint_state",
 ]

@@ -1,0 +1,323 @@
+"""Input pipelines of queues, TensorFlow 1's oldest way to feed a model.
+
+Each function adds a queue to the graph, and a `QueueRunner` that keeps it full: `start_queue_runners` starts the threads, as
+`MonitoredTrainingSession` does. `dt.data` does the same without threads of the client's per queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..graph.build import convert
+from ..graph.control_flow import cond
+from ..graph.data_flow import FIFOQueue, PaddingFIFOQueue, QueueBase, RandomShuffleQueue
+from ..graph.default_graph import control_dependencies, name_scope
+from ..graph.dtypes import int64, string
+from ..graph.graph_keys import GraphKeys
+from ..graph.node import Tensor
+from ..graph.ops.creation import range as range_
+from ..graph.ops.gathering import gather
+from ..graph.ops.passing import group, identity, no_op
+from ..graph.ops.random import random_shuffle
+from ..graph.ops.shapes import shape
+from ..graph.ops.state import count_up_to
+from ..graph.shape import TensorShape
+from ..graph.variables import Variable
+from .queue_runner import QueueRunner, add_queue_runner
+
+
+def limit_epochs(tensor: Any, num_epochs: int | None = None, name: str | None = None) -> Tensor:
+    """The tensor `num_epochs` times, then OutOfRangeError. The counter is a local variable; None: for ever.
+
+    Raises:
+        ValueError: `num_epochs` is below 1.
+    """
+    value = convert(tensor, name="tensor")
+    if num_epochs is None:
+        return value
+    if num_epochs <= 0:
+        raise ValueError(f"num_epochs must be > 0 not {num_epochs}.")
+    with name_scope(name or "limit_epochs"):
+        epochs = Variable(
+            convert(0, int64),
+            trainable=False,
+            collections=[GraphKeys.LOCAL_VARIABLES],
+            name="epochs",
+            use_resource=False,
+        )
+        with control_dependencies([count_up_to(epochs, num_epochs)]):
+            found: Tensor = identity(value)
+            return found
+
+
+def input_producer(
+    input_tensor: Any,
+    element_shape: Any = None,
+    num_epochs: int | None = None,
+    shuffle: bool = True,
+    seed: int | None = None,
+    capacity: int = 32,
+    shared_name: str | None = None,
+    summary_name: str | None = None,
+    name: str | None = None,
+    cancel_op: Any = None,
+) -> FIFOQueue:
+    """A queue that gets the rows of a tensor, over and over.
+
+    Args:
+        input_tensor: at least one axis: the rows. element_shape: shape of a row where the tensor's is unknown.
+        num_epochs: how often each row comes; None: for ever. With it the program must run `local_variables_initializer`.
+        shuffle: whether each round has an order of its own. seed: of these. capacity: of the queue.
+
+    Raises:
+        ValueError: the shape of a row is unknown.
+    """
+    with name_scope(name or "input_producer"):
+        rows = convert(input_tensor, name="input_tensor")
+        dims = TensorShape(element_shape if rows.dims is None else rows.dims[1:])
+        if not dims.is_fully_defined():
+            raise ValueError(
+                "Either `input_tensor` must have a fully defined shape or `element_shape` must be specified"
+            )
+        if shuffle:
+            rows = random_shuffle(rows, seed=seed)
+        rows = limit_epochs(rows, num_epochs)
+        queue = FIFOQueue(capacity, [rows.dtype.base], [dims], shared_name=shared_name, name="fifo_queue")
+        add_queue_runner(QueueRunner(queue, [queue.enqueue_many([rows])], cancel_op=cancel_op))
+        return queue
+
+
+def string_input_producer(
+    string_tensor: Any,
+    num_epochs: int | None = None,
+    shuffle: bool = True,
+    seed: int | None = None,
+    capacity: int = 32,
+    shared_name: str | None = None,
+    name: str | None = None,
+    cancel_op: Any = None,
+) -> FIFOQueue:
+    """A queue of texts, mostly names of files; arguments as of `input_producer`.
+
+    Raises:
+        ValueError: there are no texts.
+
+    >>> names = dt.train.string_input_producer(["a.csv", "b.csv"], num_epochs=2)
+    """
+    if not isinstance(string_tensor, Tensor) and not list(string_tensor):
+        raise ValueError("string_input_producer requires a non-null input tensor")
+    texts = convert(string_tensor, string, name="string_tensor")
+    return input_producer(
+        texts, [], num_epochs, shuffle, seed, capacity, shared_name, None, name or "input_producer", cancel_op
+    )
+
+
+def range_input_producer(
+    limit: int,
+    num_epochs: int | None = None,
+    shuffle: bool = True,
+    seed: int | None = None,
+    capacity: int = 32,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> FIFOQueue:
+    """A queue of the numbers from 0 to `limit - 1`; arguments as of `input_producer`."""
+    with name_scope(name or "input_producer"):
+        return input_producer(range_(limit), [], num_epochs, shuffle, seed, capacity, shared_name, name="numbers")
+
+
+def slice_input_producer(
+    tensor_list: Sequence[Any],
+    num_epochs: int | None = None,
+    shuffle: bool = True,
+    seed: int | None = None,
+    capacity: int = 32,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> list[Tensor]:
+    """One row of each tensor, the next one in each step; all have the same number of rows. Arguments as of `input_producer`.
+
+    >>> image, label = dt.train.slice_input_producer([images, labels])
+    >>> x, y = dt.train.batch([image, label], batch_size=32)
+    """
+    if not tensor_list:
+        raise ValueError("Expected at least one tensor in slice_input_producer().")
+    with name_scope(name or "input_producer"):
+        tensors = [convert(t, name="tensor") for t in tensor_list]
+        first = tensors[0]
+        known = None if first.dims is None else first.dims[0]
+        queue = range_input_producer(
+            shape(first)[0] if known is None else known, num_epochs, shuffle, seed, capacity, shared_name, "rows"
+        )  # type: ignore[arg-type]
+        row = queue.dequeue()
+        return [gather(t, row) for t in tensors]
+
+
+def batch(
+    tensors: Any,
+    batch_size: Any,
+    num_threads: int = 1,
+    capacity: int = 32,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    dynamic_pad: bool = False,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """Elements made into batches, in order.
+
+    Args:
+        tensors: a tensor, a list, or a dictionary: one element. batch_size: how many make a batch.
+        num_threads: of the client, that fetch elements; with more than one the order is not kept.
+        capacity: elements that the queue holds. enqueue_many: whether `tensors` hold many elements along their first axis.
+        shapes: of elements, where they are not known. dynamic_pad: whether sizes may differ: zeros fill up.
+        allow_smaller_final_batch: whether the last batch may be smaller; otherwise its elements are dropped.
+
+    Returns:
+        The batch, in the structure of `tensors`. A step raises OutOfRangeError when the input has ended.
+
+    Raises:
+        ValueError: the shape of an element is not known.
+    """
+    return _batched(
+        [tensors] * num_threads, batch_size, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch,
+        shared_name, name or "batch", None, None, None,
+    )  # fmt: skip
+
+
+def batch_join(
+    tensors_list: Sequence[Any],
+    batch_size: Any,
+    capacity: int = 32,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    dynamic_pad: bool = False,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """As `batch`, out of several sources: a thread for each entry of `tensors_list`."""
+    return _batched(
+        tensors_list, batch_size, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch, shared_name,
+        name or "batch_join", None, None, None,
+    )  # fmt: skip
+
+
+def maybe_batch(tensors: Any, keep_input: Any, batch_size: Any, num_threads: int = 1, **kwargs: Any) -> Any:
+    """As `batch`, of those elements only for which the scalar bool `keep_input` is true. Other arguments as of `batch`."""
+    how = {"capacity": 32, "enqueue_many": False, "shapes": None, "dynamic_pad": False, **kwargs}
+    return _batched(
+        [tensors] * num_threads, batch_size, how["capacity"], how["enqueue_many"], how["shapes"], how["dynamic_pad"],
+        how.get("allow_smaller_final_batch", False), how.get("shared_name"), how.get("name") or "maybe_batch", None, None,
+        keep_input,
+    )  # fmt: skip
+
+
+def shuffle_batch(
+    tensors: Any,
+    batch_size: Any,
+    capacity: int,
+    min_after_dequeue: int,
+    num_threads: int = 1,
+    seed: int | None = None,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """Elements made into batches, in random order; arguments as of `batch`, and
+
+    Args:
+        min_after_dequeue: how many elements stay in the queue to draw from. seed: of the order.
+    """
+    return _batched(
+        [tensors] * num_threads, batch_size, capacity, enqueue_many, shapes, False, allow_smaller_final_batch, shared_name,
+        name or "shuffle_batch", min_after_dequeue, seed, None,
+    )  # fmt: skip
+
+
+def shuffle_batch_join(
+    tensors_list: Sequence[Any],
+    batch_size: Any,
+    capacity: int,
+    min_after_dequeue: int,
+    seed: int | None = None,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """As `shuffle_batch`, out of several sources: a thread for each entry of `tensors_list`."""
+    return _batched(
+        tensors_list, batch_size, capacity, enqueue_many, shapes, False, allow_smaller_final_batch, shared_name,
+        name or "shuffle_batch_join", min_after_dequeue, seed, None,
+    )  # fmt: skip
+
+
+def _batched(
+    sources: Sequence[Any], batch_size: Any, capacity: int, many: bool, shapes: Any, pad: bool, smaller: bool,
+    shared_name: str | None, name: str, min_after: int | None, seed: int | None, keep: Any,
+) -> Any:  # fmt: skip
+    if not sources:
+        raise ValueError("there must be at least one source of elements")
+    with name_scope(name):
+        parts = [_parts(s) for s in sources]
+        types = [t.dtype.base for t in parts[0]]
+        if any([t.dtype.base for t in p] != types for p in parts):
+            raise TypeError("All sources must have the same element types")
+        dims = shapes if shapes is not None else [_element(column, many) for column in zip(*parts, strict=True)]
+        queue: QueueBase
+        if min_after is not None:
+            queue = RandomShuffleQueue(capacity, min_after, types, dims, seed=seed, shared_name=shared_name)
+        else:
+            kind = PaddingFIFOQueue if pad else FIFOQueue
+            queue = kind(capacity, types, dims, shared_name=shared_name)
+        add_queue_runner(QueueRunner(queue, [_enqueue(queue, p, many, keep) for p in parts]))
+        taken = queue.dequeue_up_to(batch_size) if smaller else queue.dequeue_many(batch_size)
+        outputs = list(taken) if isinstance(taken, (list, tuple)) else [taken]
+    first = sources[0]
+    if isinstance(first, Mapping):
+        return dict(zip(sorted(first), outputs, strict=True))
+    return outputs if isinstance(first, (list, tuple)) else outputs[0]
+
+
+def _parts(source: Any) -> list[Tensor]:
+    if isinstance(source, Mapping):
+        source = [source[k] for k in sorted(source)]
+    return [convert(t) for t in (source if isinstance(source, (list, tuple)) else [source])]
+
+
+def _element(column: Sequence[Tensor], many: bool) -> TensorShape:
+    """What is known of the shape of one component in all sources."""
+    shapes = [TensorShape(None if t.dims is None else t.dims[1:] if many else t.dims) for t in column]
+    if any(s.dims is None for s in shapes):
+        return TensorShape(None)
+    ranks = {len(s.as_list()) for s in shapes}
+    if len(ranks) > 1:
+        raise ValueError(f"Sources must give elements of one rank, not {sorted(ranks)}")
+    return TensorShape([d[0] if len(set(d)) == 1 else None for d in zip(*[s.as_list() for s in shapes], strict=True)])
+
+
+def _enqueue(queue: QueueBase, parts: list[Tensor], many: bool, keep: Any) -> Any:
+    put = queue.enqueue_many if many else queue.enqueue
+    if keep is None:
+        return put(parts)
+    return group(cond(convert(keep), lambda: put(parts), no_op))
+
+
+__all__ = [
+    "batch",
+    "batch_join",
+    "input_producer",
+    "limit_epochs",
+    "maybe_batch",
+    "range_input_producer",
+    "shuffle_batch",
+    "shuffle_batch_join",
+    "slice_input_producer",
+    "string_input_producer",
+]
