@@ -33,12 +33,16 @@ _ROWS, _CHUNK = 6, 96  # those of `tile` and `image_loops`, which only load with
 _LANES = {np.dtype(np.float32): 16, np.dtype(np.float64): 8}
 _NS_PER_FLOP = 0.015  # one core, float32
 _NS_PER_TAP = 0.5  # of pooling
+_NS_PER_PART = 0.5  # of adding up the parts of pixels
+_FEW = 8  # channels that fill half a tile
+_BLAS_ALONE = 1 << 18  # multiply-adds up to which BLAS starts no threads
 _NS_PER_PRODUCT = 0.15  # of a convolution of each channel by itself
 
 # For each function of `image_loops`, its arguments before the range: see `loop_text`.
 _SIGNATURES = {
     "convolve": ("rrwi", (4, 3, 3, 3, 3, 2)),
     "convolve_filter": ("rrwi", (4, 3, 3, 2)),
+    "overlay": ("rw", (3, 2, 6, 2)),
     "depthwise": ("rrw", (3, 3, 3, 2, 2, 2)),
     "depthwise_filter": ("rrw", (3, 3, 3, 2)),
     "max_pool": ("rw", (3, 2, 6)),
@@ -205,9 +209,37 @@ class ImageKernels:
     def conv_input(self, functions: Functions, attrs: Any, sizes: Array, w: Array, grad: Array) -> Array | None:
         """`Conv2DBackpropInput`."""
         wide = np.array(nhwc(tuple(sizes.tolist()), attrs["data_format"]))
+        if w.shape[2] <= _FEW:
+            return self._few_channels(functions, attrs, wide, w, grad)
         turned = w.transpose(0, 1, 3, 2)
         x = self._input_gradient(functions, attrs, wide, w, grad, w.shape[3], turned, self._convolve)
         return None if x is None else as_layout(x, attrs["data_format"])
+
+    def _few_channels(self, functions: Functions, attrs: Any, sizes: Array, w: Array, grad: Array) -> Array | None:
+        """The same for images whose channels would fill no tile: products of pixels and all taps, and their parts added up."""
+        y, window = channels_last(grad, attrs["data_format"]), window_of(attrs, w.shape[:2])
+        n, height, width, inner = (int(d or 0) for d in sizes.tolist())
+        expected = (n, window.positions(0, height), window.positions(1, width), w.shape[3])
+        if not _fits(y.shape, expected) or inner != w.shape[2] or inner * height * width == 0:
+            return None
+        x = buffers.empty((n, height, width, inner), grad.dtype)
+        taps = np.ascontiguousarray(w.reshape(-1, w.shape[3]).T)
+        rows, columns = y.shape[1:3]
+        # BLAS takes a few lines of pixels at a time: so few that it needs no threads.
+        most = max(1, _BLAS_ALONE // (columns * taps.size))
+        lines = next(k for k in range(min(rows, most), 0, -1) if rows % k == 0)
+        pads = (window.pads(0, height)[0], window.pads(1, width)[0])
+        geometry = ((height, width, inner), (rows, columns), (*window.taps, *window.strides, *pads), window.dilations)
+        seen = np.ascontiguousarray(y)
+
+        def work(lo: int, hi: int) -> None:
+            for i in range(lo, hi):
+                parts = np.matmul(seen[i].reshape(-1, lines * columns, w.shape[3]), taps)
+                functions["overlay"](parts.reshape(-1), x.reshape(-1), *geometry, i, i + 1)
+
+        time = y.size * taps.shape[1] * (2 * _NS_PER_FLOP + _NS_PER_PART / w.shape[3])
+        share(work, (), ranges_of(n, time, self.threads), self.threads)
+        return as_layout(x, attrs["data_format"])
 
     def _input_gradient(
         self,
@@ -370,7 +402,7 @@ class ImageKernels:
 
 OPS: dict[str, tuple[str, str]] = {
     "Conv2D": ("conv", "convolve"),
-    "Conv2DBackpropInput": ("conv_input", "convolve"),
+    "Conv2DBackpropInput": ("conv_input", "convolve overlay"),
     "Conv2DBackpropFilter": ("conv_filter", "convolve_filter"),
     "DepthwiseConv2dNative": ("depthwise", "depthwise"),
     "DepthwiseConv2dNativeBackpropInput": ("depthwise_input", "depthwise"),
@@ -393,8 +425,11 @@ def image_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | N
     dtype = node.outputs[0].dtype.base
     if dtype.np not in _LANES:
         return None
-    method, function = getattr(ImageKernels(threads), found[0]), found[1]
-    attrs = node.attrs
-    return source_of("image_loops", {function: _SIGNATURES[function]}, dtype.name), lambda compiled, *inputs: method(
-        {function: compiled}, attrs, *inputs
-    )
+    method, names = getattr(ImageKernels(threads), found[0]), found[1].split()
+
+    def call(compiled: Any, *inputs: Array) -> Array | None:
+        functions = compiled if len(names) > 1 else (compiled,)
+        made: Array | None = method(dict(zip(names, functions, strict=True)), node.attrs, *inputs)
+        return made
+
+    return source_of("image_loops", {name: _SIGNATURES[name] for name in names}, dtype.name), call

@@ -93,6 +93,40 @@ def convolve_filter(x, panel, w, lanes, taps, result, x_jumps, strides, lo, hi):
                             w[(k + row) * channels + part * lanes + j] += sums[row * lanes + j]
 
 
+def overlay(parts, x, size, result, window, dilations, lo, hi):
+    """Each pixel of x gets the sum of what windows hold for it, for images lo to hi; `parts` begins with image lo.
+
+    size: (rows, columns, channels) of x. result: (rows, columns) of windows. window: taps, strides and padding before, for rows and
+    then for columns.
+    """
+    height, width, channels = size
+    high, wide, down, along, top, left = window
+    taps = wide * channels
+    for n in range(lo, hi):
+        for i in range(n * height * width * channels, (n + 1) * height * width * channels):
+            m.store(x, 1, i, x.dtype.type(0))
+        for r in range(result[0]):
+            for c in range(result[1]):
+                of = (((n - lo) * result[0] + r) * result[1] + c) * high * taps
+                for a in range(high):
+                    row = r * down + a * dilations[0] - top
+                    if row < 0 or row >= height:
+                        continue
+                    to = (n * height + row) * width * channels
+                    if dilations[1] == 1:  # pixels beside each other, and their channels, are one stretch of memory
+                        b1, b2 = max(0, left - c * along), min(wide, width + left - c * along)
+                        at, put = of + a * taps, to + (c * along - left) * channels
+                        for j in range(b1 * channels, b2 * channels):
+                            m.store(x, 1, put + j, m.load(x, 1, put + j) + m.load(parts, 0, at + j))
+                        continue
+                    for b in range(wide):
+                        column = c * along + b * dilations[1] - left
+                        if column >= 0 and column < width:
+                            for j in range(channels):
+                                put = to + column * channels + j
+                                x[put] += parts[of + a * taps + b * channels + j]
+
+
 # --- each channel by itself ------------------------------------------------------------------------------------------
 
 

@@ -44,7 +44,7 @@ WINDOWS: list[tuple[tuple[int, int], Any, Any, Any]] = [  # taps, strides, dilat
     ((1, 1), 1, 1, "VALID"), ((1, 1), 2, 1, "SAME"), ((2, 2), 3, 1, "VALID"), ((3, 3), 1, 2, "SAME"),
     ((3, 2), 1, (2, 3), "VALID"), ((3, 3), 2, 1, [[0, 0], [2, 1], [1, 0], [0, 0]]),
 ]  # fmt: skip
-SIZES = [(9, 11, 3, 6), (12, 7, 1, 35), (10, 10, 6, 16)]  # height, width, channels in and out
+SIZES = [(9, 11, 3, 6), (12, 7, 1, 35), (10, 10, 9, 16)]  # height, width, channels in and out
 
 
 @pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
@@ -85,15 +85,16 @@ def test_each_channel_by_itself(data_format: str, dtype: Any) -> None:
                     assert compare(graph, tensor) is not None
 
 
-def test_strides_with_dilations_are_left_to_the_reference_where_they_must() -> None:
+@pytest.mark.parametrize("channels", [3, 9])
+def test_strides_with_dilations_are_left_to_the_reference_where_they_must(channels: int) -> None:
     rng = np.random.default_rng(0)
     with dt.Graph().as_default() as graph:
-        x, w = (dt.constant(rng.standard_normal(s)) for s in ((2, 9, 9, 3), (3, 3, 3, 4)))
+        x, w = (dt.constant(rng.standard_normal(s)) for s in ((2, 9, 9, channels), (3, 3, channels, 4)))
         y = dt.nn.conv2d(x, w, 2, "SAME", dilations=2)
         of_x, of_w = dt.gradients(dt.reduce_sum(dt.square(y)), [x, w])
         assert compare(graph, y) is not None
         assert compare(graph, of_w) is not None
-        assert compare(graph, of_x) is None
+        assert (compare(graph, of_x) is None) == (channels == 9)  # few channels take another way
 
 
 POOLS: list[tuple[Any, Any, str]] = [
