@@ -26,7 +26,10 @@ from ..graph.static_value import static_dims, static_value
 from .trace import NotFusibleError
 
 REDUCTIONS = frozenset(("Sum", "Mean", "Prod", "Max", "Min", "Any", "All"))
-LAST_AXIS = frozenset(("Softmax", "LogSoftmax", "LayerNorm", "SoftmaxCrossEntropyWithLogits"))
+LAST_AXIS = frozenset(
+    ("Softmax", "LogSoftmax", "LayerNorm", "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")
+)
+EXTREMES = frozenset(("ArgMax", "ArgMin"))
 _VIEWS = frozenset(("Identity", "StopGradient", "PreventGradient", "ExpandDims", "Squeeze", "Reshape", "BroadcastTo"))
 
 Labels: TypeAlias = "tuple[int | None, ...]"
@@ -59,6 +62,8 @@ class Pattern:
         sizes: static size of each label.
         is_view: the only output is the first input, seen in another way.
         assumed: what must hold of inputs that hold no data.
+        position: the label along which the node's rule takes positions, after its inputs.
+        checked: inputs whose numbers must be positions along that label, and raise an error where they are not.
     """
 
     inputs: tuple[Labels | None, ...]
@@ -67,6 +72,8 @@ class Pattern:
     sizes: dict[int, int | None]
     is_view: bool = False
     assumed: tuple[Assumed, ...] = ()
+    position: int | None = None
+    checked: tuple[int, ...] = ()
 
     @property
     def space(self) -> frozenset[int]:
@@ -88,7 +95,14 @@ def pattern_of(node: Node) -> Pattern:
             raise NotFusibleError(f"the rank of {t.name} is not known")
         if 0 in t.dims:
             raise NotFusibleError("it has no elements")
-    if node.type in REDUCTIONS or node.type in LAST_AXIS or node.type in ("L2Loss", "BiasAddGrad"):
+    if node.type == "OneHot":
+        return _one_hot_pattern(node)
+    if (
+        node.type in REDUCTIONS
+        or node.type in LAST_AXIS
+        or node.type in EXTREMES
+        or node.type in ("L2Loss", "BiasAddGrad")
+    ):
         return _reduction_pattern(node)
     if node.type in ("Reshape", "ExpandDims", "Squeeze"):
         return _reshape_pattern(node)
@@ -132,7 +146,8 @@ def _reduction_pattern(node: Node) -> Pattern:
     dims = node.inputs[0].dims or ()
     labels = _numbered(dims)
     keep = bool(node.attrs.get("keep_dims", False))
-    if node.type in REDUCTIONS:
+    position: int | None = None
+    if node.type in REDUCTIONS or node.type in EXTREMES:
         axes = static_value(node.inputs[1])
         if axes is None:
             raise NotFusibleError("its axes are not known before the graph runs")
@@ -159,7 +174,26 @@ def _reduction_pattern(node: Node) -> Pattern:
         if node.inputs[1].dims != dims:
             raise NotFusibleError("the shapes of logits and labels are not known to be equal")
         inputs, outputs = (labels, labels), (kept, labels)
-    return Pattern(inputs, outputs, reduced, _sizes(labels, dims))
+    elif node.type == "SparseSoftmaxCrossEntropyWithLogits":
+        if node.inputs[1].dims != dims[:-1]:
+            raise NotFusibleError("the shapes of logits and labels are not known to fit")
+        inputs, outputs = (labels, kept), (kept, labels)
+    if node.type in EXTREMES or node.type.startswith("Sparse"):
+        (position,) = reduced
+    checked = (1,) if node.type.startswith("Sparse") else ()
+    return Pattern(inputs, outputs, reduced, _sizes(labels, dims), position=position, checked=checked)
+
+
+def _one_hot_pattern(node: Node) -> Pattern:
+    dims, indices = node.outputs[0].dims or (), node.inputs[0].dims or ()
+    at = node.attrs["axis"] % len(dims)
+    if dims[at] is None or dims[at] == 1:
+        raise NotFusibleError("how many classes there are is not known" if dims[at] is None else "there is one class")
+    labels = _numbered(dims)
+    own = (*labels[:at], *labels[at + 1 :])
+    if any((d == 1) != (x is None) for d, x in zip(indices, own, strict=True)):
+        raise NotFusibleError("a size is not known")
+    return Pattern((own, None, (), ()), (labels,), frozenset(), _sizes(labels, dims), position=at)
 
 
 def _reshape_pattern(node: Node) -> Pattern:

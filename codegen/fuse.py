@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..graph.dtypes import DType
+from ..graph.dtypes import DType, int64
 from ..graph.node import Node, Tensor
 from ..graph.opdef import size
-from .axes import LAST_AXIS, Assumed, Labels, Pattern, pattern_of
+from .axes import EXTREMES, LAST_AXIS, Assumed, Labels, Pattern, pattern_of
 from .groups import SMALL, Group, Walk, constant_of
 from .loops import Loops, LoopsBuilder
 from .trace import SUPPORTED, NotFusibleError, rule_of
@@ -65,6 +65,7 @@ class FusedNodes:
         reduced: for each axis of the space, whether it is reduced.
         sizes: static size of each axis of the space.
         assumed: what must hold of the values of `shapes`.
+        ranges: (input, axis): its numbers must be positions along that axis.
         checks: tensors that decide, with what is in `after`, whether the nodes are dead: all of them are, or none.
         after: nodes, and numbers of channels, that the nodes wait for and that may be dead.
         is_guarded: whether the nodes may be dead.
@@ -82,6 +83,7 @@ class FusedNodes:
     reduced: tuple[bool, ...]
     sizes: tuple[int | None, ...]
     assumed: tuple[Assumption, ...] = ()
+    ranges: tuple[tuple[int, int], ...] = ()
     checks: tuple[Tensor, ...] = ()
     after: tuple[Node | int, ...] = ()
     is_guarded: bool = False
@@ -205,12 +207,18 @@ class _Result:
         return out
 
     def check_worth(self, group: Group, own: Sequence[Node]) -> None:
-        if len(own) < 2 and own[0].type not in LAST_AXIS and not self.lone:
+        if len(own) < 2 and not self.lone and not self.is_worth_alone(own[0]):
             raise NotFusibleError("nothing to fuse it with")
         biggest = max(size(t) for n in own for t in (*n.inputs, *n.outputs) if t.dims is not None)
         unknown = any(t.dims is None or None in t.dims for n in own for t in n.outputs)
         if not self.walk.small and biggest < SMALL and not unknown:
             raise NotFusibleError("it is too small to gain")
+
+    def is_worth_alone(self, node: Node) -> bool:
+        """Whether NumPy takes several passes for it, or goes along memory in strides."""
+        pattern = self.walk.patterns[node]
+        across = node.type in EXTREMES and pattern.position != max(pattern.sizes)
+        return across or node.type in LAST_AXIS or node.type == "OneHot"
 
     def kernel(self, group: Group, takers: dict[Tensor, list[object]], members: set[Node]) -> FusedNodes:
         """The kernel of a finished group."""
@@ -262,6 +270,7 @@ def _kernel(
     inputs: list[Tensor] = []
     others: list[Tensor] = []
     assumed: list[tuple[Assumed, Labels]] = []
+    ranges: list[tuple[int, int]] = []
     for node in nodes:
         operands = []
         pattern = pattern_of(node)
@@ -280,6 +289,15 @@ def _kernel(
                     values[t] = builder.load(len(inputs), t.dtype.base, [x for x in axes_of[t] if x is not None])
                     inputs.append(t)
             operands.append(values[t])
+        if pattern.position is not None:
+            (axis,) = _in_space((pattern.position,), node, pattern, axes_of)
+            assert axis is not None
+            for i in pattern.checked:
+                loaded = builder.load_of(values[node.inputs[i]])
+                if loaded is None:
+                    raise NotFusibleError("what it checks is made in the kernel")
+                ranges.append((loaded, axis))
+            operands.append(builder.position(axis, int64))
         for t, value in zip(node.outputs, rule_of(node, pattern.is_view)(builder, node, operands), strict=True):
             values[t] = value
     for t in outputs:
@@ -293,7 +311,7 @@ def _kernel(
     return FusedNodes(
         tuple(nodes), tuple(inputs), ignored, tuple(outputs), loops, parts, tuple(axes_of[t] for t in inputs),
         tuple(axes_of[t] for t in outputs), {t: axes_of[t] for n in nodes for t in (*n.inputs, *n.outputs) if t in axes_of},
-        reduced, sizes, tuple(facts),
+        reduced, sizes, tuple(facts), tuple(dict.fromkeys(ranges)),
     )  # fmt: skip
 
 
@@ -315,7 +333,14 @@ def kernel_of(group: FusedNodes, nodes: Sequence[Node], output: Tensor) -> Fused
     return _kernel(nodes, [output], group.axes_of, group.reduced, group.sizes)
 
 
-def fuse(unit: Unit, *, small: bool = False, lone: bool = False, types: Sequence[DType] = SUPPORTED) -> Fusion:
+def fuse(
+    unit: Unit,
+    *,
+    small: bool = False,
+    lone: bool = False,
+    types: Sequence[DType] = SUPPORTED,
+    positions: bool = True,
+) -> Fusion:
     """Decide which nodes become one kernel.
 
     Args:
@@ -323,10 +348,11 @@ def fuse(unit: Unit, *, small: bool = False, lone: bool = False, types: Sequence
         small: fuse what is too small to gain, too.
         lone: make a kernel of a node, too, that nothing can be fused with.
         types: the element types that kernels can have.
+        positions: whether kernels can ask where an element is along an axis.
 
     Guarantees: every node's value is made before anybody takes it; sends, receives, stateful nodes and all other steps keep
     their order; a fused node's value exists outside its kernel only if somebody there takes it.
     """
-    walk = Walk(unit, small=small, types=types)
+    walk = Walk(unit, small=small, types=types, positions=positions)
     walk.walk()
     return _Result(walk, lone).result()

@@ -32,7 +32,7 @@ def fuse_for_gpu(unit: Unit, wanted: Rewrites) -> tuple[Unit, Fusion, tuple[Fire
     fired: tuple[Fired, ...] = ()
     if "Attention" in wanted.recognised and wanted.rules:
         unit, fired = join_attention(unit)
-    fused = fuse(unit, small=True, lone=True, types=GPU_SUPPORTED)
+    fused = fuse(unit, small=True, lone=True, types=GPU_SUPPORTED, positions=False)
     steps = join_edges(unit, fused.steps)
     inside = {n.name for s in steps if isinstance(s, FusedNodes) for n in s.nodes}
     return unit, Fusion(steps, {name: why for name, why in fused.reasons.items() if name not in inside}), fired

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ..graph.dtypes import DType
+from ..graph.dtypes import DType, int64
 from ..graph.node import Node, Tensor
 from ..graph.shape import Dims, element_count
 from .axes import Labels, Pattern, pattern_of
@@ -110,8 +110,9 @@ class Walk:
         guarded: what the nodes that may be dead wait for.
     """
 
-    def __init__(self, unit: Unit, *, small: bool, types: Sequence[DType] = SUPPORTED) -> None:
+    def __init__(self, unit: Unit, *, small: bool, types: Sequence[DType] = SUPPORTED, positions: bool = True) -> None:
         self.unit = unit
+        self.positions = positions
         self.small = small
         self.types = types
         self.fed = {t for _, t in unit.feeds}
@@ -162,7 +163,12 @@ class Walk:
             rule_of(node)
             pattern = self.patterns[node] = pattern_of(node)
             check_types(self.data_only(node, pattern), self.types)
+            if pattern.position is not None and not self.positions:
+                raise NotFusibleError(f"{node.type} has a template of its own")
             self.trial(node, pattern)
+            self.taken(
+                [node.inputs[i] for i in pattern.checked]
+            )  # what is checked before the kernel runs is not made in it
         except NotFusibleError as e:
             self.reasons[node.name] = str(e)
             self.patterns.pop(node, None)
@@ -202,7 +208,10 @@ class Walk:
     def trial(node: Node, pattern: Pattern) -> None:
         """Write the node in loop IR, alone, so that one that cannot be written is known now."""
         builder = LoopsBuilder([i in pattern.reduced for i in range(max(pattern.space, default=-1) + 1)])
-        rule_of(node, pattern.is_view)(builder, node, loaded(builder, node, pattern))
+        operands = loaded(builder, node, pattern)
+        if pattern.position is not None:
+            operands.append(builder.position(pattern.position, int64))
+        rule_of(node, pattern.is_view)(builder, node, operands)
 
     # --- who takes what --------------------------------------------------------------------------------------------
 

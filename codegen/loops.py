@@ -105,7 +105,8 @@ class Value:
     """One value of a kernel.
 
     Attributes:
-        op: `load`, `constant`, `count` (how many elements are reduced), `reduce`, `select`, or one of UNARY and BINARY.
+        op: `load`, `constant`, `count` (how many elements are reduced), `position` (along its one axis, from 0), `reduce`,
+            `select`, or one of UNARY and BINARY.
         args: numbers of the values that it is made from.
         dtype: element type.
         axes: the axes that it varies over, ascending.
@@ -204,6 +205,11 @@ class LoopsBuilder:
         v = self._values[number]
         return v.data if v.op == "constant" else None
 
+    def load_of(self, number: int) -> int | None:
+        """The input that a value is an element of; None when it is computed."""
+        v = self._values[number]
+        return v.data if v.op == "load" else None
+
     def load(self, position: int, dtype: DType, axes: Iterable[int]) -> int:
         """An element of an input."""
         return self._add(Value("load", (), dtype, tuple(sorted(axes)), position))
@@ -215,6 +221,10 @@ class LoopsBuilder:
     def count(self, dtype: DType) -> int:
         """How many elements each reduction takes."""
         return self._add(Value("count", (), dtype, ()))
+
+    def position(self, axis: int, dtype: DType) -> int:
+        """Where an element is along an axis."""
+        return self._add(Value("position", (), dtype, (axis,)))
 
     def apply(self, op: str, *args: int, dtype: DType | None = None) -> int:
         """An operation on numbers; `dtype` is given for casts only."""

@@ -250,6 +250,8 @@ class _Writer:
                 return f"m.load(out{v.data}, {len(self.loops.loads) + v.data}, {self.index(v.axes)})"
             return f"m.load(in{v.data}, {v.data}, {self.index(v.axes)})"
         short = _SHORT[v.dtype.name]
+        if v.op == "position":
+            return f"{short}(i{v.axes[0]})"
         if v.op == "count":
             return f"{short}({' * '.join(f'n{a}' for a in self.loops.reduced_axes) or '1'})"
         args = [self.value(a) for a in v.args]

@@ -247,7 +247,7 @@ _math = SymbolicMath()
 # --- ops -------------------------------------------------------------------------------------------------------------
 
 Rule = Callable[[LoopsBuilder, Node, Sequence[int]], Sequence[int]]
-"""(builder, node, values of the inputs) -> values of the outputs."""
+"""(builder, node, values of the inputs, and of a position where the node's pattern names one) -> values of the outputs."""
 
 
 def _scalar_rule(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
@@ -328,6 +328,44 @@ def _cross_entropy(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> 
     return [loss, apply("sub", apply("mul", apply("exp", log_p), builder.reduce("sum", y)), y)]
 
 
+def _sparse_cross_entropy(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    logits, label, position = inputs
+    apply, dtype = builder.apply, builder.dtype(logits)
+    log_p = _log_softmax_of(builder, logits)
+    zero, one = builder.constant(0.0, dtype), builder.constant(1.0, dtype)
+    found = apply("eq", _as_position(builder, label), position)
+    loss = apply("neg", builder.reduce("sum", apply("select", found, log_p, zero)))
+    return [loss, apply("sub", apply("exp", log_p), apply("select", found, one, zero))]
+
+
+def _one_hot(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    index, on, off, position = inputs
+    return [builder.apply("select", builder.apply("eq", _as_position(builder, index), position), on, off)]
+
+
+def _as_position(builder: LoopsBuilder, number: int) -> int:
+    return number if builder.dtype(number) is int64 else builder.apply("cast", number, dtype=int64)
+
+
+def _extreme(kind: str) -> Rule:
+    """The first place of the largest or smallest element, or of a NaN."""
+
+    def rule(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+        x, position = inputs
+        apply, dtype = builder.apply, builder.dtype(inputs[0])
+        if dtype is bool_:
+            raise NotFusibleError("places of truth values stay with NumPy")
+        found = apply("eq", x, builder.reduce(kind, x))
+        if dtype.is_floating:
+            found = apply("or", found, apply("isnan", x))
+        nowhere = builder.constant(int(int64.max), int64)
+        place = builder.reduce("min", apply("select", found, position, nowhere))
+        made = node.outputs[0].dtype
+        return [place if made is int64 else apply("cast", place, dtype=made)]
+
+    return rule
+
+
 _rules: dict[str, Rule] = {
     "Identity": _same,
     "StopGradient": _same,
@@ -353,6 +391,10 @@ _rules: dict[str, Rule] = {
     "LogSoftmax": _log_softmax,
     "LayerNorm": _layer_norm,
     "SoftmaxCrossEntropyWithLogits": _cross_entropy,
+    "SparseSoftmaxCrossEntropyWithLogits": _sparse_cross_entropy,
+    "OneHot": _one_hot,
+    "ArgMax": _extreme("max"),
+    "ArgMin": _extreme("min"),
 }
 
 

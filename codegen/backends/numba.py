@@ -116,6 +116,7 @@ class _Launch:
     sizes: tuple[int, ...]
     ranges: tuple[tuple[int, int], ...]
     outputs: tuple[tuple[tuple[int, ...], np.dtype[Any], bool], ...]  # shape, type, whether it is large
+    limits: tuple[tuple[int, int], ...]  # (input, what its numbers must be below)
 
 
 class FusedKernel(WarmingKernel):
@@ -157,7 +158,7 @@ class FusedKernel(WarmingKernel):
             if len(self._launches) >= SHAPES_KEPT:
                 self._launches.clear()
             launch = self._launches[key] = self._launch_for(key)
-        if launch is None:
+        if launch is None or launch.limits and not _within(inputs, launch.limits):
             return self._reference(*inputs)
         outputs = [
             buffers.empty(shape, dtype) if large else np.empty(shape, dtype) for shape, dtype, large in launch.outputs
@@ -226,8 +227,16 @@ def launch_of(
     for t, axes in zip(group.outputs, group.output_axes, strict=True):
         made = tuple(1 if a is None else known[a] for a in axes)
         outputs.append((made, t.dtype.base.np, math.prod(made) * t.dtype.size >= LARGE))
+    limits = tuple((i, known[axis]) for i, axis in group.ranges)
+    if 0 in known and any(v.op == "position" for v in group.loops.values):
+        return None  # there is no place of an extreme, which is an error of the reference
     joined = tuple(math.prod(known[a] for a in part) for part in group.parts)
-    return _Launch(joined, _ranges(group.loops, joined, threads, split), tuple(outputs))
+    return _Launch(joined, _ranges(group.loops, joined, threads, split), tuple(outputs), limits)
+
+
+def _within(inputs: Sequence[Any], limits: Sequence[tuple[int, int]]) -> bool:
+    """Whether all numbers of some inputs are from 0 to below a limit."""
+    return all(int(inputs[i].min()) >= 0 and int(inputs[i].max()) < limit for i, limit in limits)
 
 
 def _ranges(loops: Loops, sizes: Sequence[int], threads: int, split: int | None) -> tuple[tuple[int, int], ...]:

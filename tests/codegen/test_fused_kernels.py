@@ -373,3 +373,89 @@ print(sum(function.stats.cache_hits.values()))
     third = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert third.stdout.strip() == "1"
     assert (tmp_path / "numba").stat().st_mode & 0o077 == 0
+
+
+# --- positions along an axis -----------------------------------------------------------------------------------------
+
+
+def in_session(fetches: Any, feeds: Any) -> Any:
+    with dt.Session(config=dt.ConfigProto(kernel_backend="numba", kernel_check=2)) as session:
+        return session.run(fetches, feeds)
+
+
+def test_a_loss_of_sparse_labels_is_one_kernel_and_refuses_what_is_no_label() -> None:
+    with dt.Graph().as_default():
+        x, y = dt.placeholder(dt.float32, [None, 7]), dt.placeholder(dt.int32, [None])
+        loss = dt.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=x * 2.0)
+        fetches = [loss, *dt.gradients(loss, [x])]
+        first, *_ = [s for s in fuse(unit_of(fetches, [x, y]), small=True).steps if isinstance(s, FusedNodes)]
+        assert [n.type for n in first.nodes] == ["Mul", "SparseSoftmaxCrossEntropyWithLogits"]
+        value = np.random.default_rng(1).standard_normal((5, 7)).astype(np.float32)
+        feeds = {x: value, y: [0, 6, 3, 3, 1]}
+        p = np.exp(2 * value) / np.exp(2 * value).sum(1, keepdims=True)
+        found, gradient = in_session(fetches, feeds)
+        np.testing.assert_allclose(found, -np.log(p[np.arange(5), feeds[y]]), rtol=1e-5)
+        np.testing.assert_allclose(gradient, 2 * (p - np.eye(7)[feeds[y]]), rtol=1e-4, atol=1e-6)
+        for wrong in (7, -1):
+            with pytest.raises(dt.errors.InvalidArgumentError, match=f"label value of {wrong} which is outside"):
+                in_session(fetches, {x: value, y: [0, wrong, 0, 0, 0]})
+
+
+def test_labels_that_are_made_beside_a_loss_are_looked_at_before_it() -> None:
+    with dt.Graph().as_default():
+        x, y = dt.placeholder(dt.float32, [None, 7]), dt.placeholder(dt.float32, [None])
+        loss = dt.nn.sparse_softmax_cross_entropy_with_logits(labels=dt.cast(y + 1.0, dt.int64), logits=x)
+        feeds = {x: np.zeros((2, 7), np.float32), y: [5.0, 0.0]}
+        np.testing.assert_allclose(in_session(loss, feeds), [np.log(7)] * 2, rtol=1e-6)
+        with pytest.raises(dt.errors.InvalidArgumentError, match="label value of 7"):
+            in_session(loss, {**feeds, y: [6.0, 0.0]})
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_one_hot(axis: int) -> None:
+    with dt.Graph().as_default():
+        i = dt.placeholder(dt.int8, [None, 5])
+        hot = dt.one_hot(i, 300, on_value=3, off_value=-1, axis=axis) * 2
+        value = np.random.default_rng(2).integers(-20, 120, (11, 5)).astype(np.int8)
+        want = np.where(np.expand_dims(value, axis) == np.arange(300).reshape(np.roll([1, 1, -1], axis + 1)), 6, -2)
+        np.testing.assert_array_equal(in_session(hot, {i: value}), want)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint8"])
+def test_places_of_extremes(dtype: str) -> None:
+    rng = np.random.default_rng(3)
+    value = rng.integers(0, 6, (9, 10, 11)).astype(dtype)  # many are equal: the first is meant
+    if dtype.startswith("f"):
+        value[2, 3, 4] = value[2, 5, 6] = np.nan
+    for axis in range(3):
+        with dt.Graph().as_default():
+            x = dt.placeholder(dtype, [None, 10, 11])
+            found = in_session([dt.argmax(x + x, axis), dt.argmin(x, axis, output_type=dt.int32)], {x: value})
+        np.testing.assert_array_equal(found[0], np.argmax(value, axis))
+        np.testing.assert_array_equal(found[1], np.argmin(value, axis))
+
+
+def test_there_is_no_place_in_nothing() -> None:
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [None, 3])
+        with pytest.raises(dt.errors.InvalidArgumentError, match="empty sequence"):
+            in_session(dt.argmax(x * 2.0, 0), {x: np.zeros((0, 3))})
+
+
+def test_an_axis_with_positions_joins_no_other() -> None:
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [None, 5, 7])
+        (group,) = [s for s in fuse(unit_of([dt.argmax(x, 1)], [x]), small=True).steps if isinstance(s, FusedNodes)]
+    assert str(group.loops).splitlines() == [
+        "loops over d0, d2, reducing d1",
+        "  v0: float32[d0, d1, d2] = load in0",
+        "  v1: int64[d1] = position",
+        "  v2: float32[d0, d2] = reduce max v0",
+        "  v3: bool[d0, d1, d2] = eq v0 v2",
+        "  v4: bool[d0, d1, d2] = isnan v0",
+        "  v5: bool[d0, d1, d2] = or v3 v4",
+        "  v6: int64 = constant 9223372036854775807",
+        "  v7: int64[d0, d1, d2] = select v5 v1 v6",
+        "  v8: int64[d0, d2] = reduce min v7",
+        "  store out0[d0, d2] = v8",
+    ]

@@ -136,7 +136,8 @@ def test_segment_sum(dtype: Any) -> None:
     at = RNG.integers(0, 6, 50).astype(np.int32)
     out = np.full((9, 37), 7, dtype.np)
     run_routine(
-        picking.segment_sum(dtype, int32, 37), {"in0": x, "in1": at, "out0": out, "count": 50, "after": 37, "segments": 9}
+        picking.segment_sum(dtype, int32, 37),
+        {"in0": x, "in1": at, "out0": out, "count": 50, "after": 37, "segments": 9},
     )
     wanted = np.zeros((9, 37), np.float64)
     np.add.at(wanted, at, x.astype(np.float64))
