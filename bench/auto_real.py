@@ -89,7 +89,7 @@ def wide(dt: Any, block: Callable[[int], Any]) -> tuple[list[Any], dict[Any, Any
     return [y], {x: rng.standard_normal((512, 256)).astype(np.float32)}
 
 
-LAYERS, HEADS, WIDTH, SEQUENCES, TOKENS = 2, 4, 256, 4, 128
+LAYERS, HEADS, WIDTH, SEQUENCES, TOKENS = 2, 4, 256, 8, 128
 
 
 def transformer(dt: Any, block: Callable[[int], Any]) -> tuple[list[Any], dict[Any, Any]]:

@@ -4,6 +4,10 @@
 grows with every op, so it is put into `docs/ops.md` when the site is built: MkDocs calls `on_page_markdown`.
 
     python docs/tables.py settings|ops
+
+The table of `bench/results/auto_real.json` is put into `docs/automatic-placement.md`, after that was recorded, by
+
+    python docs/tables.py auto_real
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +51,23 @@ def settings_table() -> str:
     """One row per setting."""
     rows = [f"| `{s.name}` | {f'`{s.default}`' if s.default != '' else ''} | {s.meaning} |" for s in SETTINGS.values()]
     return "\n".join(["| variable | default | meaning |", "| --- | --- | --- |", *rows])
+
+
+def auto_real_table() -> str:
+    """One row per way of placing the steps of bench/auto_real.py; it is put into its page, too."""
+    recorded = json.loads((ROOT / "bench" / "results" / "auto_real.json").read_text(encoding="utf-8"))
+    rows = ["| step | placed by | predicted | measured |", "| --- | --- | ---: | ---: |"]
+    for row in recorded["rows"]:
+        step, _, way = row["name"].partition(": ")
+        if way == "auto, predicted":
+            rows.append(f"| {step} | **auto** | {row['dovetail']:.0f} | {row['peer']:.0f} |")
+        elif row["peer_name"] == "its prediction":
+            rows.append(f"| {step} | {way} | {row['peer']:.0f} | {row['dovetail']:.0f} |")
+    page = ROOT / "docs" / "automatic-placement.md"
+    text = page.read_text(encoding="utf-8")
+    begin = text.index(rows[0])
+    page.write_text(text[:begin] + "\n".join(rows) + text[text.index("\n\n", begin) :], encoding="utf-8")
+    return "\n".join(rows)
 
 
 def ops_table() -> str:
@@ -172,7 +194,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 if __name__ == "__main__":
-    made = {"settings": settings_table, "ops": ops_table}
+    made = {"settings": settings_table, "ops": ops_table, "auto_real": auto_real_table}
     if sys.argv[1:] and sys.argv[1] in made:
         print(made[sys.argv[1]]())
     else:
