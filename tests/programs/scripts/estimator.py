@@ -1,12 +1,17 @@
 """A task that trains the digits by `train_and_evaluate`: the same program in every process. TF_CONFIG says which task this is.
 
 python estimator.py FOLDER STEPS STRATEGY     STRATEGY: none, ps, multiworker
+
+Where HOLD names a file, the task stops at step 100 until that file is there.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 
@@ -72,6 +77,22 @@ class Report(tf.train.SessionRunHook):
         )
 
 
+class Hold(tf.train.SessionRunHook):
+    """Stops at a step until a file is there."""
+
+    def __init__(self, step, path):
+        self.at, self.path = step, Path(path)
+
+    def begin(self):
+        """The last moment to find what to fetch."""
+        self.step = tf.train.get_global_step()
+
+    def before_run(self, run_context):
+        """Before each step."""
+        while not self.path.exists() and run_context.session.run(self.step) >= self.at:
+            time.sleep(0.02)
+
+
 def main(folder, steps, kind):
     """What every task runs."""
     strategy = {
@@ -84,7 +105,8 @@ def main(folder, steps, kind):
         folder, save_checkpoints_steps=50, save_summary_steps=50, experimental_distribute=distribute
     )
     estimator = tf.estimator.Estimator(model_fn, config=config, params={"units": 64})
-    train = tf.estimator.TrainSpec(train_inputs, max_steps=int(steps), hooks=[Report()])
+    hooks = [Report(), *([Hold(100, os.environ["HOLD"])] if "HOLD" in os.environ else [])]
+    train = tf.estimator.TrainSpec(train_inputs, max_steps=int(steps), hooks=hooks)
     evaluate = tf.estimator.EvalSpec(
         test_inputs, steps=None, hooks=[Report("accuracy/value:0")], start_delay_secs=0, throttle_secs=0
     )
