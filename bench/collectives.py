@@ -33,6 +33,7 @@ OURS = "dovetail"
 PEERS = {"TensorFlow RING": "tensorflow", "gloo": "gloo"}
 ROUNDS = 3
 LIMIT_S = 100.0  # for one system, size and round
+START_S = 300.0  # for the first, until which all processes must have started
 
 
 class Group:
@@ -55,9 +56,9 @@ class Group:
         """Seconds of each of `count` all-reduces; none when the group is missing."""
         if self.missing:
             return []
-        warm = 1 if size in self._warm else 3
+        warm, limit_s = 1 if size in self._warm else 3, LIMIT_S if self._warm else START_S
         self._warm = {size}
-        limit = threading.Timer(LIMIT_S, self._kill)
+        limit = threading.Timer(limit_s, self._kill)
         limit.start()
         try:
             for p in self._processes:
@@ -73,7 +74,7 @@ class Group:
             limit.cancel()
         self.close()
         self._errors.seek(0)
-        self.missing = (self._errors.read().strip().splitlines() or [f"no answer in {LIMIT_S:.0f} s"])[-1]
+        self.missing = (self._errors.read().strip().splitlines() or [f"no answer in {limit_s:.0f} s"])[-1]
         print(f"{self.system} left out: {self.missing}", file=sys.stderr)
         return []
 
