@@ -53,6 +53,7 @@ class _Meeting(Member):
     """The members' way to a board. Nobody waits for it itself."""
 
     __slots__ = ("table",)
+    table: Table
 
     def answer(self, value: Any = ()) -> None:
         """They have met."""
@@ -201,7 +202,7 @@ class Collectives(Desk[Member | Turn]):
 
     def _withdraw(self, request: Member | Turn) -> None:
         membership = request.membership
-        (membership.turns if isinstance(request, Turn) else membership.waiting).pop(request.key, None)  # type: ignore[attr-defined]
+        (membership.turns if isinstance(request, Turn) else membership.waiting).pop(request.key, None)
         self._fail(membership, self._ended_early(request))
 
     def _take_back(self, request: Member | Turn, value: Any) -> None:
