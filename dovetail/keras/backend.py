@@ -17,6 +17,7 @@ import numpy as np
 from ..distribute.values import DistributedVariable
 from ..graph.default_graph import get_default_graph, get_default_session, reset_default_graph
 from ..graph.device import DeviceSpec
+from ..graph.errors import DeadlineExceededError
 from ..graph.graph import Graph
 from ..runtime.config import ConfigProto
 from ..runtime.session import Session
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _KEY = "__keras"  # the collection that holds a graph's GraphState
 _POLL_S = 0.05  # how often a worker looks whether the chief has initialized the variables
+_WAIT_S = 600.0  # for how long: a chief may load its data first, and will not come if it takes longer
 _settings = {"epsilon": 1e-7, "floatx": "float32", "image_data_format": "channels_last"}
 
 
@@ -129,6 +131,9 @@ def initialize(session: Session, variables: Iterable[Any], strategy: Any = None)
     """Give a first value to those variables that have none.
 
     On parameter servers the chief does so; the other workers wait for it.
+
+    Raises:
+        DeadlineExceededError: the chief has not come in ten minutes.
     """
     known = GraphState.of(session.graph).initialized(session)
     new = [v for v in variables if v not in known]
@@ -136,11 +141,18 @@ def initialize(session: Session, variables: Iterable[Any], strategy: Any = None)
         return
     there = [[c._is_initialized for c in copies(v)] for v in new]
     mine = [strategy is None or strategy.extended.experimental_should_init or "/job:ps" not in v.device for v in new]
+    deadline = time.monotonic() + _WAIT_S
     while True:
         missing = [v for v, found in zip(new, session.run(there), strict=True) if not all(found)]
         session.run([v.initializer for v, own in zip(new, mine, strict=True) if own and v in missing])
         if all(own or v not in missing for v, own in zip(new, mine, strict=True)):
             break
+        if time.monotonic() > deadline:
+            raise DeadlineExceededError(
+                None, None,
+                f"The chief has not initialized {missing[0].name} on the parameter servers within {_WAIT_S:.0f} s: does it run, and does "
+                "it make the same model?",
+            )  # fmt: skip
         time.sleep(_POLL_S)
     known.update(new)
 

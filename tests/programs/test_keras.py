@@ -64,7 +64,7 @@ def check(found: dict[str, Any], reference: dict[str, Any]) -> None:
     for mine, theirs in zip(found["some"], reference["some"], strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=2e-3, atol=2e-4)  # rounding, grown over the steps
     for label in ("loss", "accuracy"):
-        np.testing.assert_allclose(found["history"][label], reference["history"][label], rtol=5e-3, atol=2e-3)
+        np.testing.assert_allclose(found["history"][label], reference["history"][label], rtol=1e-2, atol=5e-3)
 
 
 @pytest.mark.slow
@@ -93,6 +93,7 @@ def test_parameter_servers() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(290)
 def test_a_small_convolutional_net_reads_digits() -> None:
     digits = load_digits()
     images, tests = (x.reshape(-1, 8, 8, 1) for x in (digits.train_images, digits.test_images))

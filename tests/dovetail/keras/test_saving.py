@@ -50,6 +50,14 @@ def test_a_model_that_comes_back_goes_on_training_as_before(tmp_path: Path, opti
     assert again.get_config() | {"name": ""} == model.get_config() | {"name": ""}
 
 
+def test_a_copy_has_weights_of_its_own() -> None:
+    model = net()
+    for again in (keras.models.clone_model(model), keras.models.model_from_json(model.to_json())):
+        assert not {id(w) for w in model.weights} & {id(w) for w in again.weights}
+        again.set_weights(model.get_weights())
+        np.testing.assert_array_equal(again.predict(X), model.predict(X))
+
+
 def test_a_file_says_what_it_is(tmp_path: Path) -> None:
     model = keras.Sequential([L.Embedding(5, 2, input_length=4), L.LSTM(3), L.Dense(1)])
     model.compile("rmsprop", "mse")
