@@ -321,6 +321,8 @@ class Trainer:
     def _run(self, mode: str, batch: data.Batch) -> Any:
         x, y, w = batch
         xs = self._as_list(x) if self._network is not None else flatten(x)  # type: ignore[attr-defined]
+        ranks = [t.shape.rank for t in self._network.inputs] if self._network is not None else [2] * len(xs)
+        xs = [a[:, None] if a.ndim == 1 and rank == 2 else a for a, rank in zip(xs, ranks, strict=True)]
         self._x_structure = x
         ys = [] if y is None or mode == "predict" else self._ordered(y)
         ws = [] if w is None or mode == "predict" else self._ordered(w)
@@ -353,11 +355,12 @@ class Trainer:
         found = [spec_of(a) for a in arrays]
         if kind == "x" and self._network is not None:
             for t, a in zip(self._network.inputs, arrays, strict=True):
-                if not t.shape.is_compatible_with(a.shape) and t.shape.rank != a.ndim:
+                if not t.shape.is_compatible_with([t.shape.as_list()[0], *a.shape[1:]]):
                     raise ValueError(
-                        f"'{self.name}' takes {t.name} of shape {t.shape}, and got an array of shape {a.shape}"
+                        f"'{self.name}' takes {t.name} of shape {t.shape}, and got an array of shape {a.shape}; a size that varies is "
+                        "None in the shape of a keras.Input"
                     )
-            return [(t.dtype.base, tuple(t.shape.as_list())) for t in self._network.inputs]
+            return [(t.dtype.base, (None, *t.shape.as_list()[1:])) for t in self._network.inputs]
         known = self._specs.get(kind, [])
         if len(known) == len(found):
             for i, ((dtype, dims), (_, before)) in enumerate(zip(found, known, strict=True)):

@@ -56,6 +56,29 @@ def test_all_kinds_of_data_train_alike() -> None:
         np.testing.assert_allclose(values, found["arrays"], rtol=1e-5, err_msg=kind)
 
 
+def test_numbers_in_a_row_are_samples_of_one_feature() -> None:
+    x = np.linspace(-1, 1, 20)
+    for layers in ([Dense(1)], [Dense(1, input_shape=(1,))]):
+        model = keras.Sequential(layers)
+        model.compile(keras.optimizers.SGD(0.3), "mse")
+        assert model.fit(x, 2 * x + 1, epochs=30, verbose=0).history["loss"][-1] < 0.01
+        assert model.predict(np.array([0.5]))[0, 0] == pytest.approx(2.0, abs=0.2)
+
+
+def test_batches_of_different_lengths() -> None:
+    made = [(RNG.integers(1, 5, (3, n)), np.ones((3, 1))) for n in (4, 6, 5)]
+    model = keras.Sequential(
+        [keras.Input([None], dtype="int32"), keras.layers.Embedding(5, 2), keras.layers.GRU(2), Dense(1)]
+    )
+    model.compile("sgd", "mse")
+    model.fit(iter(made), verbose=0)
+    assert [model.predict(x).shape for x, _ in made] == [(3, 1)] * 3
+    fixed = keras.Sequential([keras.layers.Embedding(5, 2), keras.layers.GRU(2), Dense(1)])
+    fixed.compile("sgd", "mse")
+    with pytest.raises(ValueError, match=r"shape \(3, 6\); a size that varies is None"):
+        fixed.fit(iter(made), verbose=0)
+
+
 def test_shuffled_rows_are_each_taken_once_and_follow_the_seed() -> None:
     seen = []
 
