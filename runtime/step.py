@@ -442,6 +442,7 @@ class TaskStep:
             self._fetched = {}
             for execution in self._executions:
                 execution.slots = []
+            self._executions = []  # nor has the collector anything to do for them then
             requests, self._requests = list(self._requests.values()), {}
         for request in requests:
             request.cancel()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -71,6 +73,19 @@ def test_two_devices_of_one_task_pass_tensors_whichever_starts_first(order: int,
     h.drain(pick)
     assert h.outcome == {"z:0": 7}
     assert not h.pushed
+
+
+def test_a_step_that_has_ended_leaves_nothing_to_the_cycle_collector() -> None:
+    h = Harness(*two_devices(), feeds={"x:0": np.float32(3)})
+    gone = weakref.ref(h.step)
+    gc.disable()
+    try:
+        h.step.start()
+        h.drain()
+        del h.step
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def far_sum(arrivals: int) -> Program:
