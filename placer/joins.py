@@ -43,10 +43,11 @@ def passed_over(nodes: Sequence[Node], device_of: Callable[[Node], str]) -> dict
             continue
         here, to = device_of(node), waiting[node]
         before = through(node.controls, passed)
-        of = {device_of(b) for b in before if b in running}  # one that is not run is a placeholder that is fed
-        if of | to <= {here}:
-            continue
-        if len(of) * len(to) - len(of & to) <= len(of - {here}) + len(to - {here}):
+        of = [device_of(b) for b in before if b in running]  # one that is not run is a placeholder that is fed
+        if all(device == here for device in of):
+            continue  # what it joins is one message to anybody then
+        apart = sum(device != other for other in to for device in of)
+        if apart <= sum(device != here for device in of) + len(to - {here}):
             passed[node] = before
     return passed
 
