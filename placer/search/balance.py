@@ -101,7 +101,8 @@ def anneal(
         if move & 255 == 255:
             temperature *= cooling
             if move & 65535 == 65535:  # sums of differences drift; and the scale follows the best
-                load[:] = 0.0
+                for d in range(devices):
+                    load[d] = 0.0
                 for v in range(values):
                     if spread[v] > 1:
                         for d in range(devices):
@@ -119,13 +120,11 @@ def anneal(
         j, b = -1, a
         if kind < 5 and items.item_start[i + 1] > items.item_start[i]:
             state = next_random(state)
-            v = items.item_value[items.item_start[i] + (state >> 5) % (items.item_start[i + 1] - items.item_start[i])]
+            first = int(items.item_start[i])  # `int`, as interpreted code knows no wider number than NumPy's else
+            v = items.item_value[first + (state >> 5) % (int(items.item_start[i + 1]) - first)]
             state = next_random(state)
-            b = where[
-                items.value_item[
-                    items.value_start[v] + (state >> 5) % (items.value_start[v + 1] - items.value_start[v])
-                ]
-            ]
+            low = int(items.value_start[v])
+            b = where[items.value_item[low + (state >> 5) % (int(items.value_start[v + 1]) - low)]]
         elif kind < 7:
             state = next_random(state)
             b = (state >> 5) % devices
@@ -158,7 +157,8 @@ def anneal(
             largest = float(load.max())
             if largest < best * (1.0 - 1e-12):
                 best = largest
-                kept[:] = where
+                for k in range(m):
+                    kept[k] = where[k]
         else:
             if j >= 0:
                 _shift(
@@ -166,5 +166,6 @@ def anneal(
                     where, j, b,
                 )  # fmt: skip
             _shift(items, device_class, port_latency, port_per_byte, touching, spread, load, memory, where, i, a)
-    where[:] = kept
+    for k in range(m):
+        where[k] = kept[k]
     return best

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .compiled import compiled, next_random, seeded
+from .compiled import TINY, compiled, interpreted, next_random, one_pass, seeded
 from .overfull import times_slower
 from .problem import Arrays, Floats, Ints
 
@@ -48,7 +48,7 @@ def _ordered(start: Ints, neighbour: Ints, waiting: Ints, breadth: bool, seed: i
                     state = next_random(state)
                     swap = newest + (state >> 5) % (high - newest)
                     ready[high - 1], ready[swap] = ready[swap], ready[high - 1]
-    return order[:done].copy()
+    return order[:done]
 
 
 def topological_order(a: Arrays, breadth: bool, seed: int = 0, backward: bool = False) -> Ints:
@@ -61,12 +61,13 @@ def topological_order(a: Arrays, breadth: bool, seed: int = 0, backward: bool = 
     """
     out_start, out = a.value_start[a.first_value], a.value_target
     in_start, into = a.input_start, a.value_source[a.input_value]
-    if backward:
-        return _ordered(in_start, into, np.diff(out_start), breadth, seed)[::-1].copy()
-    return _ordered(out_start, out, np.diff(in_start), breadth, seed)
+    with interpreted(len(in_start) <= TINY + 1):
+        if backward:
+            return _ordered(in_start, into, np.diff(out_start), breadth, seed)[::-1].copy()
+        return _ordered(out_start, out, np.diff(in_start), breadth, seed)
 
 
-@compiled
+@one_pass
 def upward_rank(a: Arrays, order: Ints) -> Floats:
     """Longest way to the end from each node: mean time over devices, and mean transfer (HEFT's rank)."""
     n, devices = len(order), len(a.device_class)
@@ -164,7 +165,7 @@ def _pop_ready(heap: Ints, base: int, size: int) -> int:
     return int(first)
 
 
-@compiled
+@one_pass
 def run(a: Arrays, device: Ints, rank: Ints, contended: bool, start: Floats, finish: Floats) -> float:
     """Run one step on a clock; fills start and finish of every node and returns when the last ends.
 
@@ -249,7 +250,7 @@ def run(a: Arrays, device: Ints, rank: Ints, contended: bool, start: Floats, fin
     return last
 
 
-@compiled
+@one_pass
 def loads(a: Arrays, device: Ints) -> Floats:
     """(D,) the load of each device: work, and each value that crosses its border once."""
     n, devices = len(device), len(a.device_class)
@@ -313,7 +314,7 @@ def calls(a: Arrays, order: Ints, device: Ints, host: int, call: Ints) -> int:
     return number
 
 
-@compiled
+@one_pass
 def offload(a: Arrays, order: Ints, device: Ints, host: int) -> float:
     """Latency of one sample; infinite when calls need each other in a circle."""
     n = len(order)
@@ -324,7 +325,9 @@ def offload(a: Arrays, order: Ints, device: Ints, host: int) -> float:
         start[call[i] + 1] += 1
     for b in range(count):
         start[b + 1] += start[b]
-    member, fill = np.empty(n, np.int32), start[:-1].copy()
+    member, fill = np.empty(n, np.int32), np.empty(count, np.int32)
+    for b in range(count):
+        fill[b] = start[b]
     waiting = np.zeros(count, np.int32)
     for i in range(n):
         b = call[i]
@@ -375,7 +378,7 @@ def offload(a: Arrays, order: Ints, device: Ints, host: int) -> float:
     return last if done == count else np.inf
 
 
-@compiled
+@one_pass
 def longest_way(a: Arrays, order: Ints, seconds: Floats) -> float:
     """The longest chain of nodes, each with its time; nothing for what is moved."""
     end, last = np.zeros(len(order)), 0.0

@@ -212,14 +212,23 @@ def _latest(label: Ints, seconds: Floats | None, count: int) -> Floats | None:
     return out
 
 
-def levels(problem: Problem, coarsest: int, work_cap: float, memory_cap: float) -> list[tuple[Problem, Ints]]:
-    """Coarser and coarser problems, each with the unit that every unit of the finest has there."""
+def levels(
+    problem: Problem, coarsest: int, work_cap: float, memory_cap: float, densest: float = np.inf
+) -> list[tuple[Problem, Ints]]:
+    """Coarser and coarser problems, each with the unit that every unit of the finest has there.
+
+    Args:
+        coarsest: units, at most, that a problem has after which none coarser follows. densest: the same for inputs of a
+            node, on average: values that merging does not do away with make a coarser problem no cheaper.
+    """
     out = [(problem, np.arange(problem.units, dtype=np.int32))]
     one_of = np.unique(problem.unit, return_index=True)[1]  # a node of each unit
     at = np.arange(problem.nodes, dtype=np.int32)
     siblings, stuck = False, 0
     while out[-1][0].units > coarsest and stuck < 2:
         fine = out[-1][0]
+        if len(fine.value_target) > densest * fine.nodes:
+            break
         coarse, label = coarser(fine, work_cap, memory_cap, siblings)
         at = label[at]
         siblings = not siblings

@@ -1,24 +1,76 @@
 """The one door to Numba: inner loops of the searches are compiled when first used, then kept on disk.
 
-Only modules that hold such loops import this one, and they are imported when a search starts. So
-`import dovetail` does not pay for Numba. The compiled code is cached beside the sources, or where that is
-read-only in the user's cache folder; the first search on a machine takes some ten seconds longer.
+The compiled code is cached beside the sources, or where that is read-only in the user's cache folder; the first
+search on a machine takes some ten seconds longer. A problem of a few nodes is not worth that: within `interpreted`
+the same functions run as the Python that they are, give the same answers, and Numba is not even imported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
-import numba
+import numpy as np
 
 F = TypeVar("F", bound=Callable[..., object])
+TINY = 100  # nodes of a step, at most, that is searched without compiled code
+
+_is_interpreting: ContextVar[bool] = ContextVar("is_interpreting", default=False)
+
+
+@contextmanager
+def interpreted(yes: bool = True) -> Iterator[None]:
+    """Run loops as Python; with False, as before."""
+    if not yes or _is_interpreting.get():
+        yield
+        return
+    token = _is_interpreting.set(True)
+    try:
+        with np.errstate(all="ignore"):  # as compiled code does: infinite and undefined numbers are no errors
+            yield
+    finally:
+        _is_interpreting.reset(token)
+
+
+class _Loop:
+    """A function that is compiled for the types it is called with, and then holds no lock while it runs."""
+
+    def __init__(self, function: Callable[..., object], is_one_pass: bool) -> None:
+        functools.update_wrapper(self, function)
+        self.function, self.is_one_pass = function, is_one_pass
+
+    @functools.cached_property
+    def machine(self) -> Any:
+        """The compiled function."""
+        import numba
+
+        return numba.njit(cache=True, nogil=True, error_model="numpy")(self.function)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """How compiled functions that call this one see it."""
+        return self.machine._numba_type_
+
+    def __call__(self, *args: object) -> object:
+        if _is_interpreting.get():
+            return self.function(*args)
+        if self.is_one_pass and len(cast(Any, args[0]).first_value) <= TINY + 1:
+            with interpreted():
+                return self.function(*args)
+        return self.machine(*args)
 
 
 def compiled(function: F) -> F:
-    """The same function, compiled for the types it is called with. It holds no lock while it runs."""
-    made: Any = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
-    return cast(F, made)
+    """The same function, compiled when it is first called."""
+    return cast(F, _Loop(function, False))
+
+
+def one_pass(function: F) -> F:
+    """The same for a function that goes once over `Arrays`, its first argument: with few nodes it is interpreted anyway."""
+    return cast(F, _Loop(function, True))
 
 
 @compiled

@@ -38,11 +38,11 @@ class Proven(NamedTuple):
     bound: float
 
 
-def is_small(problem: Problem, items: Items) -> bool:
-    """Whether `exactly` is cheap enough to be tried on the way."""
+def is_small(problem: Problem, items: Items, dearer: float = 1.0) -> bool:
+    """Whether `exactly` is cheap enough to be tried on the way; cases may be dearer than compiled code makes them."""
     if problem.objective is Objective.THROUGHPUT:
         return len(items.memory) * problem.devices <= SMALL
-    return _cases(problem) <= CASES
+    return _cases(problem) * dearer <= CASES * (1.0 if dearer == 1.0 else 10.0)
 
 
 def _cases(problem: Problem) -> float:

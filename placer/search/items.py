@@ -85,7 +85,9 @@ def matched(items: Items, weight: Floats, cap: float, memory_cap: float, part: I
         part: (m,) only items of the same part are paired.
     """
     m, devices = len(weight), items.allowed.shape[1]
-    order = np.arange(m).astype(np.int32)
+    order = np.empty(m, np.int32)
+    for i in range(m):
+        order[i] = i
     state = seeded(seed)
     for i in range(m - 1, 0, -1):
         state = next_random(state)

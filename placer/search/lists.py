@@ -14,14 +14,14 @@ from __future__ import annotations
 import numpy as np
 
 from .clock import _pop, _push
-from .compiled import compiled
+from .compiled import one_pass
 from .problem import Arrays, Flags, Floats, Ints
 
 ASKS = 8  # times at most that m-ETF asks a node when it could start; then it takes its turn
 CORES = 256  # a device that runs more nodes at once than this is taken to run this many
 
 
-@compiled
+@one_pass
 def list_schedule(
     a: Arrays, rank: Ints, unit: Ints, unit_allowed: Flags, unit_memory: Floats, capacity: Floats,
     earliest: bool, where: Ints,

@@ -27,6 +27,7 @@ import numpy as np
 from .balance import anneal
 from .bounds import lower_bound
 from .clusters import levels
+from .compiled import TINY, interpreted
 from .feasible import first_assignment
 from .items import Items, coarsened, items_of
 from .lists import list_schedule
@@ -40,6 +41,8 @@ STRATEGIES = ("auto", "single", "heft", "m-etf", "contiguous", "local-search", "
 
 MOVE_S = 1e-7  # price of one move of `anneal`, for each value of the item
 VISIT_S = 4e-8  # price of one evaluation in `walk`, for each node and each end of a value
+INTERPRETED = 150.0  # times dearer than compiled loops
+TINY_S = 0.8  # of work on a tiny step: as much as compiling would hardly begin in
 MIN_S = 1.0  # starts may spend this much even if the budget is smaller
 POOL = 5  # starts from which fresh walks set out
 PATIENCE = 9  # rounds without gain after which the search ends
@@ -48,6 +51,7 @@ CUT_WORK = 4e7  # of these at most for one order; problems with more are merged 
 CUT_STATES = 4096
 CUT_SHARE = 0.3  # of the budget at most for contiguous splits
 MERGED_SHARE = 0.4  # of what is left for the search on a merged problem
+DENSEST = 16  # inputs of a node, on average, at most in a merged problem
 WALK_NODES = 5000  # walks judge moves on at most so many nodes; larger problems are merged first
 
 
@@ -91,7 +95,18 @@ def improvements(
     """The answers of `search` one by one, each better than those before; stop when time is up."""
     if strategy not in STRATEGIES:
         raise ValueError(f"There is no search {strategy!r}; searches: {', '.join(STRATEGIES)}")
-    yield from _Search(problem, budget_s, seed).run(strategy, starts)
+    steps = _Search(problem, budget_s, seed).run(strategy, starts)
+    while True:
+        with interpreted(_is_tiny(problem)):
+            found = next(steps, None)
+        if found is None:
+            return
+        yield found
+
+
+def _is_tiny(problem: Problem) -> bool:
+    """Whether a step has so few nodes that its search is interpreted: then little work must do."""
+    return problem.objective is Objective.MAKESPAN and problem.nodes <= TINY
 
 
 class _Search:
@@ -99,6 +114,9 @@ class _Search:
 
     def __init__(self, problem: Problem, budget_s: float, seed: int, is_merged: bool = False) -> None:
         self.problem, self.seed, self.left, self.is_merged = problem, seed, budget_s, is_merged
+        self.dearer = 1.0
+        if _is_tiny(problem) and not is_merged:
+            self.left, self.dearer = min(budget_s, TINY_S), INTERPRETED
         self.started = time.perf_counter()
         self.best: Ints | None = None  # device of each unit
         self.value = np.inf
@@ -129,14 +147,14 @@ class _Search:
         if strategy in ("auto", "exact"):
             from .exact import exactly, is_small
 
-            if strategy == "exact" or is_small(self.problem, self.items):
+            if strategy == "exact" or is_small(self.problem, self.items, self.dearer):
                 proven = exactly(self.problem, self.items, self._chosen(), self.value, self.bound)
                 self.bound = max(self.bound, proven.bound)
                 yield from self._tried([("exact", proven.where)] if proven.where is not None else [])
-                if self.history:
-                    yield self._solution()
         if strategy in ("auto", "local-search"):
             yield from self._rounds()
+        if self.history:
+            yield self._solution()  # what was proven may have come after what was found
 
     # -- keeping the best ----------------------------------------------------------------------------------
 
@@ -197,9 +215,9 @@ class _Search:
                 label, items = level.label[label], level.items
         if len(items.memory) > 2 * most:
             return
-        price = CUT_S * states * len(items.memory) ** 2 / 2 + VISIT_S * p.nodes
+        price = self.dearer * (CUT_S * states * len(items.memory) ** 2 / 2 + VISIT_S * p.nodes)
         share = CUT_SHARE / 3 if self.is_merged else CUT_SHARE  # a merged problem is walked on, which is worth more
-        least = self.left - share * max(self.left, MIN_S)
+        least = self.left - share * max(self.left, MIN_S if self.dearer == 1.0 else 0.0)
         host = kinds.of[p.host] if p.objective is Objective.OFFLOAD else -1
         additive = p.objective is not Objective.THROUGHPUT
         allowed = np.ascontiguousarray(items.allowed[:, kinds.first])
@@ -250,18 +268,18 @@ class _Search:
             for found in pool.map(lambda strategy: list(self._listed(p, strategy)), strategies):
                 yield from found
         work = float(p.seconds.min(axis=0).sum())
-        chain = levels(p, WALK_NODES, work / p.devices / 8, _share(p))
+        chain = levels(p, WALK_NODES, work / p.devices / 8, _share(p), DENSEST)
         self.smaller = chain[-1]
-        found = []
+        lists: list[tuple[float, int, str, Ints]] = []
         for number, (coarse, label) in enumerate(chain[1:]):
             if number and coarse.nodes * 1.8 > chain[number][0].nodes and number < len(chain) - 2:
                 continue
             for strategy in strategies:
                 for by, where in self._listed(coarse, strategy):
-                    found.append(
-                        (coarse.evaluate(where[coarse.unit]), len(found), f"{by} on {coarse.nodes} items", where[label])
+                    lists.append(
+                        (coarse.evaluate(where[coarse.unit]), len(lists), f"{by} on {coarse.nodes} items", where[label])
                     )
-        for _, _, by, where in sorted(found)[:2]:
+        for _, _, by, where in sorted(lists, key=lambda entry: entry[:2])[:2]:
             yield by, where
 
     # -- rounds --------------------------------------------------------------------------------------------
@@ -294,7 +312,7 @@ class _Search:
             self.smaller = levels(p, WALK_NODES, work / p.devices / 8, _share(p))[-1]
         coarse, label = self.smaller
         # Under the caps it may not merge any further, or its values may remain as many as they were.
-        if coarse.nodes > 4 * WALK_NODES or len(coarse.value_target) > 16 * WALK_NODES:
+        if coarse.nodes > 4 * WALK_NODES or len(coarse.value_target) > DENSEST * coarse.nodes:
             return
         inner = _Search(coarse, MERGED_SHARE * self.left, self.seed, is_merged=True)
         found = list(inner.run("auto"))
@@ -393,7 +411,7 @@ class _Search:
         p = self.problem
         a, order, rank = p.arrays, p.topological, p.rank
         host = p.host if p.objective is Objective.OFFLOAD else -1
-        price = VISIT_S * (p.nodes + len(a.value_target))
+        price = self.dearer * VISIT_S * (p.nodes + len(a.value_target))
         total = self.left
 
         def judge(items: Items, label: Ints, where: Ints, hot: float, seed: int, number: int) -> float:

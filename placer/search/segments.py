@@ -54,12 +54,13 @@ def cut(
     cost = np.full((m + 1, states), np.inf)
     from_at, from_kind = np.zeros((m + 1, states), np.int32), np.full((m + 1, states), -1, np.int32)
     cost[0, 0] = 0.0
-    inside, total = np.zeros(values, np.int32), np.diff(items.value_start)
+    inside = np.zeros(values, np.int32)
     work, open_ = np.zeros(kinds), np.zeros(kinds, np.bool_)
     for low in range(m):
-        inside[:] = 0
-        work[:] = 0.0
-        open_[:] = True
+        for v in range(values):
+            inside[v] = 0
+        for q in range(kinds):
+            work[q], open_[q] = 0.0, True
         memory, crossing, crossing_bytes = 0.0, 0, 0.0
         for high in range(low + 1, m + 1):
             i = order[high - 1]
@@ -70,7 +71,7 @@ def cut(
                 if inside[v] == 1:
                     crossing += 1
                     crossing_bytes += items.value_bytes[v]
-                if inside[v] == total[v]:
+                if inside[v] == items.value_start[v + 1] - items.value_start[v]:
                     crossing -= 1
                     crossing_bytes -= items.value_bytes[v]
             any_open = False
@@ -97,7 +98,10 @@ def cut(
                         from_at[high, t], from_kind[high, t] = low, q
             if not any_open:
                 break
-    last = int(np.argmin(cost[m]))
+    last = 0
+    for s in range(states):
+        if cost[m, s] < cost[m, last]:
+            last = s
     found = np.full(m, -1, np.int32)
     at, s = m, last
     while at > 0 and cost[m, last] < np.inf:
@@ -108,6 +112,7 @@ def cut(
             t = s - stride[q]
             number = (s // stride[q]) % (kind_count[q] + 1) - 1
         low = from_at[at, s]
-        found[low:at] = q * 65536 + number
+        for k in range(low, at):
+            found[k] = q * 65536 + number
         at, s = low, t
     return cost[m, last], found

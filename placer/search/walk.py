@@ -35,7 +35,9 @@ def walk(
         node_start[item_of[i] + 1] += 1
     for k in range(m):
         node_start[k + 1] += node_start[k]
-    fill = node_start[:-1].copy()
+    fill = np.empty(m, np.int32)
+    for k in range(m):
+        fill[k] = node_start[k]
     device, memory = np.empty(n, np.int32), np.zeros(devices)
     for i in range(n):
         k = item_of[i]
@@ -60,13 +62,11 @@ def walk(
         j, q = -1, p
         if kind < 6 and items.item_start[i + 1] > items.item_start[i]:
             state = next_random(state)
-            v = items.item_value[items.item_start[i] + (state >> 5) % (items.item_start[i + 1] - items.item_start[i])]
+            first = int(items.item_start[i])  # `int`, as interpreted code knows no wider number than NumPy's else
+            v = items.item_value[first + (state >> 5) % (int(items.item_start[i + 1]) - first)]
             state = next_random(state)
-            q = where[
-                items.value_item[
-                    items.value_start[v] + (state >> 5) % (items.value_start[v + 1] - items.value_start[v])
-                ]
-            ]
+            low = int(items.value_start[v])
+            q = where[items.value_item[low + (state >> 5) % (int(items.value_start[v + 1]) - low)]]
         elif kind < 7:
             state = next_random(state)
             q = (state >> 5) % devices
@@ -100,14 +100,16 @@ def walk(
             memory[p] -= more
             if now < best * (1.0 - 1e-12):
                 best = now
-                kept[:] = where
+                for k in range(m):
+                    kept[k] = where[k]
         else:
             for k in range(node_start[i], node_start[i + 1]):
                 device[node[k]] = p
             if j >= 0:
                 for k in range(node_start[j], node_start[j + 1]):
                     device[node[k]] = q
-    where[:] = kept
+    for k in range(m):
+        where[k] = kept[k]
     return best
 
 
@@ -122,7 +124,8 @@ def try_all(
     start, finish, best = np.empty(n), np.empty(n), np.inf
     while True:
         fits = True
-        memory[:] = 0.0
+        for d in range(devices):
+            memory[d] = 0.0
         for k in range(m):
             memory[digit[k]] += items.memory[k]
             fits &= items.allowed[k, digit[k]] and memory[digit[k]] <= capacity[digit[k]]
@@ -132,7 +135,8 @@ def try_all(
             value = offload(a, order, device, host) if host >= 0 else run(a, device, rank, contended, start, finish)
             if value < best:
                 best = value
-                where[:] = digit
+                for k in range(m):
+                    where[k] = digit[k]
         k = 0
         while k < m and digit[k] == devices - 1:  # count on by one, in base `devices`
             digit[k] = 0

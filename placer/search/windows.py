@@ -179,7 +179,8 @@ def _cut_out(
 ) -> None:  # fmt: skip
     """The edges within a window, by consumer and by producer; what comes from before it is a time on each device."""
     devices = len(a.device_class)
-    after_start[: m + 2] = 0
+    for k in range(m + 2):
+        after_start[k] = 0
     edges = 0
     for k in range(m):
         x = node[k]
