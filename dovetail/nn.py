@@ -60,6 +60,10 @@ from .graph.ops.pooling import (
     max_pool,
     max_pool as max_pool2d,
 )
+from .graph.ops.response_normalization import (
+    local_response_normalization,
+    local_response_normalization as lrn,
+)
 from .graph.ops.softmax import (
     log_softmax,
     sigmoid_cross_entropy_with_logits,
@@ -108,9 +112,11 @@ __all__ = [
     "l2_normalize",
     "layer_norm",
     "leaky_relu",
+    "local_response_normalization",
     "log_sigmoid",
     "log_softmax",
     "log_uniform_candidate_sampler",
+    "lrn",
     "max_pool",
     "max_pool2d",
     "moments",

@@ -7,7 +7,13 @@
 from . import experimental
 from .dataset import Dataset
 from .files import NpyDataset, TextLineDataset
-from .iterator import Iterator
+from .iterator import (
+    Iterator,
+    get_output_shapes,
+    get_output_types,
+    make_initializable_iterator,
+    make_one_shot_iterator,
+)
 from .records import FixedLengthRecordDataset, TFRecordDataset
 
 __all__ = [
@@ -18,4 +24,8 @@ __all__ = [
     "TFRecordDataset",
     "TextLineDataset",
     "experimental",
+    "get_output_shapes",
+    "get_output_types",
+    "make_initializable_iterator",
+    "make_one_shot_iterator",
 ]

@@ -8,6 +8,9 @@ from typing import Any
 from ..graph.shape import TensorShape, compatible
 from .spec import Component, Element, as_array, flatten
 
+AUTOTUNE = -1
+"""In place of a number: one that suits the machine."""
+
 
 def positive(name: str, value: int) -> None:
     """ValueError unless a size is at least 1."""

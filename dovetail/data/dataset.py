@@ -9,6 +9,7 @@ depends only on the seeds: those of the iterator, of the shuffle, and the number
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator as Walk, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 
 from ..graph.dtypes import as_dtype, bool_, int64
 from ..graph.shape import Dims, TensorShape, as_dims
-from .checks import checked, positive, shapes_for
+from .checks import AUTOTUNE, checked, positive, shapes_for
 from .iterator import Iterator
 from .mapping import Traced, ahead, in_order
 from .spec import Array, Component, Element, as_array, component_of, flatten, pack
@@ -145,8 +146,10 @@ class Dataset:
 
         Args:
             map_func: is called once, with placeholders in a graph of its own, and gives tensors in any structure.
-            num_parallel_calls: how many elements are worked on at once; their order stays.
+            num_parallel_calls: how many elements are worked on at once; their order stays. AUTOTUNE: one per processor.
         """
+        if num_parallel_calls == AUTOTUNE:
+            num_parallel_calls = os.cpu_count() or 1
         traced = Traced(self, map_func)
 
         def walk(seeds: Seeds, skip: int) -> Walk[Element]:
@@ -407,7 +410,9 @@ class Dataset:
         return Dataset(self._structure, self._components, walk, self._size)
 
     def prefetch(self, buffer_size: int) -> Dataset:
-        """Make up to `buffer_size` elements ahead, in a thread."""
+        """Make up to `buffer_size` elements ahead, in a thread; AUTOTUNE: two."""
+        if buffer_size == AUTOTUNE:
+            buffer_size = 2  # one that is taken, one that is made
         positive("buffer_size", buffer_size)
         return Dataset(
             self._structure, self._components, lambda s, skip: ahead(self._walk(s, skip), buffer_size), self._size

@@ -1,10 +1,11 @@
-"""`dt.data.experimental`: where an input stands, as something to save."""
+"""`dt.data.experimental`: where an input stands, as something to save; numbers that suit the machine."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ..graph.graph_keys import GraphKeys
+from .checks import AUTOTUNE
 from .iterator import Iterator
 
 
@@ -24,4 +25,4 @@ def make_saveable_from_iterator(iterator: Iterator) -> Any:
     return position
 
 
-__all__ = ["make_saveable_from_iterator"]
+__all__ = ["AUTOTUNE", "make_saveable_from_iterator"]

@@ -74,3 +74,23 @@ class Iterator:
         }
         node = make("IteratorGetNext", (self.position.op.outputs[0],), attrs, name)
         return pack(self._dataset._structure, node.outputs)
+
+
+def make_one_shot_iterator(dataset: Dataset) -> Iterator:
+    """`dataset.make_one_shot_iterator()`, as TensorFlow 2's compatibility names have it."""
+    return dataset.make_one_shot_iterator()
+
+
+def make_initializable_iterator(dataset: Dataset, shared_name: str | None = None) -> Iterator:
+    """`dataset.make_initializable_iterator()`, likewise."""
+    return dataset.make_initializable_iterator(shared_name)
+
+
+def get_output_types(dataset_or_iterator: Dataset | Iterator) -> Any:
+    """Element types, in the structure of the elements."""
+    return dataset_or_iterator.output_types
+
+
+def get_output_shapes(dataset_or_iterator: Dataset | Iterator) -> Any:
+    """Static shapes, in the structure of the elements."""
+    return dataset_or_iterator.output_shapes

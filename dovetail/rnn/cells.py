@@ -101,10 +101,9 @@ class RNNCell:
         elif scope is not None:
             opened = variable_scope(scope, reuse=getattr(self, "_reuse", None))
         else:
-            wanted = getattr(self, "_name", None)
-            opened = variable_scope(
-                wanted, default_name=_snake_case(type(self).__name__), reuse=getattr(self, "_reuse", None)
-            )
+            wanted, default = getattr(self, "_name", None), _snake_case(type(self).__name__)
+            reuse = getattr(self, "_reuse", None)
+            opened = variable_scope(default if reuse and wanted is None else wanted, default, reuse=reuse)
         with opened as found:
             yield
         self._scope = found
@@ -150,7 +149,11 @@ def _zeros(batch_size: Any, dims: list[int], dtype: Any) -> Tensor:
 
 def dims_of_size(size: Any) -> list[int]:
     """The axes behind the batch that an entry of `state_size` means."""
-    return [int(d) for d in size.as_list()] if isinstance(size, TensorShape) else [int(size)]
+    if not isinstance(size, TensorShape):
+        return [int(size)]
+    if not size.is_fully_defined():
+        raise ValueError(f"A cell's state must have known sizes, not {size}")
+    return list(size.dims_tuple or ())
 
 
 def _snake_case(name: str) -> str:

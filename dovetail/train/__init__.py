@@ -106,6 +106,15 @@ if TYPE_CHECKING:
     from ..runtime.server import Server
 
 
+_ABSENT = {
+    "Supervisor": "dt.train.MonitoredTrainingSession does what it did: initialisation, recovery, checkpoints and summaries",
+    "import_meta_graph": "dt.load_graph loads a graph that dt.save_graph wrote; build a model whose variables are to be restored",
+    "export_meta_graph": "dt.save_graph writes a graph, and Saver.export_meta_graph its text",
+    "write_graph": "dt.save_graph writes a graph, and dt.summary.FileWriter shows it in TensorBoard",
+    "Checkpoint": "dt.train.Saver saves and restores variables by name",
+}
+
+
 def __getattr__(name: str) -> Any:
     """`Server` needs ZeroMQ, and examples need protobuf: they are loaded when they are used."""
     if name == "Server":
@@ -116,7 +125,8 @@ def __getattr__(name: str) -> Any:
 
     if name in MESSAGES:
         return message(name)
-    raise AttributeError(f"module 'dovetail.train' has no attribute {name!r}")
+    hint = f": {_ABSENT[name]}" if name in _ABSENT else ""
+    raise AttributeError(f"module 'dovetail.train' has no attribute {name!r}{hint}")
 
 
 __all__ = [

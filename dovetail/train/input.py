@@ -114,7 +114,7 @@ def string_input_producer(
 
 
 def range_input_producer(
-    limit: int,
+    limit: int | Tensor,
     num_epochs: int | None = None,
     shuffle: bool = True,
     seed: int | None = None,
@@ -149,7 +149,7 @@ def slice_input_producer(
         known = None if first.dims is None else first.dims[0]
         queue = range_input_producer(
             shape(first)[0] if known is None else known, num_epochs, shuffle, seed, capacity, shared_name, "rows"
-        )  # type: ignore[arg-type]
+        )
         row = queue.dequeue()
         return [gather(t, row) for t in tensors]
 
