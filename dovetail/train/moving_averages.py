@@ -67,7 +67,10 @@ class ExponentialMovingAverage:
         with graph.name_scope(self._name) as scope:
             decay = convert(self._decay, name="decay")
             if self._count is not None:
-                count = cast(convert(self._count), decay.dtype.base)
+                now = self._count.read_value() if isinstance(self._count, Variable) else convert(self._count)
+                count = cast(
+                    now, decay.dtype.base
+                )  # after what the averages wait for, as the variables' own values are
                 decay = minimum(decay, (1.0 + count) / (10.0 + count))
             for v in chosen:
                 shadow = self._shadows[v]
