@@ -153,7 +153,7 @@ def dims_of_size(size: Any) -> list[int]:
         return [int(size)]
     if not size.is_fully_defined():
         raise ValueError(f"A cell's state must have known sizes, not {size}")
-    return list(size.dims_tuple or ())
+    return [d for d in size.dims_tuple or () if d is not None]
 
 
 def _snake_case(name: str) -> str:

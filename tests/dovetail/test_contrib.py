@@ -1,0 +1,65 @@
+"""Names of `tf.contrib`: the losses of sequences, initializers and regularizers."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import dovetail as tf
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Iterator[None]:
+    with tf.Graph().as_default():
+        yield
+
+
+def values(*tensors: tf.Tensor) -> list[np.ndarray]:
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        return [np.asarray(v) for v in session.run(list(tensors))]
+
+
+LOGITS = np.random.RandomState(0).randn(2, 3, 4)
+CLASSES = np.array([[0, 3, 1], [2, 2, 0]])
+WEIGHTS = np.array([[1.0, 1.0, 0.0], [1.0, 0.5, 0.5]])
+LOSSES = (np.log(np.exp(LOGITS).sum(-1)) - np.take_along_axis(LOGITS, CLASSES[..., None], -1)[..., 0]) * WEIGHTS
+
+
+def test_the_loss_of_sequences_is_a_weighted_mean() -> None:
+    loss = tf.contrib.seq2seq.sequence_loss
+    given = (tf.constant(LOGITS), tf.constant(CLASSES), tf.constant(WEIGHTS))
+    both, rows, steps, none = values(
+        loss(*given), loss(*given, average_across_batch=False), loss(*given, average_across_timesteps=False),
+        loss(*given, average_across_batch=False, average_across_timesteps=False),
+    )  # fmt: skip
+    np.testing.assert_allclose(both, LOSSES.sum() / WEIGHTS.sum())
+    np.testing.assert_allclose(rows, LOSSES.sum(1) / WEIGHTS.sum(1))
+    np.testing.assert_allclose(steps, LOSSES.sum(0) / WEIGHTS.sum(0))
+    np.testing.assert_allclose(none, LOSSES)
+    with pytest.raises(ValueError, match="logits must have 3 axes"):
+        loss(tf.constant(LOGITS[0]), tf.constant(CLASSES), tf.constant(WEIGHTS))
+
+
+def test_the_loss_of_unrolled_sequences_is_a_mean_per_row() -> None:
+    parts = [tf.unstack(tf.constant(v), axis=1) for v in (LOGITS, CLASSES, WEIGHTS)]
+    legacy = tf.contrib.legacy_seq2seq
+    rows, whole = values(legacy.sequence_loss_by_example(*parts), legacy.sequence_loss(*parts))
+    np.testing.assert_allclose(rows, LOSSES.sum(1) / WEIGHTS.sum(1))
+    np.testing.assert_allclose(whole, (LOSSES.sum(1) / WEIGHTS.sum(1)).mean())
+    with pytest.raises(ValueError, match="one length: 3, 3, 2"):
+        legacy.sequence_loss_by_example(parts[0], parts[1], parts[2][:2])
+
+
+def test_regularizers_join_the_losses() -> None:
+    layers = tf.contrib.layers
+    w = tf.get_variable("w", [3, 4], initializer=layers.xavier_initializer(), regularizer=layers.l2_regularizer(0.1))
+    (l2,) = tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES)
+    l1 = layers.apply_regularization(layers.l1_regularizer(0.5), [w])
+    weights, found_l2, found_l1 = values(w, l2, l1)
+    np.testing.assert_allclose(found_l2, 0.05 * np.square(weights).sum(), rtol=1e-6)
+    np.testing.assert_allclose(found_l1, 0.5 * np.abs(weights).sum(), rtol=1e-6)
+    assert layers.l2_regularizer(0.0)(w) is None
+    assert len(tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES)) == 2
+    with pytest.raises(ValueError, match="at least 0"):
+        layers.l1_regularizer(-1.0)

@@ -1,0 +1,59 @@
+"""Sequences turned round, and channels normalised over their neighbours, against NumPy."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from dovetail.graph.build import constant, placeholder
+from dovetail.graph.dtypes import float32
+from dovetail.graph.gradients import gradients
+from dovetail.graph.graph import Graph
+from dovetail.graph.interpret import Interpreter
+from dovetail.graph.ops.response_normalization import local_response_normalization
+from dovetail.graph.ops.sequences import reverse_sequence
+
+X = np.random.RandomState(0).randn(2, 3, 3, 7)
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Iterator[Graph]:
+    with Graph().as_default() as fresh:
+        yield fresh
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_each_sequence_is_turned_up_to_its_length(known: bool, graph: Graph) -> None:
+    x = np.arange(24.0).reshape(2, 4, 3)
+    t = placeholder("float64", [2, 4, 3] if known else [None, None, None])
+    rows, steps_first = reverse_sequence(t, [3, 1], 1), reverse_sequence(t, [1, 2, 0], seq_dim=1, batch_dim=2)
+    (slope,) = gradients(rows * x, t)
+    run = Interpreter(graph, check=True).run
+    expected = x.copy()
+    expected[0, :3] = x[0, 2::-1]
+    np.testing.assert_array_equal(run(rows, {t: x}), expected)
+    np.testing.assert_array_equal(run(slope, {t: x}), expected)  # it is its own inverse
+    expected = x.copy()
+    expected[:, :2, 1] = x[:, 1::-1, 1]
+    np.testing.assert_array_equal(run(steps_first, {t: x}), expected)
+
+
+def test_wrong_axes_are_told() -> None:
+    with pytest.raises(ValueError, match="needs seq_axis"):
+        reverse_sequence(constant([[1.0]]), [1])
+    with pytest.raises(ValueError, match="must differ: both are 1"):
+        reverse_sequence(constant([[1.0]]), [1], 1, 1)
+
+
+@pytest.mark.parametrize("radius", [0, 2, 10])
+def test_channels_are_normalised_over_their_neighbours(radius: int, graph: Graph) -> None:
+    found = Interpreter(graph, check=True).run(local_response_normalization(X, radius, 2.0, 0.3, 0.75))
+    sums = np.stack([np.square(X[..., max(c - radius, 0) : c + radius + 1]).sum(-1) for c in range(7)], -1)
+    np.testing.assert_allclose(found, X / (2.0 + 0.3 * sums) ** 0.75, rtol=1e-6)
+
+
+def test_images_of_unknown_size_keep_their_shape() -> None:
+    x = placeholder(float32, [None, None, 5, 4])
+    assert local_response_normalization(x).shape.as_list() == [None, None, 5, 4]
+    with pytest.raises(ValueError, match="channels of .* must be known"):
+        local_response_normalization(placeholder(float32, [1, 2, 3, None]))
