@@ -30,7 +30,7 @@ from .exchanges import Array, Exchange, Part
 FLAT_BYTES = 128 << 10  # up to here every member reduces everything: beyond, that costs more than a second wait
 PLACE_BYTES = 512 << 10  # of one member in one round: small enough for the caches, large enough to make words cheap
 LEAST_PLACE_BYTES = 64 << 10
-SLOTS = 2
+SLOTS = 4  # with more, a member that has a processor goes on longer before it needs the others
 AREAS = 2  # for results: while one is read, the next is written
 
 LINE = 64  # bytes that processors exchange at once
