@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -139,6 +141,22 @@ FITS: dict[str, FitCase] = {
         {"batch_size": 12}, "classes",
     ),
 }  # fmt: skip
+
+
+def save(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Write arrays as one, with an index of their names and shapes: each entry of a zip file would cost more than most of them."""
+    flat = {k: np.asarray(v, np.float32) for k, v in arrays.items()}
+    index = json.dumps({k: v.shape for k, v in flat.items()})
+    np.savez_compressed(path, numbers=np.concatenate([v.ravel() for v in flat.values()]), index=np.array(index))
+
+
+def load(path: Path) -> dict[str, np.ndarray]:
+    """The arrays that `save` wrote."""
+    with np.load(path) as found:
+        numbers, shapes = found["numbers"], json.loads(str(found["index"]))
+    ends = np.cumsum([int(np.prod(s)) for s in shapes.values()])
+    parts = np.split(numbers, ends[:-1])
+    return {k: part.reshape(shape) for (k, shape), part in zip(shapes.items(), parts, strict=True)}
 
 
 def layer_input(name: str) -> list[np.ndarray]:

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 sys.path.insert(0, str(Path(__file__).parent))
-from keras_cases import FITS, LAYERS, OPTIMIZERS, data_of, fit_model, gradients_of, layer_input, start_of
+from keras_cases import FITS, LAYERS, OPTIMIZERS, data_of, fit_model, gradients_of, layer_input, save, start_of
 
 HERE = Path(__file__).parent / "data"
 
@@ -85,7 +85,7 @@ def main() -> None:
         ("layers", LAYERS, layer), ("optimizers", OPTIMIZERS, optimizer), ("fits", FITS, fit),
     ):  # fmt: skip
         found = {f"{name}/{what}": a for name in cases for what, a in function(name).items()}
-        np.savez_compressed(HERE / f"{file}.npz", **{k: np.asarray(v, np.float32) for k, v in found.items()})
+        save(HERE / f"{file}.npz", found)
         print(file, len(found), (HERE / f"{file}.npz").stat().st_size)
 
 

@@ -21,8 +21,8 @@ HERE = Path(__file__).parent / "data"
 
 
 def recorded(file: str, name: str) -> dict[str, Any]:
-    with np.load(HERE / f"{file}.npz") as found:
-        return {k.removeprefix(f"{name}/"): found[k] for k in found.files if k.startswith(f"{name}/")}
+    found = cases.load(HERE / f"{file}.npz")
+    return {k.removeprefix(f"{name}/"): v for k, v in found.items() if k.startswith(f"{name}/")}
 
 
 @pytest.fixture(autouse=True)
