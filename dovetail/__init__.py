@@ -511,6 +511,9 @@ from .graph.shape import (
     Dimension,
     TensorShape,
 )
+from .graph.templates import (
+    make_template,
+)
 from .graph.tensor_array import (
     TensorArray,
 )
@@ -841,6 +844,7 @@ __all__ = [
     "logical_or",
     "logical_xor",
     "losses",
+    "make_template",
     "manip",
     "map_fn",
     "math",

@@ -1,0 +1,35 @@
+"""Templates: one set of variables for all calls of one, another for each template."""
+
+import pytest
+
+from dovetail.graph.build import constant
+from dovetail.graph.graph import Graph
+from dovetail.graph.initializers import ones_initializer
+from dovetail.graph.templates import make_template
+from dovetail.graph.variable_lists import global_variables
+from dovetail.graph.variable_scope import get_variable, variable_scope
+
+
+def test_calls_share_variables_and_templates_do_not() -> None:
+    with Graph().as_default():
+
+        def scaled(x: object, by: str = "w") -> object:
+            return x * get_variable(by, [], initializer=ones_initializer())
+
+        one, other = make_template("scale", scaled), make_template("scale", scaled, by="v")
+        one(constant(1.0))
+        with variable_scope("elsewhere"):
+            one(constant(2.0))
+        other(constant(1.0))
+        other(constant(1.0))
+        assert [v.name for v in global_variables()] == ["scale/w:0", "scale_1/v:0"]
+        with pytest.raises(ValueError, match="scale/new"):
+            one(constant(1.0), "new")
+
+
+def test_a_name_can_be_taken_before_the_first_call() -> None:
+    with Graph().as_default():
+        late = make_template("part", lambda: get_variable("w", []), create_scope_now_=True)
+        make_template("part", lambda: get_variable("w", []))()
+        late()
+        assert [v.name for v in global_variables()] == ["part_1/w:0", "part/w:0"]
