@@ -140,7 +140,7 @@ def test_any_order_gives_the_sum_in_the_order_of_ranks(monkeypatch, seed):
     monkeypatch.setattr(boards, "PLACE_BYTES", 1 << 12)
     rng, orders = np.random.default_rng(seed), random.Random(seed)
     count = 2 + seed % 4
-    net = Net(count, [Machine(limit=1 << (16 + seed % 3 * 6)) for _ in range(count)])
+    net = Net(count, [Machine(limit=1 << (17 + seed % 3 * 6)) for _ in range(count)])
     kept = []
     for run in range(5):
         dtype = TYPES[(seed + run) % len(TYPES)]
