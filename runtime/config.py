@@ -43,6 +43,10 @@ class OptimizerOptions:
 
     L0: ClassVar[int] = -1
     L1: ClassVar[int] = 0
+    DEFAULT: ClassVar[int] = 0
+    OFF: ClassVar[int] = -1
+    ON_1: ClassVar[int] = 1
+    ON_2: ClassVar[int] = 2
 
     do_common_subexpression_elimination: bool = False
     do_constant_folding: bool = False
