@@ -539,6 +539,10 @@ class Graph:
         """
         return NameContext(self, name)
 
+    def get_name_scope(self) -> str:
+        """Name of the open scopes, without a slash at the end; '' outside of all."""
+        return self.scopes.name
+
     def op_scope(self, name: str) -> AbstractContextManager[str]:
         """The block in which a function builds one op with its operands: a name scope, with this as the default graph.
 
@@ -585,6 +589,8 @@ class Graph:
     def get_all_collection_keys(self) -> list[str]:
         """Names of the collections that hold something."""
         return [k for k, v in self._collections.items() if v]
+
+    collections = property(get_all_collection_keys)
 
     def clear_collection(self, name: str) -> None:
         """Empty a collection. RuntimeError when the graph is finalized."""

@@ -33,3 +33,12 @@ def test_a_name_can_be_taken_before_the_first_call() -> None:
         make_template("part", lambda: get_variable("w", []))()
         late()
         assert [v.name for v in global_variables()] == ["part_1/w:0", "part/w:0"]
+
+
+def test_a_graph_tells_its_scopes_and_collections() -> None:
+    with Graph().as_default() as graph:
+        assert graph.get_name_scope() == ""
+        with graph.name_scope("a"), variable_scope("b"):
+            assert graph.get_name_scope() == "a/b"
+        graph.add_to_collection("kept", 1)
+        assert "kept" in graph.collections
