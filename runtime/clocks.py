@@ -11,8 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from .connections import Connections
 from .recorder import UNKNOWN, Offset, clock
-from .transport import Connections
 from .wire import Message, WireError
 
 ROUNDS = 8  # round trips to each task

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Any
 
 from ..graph.errors import InternalError
+from .connections import Connections
 from .keys import client_keys
-from .transport import Connections
 from .waiting import call
 from .wire import Message, WireError
 

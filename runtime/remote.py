@@ -26,13 +26,13 @@ from ..placer.plan import Plan
 from ..placer.plan_text import parts_of
 from .clocks import offsets
 from .config import ConfigProto
+from .connections import Connections
 from .here import Host, LocalServer, find
 from .keys import client_keys
 from .leases import TOUCH_S
 from .master import Part, device_from_fields
 from .recorder import Gathered, Notes, Recorder
 from .shared_memory import make_own
-from .transport import Connections
 from .waiting import ConnectionPool, Wait, call, error_of, from_task
 from .wire import Message
 

@@ -52,9 +52,10 @@ from .master import Master, device_fields, device_from_fields
 from .overdue import Lost, Overdue
 from .quota import Quota
 from .recorder import Recorder, clock
+from .sockets import AddressInUse
 from .stats import LOOK_EVERY_S, MOST_WAITS, MetricsServer, Traffic, Watchdog, memory_in_use
 from .step import ChannelKey, calm_thread
-from .transport import AddressInUse, Endpoint
+from .transport import Endpoint
 from .units import pack_units, unpack_units
 from .waiting import ConnectionPool, call
 from .wire import Message, WireError

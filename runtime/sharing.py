@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.settings import setting
+from .keys import Keys
 from .shared_memory import Borrower, Pool, Reference, is_available
 from .wire import Lend, Message
 
@@ -137,3 +138,12 @@ def borrow(place: Any, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         ValueError: they cannot be read.
     """
     return _borrower.borrow(Reference.from_fields(place), size)
+
+
+def first_words(sharing: Sharing, peer: bytes, keys: Keys | None) -> Message | None:
+    """What to say first on a connection that we made: where our memory is, and whether a lane over TCP is welcome."""
+    hello = sharing.hello(peer)
+    if keys is None:
+        hello = hello or Message("hello", {"memory": None, "readable": False})
+        hello.fields["lane"] = ["tcp?"]
+    return hello

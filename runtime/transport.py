@@ -24,7 +24,6 @@ listened to.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import errno
 import logging
@@ -33,180 +32,48 @@ import select
 import socket
 import threading
 import time
-import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import zmq
 
-from .address import all_loopback, is_loopback, resolve, split_address
-from .curve import Door, Knock, prove
+from .address import all_loopback, resolve, split_address
+from .curve import Door
 from .faults import link_faults
 from .keys import Keys
 from .lane import Landing, Lane, connect
-from .security import Gate, why_silent
-from .sharing import UNREADABLE, Sharing, borrow
+from .security import Gate
+from .sharing import UNREADABLE, Sharing, borrow, first_words
+from .sockets import (
+    LINGER_MS,
+    MAX_FRAME_BYTES,
+    MAX_FRAMES,
+    RETRY_MS,
+    AddressInUse,
+    Socket,
+    descriptor,
+    dial,
+    dialled_host,
+    new_context,
+    new_poller,
+    new_socket,
+    receive_frames,
+    send_frames,
+    url_of,
+)
 from .streams import StreamLanding, connect_stream
-from .wire import BORROW_BYTES, MAX_TENSORS, Frame, Message, UnreadableError, WireError, decode, encode
-
-__all__ = [
-    "AddressInUse", "Connection", "Connections", "Counters", "Endpoint", "is_loopback", "split_address",
-]  # fmt: skip
+from .wire import Frame, Message, UnreadableError, WireError, decode, encode
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.25  # how often `on_tick` is called, about
-HIGH_WATER = 1_000  # messages to one peer that ZeroMQ keeps before `MAX_BACKLOG` starts to fill
 MAX_BACKLOG = 10_000  # messages to one peer that are kept here, beyond those
-MAX_FRAME_BYTES = 1 << 34  # 16 GiB: larger than any tensor we know, small enough to stop a forged length
-MAX_FRAMES = MAX_TENSORS + 8  # the header, the tensors and the fields that travel beside the header
 MAX_STRIKES = 16  # broken messages after which a peer is no longer listened to
-LINGER_MS = 1_000  # how long a closed socket may go on sending what was given to it
-HEARTBEAT_MS = 1_000
-HEARTBEAT_TIMEOUT_MS = 4_000  # a peer that is silent for so long is gone: below the 5 s in which every call must end
-SEND_TIMEOUT_S = 5.0
-_RETRY_MS = 5  # while messages wait for a slow peer
 PROBE_S = 1.0  # a peer that leaves messages waiting in its lane is looked for on ZeroMQ's connection so often
-_SERVER = b""  # the one peer of a client's connection
 _DIALLED = b"\0dialled:"  # no name that ROUTER makes can start so: those have 5 bytes
-
-_Socket: TypeAlias = "zmq.Socket[bytes]"
-
-
-class AddressInUse(OSError):  # noqa: N818  (the name says it)
-    """Another socket listens on the address."""
-
-
-# Sockets
-
-_contexts: dict[int, zmq.Context[_Socket]] = {}
-_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
-
-
-def _shared_context() -> zmq.Context[_Socket]:
-    """The context of this process's client sockets.
-
-    After a fork the child makes its own: the parent's has no threads there. There is no lock, which a fork
-    could leave locked: of two threads that come first at the same time, one wins.
-    """
-    context = _contexts.get(os.getpid())
-    if context is None:
-        context = _contexts.setdefault(os.getpid(), _new_context())
-        if len(_contexts) == 1:
-            atexit.register(_flush_shared_context)
-    return context
-
-
-def _url(host: str, port: int) -> str:
-    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
-
-
-def _new_context() -> zmq.Context[_Socket]:
-    context: zmq.Context[_Socket] = zmq.Context()
-    context.set(zmq.MAX_SOCKETS, 16_384)
-    return context
-
-
-def _flush_shared_context() -> None:
-    """At exit, give what closed connections sent last up to `LINGER_MS` to leave.
-
-    A context with an open socket would wait for its owner to close it; then nothing is waited for.
-    """
-    context = _contexts.get(os.getpid())
-    if context is not None and all(connection.closed for connection in _connections):
-        context.term()
-
-
-def _new_socket(context: zmq.Context[_Socket], kind: int) -> _Socket:
-    sock = context.socket(kind)
-    sock.set(zmq.LINGER, LINGER_MS)
-    sock.set(zmq.SNDHWM, HIGH_WATER)
-    sock.set(zmq.RCVHWM, HIGH_WATER)
-    sock.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
-    sock.set(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-    sock.set(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
-    sock.set(zmq.HEARTBEAT_TTL, HEARTBEAT_TIMEOUT_MS)
-    sock.set(zmq.RECONNECT_IVL, 50)  # ms; a restarted task is found again soon ...
-    sock.set(zmq.RECONNECT_IVL_MAX, 1_000)  # ms; ... and a missing one costs little
-    return sock
-
-
-def _dialled_host(address: str) -> str:
-    host = split_address(address)[0]
-    return "127.0.0.1" if host == "localhost" else host
-
-
-def _dial(context: zmq.Context[_Socket], address: str, keys: Keys | None, knock: list[Knock] | None = None) -> _Socket:
-    """A DEALER that connects to `address` as soon as somebody listens there."""
-    host, port = _dialled_host(address), split_address(address)[1]
-    sock = _new_socket(context, zmq.DEALER)
-    sock.set(zmq.IPV6, ":" in host)
-    try:
-        if keys is not None:
-            prove(sock, keys, address)
-            if knock is not None:
-                knock.append(Knock(sock))
-        sock.connect(_url(host, port))
-    except zmq.ZMQError as error:
-        sock.close(linger=0)
-        raise OSError(error.errno, f"cannot connect to {address}: {error.strerror}") from None
-    except BaseException:
-        sock.close(linger=0)
-        raise
-    return sock
-
-
-def _descriptor(sock: _Socket) -> int:
-    """What `poll` is given. It says that something about the socket has changed, once, not that there is a message."""
-    fd = sock.get(zmq.FD)
-    assert isinstance(fd, int)
-    return fd
-
-
-def _send(sock: _Socket, frames: Sequence[Frame], flags: int) -> None:
-    """Send one message. ZeroMQ takes all of it or, raising `zmq.Again`, nothing."""
-    last = len(frames) - 1
-    for i, frame in enumerate(frames):
-        sock.send(frame, flags | zmq.SNDMORE if i < last else flags, copy=len(frame) < BORROW_BYTES)
-
-
-def _receive(sock: _Socket, flags: int) -> list[Frame]:
-    """The frames of one message. What goes beyond `MAX_FRAMES` is read and forgotten."""
-    part = sock.recv(flags, copy=False)
-    frames: list[Frame] = [part.buffer]
-    while part.more:
-        part = sock.recv(flags, copy=False)
-        if len(frames) <= MAX_FRAMES:
-            frames.append(part.buffer)
-    if len(frames) > MAX_FRAMES:
-        raise WireError(f"a message of more than {MAX_FRAMES} frames")
-    return frames
-
-
-class _Poll:
-    """As `select.epoll`, where there is none."""
-
-    def __init__(self) -> None:
-        self._poll = select.poll()
-        self.register, self.modify, self.unregister = self._poll.register, self._poll.modify, self._poll.unregister
-
-    def poll(self, timeout: float) -> list[tuple[int, int]]:
-        """What has happened; waits so many seconds for it, or without end if they are negative."""
-        return self._poll.poll(None if timeout < 0 else timeout * 1000)
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-def _new_poller() -> select.epoll | _Poll:
-    """Waits for many descriptors; the kernel looks at those alone on which something happens."""
-    return select.epoll() if hasattr(select, "epoll") else _Poll()
-
-
-# The server's side
 
 
 @dataclass(slots=True)
@@ -271,7 +138,7 @@ class Endpoint:
         self._pid = os.getpid()
         # A context of its own: ending it waits until the last replies have left, without waiting for other
         # sockets.
-        self._context = _new_context()
+        self._context = new_context()
         try:
             self._router = self._bind(address, ip, port)
         except OSError:
@@ -283,8 +150,8 @@ class Endpoint:
         assert isinstance(endpoint, bytes)
         bound = int(endpoint.rstrip(b"\0").rpartition(b":")[2])
         self.address = f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
-        self._peers: dict[bytes, _Socket] = {}  # sockets that were dialled, by the peer's name
-        self._names: dict[_Socket, bytes] = {}  # the same, the other way round
+        self._peers: dict[bytes, Socket] = {}  # sockets that were dialled, by the peer's name
+        self._names: dict[Socket, bytes] = {}  # the same, the other way round
         self._backlog: dict[bytes, deque[list[Frame]]] = {}  # what ZeroMQ did not take yet, by the peer's name
         self._strikes: OrderedDict[bytes, int] = OrderedDict()  # malformed messages per peer, latest last
         self._sharing = Sharing()
@@ -305,9 +172,9 @@ class Endpoint:
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
-        self._poller = _new_poller()
-        self._by_fd: dict[int, _Socket] = {}
-        self._unsettled: set[_Socket] = (
+        self._poller = new_poller()
+        self._by_fd: dict[int, Socket] = {}
+        self._unsettled: set[Socket] = (
             set()
         )  # ZeroMQ sockets that may have messages though their descriptors do not say so
         self._watch(self._router)
@@ -315,15 +182,15 @@ class Endpoint:
         self._thread = threading.Thread(target=self._run, name=f"dovetail-io-{self.address}", daemon=True)
         self._thread.start()
 
-    def _bind(self, address: str, ip: str, port: int) -> _Socket:
-        router = _new_socket(self._context, zmq.ROUTER)
+    def _bind(self, address: str, ip: str, port: int) -> Socket:
+        router = new_socket(self._context, zmq.ROUTER)
         router.set(zmq.IPV6, ":" in ip)
         # Without this ROUTER drops what a slow client has no room for, and says nothing.
         router.set(zmq.ROUTER_MANDATORY, 1)
         if self._gate is not None:
             self._door = Door(self._context, router, self._gate, self._expel)
         try:
-            router.bind(_url(ip, port))
+            router.bind(url_of(ip, port))
         except zmq.ZMQError as error:
             router.close(linger=0)
             if error.errno == errno.EADDRINUSE:
@@ -485,21 +352,21 @@ class Endpoint:
         if self._queue or self._unsettled:
             return 0
         if self._backlog:
-            return _RETRY_MS / 1000
+            return RETRY_MS / 1000
         if self._on_tick is None:
             return -1
         return max(0.0, next_tick - time.monotonic() + 0.001)
 
-    def _watch(self, sock: _Socket) -> None:
-        fd = _descriptor(sock)
+    def _watch(self, sock: Socket) -> None:
+        fd = descriptor(sock)
         self._by_fd[fd] = sock
         self._unsettled.add(sock)
         self._poller.register(fd, select.POLLIN)
 
-    def _take(self, sock: _Socket) -> bool:
+    def _take(self, sock: Socket) -> bool:
         """Receive one message and handle it; False if there is none.
 
-        A socket is asked until it has no more, and again after everything that it was used for: see `_descriptor`.
+        A socket is asked until it has no more, and again after everything that it was used for: see `descriptor`.
         """
         from_client = sock is self._router
         peer = b"" if from_client else self._names.get(sock, b"")
@@ -514,9 +381,9 @@ class Endpoint:
                 if peer.startswith(_DIALLED):
                     self.counters.ignored += 1
                     with contextlib.suppress(WireError):
-                        _receive(sock, zmq.NOBLOCK)
+                        receive_frames(sock, zmq.NOBLOCK)
                     return True
-            frames = _receive(sock, zmq.NOBLOCK)
+            frames = receive_frames(sock, zmq.NOBLOCK)
         except zmq.Again:
             return False
         except WireError as error:
@@ -618,11 +485,11 @@ class Endpoint:
             if peer.startswith(_DIALLED):
                 sock = self._peers.get(peer) or self._dial(peer)
                 self._unsettled.add(sock)
-                _send(sock, frames, zmq.NOBLOCK)
+                send_frames(sock, frames, zmq.NOBLOCK)
             else:
                 self._unsettled.add(self._router)
                 self._router.send(peer, zmq.NOBLOCK | zmq.SNDMORE)
-                _send(self._router, frames, zmq.NOBLOCK)
+                send_frames(self._router, frames, zmq.NOBLOCK)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:
@@ -640,14 +507,14 @@ class Endpoint:
             if not waiting:
                 del self._backlog[peer]
 
-    def _dial(self, peer: bytes) -> _Socket:
-        sock = _dial(self._context, peer.removeprefix(_DIALLED).decode(), self._keys)
+    def _dial(self, peer: bytes) -> Socket:
+        sock = dial(self._context, peer.removeprefix(_DIALLED).decode(), self._keys)
         self._peers[peer] = sock
         self._names[sock] = peer
         self._watch(sock)
-        hello = _first_words(self._sharing, peer, self._keys)
+        hello = first_words(self._sharing, peer, self._keys)
         if hello is not None:
-            _send(sock, encode(hello), zmq.NOBLOCK)
+            send_frames(sock, encode(hello), zmq.NOBLOCK)
         return sock
 
     def _hang_up(self, peer: bytes) -> None:
@@ -657,7 +524,7 @@ class Endpoint:
         if sock is not None:
             del self._names[sock]
             self._unsettled.discard(sock)
-            fd = _descriptor(sock)
+            fd = descriptor(sock)
             del self._by_fd[fd]
             self._poller.unregister(fd)
             sock.close(linger=0)
@@ -702,7 +569,7 @@ class Endpoint:
 
     def _connect_stream(self, peer: bytes, port: Any, token: Any) -> None:
         """Connect a lane over TCP. In a thread of its own."""
-        host = _dialled_host(peer.removeprefix(_DIALLED).decode())
+        host = dialled_host(peer.removeprefix(_DIALLED).decode())
         lane = connect_stream(host, port, token, MAX_FRAMES, MAX_FRAME_BYTES)
         if lane is None:
             return
@@ -770,7 +637,7 @@ class Endpoint:
         lane.close()
         self._sharing.forget(peer)
         if peer in self._peers:
-            hello = _first_words(self._sharing, peer, self._keys)
+            hello = first_words(self._sharing, peer, self._keys)
             if hello is not None:
                 self._post(peer, encode(hello))
 
@@ -828,7 +695,7 @@ class Endpoint:
             for lane in self._lanes.values():
                 with contextlib.suppress(ConnectionError):
                     lane.flush()
-            time.sleep(_RETRY_MS / 1000)
+            time.sleep(RETRY_MS / 1000)
         for lane in self._lanes.values():
             lane.close()
         self._landing.close()
@@ -861,427 +728,5 @@ def _bindable(address: str, host: str, insecure: bool) -> str:
     return ips[0]
 
 
-def _first_words(sharing: Sharing, peer: bytes, keys: Keys | None) -> Message | None:
-    """What to say first on a connection that we made: where our memory is, and whether a lane over TCP is welcome."""
-    hello = sharing.hello(peer)
-    if keys is None:
-        hello = hello or Message("hello", {"memory": None, "readable": False})
-        hello.fields["lane"] = ["tcp?"]
-    return hello
-
-
 def _name(peer: bytes) -> str:
     return peer.removeprefix(_DIALLED).decode() if peer.startswith(_DIALLED) else f"client {peer.hex()}"
-
-
-# The client's side
-
-
-class Connection:
-    """A client's connection to one server. One thread uses it at a time.
-
-    Making one never waits: it connects as soon as a server listens at `address`, and again when the server
-    has been away.
-
-    >>> with Connection("localhost:2222") as connection:   # doctest: +SKIP
-    ...     connection.send(Message("status", {"request": 1}))
-    ...     answer = connection.recv(5.0)
-    """
-
-    def __init__(self, address: str, watch: _Watch | None = None, keys: Keys | None = None) -> None:
-        self.address = address
-        self._keys = keys
-        self._knock: list[Knock] = []
-        self._watch = watch or _Watch()
-        self._socket = _dial(_shared_context(), address, keys, self._knock)
-        self._socket.set(zmq.SNDTIMEO, int(SEND_TIMEOUT_S * 1000))
-        _connections.add(self)
-        self._fd = _descriptor(self._socket)
-        self._watch.add(self._fd, self)
-        self._watch.unsettled.add(self)
-        self._lane: Lane | None = None
-        self._sharing = Sharing()
-        self._faults = link_faults()
-        self._greet()
-
-    def _greet(self) -> None:
-        hello = _first_words(self._sharing, _SERVER, self._keys)
-        if hello is not None:
-            self._send(encode(hello))
-
-    def __enter__(self) -> Connection:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called, or a call was interrupted in the middle of a message."""
-        return bool(self._socket.closed)
-
-    def send(self, message: Message) -> None:
-        """Send `message`, which nobody needs to be there to take yet.
-
-        Raises:
-            WireError: the message cannot travel.
-            TimeoutError: the server has taken nothing for long, and `HIGH_WATER` messages wait.
-            ConnectionError: the connection is closed.
-        """
-        frames = encode(message, self._sharing.lender(_SERVER))
-        if self._faults is not None and not self._faults.passes(self.address):
-            return
-        lane = self._lane
-        if lane is not None:
-            try:
-                if lane.send(frames):
-                    self._wait_for_room(lane)
-                return
-            except ConnectionError:
-                self._leave()
-            except TimeoutError:
-                raise
-            except BaseException:  # an interrupt: nobody knows how much of it has left
-                self._leave()
-                raise
-        self._send(frames)
-
-    def _send(self, frames: list[Frame]) -> None:
-        self._watch.unsettled.add(self)
-        try:
-            _send(self._socket, frames, 0)
-        except zmq.Again:
-            raise TimeoutError(self._takes_nothing()) from None
-        except zmq.ZMQError as error:
-            raise self._failed(error) from None
-        except BaseException:  # an interrupt: half of the message may be sent, and the next would be taken for its rest
-            self._socket.close(linger=0)
-            raise
-
-    def _takes_nothing(self) -> str:
-        return f"{self.address} takes no messages: {HIGH_WATER} wait, none left in {SEND_TIMEOUT_S:g} s; is it running?"
-
-    def recv(self, timeout_s: float | None) -> Message | None:
-        """The next message, or None if there is none within `timeout_s` seconds (None waits for ever).
-
-        Not for a connection that is one of `Connections`.
-
-        Raises:
-            WireError: what arrived is not a message. The next one may be.
-            ConnectionError: the connection is closed.
-        """
-        if self.closed:
-            raise ConnectionError(f"the connection to {self.address} is closed")
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self._watch.arrived:
-            if not self._watch.wait(deadline) and not self._watch.arrived:
-                return None
-        _, message = self._watch.arrived.popleft()
-        if isinstance(message, WireError):
-            raise message
-        return message
-
-    def settle(self) -> None:
-        """Take everything that ZeroMQ has, until it has no more: only then does its descriptor tell of the next message."""
-        try:
-            while True:
-                self._handle(_receive(self._socket, zmq.NOBLOCK))
-        except zmq.Again:
-            return
-        except zmq.ZMQError as error:
-            raise self._failed(error) from None
-        except WireError as error:
-            self._watch.arrived.append((self, error))
-            self._watch.unsettled.add(self)
-        except BaseException:  # an interrupt; after half a message, its rest would be taken for the next one
-            if not self.closed and self._socket.get(zmq.RCVMORE):
-                self._socket.close(linger=0)
-            self._watch.unsettled.add(self)
-            raise
-
-    def attend(self, fd: int, event: int) -> None:
-        """Something has happened on one of this connection's descriptors."""
-        lane = self._lane
-        if fd == self._fd or lane is None:
-            self._watch.unsettled.add(self)
-            return
-        try:
-            if event & select.POLLOUT and not lane.flush():
-                self._watch.poller.modify(lane.fd, lane.events())
-            if event & ~select.POLLOUT:
-                for frames in lane.receive():
-                    self._handle(frames)
-        except ConnectionError:
-            self._leave()
-        except WireError as error:
-            self._leave()
-            self._watch.arrived.append((self, error))
-        except BaseException:  # an interrupt: what was read may be lost
-            self._leave()
-            raise
-
-    def waits_on_lane(self, seconds: float) -> bool:
-        """Wait on the lane alone, for so long; False where that cannot be."""
-        lane = self._lane
-        if lane is None or not lane.is_open or lane.waiting():
-            return False
-        try:
-            for frames in lane.receive_within(seconds):
-                self._handle(frames)
-        except ConnectionError:
-            self._leave()
-        except WireError as error:
-            self._leave()
-            self._watch.arrived.append((self, error))
-        except BaseException:  # an interrupt: what was read may be lost
-            self._leave()
-            raise
-        return True
-
-    def _handle(self, frames: list[Frame]) -> None:
-        if self._faults is not None and not self._faults.passes():
-            return
-        try:
-            message = decode(frames, borrow)
-        except UnreadableError as error:
-            self.send(UNREADABLE)
-            self._watch.arrived.append((self, error))
-            return
-        except WireError as error:
-            self._watch.arrived.append((self, error))
-            return
-        if message.kind != "hello":
-            self._watch.arrived.append((self, message))
-            return
-        answer = self._sharing.heard(_SERVER, message)
-        said = message.fields.get("lane") or [""]
-        if said[0] == "open" and self._lane is not None:
-            self._lane.is_open = True
-            self._watch.poller.modify(self._lane.fd, self._lane.events())
-        lane = None
-        if said[0] == "at" and len(said) == 3 and answer is not None and self._lane is None:
-            lane = connect(said[1], said[2], MAX_FRAMES, MAX_FRAME_BYTES)
-            if lane is not None:
-                answer.fields["lane"] = ["taken", said[2]]
-        if said[0] == "tcp" and len(said) == 3 and self._lane is None and self._keys is None:
-            host = _dialled_host(self.address)
-            lane = connect_stream(host, said[1], said[2], MAX_FRAMES, MAX_FRAME_BYTES)
-            if lane is not None:
-                answer = answer or Message("hello", {"memory": None, "readable": self._sharing.reads(_SERVER)})
-                answer.fields["lane"] = ["taken", said[2]]
-        if answer is not None:
-            self.send(answer)
-        if lane is not None:
-            self._lane = lane
-            self._watch.add(lane.fd, self, lane.events())
-
-    def _wait_for_room(self, lane: Lane) -> None:
-        """What the lane has not taken yet leaves during the next `poll` or `recv`; of too much, some leaves now."""
-        self._watch.poller.modify(lane.fd, lane.events())
-        if lane.waiting() < HIGH_WATER:
-            return
-        room = select.poll()
-        room.register(lane.fd, select.POLLOUT)
-        if not room.poll(SEND_TIMEOUT_S * 1000):
-            raise TimeoutError(self._takes_nothing())
-        lane.flush()
-
-    def _leave(self) -> None:
-        """Go back to ZeroMQ's connection: the lane has ended."""
-        lane, self._lane = self._lane, None
-        if lane is not None:
-            self._watch.remove(lane.fd)
-            lane.close()
-            if not self.closed:
-                self._sharing.forget(_SERVER)
-                self._greet()
-
-    def close(self) -> None:
-        """Close; what was sent still leaves. Closing twice does nothing."""
-        lane, self._lane = self._lane, None
-        if lane is not None:
-            self._watch.remove(lane.fd)
-            deadline = time.monotonic() + LINGER_MS / 1000
-            with contextlib.suppress(ConnectionError):
-                while lane.waiting() and time.monotonic() < deadline and lane.flush():
-                    time.sleep(_RETRY_MS / 1000)
-            lane.close()
-        if self._fd >= 0:
-            self._watch.remove(self._fd)
-            self._fd = -1
-        self._watch.unsettled.discard(self)
-        for knock in self._knock:
-            knock.close()
-        self._knock.clear()
-        self._socket.close(linger=LINGER_MS)
-
-    def why_silent(self) -> str | None:
-        """Why the server has not said anything, if it is a matter of keys. Asks the server, for a moment."""
-        return why_silent(self.address, self._keys, any(knock.is_in for knock in self._knock))
-
-    def _failed(self, error: zmq.ZMQError) -> ConnectionError:
-        if self.closed:
-            return ConnectionError(f"the connection to {self.address} is closed")
-        self._socket.close(linger=0)
-        return ConnectionError(f"the connection to {self.address} failed: {error.strerror}")
-
-
-class _Watch:
-    """Waits for several connections, and collects what comes.
-
-    Attributes:
-        arrived: messages, and what was none, each with its connection.
-        unsettled: connections whose ZeroMQ sockets may have messages though their descriptors do not say so.
-    """
-
-    def __init__(self) -> None:
-        self.poller = select.poll()
-        self.arrived: deque[tuple[Connection, Message | WireError]] = deque()
-        self.unsettled: set[Connection] = set()
-        self._owners: dict[int, Connection | None] = {}
-
-    def add(self, fd: int, owner: Connection | None, events: int = select.POLLIN) -> None:
-        """Watch a descriptor. One without an owner is a waker's."""
-        self._owners[fd] = owner
-        self.poller.register(fd, events)
-
-    def remove(self, fd: int) -> None:
-        """No longer."""
-        if fd in self._owners:
-            del self._owners[fd]
-            self.poller.unregister(fd)
-
-    def wait(self, deadline: float | None) -> bool:
-        """Wait until something happens; False if nothing does until then. Much that happens brings no message."""
-        if self.unsettled:
-            self._settle()
-            if self.arrived:
-                return True
-        patience = None if deadline is None else max(0.0, (deadline - time.monotonic()) * 1000)
-        events = self.poller.poll(patience)
-        woken = False
-        for fd, event in events:
-            owner = self._owners.get(fd)
-            if owner is not None:
-                owner.attend(fd, event)
-            elif fd in self._owners:
-                woken = True
-                with contextlib.suppress(OSError):
-                    os.read(fd, 4_096)
-        if self.unsettled:
-            self._settle()
-        return bool(events) and not (woken and not self.arrived)
-
-    def _settle(self) -> None:
-        while self.unsettled:
-            self.unsettled.pop().settle()
-
-
-class Connections:
-    """Connections to several servers, opened when first used. One thread uses them at a time.
-
-    With `keys`, only to servers that prove theirs.
-
-    >>> connections = Connections()
-    >>> connections.send("localhost:2222", Message("ping", {"seq": 1}))
-    >>> connections.poll(0.0)
-    []
-    >>> connections.close()
-    """
-
-    def __init__(self, keys: Keys | None = None) -> None:
-        self._keys = keys
-        self._connections: dict[str, Connection] = {}
-        self._watch = _Watch()
-        self._wake: socket.socket | None = None
-        self._woken: socket.socket | None = None
-
-    def __enter__(self) -> Connections:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def get(self, address: str) -> Connection:
-        """The connection to `address`."""
-        connection = self._connections.get(address)
-        if connection is not None and not connection.closed:
-            return connection
-        self.forget(address)  # closed by an interrupt
-        connection = self._connections[address] = Connection(address, self._watch, self._keys)
-        return connection
-
-    def send(self, address: str, message: Message) -> None:
-        """Send `message` to the server at `address`; raises as `Connection.send` does."""
-        self.get(address).send(message)
-
-    def waker(self) -> Callable[[], None]:
-        """A function that ends a `poll`, or the next one. Any thread may call it, also when nobody polls any more."""
-        if self._wake is None:
-            self._wake, self._woken = socket.socketpair()
-            for end in (self._wake, self._woken):
-                end.setblocking(False)
-            self._watch.add(self._woken.fileno(), None)
-        wake = self._wake
-
-        def function() -> None:
-            with contextlib.suppress(OSError):  # full: it will wake anyway; closed: nobody waits
-                wake.send(b"\0")
-
-        return function
-
-    def poll(self, timeout_s: float | None, only: str | None = None) -> list[tuple[str, Message]]:
-        """What has arrived, each with where it came from; waits up to `timeout_s` seconds for the first, or for a `waker`.
-
-        With `only`, the caller waits for nothing but the server at that address; what others say may then come later.
-
-        Raises:
-            WireError: what arrived from one server is not a message; what came from the others is in the next
-            call's result.
-        """
-        watch = self._watch
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not watch.arrived:
-            if only is not None and timeout_s and self._wake is None and not watch.unsettled:
-                connection = self._connections.get(only)
-                if connection is not None and connection.waits_on_lane(timeout_s):
-                    only = None  # what else there is, is looked at next
-                    continue
-            try:
-                if not watch.wait(deadline):
-                    break
-            except ConnectionError:  # one was closed by an interrupt
-                for connection in [c for c in self._connections.values() if c.closed]:
-                    self.forget(connection.address)
-        arrived: list[tuple[str, Message]] = []
-        while watch.arrived:
-            connection, message = watch.arrived[0]
-            if isinstance(message, WireError):
-                if arrived:
-                    break
-                watch.arrived.popleft()
-                raise WireError(f"{connection.address}: {message}", message.request)
-            watch.arrived.popleft()
-            arrived.append((connection.address, message))
-        return arrived
-
-    def why_silent(self, address: str) -> str | None:
-        """Why the server at `address` has not said anything, if it is a matter of keys; see `Connection.why_silent`."""
-        connection = self._connections.get(address)
-        return why_silent(address, self._keys, False) if connection is None else connection.why_silent()
-
-    def forget(self, address: str) -> None:
-        """Close the connection to `address`, if there is one."""
-        connection = self._connections.pop(address, None)
-        if connection is not None:
-            connection.close()
-
-    def close(self) -> None:
-        """Close all connections."""
-        for address in list(self._connections):
-            self.forget(address)
-        if self._wake is not None and self._woken is not None:
-            self._watch.remove(self._woken.fileno())
-            self._wake.close()
-            self._woken.close()
-            self._wake = self._woken = None

@@ -19,8 +19,8 @@ from ..graph.errors import (
     UnavailableError,
     from_code,
 )
+from .connections import Connections
 from .keys import Keys
-from .transport import Connections
 from .wire import Message, WireError
 
 PING_S = 0.5  # while waiting, tasks are asked for a sign of life this often

@@ -34,9 +34,10 @@ import msgpack
 
 import dovetail as tf
 from dovetail.runtime import wire
+from dovetail.runtime.connections import Connection
 from dovetail.runtime.lane import Lane
 from dovetail.runtime.sharing import borrow
-from dovetail.runtime.transport import Connection, Endpoint
+from dovetail.runtime.transport import Endpoint
 from dovetail.runtime.wire import KINDS, Message, WireError, decode, encode
 
 Frames = list[bytes]

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.runtime.transport import Connection
+from dovetail.runtime.connections import Connection
 from dovetail.runtime.wire import Message
 
 BOUND_S = 8.0  # the peer timeout is 5 s; the rest is for slow machines

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from dovetail.runtime import lane as lane_module, transport
+from dovetail.runtime import connections, lane as lane_module, transport
+from dovetail.runtime.connections import Connection, Connections
 from dovetail.runtime.lane import Landing, Lane, connect
-from dovetail.runtime.transport import Connection, Connections, Endpoint
+from dovetail.runtime.transport import Endpoint
 from dovetail.runtime.wire import Message, WireError
 
 WAIT_S = 60.0
@@ -299,7 +300,7 @@ def test_endpoints_go_over_too(echo: Endpoint) -> None:
 
 
 def test_a_server_that_takes_no_lanes_is_spoken_to_over_zeromq(monkeypatch: pytest.MonkeyPatch, echo: Endpoint) -> None:
-    monkeypatch.setattr(transport, "connect", lambda *_: None)
+    monkeypatch.setattr(connections, "connect", lambda *_: None)
     with Connection(echo.address) as connection:
         for seq in range(50):
             connection.send(ping(seq))

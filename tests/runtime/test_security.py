@@ -16,11 +16,12 @@ import pytest
 import dovetail as tf
 from dovetail.graph.errors import PermissionDeniedError, ResourceExhaustedError, UnavailableError
 from dovetail.runtime import keys as files, server as server_module
+from dovetail.runtime.connections import Connection
 from dovetail.runtime.curve import new_key_pair
 from dovetail.runtime.keys import KeyPair, Keys, PublicKey
 from dovetail.runtime.quota import Quota
 from dovetail.runtime.security import LOOK_EVERY_S, TELL_EVERY_S, Gate, mechanism_of, why_silent
-from dovetail.runtime.transport import Connection, Endpoint
+from dovetail.runtime.transport import Endpoint
 from dovetail.runtime.waiting import ConnectionPool, call
 from dovetail.runtime.wire import Message
 

@@ -16,9 +16,10 @@ from hypothesis import given, strategies as st
 
 import dovetail as dt
 from dovetail.runtime import sharing
+from dovetail.runtime.connections import Connection
 from dovetail.runtime.local import LocalCluster
 from dovetail.runtime.shared_memory import SHARE_BYTES, Borrower, Pool, Reference, Unreadable, is_available
-from dovetail.runtime.transport import Connection, Endpoint
+from dovetail.runtime.transport import Endpoint
 from dovetail.runtime.wire import Message
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="this system has no memory files")

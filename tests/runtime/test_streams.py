@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from dovetail.runtime import sharing, streams, transport
+from dovetail.runtime import connections, sharing, streams
+from dovetail.runtime.connections import Connection
 from dovetail.runtime.streams import StreamLanding, connect_stream
-from dovetail.runtime.transport import Connection, Endpoint
+from dovetail.runtime.transport import Endpoint
 from dovetail.runtime.wire import Message
 
 WAIT_S = 60.0
@@ -106,7 +107,7 @@ def test_an_end_of_the_lane_leads_back_to_zeromq(echo: Endpoint) -> None:
 
 
 def test_where_no_stream_can_be_zeromq_goes_on(monkeypatch: pytest.MonkeyPatch, echo: Endpoint) -> None:
-    monkeypatch.setattr(transport, "connect_stream", lambda *_: None)
+    monkeypatch.setattr(connections, "connect_stream", lambda *_: None)
     with Connection(echo.address) as connection:
         for seq in range(50):
             assert sent_back(connection, ping(seq)).fields["seq"] == seq
@@ -115,7 +116,7 @@ def test_where_no_stream_can_be_zeromq_goes_on(monkeypatch: pytest.MonkeyPatch, 
 
 def test_keys_ask_for_no_stream(echo: Endpoint) -> None:
     keys = object()
-    assert transport._first_words(sharing.Sharing(), b"", keys) is None  # type: ignore[arg-type]
+    assert sharing.first_words(sharing.Sharing(), b"", keys) is None  # type: ignore[arg-type]
 
 
 # --- meeting ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,452 @@
+"""A client's connections: one to each server that it talks to, used by one thread at a time. `transport` tells the whole."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+
+import zmq
+
+from .curve import Knock
+from .faults import link_faults
+from .keys import Keys
+from .lane import Lane, connect
+from .security import why_silent
+from .sharing import UNREADABLE, Sharing, borrow, first_words
+from .sockets import (
+    HIGH_WATER,
+    LINGER_MS,
+    MAX_FRAME_BYTES,
+    MAX_FRAMES,
+    RETRY_MS,
+    descriptor,
+    dial,
+    dialled_host,
+    open_connections,
+    receive_frames,
+    send_frames,
+    shared_context,
+)
+from .streams import connect_stream
+from .wire import Frame, Message, UnreadableError, WireError, decode, encode
+
+logger = logging.getLogger(__name__)
+
+SEND_TIMEOUT_S = 5.0
+_SERVER = b""  # the one peer of a client's connection
+
+
+class Connection:
+    """A client's connection to one server. One thread uses it at a time.
+
+    Making one never waits: it connects as soon as a server listens at `address`, and again when the server
+    has been away.
+
+    >>> with Connection("localhost:2222") as connection:   # doctest: +SKIP
+    ...     connection.send(Message("status", {"request": 1}))
+    ...     answer = connection.recv(5.0)
+    """
+
+    def __init__(self, address: str, watch: _Watch | None = None, keys: Keys | None = None) -> None:
+        self.address = address
+        self._keys = keys
+        self._knock: list[Knock] = []
+        self._watch = watch or _Watch()
+        self._socket = dial(shared_context(), address, keys, self._knock)
+        self._socket.set(zmq.SNDTIMEO, int(SEND_TIMEOUT_S * 1000))
+        open_connections.add(self)
+        self._fd = descriptor(self._socket)
+        self._watch.add(self._fd, self)
+        self._watch.unsettled.add(self)
+        self._lane: Lane | None = None
+        self._sharing = Sharing()
+        self._faults = link_faults()
+        self._greet()
+
+    def _greet(self) -> None:
+        hello = first_words(self._sharing, _SERVER, self._keys)
+        if hello is not None:
+            self._send(encode(hello))
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called, or a call was interrupted in the middle of a message."""
+        return bool(self._socket.closed)
+
+    def send(self, message: Message) -> None:
+        """Send `message`, which nobody needs to be there to take yet.
+
+        Raises:
+            WireError: the message cannot travel.
+            TimeoutError: the server has taken nothing for long, and `HIGH_WATER` messages wait.
+            ConnectionError: the connection is closed.
+        """
+        frames = encode(message, self._sharing.lender(_SERVER))
+        if self._faults is not None and not self._faults.passes(self.address):
+            return
+        lane = self._lane
+        if lane is not None:
+            try:
+                if lane.send(frames):
+                    self._wait_for_room(lane)
+                return
+            except ConnectionError:
+                self._leave()
+            except TimeoutError:
+                raise
+            except BaseException:  # an interrupt: nobody knows how much of it has left
+                self._leave()
+                raise
+        self._send(frames)
+
+    def _send(self, frames: list[Frame]) -> None:
+        self._watch.unsettled.add(self)
+        try:
+            send_frames(self._socket, frames, 0)
+        except zmq.Again:
+            raise TimeoutError(self._takes_nothing()) from None
+        except zmq.ZMQError as error:
+            raise self._failed(error) from None
+        except BaseException:  # an interrupt: half of the message may be sent, and the next would be taken for its rest
+            self._socket.close(linger=0)
+            raise
+
+    def _takes_nothing(self) -> str:
+        return f"{self.address} takes no messages: {HIGH_WATER} wait, none left in {SEND_TIMEOUT_S:g} s; is it running?"
+
+    def recv(self, timeout_s: float | None) -> Message | None:
+        """The next message, or None if there is none within `timeout_s` seconds (None waits for ever).
+
+        Not for a connection that is one of `Connections`.
+
+        Raises:
+            WireError: what arrived is not a message. The next one may be.
+            ConnectionError: the connection is closed.
+        """
+        if self.closed:
+            raise ConnectionError(f"the connection to {self.address} is closed")
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._watch.arrived:
+            if not self._watch.wait(deadline) and not self._watch.arrived:
+                return None
+        _, message = self._watch.arrived.popleft()
+        if isinstance(message, WireError):
+            raise message
+        return message
+
+    def settle(self) -> None:
+        """Take everything that ZeroMQ has, until it has no more: only then does its descriptor tell of the next message."""
+        try:
+            while True:
+                self._handle(receive_frames(self._socket, zmq.NOBLOCK))
+        except zmq.Again:
+            return
+        except zmq.ZMQError as error:
+            raise self._failed(error) from None
+        except WireError as error:
+            self._watch.arrived.append((self, error))
+            self._watch.unsettled.add(self)
+        except BaseException:  # an interrupt; after half a message, its rest would be taken for the next one
+            if not self.closed and self._socket.get(zmq.RCVMORE):
+                self._socket.close(linger=0)
+            self._watch.unsettled.add(self)
+            raise
+
+    def attend(self, fd: int, event: int) -> None:
+        """Something has happened on one of this connection's descriptors."""
+        lane = self._lane
+        if fd == self._fd or lane is None:
+            self._watch.unsettled.add(self)
+            return
+        try:
+            if event & select.POLLOUT and not lane.flush():
+                self._watch.poller.modify(lane.fd, lane.events())
+            if event & ~select.POLLOUT:
+                for frames in lane.receive():
+                    self._handle(frames)
+        except ConnectionError:
+            self._leave()
+        except WireError as error:
+            self._leave()
+            self._watch.arrived.append((self, error))
+        except BaseException:  # an interrupt: what was read may be lost
+            self._leave()
+            raise
+
+    def waits_on_lane(self, seconds: float) -> bool:
+        """Wait on the lane alone, for so long; False where that cannot be."""
+        lane = self._lane
+        if lane is None or not lane.is_open or lane.waiting():
+            return False
+        try:
+            for frames in lane.receive_within(seconds):
+                self._handle(frames)
+        except ConnectionError:
+            self._leave()
+        except WireError as error:
+            self._leave()
+            self._watch.arrived.append((self, error))
+        except BaseException:  # an interrupt: what was read may be lost
+            self._leave()
+            raise
+        return True
+
+    def _handle(self, frames: list[Frame]) -> None:
+        if self._faults is not None and not self._faults.passes():
+            return
+        try:
+            message = decode(frames, borrow)
+        except UnreadableError as error:
+            self.send(UNREADABLE)
+            self._watch.arrived.append((self, error))
+            return
+        except WireError as error:
+            self._watch.arrived.append((self, error))
+            return
+        if message.kind != "hello":
+            self._watch.arrived.append((self, message))
+            return
+        answer = self._sharing.heard(_SERVER, message)
+        said = message.fields.get("lane") or [""]
+        if said[0] == "open" and self._lane is not None:
+            self._lane.is_open = True
+            self._watch.poller.modify(self._lane.fd, self._lane.events())
+        lane = None
+        if said[0] == "at" and len(said) == 3 and answer is not None and self._lane is None:
+            lane = connect(said[1], said[2], MAX_FRAMES, MAX_FRAME_BYTES)
+            if lane is not None:
+                answer.fields["lane"] = ["taken", said[2]]
+        if said[0] == "tcp" and len(said) == 3 and self._lane is None and self._keys is None:
+            host = dialled_host(self.address)
+            lane = connect_stream(host, said[1], said[2], MAX_FRAMES, MAX_FRAME_BYTES)
+            if lane is not None:
+                answer = answer or Message("hello", {"memory": None, "readable": self._sharing.reads(_SERVER)})
+                answer.fields["lane"] = ["taken", said[2]]
+        if answer is not None:
+            self.send(answer)
+        if lane is not None:
+            self._lane = lane
+            self._watch.add(lane.fd, self, lane.events())
+
+    def _wait_for_room(self, lane: Lane) -> None:
+        """What the lane has not taken yet leaves during the next `poll` or `recv`; of too much, some leaves now."""
+        self._watch.poller.modify(lane.fd, lane.events())
+        if lane.waiting() < HIGH_WATER:
+            return
+        room = select.poll()
+        room.register(lane.fd, select.POLLOUT)
+        if not room.poll(SEND_TIMEOUT_S * 1000):
+            raise TimeoutError(self._takes_nothing())
+        lane.flush()
+
+    def _leave(self) -> None:
+        """Go back to ZeroMQ's connection: the lane has ended."""
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            self._watch.remove(lane.fd)
+            lane.close()
+            if not self.closed:
+                self._sharing.forget(_SERVER)
+                self._greet()
+
+    def close(self) -> None:
+        """Close; what was sent still leaves. Closing twice does nothing."""
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            self._watch.remove(lane.fd)
+            deadline = time.monotonic() + LINGER_MS / 1000
+            with contextlib.suppress(ConnectionError):
+                while lane.waiting() and time.monotonic() < deadline and lane.flush():
+                    time.sleep(RETRY_MS / 1000)
+            lane.close()
+        if self._fd >= 0:
+            self._watch.remove(self._fd)
+            self._fd = -1
+        self._watch.unsettled.discard(self)
+        for knock in self._knock:
+            knock.close()
+        self._knock.clear()
+        self._socket.close(linger=LINGER_MS)
+
+    def why_silent(self) -> str | None:
+        """Why the server has not said anything, if it is a matter of keys. Asks the server, for a moment."""
+        return why_silent(self.address, self._keys, any(knock.is_in for knock in self._knock))
+
+    def _failed(self, error: zmq.ZMQError) -> ConnectionError:
+        if self.closed:
+            return ConnectionError(f"the connection to {self.address} is closed")
+        self._socket.close(linger=0)
+        return ConnectionError(f"the connection to {self.address} failed: {error.strerror}")
+
+
+class _Watch:
+    """Waits for several connections, and collects what comes.
+
+    Attributes:
+        arrived: messages, and what was none, each with its connection.
+        unsettled: connections whose ZeroMQ sockets may have messages though their descriptors do not say so.
+    """
+
+    def __init__(self) -> None:
+        self.poller = select.poll()
+        self.arrived: deque[tuple[Connection, Message | WireError]] = deque()
+        self.unsettled: set[Connection] = set()
+        self._owners: dict[int, Connection | None] = {}
+
+    def add(self, fd: int, owner: Connection | None, events: int = select.POLLIN) -> None:
+        """Watch a descriptor. One without an owner is a waker's."""
+        self._owners[fd] = owner
+        self.poller.register(fd, events)
+
+    def remove(self, fd: int) -> None:
+        """No longer."""
+        if fd in self._owners:
+            del self._owners[fd]
+            self.poller.unregister(fd)
+
+    def wait(self, deadline: float | None) -> bool:
+        """Wait until something happens; False if nothing does until then. Much that happens brings no message."""
+        if self.unsettled:
+            self._settle()
+            if self.arrived:
+                return True
+        patience = None if deadline is None else max(0.0, (deadline - time.monotonic()) * 1000)
+        events = self.poller.poll(patience)
+        woken = False
+        for fd, event in events:
+            owner = self._owners.get(fd)
+            if owner is not None:
+                owner.attend(fd, event)
+            elif fd in self._owners:
+                woken = True
+                with contextlib.suppress(OSError):
+                    os.read(fd, 4_096)
+        if self.unsettled:
+            self._settle()
+        return bool(events) and not (woken and not self.arrived)
+
+    def _settle(self) -> None:
+        while self.unsettled:
+            self.unsettled.pop().settle()
+
+
+class Connections:
+    """Connections to several servers, opened when first used. One thread uses them at a time.
+
+    With `keys`, only to servers that prove theirs.
+
+    >>> connections = Connections()
+    >>> connections.send("localhost:2222", Message("ping", {"seq": 1}))
+    >>> connections.poll(0.0)
+    []
+    >>> connections.close()
+    """
+
+    def __init__(self, keys: Keys | None = None) -> None:
+        self._keys = keys
+        self._connections: dict[str, Connection] = {}
+        self._watch = _Watch()
+        self._wake: socket.socket | None = None
+        self._woken: socket.socket | None = None
+
+    def __enter__(self) -> Connections:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def get(self, address: str) -> Connection:
+        """The connection to `address`."""
+        connection = self._connections.get(address)
+        if connection is not None and not connection.closed:
+            return connection
+        self.forget(address)  # closed by an interrupt
+        connection = self._connections[address] = Connection(address, self._watch, self._keys)
+        return connection
+
+    def send(self, address: str, message: Message) -> None:
+        """Send `message` to the server at `address`; raises as `Connection.send` does."""
+        self.get(address).send(message)
+
+    def waker(self) -> Callable[[], None]:
+        """A function that ends a `poll`, or the next one. Any thread may call it, also when nobody polls any more."""
+        if self._wake is None:
+            self._wake, self._woken = socket.socketpair()
+            for end in (self._wake, self._woken):
+                end.setblocking(False)
+            self._watch.add(self._woken.fileno(), None)
+        wake = self._wake
+
+        def function() -> None:
+            with contextlib.suppress(OSError):  # full: it will wake anyway; closed: nobody waits
+                wake.send(b"\0")
+
+        return function
+
+    def poll(self, timeout_s: float | None, only: str | None = None) -> list[tuple[str, Message]]:
+        """What has arrived, each with where it came from; waits up to `timeout_s` seconds for the first, or for a `waker`.
+
+        With `only`, the caller waits for nothing but the server at that address; what others say may then come later.
+
+        Raises:
+            WireError: what arrived from one server is not a message; what came from the others is in the next
+            call's result.
+        """
+        watch = self._watch
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not watch.arrived:
+            if only is not None and timeout_s and self._wake is None and not watch.unsettled:
+                connection = self._connections.get(only)
+                if connection is not None and connection.waits_on_lane(timeout_s):
+                    only = None  # what else there is, is looked at next
+                    continue
+            try:
+                if not watch.wait(deadline):
+                    break
+            except ConnectionError:  # one was closed by an interrupt
+                for connection in [c for c in self._connections.values() if c.closed]:
+                    self.forget(connection.address)
+        arrived: list[tuple[str, Message]] = []
+        while watch.arrived:
+            connection, message = watch.arrived[0]
+            if isinstance(message, WireError):
+                if arrived:
+                    break
+                watch.arrived.popleft()
+                raise WireError(f"{connection.address}: {message}", message.request)
+            watch.arrived.popleft()
+            arrived.append((connection.address, message))
+        return arrived
+
+    def why_silent(self, address: str) -> str | None:
+        """Why the server at `address` has not said anything, if it is a matter of keys; see `Connection.why_silent`."""
+        connection = self._connections.get(address)
+        return why_silent(address, self._keys, False) if connection is None else connection.why_silent()
+
+    def forget(self, address: str) -> None:
+        """Close the connection to `address`, if there is one."""
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            connection.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for address in list(self._connections):
+            self.forget(address)
+        if self._wake is not None and self._woken is not None:
+            self._watch.remove(self._woken.fileno())
+            self._wake.close()
+            self._woken.close()
+            self._wake = self._woken = None
