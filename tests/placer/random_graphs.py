@@ -67,12 +67,12 @@ def placed_graphs(draw, devices=(A0, A1, B0, B1, C0), flow=False):
 
 
 def _steered(kind, x, device):
-    """A loop that doubles `x` on another device until it is large, or a branch that does so once."""
+    """A loop that lets `x` grow on another device until it is large, or a branch that does so once."""
 
-    def double(t):
+    def grow(t):
         with dt.device(device):
-            return t * 2.0
+            return t * 2.0 + 1.0  # it ends where x is zero, too: nothing here is negative
 
     if kind == "loop":
-        return dt.while_loop(lambda t: dt.reduce_sum(t) < 9.0, double, [x])
-    return dt.cond(dt.reduce_sum(x) < 9.0, lambda: double(x), lambda: x)
+        return dt.while_loop(lambda t: dt.reduce_sum(t) < 9.0, grow, [x])
+    return dt.cond(dt.reduce_sum(x) < 9.0, lambda: grow(x), lambda: x)
