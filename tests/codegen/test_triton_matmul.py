@@ -270,13 +270,13 @@ def test_compiles(target: Target) -> None:
 def meaning(op: str, *args: Any) -> Any:
     """What an operation of the loop IR means, in NumPy."""
     names = {
-        "neg": "negative", "round": "rint", "not": "logical_not", "sub": "subtract", "mul": "multiply", "div": "divide",
+        "pow": "power", "neg": "negative", "round": "rint", "not": "logical_not", "sub": "subtract", "mul": "multiply", "div": "divide",
         "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal",
         "and": "logical_and", "or": "logical_or", "xor": "logical_xor", "bitand": "bitwise_and", "bitor": "bitwise_or",
         "bitxor": "bitwise_xor", "shl": "left_shift", "shr": "right_shift",
     }  # fmt: skip
-    if op == "erf":
-        return np.vectorize(math.erf)(*args)
+    if op in ("erf", "erfc", "lgamma"):
+        return np.vectorize(getattr(math, op))(*args)
     if op in ("asin", "acos", "atan", "asinh", "acosh", "atanh"):
         op = "arc" + op[1:]
     return getattr(np, names.get(op, op))(*args)
@@ -311,7 +311,7 @@ ON_INTEGERS = ["abs", "add", "bitand", "bitor", "bitxor", "eq", "invert", "lt", 
 def test_operations_on_floats(op: str) -> None:
     x = np.linspace(-6, 6, 16 * 32, dtype=np.float32).reshape(16, 32)
     x[0, :6] = [0.5, 1.5, -2.5, 0.0, 3.0, -1e-4]
-    if op in ("log", "sqrt"):
+    if op in ("log", "sqrt", "lgamma", "pow"):
         x = np.abs(x) + np.float32(0.01)
     if op == "log1p":
         x = np.abs(x)
