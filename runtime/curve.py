@@ -1,4 +1,4 @@
-"""CurveZMQ: how ZeroMQ's sockets are told about keys. With `transport`, the only module that imports `zmq`.
+"""CurveZMQ: how ZeroMQ's sockets are told about keys. Part of the transport.
 
 A server's socket asks for proofs; ZeroMQ checks them, and asks over a socket of its own (ZAP) whether a key may come in. That question,
 and what ZeroMQ's monitor says about connections, come to the server's `Door`, a thread that has nothing else to do.

@@ -1,4 +1,4 @@
-"""The transport: messages between processes, over ZeroMQ. With `curve`, the only module that imports `zmq`.
+"""The transport: messages between processes, over ZeroMQ. This is the server's end.
 
 A server has one `Endpoint`: a ROUTER socket that anybody may connect to, and one DEALER socket to each peer
 it sends to on its own account. All of them belong to one thread, the I/O thread, since ZeroMQ's sockets may
@@ -6,7 +6,7 @@ not be shared. Whatever arrives is decoded there and handed to `on_message` ther
 inside `on_message` does so without any hand-over between threads. Other threads put their messages in a queue
 and wake the I/O thread through a socket pair.
 
-A client has `Connections`: one DEALER per server that it talks to, opened when first needed. They belong to
+A client has `Connections` (connections.py): one DEALER per server that it talks to, opened when first needed. They belong to
 whoever holds them and are used by one thread at a time; there is no thread behind them.
 
 Processes of one machine that can read each other's memory go over to a `Lane` as soon as they have met: a stream without
