@@ -156,7 +156,7 @@ class LocalCluster:
         )
 
     def wait_until_up(self, timeout_s: float = 30.0) -> None:
-        """Wait until all tasks answer.
+        """Wait until all tasks answer, or are programs of the user's that have done their work already.
 
         Raises:
             UnavailableError: one has ended, or does not answer in time.
@@ -170,10 +170,12 @@ class LocalCluster:
                     connections.send(address, Message("ping", {"seq": 0}))
                 for address, _ in connections.poll(0.05):
                     waiting.pop(address, None)
-                for job, i in waiting.values():
+                for address, (job, i) in list(waiting.items()):
                     process = self._processes[job, i]
                     code = process.poll()
-                    if code is not None:
+                    if code == 0 and job in self._programs:
+                        del waiting[address]
+                    elif code is not None:
                         said = process.stdout.read().decode(errors="replace").strip() if process.stdout else ""
                         why = f":\n{said}" if said else "; its output says why"
                         raise UnavailableError(

@@ -58,7 +58,7 @@ def train(cluster, server, index):
         b1 = tf.get_variable("b1", [32], initializer=tf.zeros_initializer())
         w2 = tf.get_variable("w2", [32, 10])
         b2 = tf.get_variable("b2", [10], initializer=tf.zeros_initializer())
-        logits = tf.matmul(tf.nn.relu(tf.matmul(x, w1) + b1), w2) + b2
+        logits = tf.matmul(tf.tanh(tf.matmul(x, w1) + b1), w2) + b2
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits))
         tf.summary.scalar("loss", loss)
         global_step = tf.train.get_or_create_global_step()
@@ -74,7 +74,8 @@ def train(cluster, server, index):
     final = tf.train.FinalOpsHook([global_step, *trained])
     session = tf.train.MonitoredTrainingSession(
         server.target, is_chief, FLAGS.checkpoint_dir, hooks=[*hooks, final], save_checkpoint_steps=FLAGS.save_steps,
-        config=tf.ConfigProto(peer_timeout_s=2.0),
+        # A worker needs the servers and itself: it goes on when another one has ended, or is gone.
+        config=tf.ConfigProto(peer_timeout_s=2.0, device_filters=["/job:ps", f"/job:worker/task:{index}"]),
     )  # fmt: skip
     batch, rows = 0, FLAGS.batch_size
     with session:
