@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..graph.default_graph import default_session, get_default_graph
-from ..graph.errors import AbortedError, CancelledError, NotFoundError, OpError
+from ..graph.errors import AbortedError, CancelledError, NotFoundError, OpError, UnavailableError
 from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
 from ..placer.cluster import DeviceInfo
@@ -86,6 +86,8 @@ class Session:
         self._target_name = target
         self._graph = get_default_graph() if graph is None else graph
         self._prepared: dict[tuple[Any, ...], list[Part]] = {}
+        self._incarnations: dict[str, int] = {}  # task -> its process, when something was registered there last
+        self._is_warned = False  # whether the caller has had an error that may have come from the restart of a task
         self._parsed: dict[Any, Fetches] = {}
         self._last: tuple[Signature, list[Part]] | None = None
         self._told: tuple[str, Plan] | None = None  # a program that metadata was asked for, and its plan
@@ -296,6 +298,8 @@ class Session:
             except OpError as e:
                 if self._closed and not isinstance(e, CancelledError):
                     raise CancelledError(e.node_def, e.op, f"The session was closed while the step ran ({e})") from None
+                if isinstance(e, UnavailableError) or (isinstance(e, AbortedError) and key in self._prepared):
+                    self._is_warned = True
                 if isinstance(e, AbortedError):
                     # A task was restarted: what was registered there is gone, so the next run must register anew.
                     self._prepared.clear()
@@ -324,8 +328,30 @@ class Session:
         with self._lock:
             self._target.extend(self._graph)
             parts = self._target.prepare(fetched, targets, fed, warm)
+            self._notice_restarts(parts)
             self._prepared[key] = parts
         return parts
+
+    def _notice_restarts(self, parts: Sequence[Part]) -> None:
+        """Forget what was registered with processes that are no more; AbortedError, unless the caller has been warned of it."""
+        known, now = self._incarnations, {p.task: p.incarnation for p in parts}
+        restarted = [task for task in now if known.get(task, now[task]) != now[task]]
+        known.update(now)
+        if not restarted:
+            return
+        self._prepared = {
+            key: parts
+            for key, parts in list(self._prepared.items())
+            if all(known.get(p.task) == p.incarnation for p in parts)
+        }
+        if self._is_warned:
+            self._is_warned = False
+            return
+        raise AbortedError(
+            None, None,
+            f"{', '.join(restarted)} was restarted since this session used it last: its variables are lost. Initialise or restore "
+            "them and run again.",
+        )  # fmt: skip
 
     def _with_node(self, error: OpError) -> OpError:
         """The same error, with the graph's own node in the place of its name."""

@@ -361,18 +361,37 @@ def test_a_dead_master_is_named(three: tf.LocalCluster) -> None:
 def test_a_state_lost_with_its_task_is_noticed(three: tf.LocalCluster) -> None:
     with tf.device("/job:b"):
         v = tf.Variable(3.0, name="v")
-    with tf.Session(three.target("a")) as session:
-        session.run(v.initializer)
-        assert session.run(v) == 3
+        double, triple = v * 2.0, v * 3.0
+
+    def again() -> None:
         three.kill("b", 0)
         three.start("b", 0)
         three.wait_until_up()
+
+    with tf.Session(three.target("a")) as session:
+        session.run(v.initializer)
+        assert session.run(v) == 3
+        again()
         with pytest.raises(tf.errors.AbortedError, match="restarted"):
             session.run(v)
         with pytest.raises(tf.errors.FailedPreconditionError):
             session.run(v)
         session.run(v.initializer)
         assert session.run(v) == 3
+        again()
+        with pytest.raises(tf.errors.AbortedError, match="restarted since this session used it last"):
+            session.run(double)  # which was never registered with the process that is gone
+        session.run(v.initializer)
+        assert session.run([v, double]) == [3, 6]
+        three.kill("b", 0)
+        with pytest.raises(tf.errors.UnavailableError, match="/job:b"):
+            session.run(v)
+        three.start("b", 0)
+        three.wait_until_up()
+        with pytest.raises(tf.errors.FailedPreconditionError):  # the session has told of the loss already
+            session.run(triple)
+        session.run(v.initializer)
+        assert session.run([v, double]) == [3, 6]
 
 
 def sleeping(seconds: float) -> tf.Tensor:
