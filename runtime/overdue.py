@@ -2,10 +2,12 @@
 
 Theory of operation. A step's client watches the tasks that owe it an answer, but not the ways between tasks: one may be cut while
 the client reaches both its ends, and what was on its way when a connection broke is lost, though it works again a moment later. So a
-task whose step has waited for a tensor for `ASK_S` sends its producer a `missing`, and again every `ASK_S`.
+task whose step has waited for a tensor for `ASK_S` sends its producer a `missing`, and again every `ASK_S`; after half of
+the session's peer timeout where that is less.
 
 - `coming` comes back at once, on the connection on which was asked: the producer lives, and knows the step. None for as long as the
-  session's peer timeout: it is dead, or the way there is cut, and the step fails with an error that names it.
+  session's peer timeout, from the beginning of the wait: it is dead, or the way there is cut, and the step fails with an error that
+  names it.
 - `accounted` comes on the connection on which tensors come, behind them: these channels have been sent. If one of them is still
   waited for when that is said for the second time, its tensor is lost, and so is the step.
 
@@ -54,7 +56,7 @@ class _Case:
     """One step's wait for one task."""
 
     since: float
-    heard: float = -1.0  # when the task has answered; before it was asked: -1
+    heard: float  # when the task has answered last, or the wait began
     asked: float = -1.0
     said_sent: dict[ChannelKey, int] = field(default_factory=dict)  # channel -> how often, while it was waited for
 
@@ -71,12 +73,10 @@ class Overdue:
         cases: dict[tuple[int, str], _Case] = {}
         for step, waiting in steps.items():
             for task, channels in waiting.channels.items():
-                case = cases[step, task] = self._cases.get((step, task)) or _Case(now)
+                case = cases[step, task] = self._cases.get((step, task)) or _Case(now, now)
                 if case.asked >= 0.0 and now - case.heard > waiting.peer_timeout_s:
                     lost.append(Lost(step, task, now - case.since, True))
-                elif now - max(case.since, case.asked) >= ASK_S:
-                    if case.asked < 0.0:
-                        case.heard = now
+                elif now - max(case.since, case.asked) >= min(ASK_S, waiting.peer_timeout_s / 2):
                     case.asked = now
                     asks.append(Ask(step, task, channels))
         self._cases = cases

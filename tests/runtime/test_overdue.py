@@ -33,7 +33,7 @@ def test_silence_ends_the_step_after_the_sessions_limit() -> None:
         ended += lost
         if lost:
             break
-    assert ended == [Lost(7, "b", 4.25, True)]  # asked at 1, the limit is 3
+    assert ended == [Lost(7, "b", 3.25, True)]  # whenever it was asked first, the limit is 3
 
 
 def test_signs_of_life_keep_the_step() -> None:
