@@ -127,13 +127,10 @@ def save_model(model: Any, filepath: Any, overwrite: bool = True, include_optimi
     """
     _require_built(model)
     metadata = {"format": FORMAT, "model": json.dumps(serialize(model))}
-    names = weight_names(model)
-    tensors = dict(zip(names, batch_get_value(list(names.values())), strict=True))
-    if include_optimizer and model.optimizer is not None:
+    with_optimizer = include_optimizer and model.optimizer is not None
+    if with_optimizer:
         metadata["training"] = json.dumps(_training_config(model))
-        state = optimizer_state(model)
-        tensors.update(zip(state, batch_get_value([v for v, *_ in state.values()]), strict=True))
-    _write(filepath, tensors, metadata, overwrite)
+    _write(filepath, _values(model, with_optimizer), metadata, overwrite)
 
 
 def load_model(filepath: Any, custom_objects: Mapping[str, Any] | None = None, compile: bool = True) -> Any:
@@ -157,13 +154,45 @@ def load_model(filepath: Any, custom_objects: Mapping[str, Any] | None = None, c
 
             written = json.loads(metadata["training"])
             model.compile(optimizers.deserialize(written.pop("optimizer")), **_objects(written))
-            if any(n.startswith("optimizer/") for n in tensors):
-                with model._graph.as_default(), model._scope():
-                    model.optimizer.build(model.trainable_weights)
-                state = optimizer_state(model)
-                pairs = [(v, tensors[n]) for n, found in state.items() if n in tensors for v in found]
-                batch_set_value(pairs)
+            _set_optimizer(model, tensors)
     return model
+
+
+def save_progress(model: Any, filepath: Any, progress: Mapping[str, int]) -> None:
+    """Write the weights, the optimizer's state, and how far training has come: what `BackupAndRestore` keeps."""
+    _write(filepath, _values(model, True), {"format": FORMAT, "progress": json.dumps(progress)}, True)
+
+
+def load_progress(model: Any, filepath: Any) -> dict[str, int]:
+    """Set a compiled model to what `save_progress` wrote. ValueError: the model has other weights."""
+    load_weights(model, filepath)
+    tensors, metadata = _read(filepath)
+    _set_optimizer(model, tensors)
+    found: dict[str, int] = json.loads(metadata["progress"])
+    return found
+
+
+def _values(model: Any, with_optimizer: bool) -> dict[str, Any]:
+    """Name in files -> value, of all weights and, if wanted, of the optimizer's state."""
+    names = weight_names(model)
+    found = dict(zip(names, batch_get_value(list(names.values())), strict=True))
+    if with_optimizer:
+        state = optimizer_state(model)
+        found.update(zip(state, batch_get_value([v for v, *_ in state.values()]), strict=True))
+    return found
+
+
+def _set_optimizer(model: Any, tensors: Mapping[str, Any]) -> None:
+    """Give the optimizer the state that a file has, if it has one."""
+    given = {n: a for n, a in tensors.items() if n.startswith("optimizer/")}
+    if not given:
+        return
+    with model._graph.as_default(), model._scope():
+        model.optimizer.build(model.trainable_weights)
+    state = optimizer_state(model)
+    if _same_but_names({n: v for n, (v, *_) in state.items()}, given):
+        given = dict(zip(state, given.values(), strict=True))
+    batch_set_value([(v, given[n]) for n, found in state.items() if n in given for v in found])
 
 
 def optimizer_state(model: Any) -> dict[str, list[Any]]:

@@ -44,6 +44,7 @@ class Trainer:
         self._reset: Any = None
         self._totals: Any = None
         self._epochs_done = 0
+        self._resumed: tuple[int, int] | None = None  # epoch and batch at which `fit` goes on: set by BackupAndRestore
         self._entropy = int(np.random.SeedSequence().generate_state(1)[0])
 
     def _scope(self) -> Any:
@@ -192,13 +193,17 @@ class Trainer:
         )
         self.stop_training = False
         self.history = history
+        self._resumed = None
         listeners.on_train_begin({})
+        first, skipped = self._resumed or (initial_epoch, 0)
         logs: dict[str, float] = {}
-        for epoch in range(initial_epoch, epochs):
+        for epoch in range(first, epochs):
             listeners.on_epoch_begin(epoch, {})
             self._reset_metrics()
-            done = 0
+            done = skipped if epoch == first else 0
             for number, batch in enumerate(itertools.islice(source.epoch(self._epochs_done), steps)):
+                if epoch == first and number < skipped:
+                    continue
                 listeners.on_train_batch_begin(number, {})
                 logs = self._run("train", batch)
                 done += 1

@@ -117,3 +117,36 @@ def test_a_small_convolutional_net_reads_digits() -> None:
     model.fit(images, digits.train_labels, batch_size=32, epochs=14, verbose=0)
     _, accuracy = model.evaluate(tests, digits.test_labels, verbose=0)
     assert accuracy >= 0.98
+
+
+@pytest.mark.slow
+def test_workers_go_on_after_one_was_killed(tmp_path: Path) -> None:
+    def cluster(folder: Path) -> tf.LocalCluster:
+        command = [sys.executable, str(SCRIPT.with_name("keras_backup.py")), str(folder), "5"]
+        return tf.LocalCluster({"worker": 2}, programs={"worker": command}, piped=["worker"])
+
+    def go_on(running: tf.LocalCluster, worker: int, epochs: int) -> None:
+        pipe = running.process("worker", worker).stdin
+        assert pipe is not None
+        pipe.write(b"\n" * epochs)
+        pipe.flush()
+
+    def to_the_end(folder: Path) -> list[list[str]]:
+        with cluster(folder) as running:
+            for i in range(2):
+                go_on(running, i, 5)
+            said = [[line.strip() for line in _lines(running, i)] for i in range(2)]
+        assert not list(folder.iterdir())
+        return [[line for line in lines if line.startswith(("EPOCH", "RESULT"))] for lines in said]
+
+    whole = to_the_end(tmp_path)
+    assert whole[0] == whole[1] and whole[0][:-1] == [f"EPOCH {i}" for i in range(5)]
+    with cluster(tmp_path) as running:
+        for i in range(2):
+            go_on(running, i, 2)
+        assert any(line.startswith("EPOCH 2") for line in _lines(running, 0))  # three epochs are kept
+        running.kill("worker", 1)
+        go_on(running, 0, 1)
+        rest = list(_lines(running, 0))
+        assert running.process("worker", 0).wait(60) != 0 and "/task:1" in "".join(rest), "".join(rest)
+    assert to_the_end(tmp_path) == [["EPOCH 3", "EPOCH 4", whole[0][-1]]] * 2
