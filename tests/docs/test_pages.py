@@ -15,6 +15,7 @@ from dovetail.cli import app
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "docs")]  # pytest's importlib mode leaves the path alone
+import performance_page  # noqa: E402
 from examples import ROOT, examples, links, matches, run, shell_lines  # noqa: E402
 from tables import MARK, ops_table, settings_table  # noqa: E402
 
@@ -87,6 +88,12 @@ def test_a_page_that_is_wrong_is_found(shown: str, printed: str, same: bool) -> 
 def test_the_table_of_settings_is_the_one_made_from_the_settings() -> None:
     page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
     assert settings_table() in page, f"docs/settings.md must hold\n{settings_table()}"
+
+
+def test_the_page_of_figures_says_what_was_recorded() -> None:
+    remedy = "run `python docs/performance_page.py`"
+    assert performance_page.PAGE.read_text(encoding="utf-8") == performance_page.page(), remedy
+    assert performance_page.PICTURE.read_text(encoding="utf-8") == performance_page.picture(), remedy
 
 
 def test_every_op_is_in_the_table_of_ops() -> None:

@@ -1,0 +1,230 @@
+"""The page of recorded figures, `docs/performance.md`, and its picture, from `bench/results/*.json`.
+
+    python docs/performance_page.py
+
+writes both anew; a test sees that they are what the recorded files say. The words around the tables are here, too: which rows
+of which file stand in which part.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "bench" / "results"
+PAGE = ROOT / "docs" / "performance.md"
+PICTURE = ROOT / "docs" / "images" / "performance.svg"
+TIMES = ("µs/node", "µs", "ms", "s", "difference")  # units of which less is better
+
+INTRODUCTION = """# Measured
+
+What was measured beside other systems, in the same run on the same machine, in turn. Each part names its benchmark; `python
+bench/NAME.py --help` tells how to repeat it. These are machines of two shared cores: figures of one run belong together, those of two
+runs do not. *Times as fast* is the ratio of the medians; *wanted* is what the project has set itself, and what is not reached is
+said.
+
+![How many times as fast as its peers](images/performance.svg)
+"""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the page: some rows of one file.
+
+    Attributes:
+        leave_out: rows whose names contain one of these are left out.
+        picture: names of the rows that the picture shows.
+    """
+
+    title: str
+    file: str
+    text: str
+    leave_out: tuple[str, ...] = ()
+    picture: tuple[str, ...] = ()
+
+
+PARTS = (
+    Part(
+        "The runtime",
+        "runtime",
+        "Servers and clients are processes of one machine, beside TensorFlow's over loopback gRPC. On one machine tensors go through "
+        "shared memory; *over tcp* is what processes of two machines without keys do, over loopback.",
+        (", cpu",),
+        (
+            "empty step",
+            "variable read",
+            "variable update",
+            "ten hops",
+            "transfer 1 MiB",
+            "transfer 64 MiB",
+            "64 clients",
+        ),
+    ),
+    Part(
+        "Training on a cluster",
+        "training",
+        "The digits classifier 64-256-256-10, batches of 64, with two parameter servers and two workers, or two workers alone.",
+        picture=("asynchronous training", "synchronous training", "MultiWorkerMirroredStrategy"),
+    ),
+    Part(
+        "Collectives",
+        "collectives",
+        "All-reduce of float32 between processes of one machine: time below 256 KiB, bus bandwidth from there on.",
+        picture=(
+            "2 members, 4 KiB, beside gloo",
+            "2 members, 16 MiB, beside gloo",
+            "4 members, 16 MiB, beside TensorFlow RING",
+        ),
+    ),
+    Part(
+        "Kernels on CPUs",
+        "cpu",
+        "Compiled kernels beside NumPy, `jax.jit` and `torch.compile`, float32, two threads.",
+        ("60 operations", "NumPy kernels"),
+        (
+            "GELU chain, 10,000,000 float32",
+            "softmax of rows, 4096 x 1024 float32",
+            "MLP training step, 64 x 784-1024-1024-10",
+            "transformer block, forward + backward, 8 x 128 x 256",
+            "LeNet-5 training step, batch 64",
+        ),
+    ),
+    Part("Building graphs", "build", "Per node, in Python.", ("memory",), ("matmul, bias, relu",)),
+    Part(
+        "The first step",
+        "first_step",
+        "From a graph in Python to the first result: placing, cutting, compiling and running it, in one process.",
+        picture=("four chains, 100,000 nodes",),
+    ),
+    Part(
+        "Pipelines",
+        "pipeline",
+        "Six layers on two processes, 8 micro-batches ([how](automatic-placement.md#pipelines)).",
+        ("memory", "the same"),
+    ),
+)
+
+
+def recorded(part: Part) -> dict[str, Any] | None:
+    """What the file of a part says; None: it was not recorded."""
+    path = RESULTS / f"{part.file}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def rows_of(part: Part) -> Iterator[dict[str, Any]]:
+    """The rows that a part shows."""
+    for row in (recorded(part) or {"rows": []})["rows"]:
+        said = f"{row['name']} {row['peer_name']}"
+        if row["peer"] is not None and not any(word in said for word in part.leave_out):
+            yield row
+
+
+def times_as_fast(row: dict[str, Any]) -> float:
+    """How many times as fast as its peer Dovetail is in a row."""
+    ratio = float(row["ratio"])
+    return 1.0 / ratio if row["unit"] in TIMES else ratio
+
+
+def wanted(row: dict[str, Any]) -> str:
+    """What a row should reach, as times as fast."""
+    if not row["target"]:
+        return ""
+    limit = float(row["target"].split()[-1])
+    factor = 1.0 / limit if row["unit"] in TIMES else limit
+    return f"{factor:.3g}" if row["met"] else f"**{factor:.3g}, not reached**"
+
+
+def number(value: float) -> str:
+    """Three digits, without an exponent."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def table(part: Part) -> str:
+    """The rows of a part."""
+    lines = ["| | Dovetail | peer | | times as fast | wanted |", "| --- | ---: | ---: | --- | ---: | ---: |"]
+    for row in rows_of(part):
+        mine, theirs = (f"{number(row[key])} {row['unit']}" for key in ("dovetail", "peer"))
+        name = row["name"].partition(", beside")[0]
+        lines.append(f"| {name} | {mine} | {theirs} | {row['peer_name']} | {times_as_fast(row):.3g} | {wanted(row)} |")
+    return "\n".join(lines)
+
+
+def page() -> str:
+    """The page."""
+    parts = [INTRODUCTION]
+    for part in PARTS:
+        found = recorded(part)
+        if found is None:
+            continue
+        machine = found["machine"]
+        when = f"`bench/{part.file}.py`, {found['time'][:10]}, {machine['cpu']}, {machine['cores']} cores."
+        parts.append(f"## {part.title}\n\n{part.text} {when}\n\n{table(part)}\n")
+    parts.append(
+        "## Elsewhere\n\nSearch against the best values known, and predicted against measured steps: "
+        "[automatic placement](automatic-placement.md#how-good-it-is). Placing graphs of a million nodes: `bench/results/place.json`. An "
+        "hour's use of a cluster whose clients are killed: `bench/results/soak.json`.\n"
+    )
+    return "\n".join(parts)
+
+
+def picture() -> str:
+    """Bars of the rows that parts name, each beside its fastest peer, on a logarithmic axis from the peer's speed."""
+    shown: list[tuple[str, dict[str, Any] | None]] = []
+    for part in PARTS:
+        found = {row["name"]: row for row in sorted(rows_of(part), key=times_as_fast, reverse=True)}
+        chosen = [found[name] for name in part.picture if name in found]
+        if chosen:
+            shown.append((part.title, None))
+            shown += [(row["name"].partition(", beside")[0], row) for row in chosen]
+    left, right, top, line = 330.0, 30.0, 26.0, 20.0
+    width, height = 890.0, top + line * len(shown) + 10
+    ratios = [times_as_fast(row) for _, row in shown if row is not None]
+    least, most = min(0.8, *ratios), max(10.0, *ratios)
+    scale = (width - left - right - 130) / math.log10(most / least)
+
+    def x(times: float) -> float:
+        return left + scale * math.log10(times / least)
+
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" role="img" '
+        'aria-label="How many times as fast as its peers" style="max-width:100%"><style>',
+        "text { font: 12px Helvetica, Arial, sans-serif; fill: #222; } .soft { fill: #667; } .head { font-weight: bold; }",
+        ".bar { fill: #3b78d8; } .grid { stroke: #d5dae2; }",
+        "@media (prefers-color-scheme: dark) { text { fill: #ddd; } .soft { fill: #99a; } .bar { fill: #6aa3f5; } "
+        ".grid { stroke: #343c47; } }</style>",
+    ]
+    for mark in (1, 2, 5, 10, 20, 50, 100):
+        if mark <= most:
+            out.append(
+                f'<line class="grid" x1="{x(mark):.1f}" x2="{x(mark):.1f}" y1="{top - 6:.0f}" y2="{height - 8:.0f}"/>'
+            )
+            out.append(f'<text class="soft" x="{x(mark):.1f}" y="{top - 11:.0f}" text-anchor="middle">{mark}×</text>')
+    for i, (name, row) in enumerate(shown):
+        y = top + line * i + 13
+        if row is None:
+            out.append(f'<text class="head" x="8" y="{y:.0f}">{escape(name)}</text>')
+            continue
+        times = times_as_fast(row)
+        begin, end = sorted((x(1.0), x(times)))
+        out.append(f'<text x="20" y="{y:.0f}">{escape(name)}</text>')
+        size = f'width="{max(end - begin, 1.0):.1f}" height="14"'
+        out.append(f'<rect class="bar" x="{begin:.1f}" y="{y - 11:.0f}" {size} rx="2"/>')
+        out.append(
+            f'<text class="soft" x="{end + 6:.1f}" y="{y:.0f}">{times:.3g}× {escape(row["peer_name"].partition("+")[0])}</text>'
+        )
+    out.append("</svg>\n")
+    return "\n".join(out)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        raise SystemExit(__doc__)
+    PAGE.write_text(page(), encoding="utf-8")
+    PICTURE.write_text(picture(), encoding="utf-8")
