@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .build import TensorLike, apply, convert, make
+from .data_flow import FIFOQueue
 from .default_graph import get_default_graph
 from .dtypes import DType, as_dtype, int32, int64
 from .indexed_slices import IndexedSlices
@@ -163,4 +164,14 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         return IndexedSlices(values, indices, shape)
 
 
-__all__ = ["ConditionalAccumulator", "ConditionalAccumulatorBase", "SparseConditionalAccumulator"]
+def dequeue_counted(queue: FIFOQueue, counter: ConditionalAccumulator, local_step: Tensor) -> Tensor:
+    """The next element of a queue of scalars, for a taker that is counted.
+
+    It stands in the queue's line first, and gives the accumulator a 1 then. So who has waited for n of them knows that n stand in
+    line, or have been served.
+    """
+    inputs = queue.queue_ref, counter.accumulator_ref, cast(local_step, int64)
+    return apply("QueueDequeueCounted", inputs, {"component_types": tuple(queue.dtypes)}, None)
+
+
+__all__ = ["ConditionalAccumulator", "ConditionalAccumulatorBase", "SparseConditionalAccumulator", "dequeue_counted"]

@@ -7,6 +7,11 @@ Theory. Beside each variable stands an accumulator, beside the global step a que
     chief (one thread, for ever):               │
              take_grad(n) of every accumulator ─┴► update, global step + 1, put in one token per worker
 
+Who waits for a token stands in the queue's line before he is counted, and tokens are put in when n have been. Otherwise a worker whose
+gradients have come, but who is late for the line, could find that a faster one has taken his token, given its next gradients with it,
+and made the next update without him. So without initial tokens every update has one gradient of every worker, as one process
+with all their batches has, if there are as many workers as gradients per update.
+
 A gradient whose local step is below its accumulator's step was computed from weights that have been replaced, and is dropped. With
 more workers than gradients per update, the slowest ones' are dropped so: backup replicas (Chen et al., 2016, arXiv:1604.00981).
 With fewer, each worker gets several tokens per update.
@@ -19,10 +24,12 @@ from typing import Any
 
 from ..graph.build import convert
 from ..graph.data_flow import FIFOQueue
+from ..graph.dtypes import float32
 from ..graph.gradient_accumulators import (
     ConditionalAccumulator,
     ConditionalAccumulatorBase,
     SparseConditionalAccumulator,
+    dequeue_counted,
 )
 from ..graph.graph_keys import GraphKeys
 from ..graph.indexed_slices import IndexedSlices
@@ -147,10 +154,12 @@ class SyncReplicasOptimizer(Optimizer):
             tokens = self._tokens = FIFOQueue(
                 -1, step.dtype.base, shapes=[()], name="sync_token_q", shared_name="sync_token_q"
             )
+            in_line = ConditionalAccumulator(float32, (), "sync_token_q/in_line")
+            accumulators.append((in_line, step.device))
             with graph.control_dependencies(given):
-                token = tokens.dequeue()
+                token = dequeue_counted(tokens, in_line, local_step)
             train_op: Node = assign(local_step, token).op
-            with graph.control_dependencies([update]):
+            with graph.control_dependencies([update, in_line.take_grad(self._count).op]):
                 hand_out = tokens.enqueue_many([fill([self._tokens_per_step], step.read_value())])
             if self._averages is not None:
                 with graph.control_dependencies([hand_out]):

@@ -11,10 +11,11 @@ from ..accumulators import Accumulator, AccumulatorKind, DenseAccumulator, Spars
 from ..dtypes import FLOATS, DType, int32, int64, resource
 from ..node import Tensor
 from ..opdef import Attrs, Output, Trait, define
+from ..queues import Queue
 from ..shape import Dims, as_dims, compatible, text
 from ..state import Context
 from .common import allowed
-from .queues import as_resource, free, need_handle, need_scalar, need_text
+from .queues import as_resource, component_types, free, need_handle, need_scalar, need_text
 
 Array = np.ndarray[Any, Any]
 
@@ -142,6 +143,35 @@ for _op, _infer, _kind in (
         device_types=("CPU",),
         internal_attrs=("dtype", "shape"),
     )
+
+
+def _infer_dequeue_counted(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    queue, accumulator, local_step = inputs
+    need_handle(queue)
+    if accumulator.dtype is not resource:
+        raise TypeError(f"input 1 must be a handle, not a value of type {accumulator.dtype.name}")
+    need_scalar(local_step, (int64,), "local_step")
+    (dtype,) = component_types(attrs)
+    return [(dtype, ())]
+
+
+def _dequeue_counted(
+    context: Context, queue: Any, accumulator: Any, local_step: Array, *, component_types: tuple[DType, ...]
+) -> Any:
+    line, counter = as_resource(queue, Queue, context), as_resource(accumulator, DenseAccumulator, context)
+    taken = line.dequeue()  # its place in the line comes first
+    counter.apply(np.ones((), counter.kind.dtype.np), int(local_step))
+    return taken
+
+
+define(
+    "QueueDequeueCounted",
+    infer=_infer_dequeue_counted,
+    reference=_dequeue_counted,
+    cost=free,
+    traits=Trait.STATEFUL | Trait.BLOCKING,
+    device_types=("CPU",),
+)
 
 
 def _infer_set_step(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

@@ -32,7 +32,7 @@ _IN_QUEUE_OPS = (
 _IN_ACCUMULATOR_OPS = (
     *("ResourceConditionalAccumulator", "SparseConditionalAccumulator"),
     *(f"ResourceAccumulator{what}" for what in ("ApplyGradient", "TakeGradient", "SetGlobalStep", "NumAccumulated")),
-    *("SparseAccumulatorApplyGradient", "SparseAccumulatorTakeGradient"),
+    *("SparseAccumulatorApplyGradient", "SparseAccumulatorTakeGradient", "QueueDequeueCounted"),
 )
 
 # Each with the reason: the file beside this one that tests it, or why nothing can.

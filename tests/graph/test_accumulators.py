@@ -13,6 +13,8 @@ import dovetail as tf
 from dovetail.graph.accumulators import AccumulatorKind, DenseAccumulator, SparseAccumulator
 from dovetail.graph.dtypes import as_dtype
 from dovetail.graph.errors import CancelledError, InvalidArgumentError
+from dovetail.graph.gradient_accumulators import dequeue_counted
+from dovetail.graph.queues import Queue, QueueKind
 from dovetail.graph.requests import Fate
 
 F32 = as_dtype("float32")
@@ -192,3 +194,24 @@ def test_what_does_not_fit_is_refused():
             session.run(a)
         with pytest.raises(tf.errors.InvalidArgumentError, match="has dtype"):
             session.run(b)
+
+
+def test_who_is_counted_stands_in_line_already():
+    """Whoever waits for the count hands out as many elements, and they go to those who were counted."""
+    with tf.device("/cpu:0"):
+        tokens = tf.FIFOQueue(-1, tf.int64, shapes=[()])
+        counter = tf.ConditionalAccumulator(tf.float32, ())
+        token = dequeue_counted(tokens, counter, tf.constant(0, tf.int64))
+    assert token.dtype == tf.int64 and token.shape == ()
+    queue = Queue("q", QueueKind("FIFOQueueV2", -1, (as_dtype("int64"),), ((),)))
+    counted = dense(())
+    told: list[int] = []
+    take = counted.take(2)
+    assert take.when_settled(lambda: told.append(len(list(queue._waiting()))))
+    run = token.op.opdef.reference
+    first, second = (run(None, queue, counted, 0, component_types=(as_dtype("int64"),)) for _ in range(2))
+    assert told == [2] and take.result() == 1
+    queue.enqueue([(np.int64(5),), (np.int64(6),)])
+    assert (first.result(), second.result()) == (5, 6)
+    stale = run(None, queue, counted, 0, component_types=(as_dtype("int64"),))
+    assert stale.fate is Fate.WAITING and counted.count == 0  # it is in line, but counts for no update

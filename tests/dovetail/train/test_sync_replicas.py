@@ -91,11 +91,11 @@ def test_nodes_stand_where_they_belong(graph):
     v = tf.local_variables()[0]
     assert (v.op.name, v.device) == ("sync_rep_local_step", "/job:worker/task:3")
     kinds = {n.type: n.device for n in graph.get_operations()}
-    assert kinds["ResourceConditionalAccumulator"] == w.device == "/job:ps/task:0"
     assert step.device == "/job:ps/task:1"
     assert kinds["FIFOQueueV2"].startswith(step.device)  # (on a CPU: nothing else holds queues)
-    (accumulator,) = [n for n in graph.get_operations() if n.type == "ResourceConditionalAccumulator"]
-    assert accumulator.attrs["shared_name"] == "w:0/grad_accum"
+    gradients, in_line = [n for n in graph.get_operations() if n.type == "ResourceConditionalAccumulator"]
+    assert gradients.attrs["shared_name"] == "w:0/grad_accum" and gradients.device == w.device == "/job:ps/task:0"
+    assert in_line.attrs["shared_name"] == "sync_token_q/in_line" and in_line.device.startswith(step.device)
     assert opt.get_slot_names() == [] and opt.variables() == []
 
 

@@ -3,7 +3,8 @@
     python synchronous.py REPORTS ROUNDS
 
 Every worker runs this program, a client in the same process as its server. Worker 0 is the chief: a thread of it takes the mean
-of the gradients, updates, and hands out one token per worker.
+of the gradients, updates, and hands each worker a token. Each has a queue of its own: of a common one, a quick worker could take the
+token of one that has given its gradient but has not come to the queue yet.
 """
 
 import json
@@ -31,12 +32,12 @@ with tf.device(v.device):
     accumulator = tf.ConditionalAccumulator(tf.float32, shape=[1000], shared_name="v/grad_accum")
     mean = accumulator.take_grad(workers)
 with tf.device(global_step.device):
-    tokens = tf.FIFOQueue(-1, tf.int64, shapes=[[]], shared_name="sync_token_q")
+    tokens = [tf.FIFOQueue(-1, tf.int64, shapes=[[]], shared_name=f"sync_token_q_{i}") for i in range(workers)]
     with tf.control_dependencies([tf.assign_sub(v, 0.1 * mean)]):
         updated = tf.assign_add(global_step, 1)
-    hand_out = tokens.enqueue_many([tf.fill([workers], updated + 0)])
+    hand_out = tf.group(*[queue.enqueue(updated + 0) for queue in tokens])
 with tf.control_dependencies([accumulator.apply_grad(gradient, local_step)]):
-    token = tokens.dequeue()
+    token = tokens[task].dequeue()
 train_op = tf.assign(local_step, token)
 ready = tf.report_uninitialized_variables()
 
@@ -48,7 +49,7 @@ with tf.Session(server.target) as sess:
     threads = []
     if task == 0:
         sess.run(tf.global_variables_initializer())
-        runner = tf.train.QueueRunner(tokens, [hand_out])
+        runner = tf.train.QueueRunner(tokens[0], [hand_out])
         threads = runner.create_threads(sess, coord, daemon=True, start=True)
     deadline = time.monotonic() + 20
     while len(sess.run(ready)):
