@@ -1,4 +1,4 @@
-"""Templates of nodes that take arrays apart and put them together: slices, splits, concatenation, padding, and what undoes them.
+"""Templates of nodes that take arrays apart and put them together: slices, splits, concatenation, padding, tiling, and what undoes them.
 
 Where a slice lies is found by its own NumPy reference: applied to an array of as many bytes that nobody ever reads, it gives a view,
 whose address and strides tell the place and the distances of its elements. The gradients of slices, and padding, write to
@@ -119,6 +119,24 @@ def _pad(node: Node, target: Target) -> Template:
     return Template(1, choose)
 
 
+def _tile(node: Node, target: Target) -> Template:
+    dtype = node.inputs[0].dtype.base
+    triton_type(dtype.name)
+
+    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+        (shape,), (times,) = shapes, others
+        if len(times) != len(shape) or 0 in shape or min(times, default=1) <= 0:
+            return None
+        made = tuple(n * d for n, d in zip(times, shape, strict=True))
+        axes: list[tuple[int, int, int]] = []
+        for n, d, near, far in zip(times, shape, _dense(shape), _dense(made), strict=True):
+            axes += [(n, 0, d * far), (d, near, far)]  # copies lie a whole axis apart, and come from one place
+        routine, sizes = moves(dtype, [Move(0, 0, tuple(axes))])
+        return Choice([routine], sizes, [(made, dtype.np)])
+
+    return Template(1, choose)
+
+
 def _joined(pack: bool) -> Callable[[Node, Target], Template]:
     """A maker for ConcatV2, or Pack."""
 
@@ -166,4 +184,5 @@ BOX_MAKERS: dict[str, Callable[[Node, Target], Template]] = {
     "ConcatV2": _joined(False),
     "Pack": _joined(True),
     "Pad": _pad,
+    "Tile": _tile,
 }

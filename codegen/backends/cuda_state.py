@@ -4,8 +4,7 @@ A variable's value is a `DeviceArray` that nobody changes while somebody else ho
 update writes to new memory, unless the variable is the only one that holds its value: then it is updated in place. Kernels that
 still read the old value were launched before, on the same stream.
 
-Every dense update is one kernel over the variable and its slots (`update_loops`). Sparse updates, and those of other types than
-floats, run on the host.
+Every dense update is one kernel over the variable and its slots (`update_loops`). Changes of some rows are in `cuda_rows`.
 """
 
 from __future__ import annotations
@@ -17,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...graph.errors import InternalError
 from ...graph.node import Node
 from ...graph.shape import element_count
 from ...graph.state import Context, VariableState
+from ..agreement import agree, difference
 from ..cuda.array import DeviceArray
 from ..cuda.device import Device
 from ..cuda.memory import Block
@@ -39,8 +40,13 @@ _ASSIGNS = frozenset(("Assign", "AssignVariableOp"))
 
 def state_kernel(backend: CudaBackend, node: Node, context: Context, fallback: OnHost) -> Kernel | None:
     """The kernel of a node that changes variables, or draws random numbers; None: it has none for GPUs."""
+    from .cuda_rows import rows_kernel
+
     if node.type in _ASSIGNS:
         return _Assign(backend, node, context, fallback)
+    rows = rows_kernel(backend, node, fallback)
+    if rows is not None:
+        return rows
     if node.type in DRAWS:
         try:
             return RandomOnDevice(backend.device, node, context, fallback)
@@ -120,6 +126,7 @@ class Update(OnDevice):
             return self.fallback(*inputs)
         rest = [x if type(x) is DeviceArray else self._brought(self.places + i, x) for i, x in enumerate(given)]
         device = self.device
+        before = copies(states) if self.backend.check else []
         with ExitStack() as held:
             for state in sorted(set(states), key=lambda s: (s.name, id(s))):  # the order of update_together
                 held.enter_context(state.lock)
@@ -145,6 +152,9 @@ class Update(OnDevice):
                 ready.run([*old, *[x.pointer for x in rest], *[x.pointer for x in new]], self.label)
                 for state, value in zip(states, new, strict=True):
                     state._value = value
+                del new
+        if self.backend.check:
+            compare_places(self.node, self.fallback, states, before, given)
         return states[0] if self.is_ref else ()
 
     def is_ready(self, states: Sequence[VariableState], gradient: Any) -> bool:
@@ -155,6 +165,33 @@ class Update(OnDevice):
         return bool(
             gradient.shape == shape and all(s.read().shape == shape and s.dtype.np == self.dtype for s in states)
         )
+
+
+def copies(states: Sequence[VariableState]) -> list[np.ndarray[Any, Any]]:
+    """What variables hold, in the host's memory."""
+    return [np.array(s.read()) for s in states]
+
+
+def compare_places(
+    node: Node,
+    reference: Kernel,
+    states: Sequence[VariableState],
+    before: Sequence[np.ndarray[Any, Any]],
+    given: Sequence[Any],
+) -> None:
+    """InternalError where a node's reference makes something else of what variables held before than they hold now."""
+    twins = [VariableState(s.name, s.dtype) for s in states]
+    for twin, value in zip(twins, before, strict=True):
+        twin.assign(value)
+    reference(*twins, *given)
+    for twin, state in zip(twins, states, strict=True):
+        mine, theirs = np.asarray(state.read()), np.asarray(twin.read())
+        if not agree(mine, theirs):
+            raise InternalError(
+                node, node,
+                f"The GPU's change of '{state.name}' by '{node.name}' ({node.type}), made at {node.source}, differs from the "
+                f"reference: {difference(mine, theirs)}. This is an error in Dovetail.",
+            )  # fmt: skip
 
 
 def on_device(state: VariableState, device: Device) -> Any:

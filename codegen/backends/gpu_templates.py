@@ -19,7 +19,7 @@ from ..cuda.cublaslt import library_products
 from ..cuda.device import Device
 from ..gpu_kernel import Routine, Target, triton_type
 from ..triton_templates.edges import Edge, plain
-from ..triton_templates.matmul import matmul, product_sizes
+from ..triton_templates.matmul import added, matmul, product_sizes
 from ..triton_templates.transposition import transposition, transposition_sizes
 from .cuda import Choice
 
@@ -52,8 +52,9 @@ def template_of(node: Node, target: Target, edges: Sequence[Edge | None] = ()) -
     from .image_templates import IMAGE_MAKERS, convolution_with_edge
     from .reduction_templates import REDUCTION_MAKERS
     from .row_templates import ROW_MAKERS
+    from .scatter_templates import SCATTER_MAKERS
 
-    tables = (_MAKERS, ATTENTION_MAKERS, BOX_MAKERS, IMAGE_MAKERS, REDUCTION_MAKERS, ROW_MAKERS)
+    tables = (_MAKERS, ATTENTION_MAKERS, BOX_MAKERS, IMAGE_MAKERS, REDUCTION_MAKERS, ROW_MAKERS, SCATTER_MAKERS)
     make = next((m[node.type] for m in tables if node.type in m), None)
     try:
         if any(edges):
@@ -91,7 +92,8 @@ class _Product:
     @property
     def rounding(self) -> Edge:
         """The result in the node's type."""
-        return plain(self.node.outputs[0].dtype.base, 3 if self.batched else 2)
+        dtype = self.node.outputs[0].dtype.base
+        return plain(dtype, 3 if self.batched else 2, computed=added(dtype))
 
     def routines(self, known: Mapping[str, int]) -> Sequence[Routine]:
         """Ways to cut the product, for sizes of which these facts hold."""

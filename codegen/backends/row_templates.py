@@ -13,6 +13,7 @@ from ..cuda.device import Device
 from ..gpu_kernel import Target
 from ..triton_ops.picking import gather, segment_sum
 from ..triton_ops.rows import LONGEST_SORTED, argument, scan, sort
+from ..triton_ops.sorting import long_sort
 from .cuda import Choice
 from .gpu_templates import Template
 
@@ -62,15 +63,17 @@ def _argument(kind: str) -> Callable[[Node, Target], Template]:
 
 def _top_k(node: Node, target: Target) -> Template:
     dtype = node.inputs[0].dtype.base
-    sort(dtype, 2, descending=True)  # ValueError for a type that is not sorted
+    long = long_sort(dtype, descending=True)  # ValueError for a type that is not sorted
 
     def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
         shape, k = shapes[0], others[0][0]
-        if not shape or 0 in shape or not 0 < k <= shape[-1] <= LONGEST_SORTED:
+        if not shape or 0 in shape or not 0 < k <= shape[-1] < 1 << 31:
             return None
         sizes = {"before": math.prod(shape[:-1]), "length": shape[-1], "k": k}
         made = (*shape[:-1], k)
-        return Choice([sort(dtype, shape[-1], descending=True)], sizes, [(made, dtype.np), (made, np.dtype(np.int32))])
+        in_a_block = shape[-1] <= LONGEST_SORTED and dtype.size <= 4
+        routine = sort(dtype, shape[-1], descending=True) if in_a_block else long
+        return Choice([routine], sizes, [(made, dtype.np), (made, np.dtype(np.int32))])
 
     return Template(1, choose)
 

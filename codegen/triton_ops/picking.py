@@ -1,6 +1,7 @@
 """Picking rows, and adding rows to where they were picked from: an embedding's two directions.
 
     gather        in0 params [batch, before, length, after], in1 indices [batch, count] -> out0 [batch, before, count, after]
+    gather_nd     in0 params [s0, s1, ..., after], in1 coordinates [count, depth] -> out0 [count, after]
     segment_sum   in0 rows [count, after], in1 indices [count] -> out0 [segments, after]
 
 An index that is out of range picks zeros, and a row with such an index is left out, as on GPUs in TensorFlow; on CPUs it is an
@@ -13,6 +14,7 @@ from __future__ import annotations
 from ...graph.dtypes import DType, float32, float64, int32, int64, uint32, uint64
 from ..gpu_kernel import Count, Grid, Routine, Scratch, triton_type
 from .common import NARROW, address, make
+from .scattering import placed
 
 _TILE = 1024  # elements of a tile
 _ADDED = (float32, float64, int32, int64, uint32, uint64)
@@ -27,6 +29,16 @@ _GATHER = """    block = tl.program_id(0).to(tl.int64)
     right = (at >= 0) & (at < length)
     inside = column < after
     x = tl.load(in0 + (outer * length + at) * after + column, mask=there & right & inside, other=0)
+    tl.store(out0 + row * after + column, x, mask=there & inside)
+"""
+_GATHER_ND = """    block = tl.program_id(0).to(tl.int64)
+    across = tl.cdiv(after, XB)
+    row = (block // across) * YB + tl.arange(0, YB)[:, None]
+    column = (block % across) * XB + tl.arange(0, XB)[None, :]
+    there = row < count
+    at = place(in1, row, there, {sizes})
+    inside = column < after
+    x = tl.load(in0 + at * after + column, mask=(at >= 0) & inside, other=0)
     tl.store(out0 + row * after + column, x, mask=there & inside)
 """
 _ADD = """    block = tl.program_id(0).to(tl.int64)
@@ -58,6 +70,20 @@ def gather(dtype: DType, index: DType, after: int = _TILE) -> Routine:
     sizes = dict.fromkeys(("batch", "before", "length", "count", "after"), "i64")
     grid = Grid((Count(("after",), blocks["XB"]), Count(("batch", "before", "count"), blocks["YB"])))
     return Routine((make("gather", _GATHER, arrays, sizes, blocks, grid),))
+
+
+def gather_nd(dtype: DType, index: DType, depth: int, after: int = _TILE) -> Routine:
+    """Pick slices by coordinates of `depth` numbers. A launch gives `count`, `after` and the sizes of `scattering.sizes_of`.
+
+    For `after` see `gather`.
+    """
+    blocks = _blocks(after)
+    named = [f"s{d}" for d in range(depth)]
+    arrays = {"in0": address(dtype), "in1": address(index), "out0": address(dtype)}
+    grid = Grid((Count(("after",), blocks["XB"]), Count(("count",), blocks["YB"])))
+    body = _GATHER_ND.format(sizes=", ".join(named))
+    sizes = dict.fromkeys(("count", "after", *named), "i64")
+    return Routine((make("gather_nd", body, arrays, sizes, blocks, grid, own=placed(depth)),))
 
 
 def _blocks(after: int) -> dict[str, int]:

@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...graph.dtypes import DType, float32
+from ...graph.dtypes import DType, float32, float64
 from ..gpu_kernel import Count, Grid, Launch, Parameter, Routine, Scratch, Target, TritonKernel, triton_type
 from .edges import Edge, EdgeWriter, Place, plain, type_text
 from .writing import Constants, inside, lines, make_kernel
@@ -77,6 +77,13 @@ _EXACT = (
     Tile(16, 64, 32, 4, 3),
 )
 
+_DOUBLE = (
+    Tile(128, 64, 16, 8, 3),
+    Tile(64, 64, 16, 4, 3),
+    Tile(32, 32, 32, 4, 3),
+    Tile(16, 32, 32, 4, 3),
+)
+
 
 def product_sizes(
     a: Sequence[int], b: Sequence[int], transpose_a: bool = False, transpose_b: bool = False
@@ -109,7 +116,7 @@ def tiles(dtype: DType, target: Target, tf32: bool, known: Mapping[str, int], de
         known: sizes that are always the same; others are taken to be large.
         describable: whether operands can be described, see `Tile`.
     """
-    choice = {1: _BYTE, 2: _HALF}.get(dtype.size, _TF32 if tf32 else _EXACT)
+    choice = {1: _BYTE, 2: _HALF, 8: _DOUBLE}.get(dtype.size, _TF32 if tf32 else _EXACT)
     m, n, k = (known.get(name, 1 << 14) for name in ("m", "n", "k"))
     found = []
     for t in choice:
@@ -167,10 +174,11 @@ def matmul(
     """Ways to compute a @ b.
 
     Args:
-        a, b: element types: float32, float16, bfloat16, or float8 (e4m3fn, e5m2).
+        a, b: element types: float32, float64, float16, bfloat16, or float8 (e4m3fn, e5m2).
         transpose_a, transpose_b: the operand lies transposed in memory: a is [k, m], b is [n, k].
         batched: stacks: a is [batch, m, k], b is [batch, k, n], or one matrix for all.
         epilogue: from the product, float32 over ([batch,] m, n), to the outputs. None: rounded to a's type; left as it is for float8.
+            Products of float64 have none.
         prologue_a, prologue_b: from an operand over ([batch,] m, k), ([batch,] k, n), to the one that is multiplied.
         tf32: products of float32 may be made from 10 bits of each factor.
         known: sizes that never change. Multiples of 16 give vector loads.
@@ -184,7 +192,7 @@ def matmul(
     _check(left, right, target)
     rank = 3 if batched else 2
     if epilogue is None:
-        epilogue = plain(a if a.size > 1 else float32, rank)
+        epilogue = plain(a if a.size > 1 else float32, rank, computed=added(a))
     writer = _Product(
         (a, b), (left, right), (transpose_a, transpose_b), batched, epilogue, (prologue_a, prologue_b), tf32, known
     )
@@ -192,9 +200,16 @@ def matmul(
     return [writer.routine(t) for t in (tiles(left, target, tf32, known, describable) if at is None else at)]
 
 
+def added(dtype: DType) -> DType:
+    """The type that products of elements are added up in."""
+    return float64 if dtype is float64 else float32
+
+
 def _check(left: DType, right: DType, target: Target) -> None:
     names = {left.name, right.name}
-    if names - {"float8_e4m3fn", "float8_e5m2"} and (len(names) > 1 or not names <= {"float32", "float16", "bfloat16"}):
+    if names - {"float8_e4m3fn", "float8_e5m2"} and (
+        len(names) > 1 or not names <= {"float32", "float64", "float16", "bfloat16"}
+    ):
         raise ValueError(f"no kernel multiplies {left.name} with {right.name}")
     if left.size == 1 and (target.arch == 80 or target.kind == "hip"):
         raise ValueError(f"{target} has no products of {left.name}")
@@ -222,8 +237,17 @@ class _Product:
         split = replace(grid, y=(Count((), times=tile.splits),))
         total = Launch(self.total(tile.splits), Grid((Count(("m",), 16), Count(("n",), 128), blocks[2])))
         names = ("batch", "m", "n") if self.batched else ("m", "n")
-        sums = Scratch("scratch0", "fp32", (Count((), times=tile.splits), *(Count((name,)) for name in names)))
+        sums = Scratch(
+            "scratch0",
+            triton_type(self.added.name),
+            (Count((), times=tile.splits), *(Count((name,)) for name in names)),
+        )
         return Routine((Launch(self.product(tile), split), total), (sums,))
+
+    @property
+    def added(self) -> DType:
+        """The type of sums."""
+        return added(self.multiplied[0])
 
     # --- pieces ------------------------------------------------------------------------------------------------------
 
@@ -266,7 +290,7 @@ class _Product:
             ending = [
                 f"tl.store(scratch0 + {start} + {offset}, total, mask=(rows < m)[:, None] & (columns < n)[None, :])"
             ]
-            outputs: tuple[Parameter, ...] = (Parameter("scratch0", "*fp32", True),)
+            outputs: tuple[Parameter, ...] = (Parameter("scratch0", "*" + triton_type(self.added.name), True),)
         else:
             ending = epilogue.store("total", self.place())
             outputs = (*epilogue.parameters, *epilogue.outputs())
@@ -280,10 +304,12 @@ class _Product:
         constants += (("SPLITS", tile.splits),) if tile.splits > 1 else ()
         name = "matmul_part" if tile.splits > 1 else "matmul"
         accuracy = f', input_precision="{"tf32" if self.tf32 else "ieee"}"' if self.multiplied[0] is float32 else ""
+        if self.added is float64:
+            accuracy = ", out_dtype=tl.float64"
         body = lines(
             self.numbering(),
             self.descriptions() if tile.described else self.starts(),
-            "total = tl.zeros([BM, BN], tl.float32)",
+            f"total = tl.zeros([BM, BN], {type_text(self.added)})",
             self.before_split(tile),
             inside(
                 f"for start in range({'0, k' if tile.splits == 1 else 'begin, tl.minimum(begin + share, k)'}, BK):",
@@ -408,7 +434,7 @@ class _Product:
         """The kernel that adds up the sums of a split product, and does the epilogue."""
         epilogue = EdgeWriter(self.epilogue, 2 + sum(len(EdgeWriter(e, 0).parameters) for e in self.prologues if e))
         parameters = (
-            Parameter("scratch0", "*fp32", True),
+            Parameter("scratch0", "*" + triton_type(self.added.name), True),
             *epilogue.parameters,
             *epilogue.outputs(),
             *self.sizes("m", "n", "batch"),
@@ -426,7 +452,7 @@ class _Product:
             "columns = number % tiles_n * BN + tl.arange(0, BN)",
             "inside = (rows < m)[:, None] & (columns < n)[None, :]",
             f"part = scratch0 + {matrix}rows[:, None] * n + columns[None, :]",
-            "total = tl.zeros([BM, BN], tl.float32)",
+            f"total = tl.zeros([BM, BN], {type_text(self.added)})",
             inside(
                 "for _ in tl.static_range(SPLITS):",
                 "total += tl.load(part, mask=inside, other=0.0)",

@@ -1,0 +1,185 @@
+"""Rows on GPUs that are stand-ins: scatters, sparse updates of optimizers, tiling, picking, long sorts. None of it on the host."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[1] / "codegen")
+)  # pytest's importlib mode leaves the path alone
+
+from fake_driver import FakeDriver, fake_gpus
+
+import dovetail as dt
+from dovetail.codegen import triton_compile
+from dovetail.codegen.program import Call
+from dovetail.runtime.in_process import InProcess
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+    monkeypatch.setenv("DOVETAIL_TUNE", "0")  # candidates are many, and the interpreter is slow
+    with fake_gpus() as made:
+        monkeypatch.setattr(triton_compile, "compile_kernel", made.compile_kernel)
+        yield made
+
+
+def agree(build: Callable[[], tuple[Any, dict[Any, Any]]], steps: int = 1) -> list[str]:
+    """A program gives on a GPU what it gives on a CPU. The GPU's ops."""
+    results, names = [], []
+    for where in ("/gpu:0", "/cpu:0"):
+        with dt.Graph().as_default() as graph:
+            with dt.device(where):
+                fetches, feeds = build()
+                init = dt.global_variables_initializer()
+            with dt.Session(graph=graph) as session:
+                session.run(init)
+                results.append([session.run(fetches, feeds) for _ in range(steps)])
+                if where == "/gpu:0":
+                    target = session._target
+                    assert isinstance(target, InProcess)
+                    programs = [p for loaded in target._worker._loaded.values() for p in loaded.programs]
+                    names = [
+                        i.op for p in programs if ":GPU:" in p.device for i in p.instructions if isinstance(i, Call)
+                    ]
+    for mine, theirs in zip(*results, strict=True):
+        for x, y in zip(mine, theirs, strict=True):
+            if y is not None:
+                assert x.dtype == y.dtype
+                np.testing.assert_allclose(np.float64(x), np.float64(y), rtol=2e-5, atol=1e-5)
+    return names
+
+
+RANDOM = np.random.default_rng(0)
+TABLE = RANDOM.standard_normal((9, 5)).astype(np.float32)
+ROWS = RANDOM.standard_normal((2, 3, 5)).astype(np.float32) + 3
+AT = np.array([[3, 8, 3], [0, 3, 5]], np.int32)
+KINDS = ("update", "add", "sub", "mul", "div", "min", "max")
+
+
+@pytest.mark.parametrize("resource", [False, True])
+def test_scatters_into_variables(fake, resource):
+    def build():
+        fetches = []
+        at, rows = dt.placeholder(dt.int32, [2, None]), dt.placeholder(dt.float32, [2, None, 5])
+        for kind in KINDS:
+            v = dt.get_variable(kind, initializer=TABLE, use_resource=resource)
+            fetches.append(dt.identity(getattr(dt, f"scatter_{kind}")(v, at, rows)))
+        v = dt.get_variable("one", initializer=TABLE, use_resource=resource)
+        fetches.append(dt.identity(dt.scatter_add(v, at, 2.5)))
+        for kind in ("update", "add", "sub"):
+            v = dt.get_variable(f"nd_{kind}", initializer=TABLE, use_resource=resource)
+            fetches.append(dt.identity(getattr(dt, f"scatter_nd_{kind}")(v, [[3, 1], [8, 4], [3, 1]], [1.0, 2.0, 3.0])))
+        return fetches, {at: AT, rows: ROWS}
+
+    assert not [n for n in agree(build, 2) if "host" in n]
+
+
+def test_a_scatter_changes_a_variable_in_place_unless_somebody_holds_it(fake):
+    with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
+        v = dt.get_variable("v", initializer=np.zeros((100, 50), np.float32), use_resource=True)
+        change = dt.scatter_add(v, [1], np.ones((1, 50), np.float32)).op
+        before = v.read_value()
+        with dt.control_dependencies([before]):
+            later = dt.scatter_add(v, [1], np.ones((1, 50), np.float32)).op
+        with dt.control_dependencies([later]):
+            held = before + 0.0
+        init = dt.global_variables_initializer()
+    with dt.Session(graph=graph) as session:
+        session.run(init)
+        session.run(change)
+        fake.log.clear()
+        session.run(change)
+        assert [x for x in fake.log if x[0] == "copy"] == []
+        assert session.run(held).sum() == 100  # as it was before the second change
+        assert session.run(v).sum() == 150
+
+
+def test_a_row_that_is_not_there_is_left_out(fake):
+    with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
+        v = dt.get_variable("v", initializer=np.zeros((3, 2), np.float32), use_resource=True)
+        at = dt.placeholder(dt.int32, [None])
+        change = dt.scatter_max(v, at, 1.0).op
+        init = dt.global_variables_initializer()
+    with dt.Session(graph=graph) as session:
+        session.run(init)
+        session.run(change, {at: [7, 1, -1]})
+        np.testing.assert_array_equal(session.run(v), [[0, 0], [1, 1], [0, 0]])
+
+
+@pytest.mark.parametrize("resource", [False, True])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda: dt.train.GradientDescentOptimizer(0.1),
+        lambda: dt.train.MomentumOptimizer(0.1, 0.9),
+        lambda: dt.train.AdagradOptimizer(0.1),
+        lambda: dt.train.AdamOptimizer(0.1),
+        lambda: dt.train.FtrlOptimizer(0.1),
+    ],
+    ids=["GradientDescent", "Momentum", "Adagrad", "Adam", "Ftrl"],
+)
+def test_sparse_updates(fake, resource, optimizer):
+    def build():
+        table = dt.get_variable("table", initializer=TABLE, use_resource=resource)
+        at = dt.placeholder(dt.int32, [2, None])
+        rows = dt.nn.embedding_lookup(table, at)
+        train = optimizer().minimize(dt.reduce_sum(rows * rows * ROWS))
+        return [train, rows, table], {at: AT}
+
+    names = agree(build, 3)
+    assert [n for n in names if "Sparse" in n or "Scatter" in n or "Stretch" in n]
+    assert not [n for n in names if "host" in n]
+
+
+def test_sparse_updates_are_checked(fake, monkeypatch):
+    monkeypatch.setenv("DOVETAIL_CHECK", "2")
+
+    def build():
+        table = dt.get_variable("table", initializer=TABLE, use_resource=True)
+        dense = dt.get_variable("dense", initializer=TABLE, use_resource=True)
+        rows = dt.nn.embedding_lookup(table, AT)
+        train = dt.train.MomentumOptimizer(0.1, 0.9).minimize(dt.reduce_sum(rows * rows) + dt.reduce_sum(dense * dense))
+        return [train, dt.scatter_sub(dense, [0], [[1.0] * 5]).op], {}
+
+    agree(build, 2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: dt.scatter_nd([[3], [1], [3]], x[:3], [5, 5]),
+        lambda x: dt.scatter_nd([[3, 1], [1, 0], [3, 1]], x[:3, 0], [4, 2]),
+        lambda x: dt.tensor_scatter_nd_update(x, [[3, 1], [1, 0]], x[0, :2]),
+        lambda x: dt.tensor_scatter_nd_add(x, [[3], [1], [3]], x[:3]),
+        lambda x: dt.tensor_scatter_nd_max(x, [[3], [1], [3]], x[:3]),
+        lambda x: dt.gather_nd(x, [[3, 1], [1, 0]]),
+        lambda x: dt.gather_nd(x, [[[3]], [[1]]]),
+        lambda x: dt.tile(x, [2, 3]),
+        lambda x: dt.tile(x[:, None, :], [1, 4, 1]),
+        lambda x: dt.matmul(dt.cast(x, dt.float64), dt.cast(x, dt.float64), transpose_b=True),
+    ],
+    ids=["scatter_nd", "elements", "update", "add", "max", "gather_nd", "slices", "tile", "between", "float64 product"],
+)
+def test_values(fake, make):
+    def build():
+        x = dt.placeholder(dt.float32, [None, 5])
+        y = make(x)
+        return [y, *dt.gradients(dt.reduce_sum(y * y), [x])], {x: TABLE}
+
+    assert not [n for n in agree(build) if "host" in n]
+
+
+@pytest.mark.parametrize(("length", "dtype"), [(5000, dt.float32), (70, dt.float64), (70, dt.int64)])
+def test_long_rows_and_wide_elements_are_sorted(fake, length, dtype):
+    x = RANDOM.integers(0, 1000, (2, length)).astype(dtype.as_numpy_dtype)
+
+    def build():
+        given = dt.placeholder(dtype, [2, None])
+        return [*dt.nn.top_k(given, length - 3), dt.sort(given)], {given: x}
+
+    assert not [n for n in agree(build) if "host" in n]
