@@ -79,7 +79,7 @@ SETTINGS = {
         Setting(
             "DOVETAIL_SHARED_MEMORY",
             1024,
-            "most MiB that a process lends to others of its machine for large tensors; 0: all tensors travel in messages",
+            "most MiB that a process lends to others of its machine, its large variables included; 0: all tensors travel in messages",
         ),
     )
 }

@@ -22,6 +22,7 @@ import numpy as np
 from .collectives import Collectives
 from .dtypes import DType
 from .errors import FailedPreconditionError, InvalidArgumentError
+from .memory import kept_copy, may_change
 from .requests import Desk
 from .shape import Dims, compatible, text
 
@@ -101,7 +102,7 @@ class VariableState:
                 f"Variable '{self.name}' has shape {text(dims)}; a value of shape {text(array.shape)} cannot be assigned to it",
             )
         if array is value or array.base is not None:
-            array = array.copy()  # what came in may be a view of a message or of a fed array
+            array = kept_copy(array)  # what came in may be a view of a message or of a fed array
         array.flags.writeable = False
         with self.lock:
             self._value = array
@@ -116,16 +117,17 @@ class VariableState:
         return new
 
     def _take(self) -> Array:
-        """The value, for a holder of the lock to overwrite and to put back: a copy, where somebody holds it or a part of it.
+        """The value, for a holder of the lock to overwrite and to put back: a copy, where somebody holds it or a part of it,
+        here or in another process.
 
         Readers find no value in the meantime and wait for the lock. So nobody can get hold of the array after it was found to be
         held by nobody: only the list here, and the call that asks for the number of references, do.
         """
         held = [self._there()]
         self._value = None
-        if sys.getrefcount(held[0]) > 2 or held[0].base is not None or not held[0].flags.c_contiguous:
+        if sys.getrefcount(held[0]) > 2 or not may_change(held[0]) or not held[0].flags.c_contiguous:
             try:
-                held.append(np.array(held[0], order="C"))
+                held.append(kept_copy(held[0]))
             except MemoryError:
                 self._value = held[0]
                 raise

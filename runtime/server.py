@@ -52,6 +52,7 @@ from .master import Master, device_fields, device_from_fields
 from .overdue import Lost, Overdue
 from .quota import Quota
 from .recorder import Recorder, clock
+from .sharing import share_variables
 from .sockets import AddressInUse
 from .stats import LOOK_EVERY_S, MOST_WAITS, MetricsServer, Traffic, Watchdog, memory_in_use
 from .step import ChannelKey, calm_thread
@@ -161,6 +162,7 @@ class Server:
         if self._endpoint is not None:
             return
         _share_cores(self.cluster_spec, self._address, self.config.intra_op_parallelism_threads)
+        share_variables()
         threads = self.config.inter_op_parallelism_threads or 8
         self._collectives = Collectives(
             self.task, self._send_collective, self.config.peer_timeout_s, self.incarnation, Boards(self._may_sleep)
@@ -436,6 +438,7 @@ class Server:
         self._clients[step] = peer
         self._heard[peer] = time.monotonic()
         recorder = Recorder() if message.fields.get("trace") else None
+        quiet = message.fields.get("quiet", False)
 
         def finish(outcome: Mapping[str, Any] | OpError) -> None:
             self._steps.give_back(peer)
@@ -445,7 +448,7 @@ class Server:
                 self._reply(peer, Message("trace", {"request": request, "notes": notes}))
             if isinstance(outcome, OpError):
                 self._reply(peer, self._error(request, outcome))
-            else:
+            elif not quiet:
                 self._reply(
                     peer, Message("done", {"request": request, "fetches": list(outcome)}, tuple(outcome.values()))
                 )
@@ -638,7 +641,7 @@ class Server:
                 "parts": [
                     {
                         "task": p.task, "address": self._peers.address(p.task), "incarnation": p.incarnation, "program": p.program,
-                        "feeds": list(p.feeds), "fetches": list(p.fetches),
+                        "feeds": list(p.feeds), "fetches": list(p.fetches), "reports": p.reports,
                     }
                     for p in parts
                 ],

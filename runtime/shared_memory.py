@@ -1,9 +1,14 @@
 """Shared memory: large tensors between processes of one machine, written once and read in place.
 
-Theory of operation. A process that sends a large tensor to another one on the same machine copies it into a block of its own
-`Pool` and sends a `Reference` to the block instead of the bytes. The receiver maps the block and makes an array over it; when
-the last array over the block has gone, it writes a zero into the block's word, and the sender may use the block again. So
-there is one copy, no page fault once the pool is warm, and no message for giving a block back.
+Theory of operation. A process has a `Pool` of blocks. What it makes to be read by others, such as the value of a variable, it
+makes in a block (`empty`). To send such a tensor to a process of the same machine, it lends the block: it marks a word as taken
+and sends a `Reference`, which names the bytes and the word, instead of the bytes. Any other large tensor is copied into a block first.
+The receiver maps the block and makes an array over it; when the last array over it has gone, it writes a zero into the word. So
+there is at most one copy, no page fault once the pool is warm, and no message for giving a block back.
+
+A block may be lent to several at once, each loan with a word of its own. It is free when its maker has let go of it and no word
+stands for it any more. Nobody writes into a block while it is lent (`may_change`), except for who borrowed it, where it was copied
+for him alone (`lend(..., alone=True)`).
 
 A segment of a pool is an anonymous file (`memfd_create`): it has no name that could be left behind, and the kernel frees it
 with the last process that maps it, also after `kill -9`. Others open it as `/proc/PID/fd/N`, which the kernel allows to
@@ -11,10 +16,10 @@ processes of the same user only. What is found there is trusted as far as it can
 user that can never shrink (a seal says so; reading beyond a file's end would end the process), and it must begin with the
 number that the reference names, so that a process number that was used again is noticed.
 
-    segment    page 0: the segment's number, whether it is retired, one word per block: 0 is free, else who holds it
+    segment    page 0: the segment's number, whether it is retired, one word per loan: 0 is free, else who has it
                then the blocks, all of one size
 
-A block whose holder has died is taken back when the pool looks for a free one. The pool is bounded: if it has no room, `lend` says
+A loan whose holder has died is taken back when the pool looks for a free block. The pool is bounded: if it has no room, `lend` says
 so, and the tensor travels in the message.
 """
 
@@ -22,6 +27,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import mmap
 import os
 import secrets
@@ -37,11 +43,11 @@ from typing import Any, Final
 import numpy as np
 
 SHARE_BYTES: Final = 64 << 10
-"""Tensors from this size on are shared. A smaller one is copied faster than a block is found."""
+"""Tensors from this size on are shared. A smaller one is copied faster than a block is found, or mapped."""
 
 _PAGE = 4096
 _NUMBER, _RETIRED, _FIRST = 0, 2, 4  # in words of 32 bits: the segment's number takes two
-_MOST_BLOCKS = _PAGE // 4 - _FIRST
+_MOST_LOANS = _PAGE // 4 - _FIRST
 _SLAB_BYTES = 4 << 20  # small blocks share a segment of about this size
 _IDLE_S = 30.0  # a segment that nobody has used for so long goes
 _SEAL, _SHRINK, _GROW = 0x0001, 0x0002, 0x0004
@@ -49,22 +55,23 @@ _SEAL, _SHRINK, _GROW = 0x0001, 0x0002, 0x0004
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Where a tensor's bytes lie: in block `block` of the segment that process `pid` has as file `fd`.
+    """Where a tensor's bytes lie: in the segment that process `pid` has as file `fd`.
 
     Attributes:
         number: the segment's number; it must be found at the segment's beginning.
-        offset: of the block's first byte in the segment.
+        loan: which of the segment's words says that they are lent.
+        offset: of the first byte in the segment.
     """
 
     pid: int
     fd: int
     number: int
-    block: int
+    loan: int
     offset: int
 
     def to_fields(self) -> list[int]:
         """Plain data for a message."""
-        return [self.pid, self.fd, self.number, self.block, self.offset]
+        return [self.pid, self.fd, self.number, self.loan, self.offset]
 
     @classmethod
     def from_fields(cls, fields: Any) -> Reference:
@@ -100,20 +107,84 @@ def is_available() -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Segment:
-    """A memory file and its blocks."""
+    """A memory file and its blocks.
+
+    Attributes:
+        owned: one byte for each block: 1 while this process has an array over it.
+        loans: word -> the block that is lent, and to which process; some may have been given back meanwhile.
+        pid: the process that made it; after a fork it is not the child's to lend or to change.
+    """
 
     fd: int
     number: int
     block_bytes: int
     memory: mmap.mmap
     words: np.ndarray[Any, np.dtype[np.uint32]]
-    holders: list[int]  # process that has each block, as far as we know
+    owned: bytearray
+    loans: dict[int, tuple[int, int]] = field(default_factory=dict)
+    is_retired: bool = False
+    pid: int = field(default_factory=os.getpid)
     used: float = field(default_factory=time.monotonic)
 
     @property
     def size(self) -> int:
         """Bytes of memory."""
         return len(self.memory)
+
+    def settle(self) -> None:
+        """Forget the loans that have been given back."""
+        if self.loans:
+            for loan in [w for w in self.loans if not self.words[_FIRST + w]]:
+                del self.loans[loan]
+
+    def reclaim(self) -> bool:
+        """Take back what the dead hold; whether there was any."""
+        dead = [w for w, (_, holder) in self.loans.items() if self.words[_FIRST + w] and not _is_alive(holder)]
+        for loan in dead:
+            self.words[_FIRST + loan] = 0
+        self.settle()
+        return bool(dead)
+
+    def free(self) -> int:
+        """A free block; -1 if there is none."""
+        self.settle()
+        lent = {block for block, _ in self.loans.values()}
+        return next((i for i, taken in enumerate(self.owned) if not taken and i not in lent), -1)
+
+    def is_idle(self) -> bool:
+        """Whether all blocks are free."""
+        return not any(self.owned) and not self.loans
+
+    def is_lent(self, block: int) -> bool:
+        """Whether somebody else reads a block."""
+        return any(b == block and self.words[_FIRST + w] for w, (b, _) in list(self.loans.items()))
+
+
+class _Block(np.ndarray[Any, np.dtype[np.uint8]]):
+    """The bytes of a block that this process has for itself: the base of the array that it made there. Its end frees the block.
+
+    A class of its own, as `_Lent` is: NumPy has a view refer to the first array of another class than its own.
+    """
+
+    segment: _Segment | None = None
+    number: int = 0
+
+    def __array_finalize__(self, obj: object) -> None:
+        self.segment = None  # views of it own nothing
+
+    def __del__(self) -> None:  # at any time, also while the pool's lock is held
+        if self.segment is not None:
+            self.segment.owned[self.number] = 0
+
+
+def _block_of(array: np.ndarray[Any, Any]) -> _Block | None:
+    """The block of this process that a contiguous array lies in."""
+    base: Any = array
+    while type(base) is np.ndarray:
+        base = base.base
+    if type(base) is not _Block or base.segment is None or not array.flags.c_contiguous:
+        return None
+    return base
 
 
 class Pool:
@@ -137,19 +208,59 @@ class Pool:
         self._tidied = time.monotonic()
         self._lock = threading.Lock()
 
-    def lend(self, array: np.ndarray[Any, Any], holder: int) -> Reference | None:
-        """Copy an array into a block for process `holder`; None if there is no room."""
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
+        """An array of undefined content in a block of its own, which `lend` need not copy.
+
+        None: it is smaller than `SHARE_BYTES`, or would need more than half of the pool together with what is there, so that there
+        is room to lend other things.
+        """
+        size = math.prod(shape) * dtype.itemsize
+        if size < SHARE_BYTES or dtype.kind == "O" or self._pid != os.getpid():
+            return None
+        with self._lock:
+            block = self._take(_block_bytes(size), self.limit // 2)
+        return None if block is None else np.ndarray(shape, dtype, block)
+
+    def may_change(self, base: Any) -> bool:
+        """Whether `base` is that of an array which `empty` has made, and nobody else reads it now."""
+        return (
+            type(base) is _Block
+            and base.segment is not None
+            and base.segment.pid == os.getpid()
+            and not base.segment.is_lent(base.number)
+        )
+
+    def lend(self, array: np.ndarray[Any, Any], holder: int, alone: bool = False) -> Reference | None:
+        """Let process `holder` read an array: where it is, if it lies in a block, else a copy; None if there is no room.
+
+        Args:
+            alone: nobody else shall see the block, so that the holder may write into it: it is a copy in any case.
+        """
         if time.monotonic() - self._tidied > _IDLE_S:
             self.tidy()
+        block = None if alone else _block_of(array)
+        if block is None or block.segment is None or block.segment.is_retired or block.segment.pid != self._pid:
+            with self._lock:
+                block = self._take(_block_bytes(array.nbytes), self.limit)
+            if block is None:
+                return None
+            made: np.ndarray[Any, Any] = np.ndarray(array.shape, array.dtype, block)
+            np.copyto(made, array)  # outside of the lock: it may take long
+            array = made
+        segment = block.segment
+        assert segment is not None
         with self._lock:
-            found = self._take(_block_bytes(array.nbytes), holder)
-        if found is None:
-            return None
-        segment, block = found
-        offset = _PAGE + block * segment.block_bytes
-        target = np.ndarray(array.shape, array.dtype, segment.memory, offset)
-        np.copyto(target, array)  # outside of the lock: it may take long
-        return Reference(self._pid, segment.fd, segment.number, block, offset)
+            if segment.is_retired:
+                return None
+            segment.settle()
+            if len(segment.loans) >= _MOST_LOANS:
+                return None
+            loan = next(w for w in range(_MOST_LOANS) if w not in segment.loans)
+            segment.loans[loan] = block.number, holder
+            segment.words[_FIRST + loan] = holder & 0xFFFFFFFF or 1
+            segment.used = time.monotonic()
+        offset = _PAGE + block.number * segment.block_bytes + _address(array) - _address(block)
+        return Reference(self._pid, segment.fd, segment.number, loan, offset)
 
     def page(self) -> Reference:
         """A page that is there for others to try whether they can read this process's memory. It is never given back."""
@@ -160,10 +271,12 @@ class Pool:
             return self._page
 
     def lent(self) -> int:
-        """How many blocks others hold."""
+        """How many loans there are."""
         with self._lock:
-            every = (s for segments in self._segments.values() for s in segments)
-            return sum(int(np.count_nonzero(s.words[_FIRST : _FIRST + len(s.holders)])) for s in every)
+            every = [s for segments in self._segments.values() for s in segments]
+            for s in every:
+                s.settle()
+            return sum(len(s.loans) for s in every)
 
     def tidy(self) -> None:
         """Take back what the dead hold; let segments go that nobody has used for long."""
@@ -171,8 +284,8 @@ class Pool:
         with self._lock:
             for segments in self._segments.values():
                 for s in list(segments):
-                    self._reclaim(s)
-                    if now - s.used > _IDLE_S and not s.words[_FIRST : _FIRST + len(s.holders)].any():
+                    s.reclaim()
+                    if now - s.used > _IDLE_S and s.is_idle():
                         segments.remove(s)
                         self._drop(s)
 
@@ -184,44 +297,36 @@ class Pool:
                     self._drop(s)
             self._segments.clear()
 
-    def _take(self, block_bytes: int, holder: int) -> tuple[_Segment, int] | None:
+    def _take(self, block_bytes: int, limit: int) -> _Block | None:
+        """A free block, made if all of them may then have `limit` bytes."""
         segments = self._segments.setdefault(block_bytes, [])
         for attempt in range(2):
             for s in segments:
-                free = np.flatnonzero(s.words[_FIRST : _FIRST + len(s.holders)] == 0)
-                if len(free):
-                    return self._mark(s, int(free[0]), holder)
-            if attempt == 0 and not sum(self._reclaim(s) for s in segments):
+                free = s.free()
+                if free >= 0:
+                    return self._own(s, free)
+            if attempt == 0 and not sum(s.reclaim() for s in segments):
                 break
-        made = self._make(block_bytes)
+        made = self._make(block_bytes, limit)
         if made is None:
             return None
         segments.append(made)
-        return self._mark(made, 0, holder)
+        return self._own(made, 0)
 
     @staticmethod
-    def _mark(segment: _Segment, block: int, holder: int) -> tuple[_Segment, int]:
-        segment.words[_FIRST + block] = holder & 0xFFFFFFFF or 1
-        segment.holders[block] = holder
+    def _own(segment: _Segment, number: int) -> _Block:
+        block = _Block(segment.block_bytes, np.uint8, segment.memory, _PAGE + number * segment.block_bytes)
+        block.segment, block.number = segment, number
+        segment.owned[number] = 1
         segment.used = time.monotonic()
-        return segment, block
+        return block
 
-    @staticmethod
-    def _reclaim(segment: _Segment) -> bool:
-        """Free the blocks whose holders have died; whether there were any."""
-        found = False
-        for block in np.flatnonzero(segment.words[_FIRST : _FIRST + len(segment.holders)]):
-            if not _is_alive(segment.holders[block]):
-                segment.words[_FIRST + block] = 0
-                found = True
-        return found
-
-    def _make(self, block_bytes: int) -> _Segment | None:
-        blocks = max(1, min(_MOST_BLOCKS, _SLAB_BYTES // block_bytes))
+    def _make(self, block_bytes: int, limit: int) -> _Segment | None:
+        blocks = max(1, _SLAB_BYTES // block_bytes)
         size = _PAGE + blocks * block_bytes
-        if self.bytes + size > self.limit:
-            self._make_room(size)
-            if self.bytes + size > self.limit:
+        if self.bytes + size > limit:
+            self._make_room(size, limit)
+            if self.bytes + size > limit:
                 return None
         try:
             made = _new_segment(block_bytes, blocks)
@@ -230,19 +335,20 @@ class Pool:
         self.bytes += made.size
         return made
 
-    def _make_room(self, size: int) -> None:
+    def _make_room(self, size: int, limit: int) -> None:
         """Drop segments that nobody uses, the one that was used longest ago first."""
         every = sorted((s for segments in self._segments.values() for s in segments), key=lambda s: s.used)
         for s in every:
-            if self.bytes + size <= self.limit:
+            if self.bytes + size <= limit:
                 return
-            self._reclaim(s)
-            if not s.words[_FIRST : _FIRST + len(s.holders)].any():
+            s.reclaim()
+            if s.is_idle():
                 self._segments[s.block_bytes].remove(s)
                 self._drop(s)
 
     def _drop(self, segment: _Segment) -> None:
         segment.words[_RETIRED] = 1
+        segment.is_retired = True
         os.close(segment.fd)
         self.bytes -= segment.size
 
@@ -260,7 +366,7 @@ def _new_segment(block_bytes: int, blocks: int) -> _Segment:
     words: np.ndarray[Any, np.dtype[np.uint32]] = np.frombuffer(memory, np.uint32, _PAGE // 4)
     number = secrets.randbits(62)
     words[_NUMBER], words[_NUMBER + 1] = number & 0xFFFFFFFF, number >> 32
-    return _Segment(fd, number, block_bytes, memory, words, [0] * blocks)
+    return _Segment(fd, number, block_bytes, memory, words, bytearray(blocks))
 
 
 def new_segment(block_bytes: int, blocks: int) -> _Segment:
@@ -281,6 +387,10 @@ def _block_bytes(size: int) -> int:
     """The size of block for so many bytes: eighths of powers of two, so that at most an eighth is wasted."""
     step = max(_PAGE, 1 << max(0, size.bit_length() - 4))
     return -(-size // step) * step
+
+
+def _address(array: np.ndarray[Any, Any]) -> int:
+    return int(array.__array_interface__["data"][0])
 
 
 def _is_alive(pid: int) -> bool:
@@ -321,7 +431,7 @@ class _Lent(np.ndarray[Any, np.dtype[np.uint8]]):
 
 
 def make_own(array: Any) -> None:
-    """Let the one who got an array over a block write into it: nobody else reads the block. Other arrays stay as they are."""
+    """Let the one who got an array that was lent to him `alone` write into it. Other arrays stay as they are."""
     if isinstance(array, np.ndarray) and isinstance(array.base, _Lent):
         array.flags.writeable = True
 
@@ -351,10 +461,10 @@ class Borrower:
         """
         found = self._mapping(reference)
         end = reference.offset + size
-        if reference.offset < _PAGE or end > len(found.memory) or reference.block >= _MOST_BLOCKS:
+        if reference.offset < _PAGE or end > len(found.memory) or reference.loan >= _MOST_LOANS:
             raise Unreadable("a reference beyond its segment")
         lent = _Lent(size, np.uint8, found.memory, reference.offset)
-        at = _FIRST + reference.block
+        at = _FIRST + reference.loan
         lent.word = found.words[at : at + 1]
         return lent
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ..graph import memory
 from ..graph.settings import setting
 from .keys import Keys
 from .shared_memory import Borrower, Pool, Reference, is_available
@@ -44,6 +45,13 @@ def pool_of_process() -> Pool | None:
             return None
         pool = _pools.setdefault(os.getpid(), Pool(limit))
     return pool
+
+
+def share_variables() -> None:
+    """Let the values of this process's variables lie where the other processes of its machine can read them."""
+    pool = pool_of_process()
+    if pool is not None:
+        memory.use(pool)
 
 
 @dataclass(slots=True)
@@ -73,18 +81,18 @@ class Sharing:
         """What to answer to a peer's hello, if anything."""
         if self._pool is None:
             return None
-        known, memory = self._known(peer), hello.fields.get("memory")
+        known, place = self._known(peer), hello.fields.get("memory")
         readable = False
-        if memory is not None:
+        if place is not None:
             try:
-                reference = Reference.from_fields(memory)
+                reference = Reference.from_fields(place)
                 _borrower.borrow(reference, 1)
             except ValueError:
                 pass
             else:
                 readable, known.pid = True, reference.pid
         known.reads = hello.fields["readable"] and known.pid > 0
-        if memory is None:
+        if place is None:
             return None
         page = None if known.told else self._pool.page().to_fields()
         known.told = True
@@ -97,8 +105,8 @@ class Sharing:
             return None
         pid = known.pid
 
-        def lend(array: np.ndarray[Any, Any]) -> list[int] | None:
-            reference = pool.lend(array, pid)
+        def lend(array: np.ndarray[Any, Any], alone: bool) -> list[int] | None:
+            reference = pool.lend(array, pid, alone)
             return reference.to_fields() if reference is not None else None
 
         return lend

@@ -113,6 +113,7 @@ class KindSchema:
         fields: field name -> the Python types its value may have.
         required: the fields that must be there; the others may be missing or None.
         tensors: whether tensors may be attached.
+        given: whether they are the receiver's to write into; else he shares them with others.
         wide: whether the header may have up to `MAX_WIDE_HEADER` bytes.
         blobs: the fields of type `bytes`, which travel in frames of their own.
     """
@@ -121,6 +122,7 @@ class KindSchema:
     fields: Mapping[str, tuple[type, ...]]
     required: frozenset[str]
     tensors: bool
+    given: bool
     wide: bool
     blobs: tuple[str, ...]
 
@@ -133,7 +135,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 _SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 
 
-def _row(kind: str, fields: str = "", *, tensors: bool = False, wide: bool = False) -> KindSchema:
+def _row(kind: str, fields: str = "", *, tensors: bool = False, given: bool = False, wide: bool = False) -> KindSchema:
     """One row of `KINDS`; `fields` reads `name type, name? type|type`; what has a `?` may be missing."""
     types: dict[str, tuple[type, ...]] = {}
     required: set[str] = set()
@@ -150,7 +152,7 @@ def _row(kind: str, fields: str = "", *, tensors: bool = False, wide: bool = Fal
             types[name] += (type(None),)
     if len(kind) > 31:
         raise ValueError(f"kind {kind!r}: at most 31 characters, so that the header starts in one known way")
-    return KindSchema(kind, types, frozenset(required), tensors, wide, tuple(blobs))
+    return KindSchema(kind, types, frozenset(required), tensors, given, wide, tuple(blobs))
 
 
 #: Every kind of message there is. A new kind is a new row.
@@ -177,9 +179,9 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("missing", "step int, task str, channels list"),
     _row("coming", "step int, task str, known bool"),
     _row("accounted", "step int, task str, channels list"),
-    _row("run", "request int, step int, program str, feeds list, trace? bool", tensors=True),
+    _row("run", "request int, step int, program str, feeds list, trace? bool, quiet? bool", tensors=True),
     _row("trace", "request int, notes bytes"),
-    _row("done", "request int, fetches list", tensors=True),
+    _row("done", "request int, fetches list", tensors=True, given=True),
     _row("tensors", "step int, channels list, without list", tensors=True),
     _row(
         "collective",
@@ -198,8 +200,8 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
 )}  # fmt: skip
 
 
-Lend: TypeAlias = Callable[[np.ndarray[Any, Any]], "list[int] | None"]
-"""Puts an array where the receiver can read it, and says where; None: it has to travel."""
+Lend: TypeAlias = Callable[[np.ndarray[Any, Any], bool], "list[int] | None"]
+"""Says where the receiver can read an array, or, if so asked, a copy of its own; None: it has to travel."""
 
 Borrow: TypeAlias = Callable[[Any, int], np.ndarray[Any, np.dtype[np.uint8]]]
 """The bytes at such a place, so many; ValueError when they cannot be read."""
@@ -228,7 +230,7 @@ def encode(message: Message, lend: Lend | None = None) -> list[Frame]:
         _check_attached(schema, len(message.tensors), request)
         for index, tensor in enumerate(message.tensors):
             if lend is not None and tensor.nbytes >= SHARE_BYTES and tensor.dtype in _NAME_OF:
-                place = lend(np.asarray(tensor))
+                place = lend(np.asarray(tensor), schema.given)
                 if place is not None:
                     specs.append((_NAME_OF[tensor.dtype], tensor.shape, place))
                     continue

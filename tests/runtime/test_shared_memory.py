@@ -15,6 +15,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 import dovetail as dt
+from dovetail.graph import memory
+from dovetail.graph.state import VariableState, changing
 from dovetail.runtime import sharing
 from dovetail.runtime.connections import Connection
 from dovetail.runtime.local import LocalCluster
@@ -135,6 +137,120 @@ def test_a_retired_segment_is_forgotten_but_not_under_who_reads_it():
     borrower.borrow(again.lend(LARGE, ME), 1)
     assert len(borrower._mappings) == 1
     again.close()
+
+
+# --- made to be lent -------------------------------------------------------------------------------------------------
+
+
+def made(pool, fill=1.0):
+    array = pool.empty((64, 1024), np.dtype(np.float32))
+    array[...] = fill
+    return array
+
+
+def test_what_was_made_in_a_block_is_lent_without_a_copy(pool):
+    borrower, array = Borrower(), made(pool)
+    whole = read(borrower, pool.lend(array, ME), array)
+    part = read(borrower, pool.lend(array[32:], ME), array[32:])
+    turned = read(borrower, pool.lend(array.T, ME), array.T)
+    array[40, 3] = 7.0
+    assert whole[40, 3] == part[8, 3] == 7.0
+    assert turned[3, 40] == 1.0
+    assert pool.lent() == 3
+
+
+def test_a_block_is_free_when_its_maker_and_all_who_borrowed_it_have_let_go(pool):
+    borrower = Borrower()
+    array = made(pool, 5.0)
+    mine, loans = array[1:], [read(borrower, pool.lend(array, ME), array) for _ in range(2)]
+    size = pool.bytes
+    del array
+    for _ in range(3):
+        others = [made(pool, 9.0) for _ in range(12)]
+        assert mine[0, 0] == 5.0
+        assert all(one[0, 0] == 5.0 for one in loans)
+        del others
+        mine = loans.pop() if loans else mine
+    del mine
+    gc.collect()
+    assert pool.lent() == 0
+    kept = [made(pool) for _ in range(12)]
+    assert pool.bytes == size
+    del kept
+
+
+def test_a_tensor_that_is_given_away_is_a_copy(pool):
+    borrower, array = Borrower(), made(pool)
+    given = read(borrower, pool.lend(array, ME, alone=True), array)
+    given[...] = 3.0
+    assert array[0, 0] == 1.0
+
+
+def test_what_is_made_leaves_half_of_the_pool_for_other_tensors():
+    pool, dtype = Pool(16 << 20), np.dtype(np.uint8)
+    held = []
+    while (one := pool.empty((1 << 20,), dtype)) is not None:
+        held.append(one)
+    assert pool.bytes <= 8 << 20
+    assert pool.lend(np.zeros(4 << 20, np.uint8), ME) is not None
+    assert pool.empty((SHARE_BYTES - 1,), dtype) is None
+    pool.close()
+    assert pool.lend(held[0], ME) is not None, "a copy in a new segment"
+    pool.close()
+
+
+def test_a_block_takes_as_many_loans_as_its_segment_has_words(pool):
+    array = made(pool)
+    references = []
+    while (one := pool.lend(array, ME)) is not None:
+        references.append(one)
+    assert len(references) == len({r.loan for r in references}) == 1020
+    Borrower().borrow(references[17], 1)  # and gives it back
+    assert pool.lend(array, ME).loan == references[17].loan
+
+
+@pytest.fixture
+def variable(pool, monkeypatch):
+    monkeypatch.setattr(memory, "_used", [pool])
+    state = VariableState("v", dt.float32)
+    state.assign(np.ones((64, 1024), np.float32))
+    return state
+
+
+def test_a_variable_is_read_in_place_and_a_snapshot_stays_what_it_was(pool, variable):
+    borrower = Borrower()
+    like = variable.read()
+    place = like.ctypes.data
+    snapshot = read(borrower, pool.lend(like, ME), like)
+    del like
+    with changing([variable]) as (value,):
+        value += 1.0
+    assert snapshot[0, 0] == 1.0
+    assert variable.read()[0, 0] == 2.0
+    assert variable.read().ctypes.data != place, "it was lent: so it is the variable that moved"
+
+
+def test_a_variable_that_nobody_reads_changes_in_place_also_after_it_was_read(pool, variable):
+    borrower = Borrower()
+    place = variable.read().ctypes.data
+    for _ in range(3):
+        borrower.borrow(pool.lend(variable.read(), ME), 1)  # and gives it back
+        with changing([variable]) as (value,):
+            value += 1.0
+    assert variable.read().ctypes.data == place
+    part = variable.read()[3:]
+    with changing([variable]) as (value,):
+        value += 1.0
+    assert part[0, 0] == 4.0
+    assert variable.read()[0, 0] == 5.0
+
+
+def test_after_a_fork_a_block_is_not_the_childs_to_change(pool, variable, monkeypatch):
+    monkeypatch.setattr(os, "getpid", lambda: ME + 1)
+    place = variable.read().ctypes.data
+    with changing([variable]) as (value,):
+        value += 1.0
+    assert variable.read().ctypes.data != place
 
 
 # --- what must not be read -------------------------------------------------------------------------------------------
