@@ -4,10 +4,15 @@ The work is cut into more ranges than there are threads, and whoever is free tak
 machine whose other cores are busy it does everything itself and waits for nobody who has not begun. Nobody ever spins.
 
 Helpers who come too late find nothing, not even the arrays: memory that has been handed on must not be held by work that is done.
+
+Helpers are kept away from the core on which the caller runs. A scheduler that saves energy, or that believes a thread to be about to
+end which has just woken another one, puts the woken one on the same core and moves it when it has waited there for a while; by then
+a kernel is over. On such a machine (a virtual one of two cores) work of 0.4 ms took 0.4 ms on two threads, and takes 0.23 ms so.
 """
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import queue
@@ -97,22 +102,66 @@ def share(function: Callable[..., Any], arguments: Sequence[Any], ranges: Ranges
     helpers = min(threads, len(ranges)) - 1
     work = _Work(function, arguments, ranges)
     if helpers > 0:
-        put = _helpers(os.getpid()).put
+        all_helpers = _helpers(os.getpid())
+        all_helpers.leave_core_of_caller()
         for _ in range(helpers):
-            put(work)
+            all_helpers.put(work)
     try:
         work.take()
     finally:
         work.close()
 
 
+class _Helpers:
+    """A process's helpers, and where they take their work from.
+
+    Attributes:
+        put: hand work to whoever is free.
+    """
+
+    def __init__(self) -> None:
+        todo: queue.SimpleQueue[_Work] = queue.SimpleQueue()
+        self.put = todo.put
+        self._threads = [
+            threading.Thread(target=_help_forever, args=(todo,), name=f"dovetail-kernel-{i}", daemon=True)
+            for i in range(cores())
+        ]
+        for thread in self._threads:
+            thread.start()
+        self._core_of = _core_of_caller()
+        self._allowed = os.sched_getaffinity(0) if self._core_of is not None else set()
+        self._left = -1  # the core that they are kept away from
+
+    def leave_core_of_caller(self) -> None:
+        """Let helpers run anywhere but on the core of this thread."""
+        if self._core_of is None or (core := self._core_of()) == self._left:
+            return
+        self._left = core
+        elsewhere = self._allowed - {core}
+        for thread in self._threads:
+            try:
+                if elsewhere and thread.native_id is not None:
+                    os.sched_setaffinity(thread.native_id, elsewhere)
+            except OSError:  # these cores have been taken away from the process: the scheduler knows better
+                self._core_of = None
+
+
+def _core_of_caller() -> Callable[[], int] | None:
+    """A function that tells on which core it is called, where the system has one."""
+    if not hasattr(os, "sched_setaffinity"):
+        return None
+    try:
+        tell = ctypes.CDLL(None).sched_getcpu
+    except (OSError, AttributeError):
+        return None
+    tell.argtypes, tell.restype = (), ctypes.c_int
+    return tell  # type: ignore[no-any-return]
+
+
 @cache
-def _helpers(process: int) -> queue.SimpleQueue[_Work]:
-    """Where this process's helpers take their work from; a forked process has its own."""
-    todo: queue.SimpleQueue[_Work] = queue.SimpleQueue()
-    for i in range(cores()):
-        threading.Thread(target=_help_forever, args=(todo,), name=f"dovetail-kernel-{i}", daemon=True).start()
-    return todo
+def _helpers(process: int) -> _Helpers:
+    """Those of this process; a forked process has its own."""
+    return _Helpers()
 
 
 def _help_forever(todo: queue.SimpleQueue[_Work]) -> None:

@@ -66,3 +66,31 @@ def test_helpers_who_come_late_hold_nothing() -> None:
     del array
     assert gone() is None  # though no helper has looked yet
     busy.set()
+
+
+def test_helpers_leave_the_core_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    places: dict[int, set[int]] = {}
+    monkeypatch.setattr(os, "sched_setaffinity", places.__setitem__, raising=False)
+    helpers = threads._Helpers()
+    helpers._allowed, core = {3, 5, 8}, 5
+    helpers._core_of = lambda: core
+    helpers.leave_core_of_caller()
+    assert places == {t.native_id: {3, 8} for t in helpers._threads}
+    places.clear()
+    helpers.leave_core_of_caller()
+    assert not places  # they are there already
+    core = 8
+    helpers.leave_core_of_caller()
+    assert set(map(tuple, places.values())) == {(3, 5)}
+
+
+def test_helpers_stay_where_they_are_when_cores_have_been_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: int, cores: set[int]) -> None:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse, raising=False)
+    helpers = threads._Helpers()
+    helpers._allowed, helpers._core_of = {3, 5}, lambda: 5
+    helpers.leave_core_of_caller()
+    helpers.leave_core_of_caller()
+    assert helpers._core_of is None
