@@ -10,6 +10,7 @@ the nodes one by one on NumPy when they differ.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,10 @@ from .loops import Loops, LoopsBuilder
 from .trace import SUPPORTED, NotFusibleError, rule_of
 from .unit import RunGuarded, Unit, UnitStep, taken_by
 
+ALONE = (
+    1 << 16
+)  # elements from which one operation is a kernel: its result lies in kept memory, and threads share the work
+BATCH = 64  # what a size that only the running graph knows counts as
 MOST_ARRAYS = 40  # inputs and outputs of one kernel; more are seldom of one loop, and calling it would take long
 
 
@@ -215,8 +220,10 @@ class _Result:
             raise NotFusibleError("it is too small to gain")
 
     def is_worth_alone(self, node: Node) -> bool:
-        """Whether NumPy takes several passes for it, or goes along memory in strides."""
+        """Whether it is large, NumPy takes several passes for it, or goes along memory in strides."""
         pattern = self.walk.patterns[node]
+        if math.prod(BATCH if d is None else d for d in pattern.sizes.values()) >= ALONE:
+            return True
         across = node.type in EXTREMES and pattern.position != max(pattern.sizes)
         return across or node.type in LAST_AXIS or node.type == "OneHot"
 

@@ -22,9 +22,10 @@ from ...graph.dtypes import bfloat16, float16
 from ...graph.errors import InternalError
 from ...graph.node import Node
 from ...graph.state import Context
-from .. import image_kernels, matrix_kernels, row_kernels
+from .. import copies, image_kernels, matrix_kernels, row_kernels
 from ..agreement import agree, difference
 from ..buffers import LARGE, buffers
+from ..copies import copy_kernel
 from ..fuse import FusedNodes, fuse, kernel_of
 from ..groups import has_only_small
 from ..kernel_cache import source_of
@@ -82,6 +83,9 @@ class NumbaBackend(NumpyBackend):
         reference = NumpyBackend.kernel(self, node, context)
         if not may_have_kernel(node.opdef.name):  # most nodes of large graphs: asked first, since asking all takes long
             return reference
+        copying = copy_kernel(node, reference, self.threads)
+        if copying is not None:
+            return copying
         made = update_kernel(node, reference, self.threads, self.check) or random_kernel(
             node, reference, context, self.threads, self.check
         )
@@ -101,6 +105,7 @@ def may_have_kernel(op: str) -> bool:
     """Whether there is a compiled kernel for an op by itself, for some types and sizes."""
     return (
         op in matrix_kernels.OPS
+        or op in copies.OPS
         or op in image_kernels.OPS
         or op in row_kernels.OPS
         or "Apply" in op
