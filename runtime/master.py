@@ -34,6 +34,7 @@ from ..placer.receive_schedule import schedule_receives
 from ..placer.search.step import CLIENT
 from .config import ConfigProto
 from .units import units_of
+from .reports import must_report
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +87,7 @@ class Part:
         feeds: names of the values that it must be given.
         fetches: names of the values that it gives back, in order.
     """
+        reports: whether it tells when it has done its part (`reports.py`).
 
     task: str
     incarnation: int
@@ -93,6 +95,7 @@ class Part:
     feeds: tuple[str, ...]
     fetches: tuple[str, ...]
 
+    reports: bool = True
 
 @dataclass(slots=True)
 class MasterSession:
@@ -212,6 +215,7 @@ class Master:
                     tuple(dict.fromkeys(name for u in units for name, _ in u.feeds)),
                     tuple(dict.fromkeys(name for u in units for name, _ in u.fetches)),
                 )
+                    must_report(units),
                 for task, units in by_task.items()
             ]
 

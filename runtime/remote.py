@@ -2,10 +2,11 @@
 
 Control calls go to the target's master; each step goes straight to the tasks that take part, and their answers come straight back.
 
-Theory of a step. The caller's own thread sends one message per task and waits for one answer from each; no other thread is
-involved. While it waits it pings the tasks that owe an answer. A task that answers neither within the peer timeout is taken for
-dead; a task whose process has been restarted since is recognised by its incarnation. Either way, and when any task reports an
-error, the others are told to abort the step, and the caller gets one error that names the task. So a step always ends.
+Theory of a step. The caller's own thread sends one message per task and waits for one answer from each, but for those whose end
+follows from another one's (`reports.py`); no other thread is involved. While it waits it pings all of them. A task that gives no
+sign of life within the peer timeout is taken for dead; a task whose process has been restarted since is recognised by its
+incarnation. Either way, and when any task reports an error, the others are told to abort the step, and the caller gets one error
+that names the task. So a step always ends.
 """
 
 from __future__ import annotations
@@ -101,7 +102,11 @@ class Remote:
         parts = []
         for p in reply.fields["parts"]:
             self._addresses[p["task"]] = p["address"]
-            parts.append(Part(p["task"], p["incarnation"], p["program"], tuple(p["feeds"]), tuple(p["fetches"])))
+            parts.append(
+                Part(
+                    p["task"], p["incarnation"], p["program"], tuple(p["feeds"]), tuple(p["fetches"]), p["reports"]
+                )  # fmt: skip
+            )
         return parts
 
     def plan(
@@ -152,12 +157,15 @@ class Remote:
         """As `Target.run`."""
         number = next(self._numbers)
         owing: dict[str, Part] = {}
+        quiet: set[str] = set()  # addresses of those that answer only with an error
         here: dict[str, tuple[LocalServer, Part]] = {}  # by task: those whose server is in this process
         for part in parts:
             address = self._addresses[part.task]
             server = find(address, part.incarnation)
             if server is None:
                 owing[address] = part
+                if not part.reports and gathered is None:  # notes are part of an answer
+                    quiet.add(address)
             else:
                 here[part.task] = server, part
         limit = self._limit(timeout_s)
@@ -169,7 +177,7 @@ class Remote:
             if gathered is not None:
                 gathered.offsets.update(offsets(connections, {p.task: a for a, p in owing.items()}))
                 gathered.begin()
-            wait = Wait(names, self._config.peer_timeout_s, limit, "step", incarnations, number)
+            wait = Wait(names, self._config.peer_timeout_s, limit, "step", incarnations, number, quiet)
             if time.monotonic() >= self._touch_at:  # the master may not hear of this client otherwise
                 self._touch_at = time.monotonic() + TOUCH_S
                 with contextlib.suppress(OSError):
@@ -179,6 +187,8 @@ class Remote:
                     fields = {"request": number, "step": number, "program": part.program, "feeds": part.feeds}
                     if gathered is not None:
                         fields["trace"] = True
+                    if address in quiet:
+                        fields["quiet"] = True
                     wait.send(connections, address, Message("run", fields, tuple([feeds[n] for n in part.feeds])))
                 outcomes: deque[tuple[str, Mapping[str, Any] | OpError, Recorder | None]] = deque()
                 host = Host(connections.waker()) if here else None
@@ -197,7 +207,7 @@ class Remote:
                         number, part.program, {n: feeds[n] for n in part.feeds}, finish,
                         host=host if limit is None else None, recorder=recorder,
                     )  # fmt: skip
-                while owing or here:
+                while len(owing) > len(quiet) or here:
                     if outcomes:
                         task, result, recorder = outcomes.popleft()
                         del here[task]
@@ -216,6 +226,7 @@ class Remote:
                         kind = reply.kind
                         if kind == "error":
                             owing.pop(address, None)
+                            quiet.discard(address)
                             raise error_of(reply)
                         if kind == "trace" and gathered is not None:
                             gathered.add(names[address], Notes.unpack(reply.fields["notes"]))

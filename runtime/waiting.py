@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from ..graph.errors import (
     AbortedError,
@@ -113,7 +113,9 @@ class Wait:
         what: str,
         incarnations: Mapping[str, int] | None = None,
         request: int | None = None,
+        quiet: Collection[str] = (),
     ) -> None:
+        self._quiet = quiet  # who is asked for signs of life, but tells of no end
         self._owing = dict(owing)
         self._peer_timeout_s = peer_timeout_s
         self._limit_s = limit_s
@@ -203,7 +205,7 @@ class Wait:
 
     def _check_memory(self, address: str, working: bool | None) -> None:
         """What a task says twice: an answer that is on its way may be overtaken once."""
-        if working is not False or address not in self._owing:
+        if working is not False or address not in self._owing or address in self._quiet:
             self._forgotten.pop(address, None)
             return
         self._forgotten[address] = self._forgotten.get(address, 0) + 1
