@@ -52,6 +52,8 @@ class Loaded:
     A stretch is what a program does without a pause; it is known by the device and by where it begins. A slow one may be slow
     because other processes had the cores. So what counts is the time that the thread was at work, unless it was away for
     very long; it takes more than one slow run to make a stretch slow, and several quick ones to make it quick again.
+    To ask for the time at work is a call of the kernel: it is not asked for after a quick run, and the first slow one after
+    quick ones says nothing yet.
 
     Attributes:
         held: channels whose tensors wait for a later one: see `awaited.py`.
@@ -75,11 +77,15 @@ class Loaded:
         """What the stretch that comes next took last; if it never ran, an hour."""
         return self.last.get((execution.program.device, execution.counter), 3600.0)
 
-    def measured(self, stretch: tuple[str, int], seconds: float, at_work: float) -> None:
-        """A stretch took so long, and so long of that the thread was at work."""
+    def is_clear(self, stretch: tuple[str, int]) -> bool:
+        """Whether the stretch is known to be quick, and was the last time: then nobody needs to know how long it is at work."""
+        return self.last.get(stretch, 3600.0) <= SMALL_S and self.slow.get(stretch) == 0
+
+    def measured(self, stretch: tuple[str, int], seconds: float, at_work: float | None) -> None:
+        """A stretch took so long, and so long of that the thread was at work, if that is known."""
         self.last[stretch] = seconds
         slow = self.slow.get(stretch)
-        if at_work > SMALL_S or seconds > AWAY_S:
+        if seconds > AWAY_S or (at_work is not None and at_work > SMALL_S):
             self.slow[stretch] = MOST_SLOW if slow is None else min(MOST_SLOW, slow + 3)
         elif slow != 0:
             self.slow[stretch] = max(0, slow - 1) if slow else 0
@@ -335,10 +341,13 @@ class Worker:
         outbox = turn.outbox = {}
         turn.since, turn.sent = {}, None
         stretch = execution.program.device, execution.counter
-        began, at_work = time.perf_counter(), time.thread_time()
+        at_work = None if loaded.is_clear(stretch) else time.thread_time()
+        began = time.perf_counter()
         execution.run()
         ended = time.perf_counter()
-        loaded.measured(stretch, ended - began, time.thread_time() - at_work)
+        if at_work is not None:
+            at_work = time.thread_time() - at_work
+        loaded.measured(stretch, ended - began, at_work)
         if turn.sent is not None:
             loaded.went_on(turn.sent, ended - turn.sent_at)
         try:
