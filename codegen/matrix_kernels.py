@@ -21,7 +21,7 @@ from numpy.lib.stride_tricks import as_strided
 from ..graph.node import Node
 from .buffers import buffers
 from .loop_text import source_of
-from .threads import PARALLEL_NS, ranges_of, share
+from .threads import PARALLEL_NS, Ranges, ranges_of, share
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -32,6 +32,7 @@ SMALLEST, LARGEST = (
 _UNITS = 8  # so many units of work threads can share
 _WIDEST = 256  # bytes of a panel's steps that stay in the cache: columns of a unit, float32
 _NS_PER_FLOP = 0.008  # one core, float32
+_SHAPES_KEPT = 64  # per product: more means that hardly any comes twice
 
 _FUNCTIONS = {"multiply": ("rrw", (3, 3, 5, 5, 2))}
 _TYPES = (np.dtype(np.float32), np.dtype(np.float64))
@@ -53,10 +54,23 @@ def matrix_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | 
     if dtype.np not in _TYPES:
         return None
 
+    launches: dict[tuple[tuple[int, ...], ...], _Launch | None] = {}
+
     def call(function: Any, a: Array, b: Array) -> Array | None:
+        key = a.shape, a.strides, b.shape, b.strides
+        launch = launches.get(key)
+        if launch is not None:
+            out = buffers.empty(launch.shape, a.dtype)
+            vectors = a.reshape(-1), b.reshape(-1), out.reshape(-1)
+            share(function, (*vectors, *launch.terms), launch.ranges, threads)
+            return out
         product = product_of(node, a, b, threads)
         if product is None:
             return None
+        if key not in launches:
+            if len(launches) >= _SHAPES_KEPT:
+                launches.clear()
+            launches[key] = _launch_of(product, a, b)
         out = buffers.empty((*product.stack, product.rows, product.columns), product.dtype)
         product.run(function, out.reshape(-1))
         return out
@@ -97,15 +111,35 @@ class Product:
 
     def run(self, function: Any, out: Array) -> None:
         """Write the product into a vector."""
+        terms, ranges = self.terms()
+        share(function, (self.a, self.b, out, *terms), ranges, self.threads)
+
+    def terms(self) -> tuple[tuple[Any, ...], Ranges]:
+        """What the kernel is told beside the vectors, and the work's ranges."""
         matrices, size = math.prod(self.stack), self.a.itemsize
         time = 2.0 * matrices * self.rows * self.inner * self.columns * _NS_PER_FLOP * size / 4
         wanted = max(1, min(_UNITS, int(2 * time / PARALLEL_NS))) if self.threads > 1 else 1
         unit, units = _unit(self.rows, self.columns, matrices, size, self.a_jumps[4] == 1, wanted)
         counts = (1,) * (3 - len(self.stack)) + self.stack if len(self.stack) <= 3 else (1, 1, matrices)
-        share(
-            function, (self.a, self.b, out, (self.rows, self.inner, self.columns), counts, self.a_jumps, self.b_jumps, unit),
-            ranges_of(units, time, self.threads), self.threads,
-        )  # fmt: skip
+        terms = (self.rows, self.inner, self.columns), counts, self.a_jumps, self.b_jumps, unit
+        return terms, ranges_of(units, time, self.threads)
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """What there is to know of a product whose factors lie in memory as they are taken, for one pair of shapes."""
+
+    shape: tuple[int, ...]
+    terms: tuple[Any, ...]
+    ranges: Ranges
+
+
+def _launch_of(product: Product, a: Array, b: Array) -> _Launch | None:
+    """How to do the next product of arrays of these shapes and strides; None where it has to be thought about each time."""
+    for mine, given in ((product.a, a), (product.b, b)):
+        if not given.flags.c_contiguous or mine.size != given.size or mine.ctypes.data != given.ctypes.data:
+            return None
+    return _Launch((*product.stack, product.rows, product.columns), *product.terms())
 
 
 def product_of(node: Node, a: Array, b: Array, threads: int) -> Product | None:
