@@ -8,7 +8,6 @@ other servers, and must never take the last thread from the worker that it waits
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import threading
@@ -23,12 +22,9 @@ import threadpoolctl
 
 from ..codegen.cuda.driver import gpu_memory
 from ..codegen.options import KernelOptions
-from ..codegen.unit import Unit
 from ..graph.collectives import Collectives
-from ..graph.device import is_compatible, parse_strict
 from ..graph.errors import (
     AbortedError,
-    DeadlineExceededError,
     InternalError,
     InvalidArgumentError,
     NotFoundError,
@@ -41,15 +37,16 @@ from ..graph.ops import all as _all_ops  # noqa: F401  (graphs that arrive may h
 from ..graph.serialize import extend_from_bytes
 from ..graph.settings import setting
 from ..graph.state import DEAD
-from ..placer.cluster import Cluster, ClusterDef, ClusterSpec, DeviceInfo, local_devices
+from ..placer.cluster import ClusterDef, ClusterSpec, DeviceInfo, local_devices
 from ..placer.plan_text import plan_lines
 from . import here, leases
 from .boards import Boards
 from .config import ConfigProto, check_config
 from .keys import part_of, serve_with, served_with, server_keys
 from .leases import Leases
-from .master import Master, device_fields, device_from_fields
+from .master import Master, device_fields
 from .overdue import Lost, Overdue
+from .peers import ServerPeers
 from .quota import Quota
 from .recorder import Recorder, clock
 from .sharing import share_variables
@@ -57,16 +54,13 @@ from .sockets import AddressInUse
 from .stats import LOOK_EVERY_S, MOST_WAITS, MetricsServer, Traffic, Watchdog, memory_in_use
 from .step import ChannelKey, calm_thread
 from .transport import Endpoint
-from .units import pack_units, unpack_units
-from .waiting import ConnectionPool, call
+from .units import unpack_units
 from .wire import Message, WireError
 from .worker import Worker
 
 logger = logging.getLogger(__name__)
 
 PROTOCOLS = (None, "zmq", "grpc")  # "grpc" is what TensorFlow's programs say; the wire is the same
-CONTROL_TIMEOUT_S = 60.0  # for one call between servers, such as registering a large part
-TELL_MISSING_S = 2.0  # how often a session that is being made says which tasks it waits for
 LEASE_S = (
     30.0  # a step whose client has given no sign of life for so long is ended: clients ask for ours twice a second
 )
@@ -174,7 +168,7 @@ class Server:
         self._began = time.monotonic()
         self._traffic = Traffic()
         self._watchdog = Watchdog(setting("DOVETAIL_STALL_S"))
-        self._peers = _ServerPeers(self)
+        self._peers = ServerPeers(self.cluster_spec, self._worker, self.incarnation, self._keys, lambda: self._endpoint)
         self._master = Master(self.task, self._peers)
         self._master_pool = ThreadPoolExecutor(8, thread_name_prefix="dovetail-master")
         self._compile_pool = ThreadPoolExecutor(2, thread_name_prefix="dovetail-compile")
@@ -762,144 +756,3 @@ def _which_task(cluster: ClusterSpec, job_name: str | None, task_index: int | No
             None, None, f"Job '{job_name}' has no task {task_index}; its tasks: {', '.join(map(str, indices))}"
         )
     return job_name, task_index
-
-
-class _ServerPeers:
-    """How a server's master reaches workers: its own by calls, the others by messages."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._connections = ConnectionPool(server._keys)
-        self._requests = itertools.count(1)
-        spec = server.cluster_spec
-        self._addresses = {
-            f"/job:{job}/replica:0/task:{i}": spec.task_address(job, i)
-            for job in spec.jobs
-            for i in spec.task_indices(job)
-        }
-
-    def address(self, task: str) -> str:
-        """Where a task listens."""
-        return self._server.address if task == self._server.task else self._addresses[task]
-
-    def knows(self, task: str) -> bool:
-        """Whether it is a task of the cluster."""
-        return task in self._addresses
-
-    def devices(self, config: ConfigProto, tell: Callable[[Sequence[str]], None] | None = None) -> Cluster:
-        """As `Peers.devices`: asks all tasks that the filters admit, and goes on asking until they have started."""
-        filters = [parse_strict(f) for f in config.device_filters]
-        wanted = {
-            task: address
-            for task, address in self._addresses.items()
-            if task != self._server.task and (not filters or any(is_compatible(f, parse_strict(task)) for f in filters))
-        }
-        found: list[DeviceInfo] = list(self._server.devices)
-        began = time.monotonic()
-        told = began
-        with self._connections.borrow() as connections:
-            asked_at = -1.0
-            while wanted:
-                now = time.monotonic()
-                if now - asked_at > 0.5:
-                    asked_at = now
-                    for task, address in wanted.items():
-                        try:
-                            connections.send(address, Message("status", {"request": next(self._requests)}))
-                        except OSError as e:
-                            connections.forget(address)
-                            logger.info("%s at %s: %s", task, address, e)
-                for address, reply in connections.poll(0.1):
-                    answering = [t for t, a in wanted.items() if a == address]
-                    if reply.kind == "devices" and answering:
-                        (task,) = answering
-                        devices = [device_from_fields(d) for d in reply.fields["devices"]]
-                        if any(d.name.task_name != task for d in devices):
-                            raise InvalidArgumentError(
-                                None,
-                                None,
-                                f"The server at {address} says that it is {devices[0].name.task_name}, not {task}: "
-                                "the cluster specs differ",
-                            )
-                        found.extend(devices)
-                        del wanted[task]
-                missing = ", ".join(f"{t} at {a}" for t, a in wanted.items())
-                now = time.monotonic()
-                if wanted and now - began > config.wait_for_cluster_s:
-                    locked = next(filter(None, map(connections.why_silent, wanted.values())), None)
-                    raise UnavailableError(
-                        None, None,
-                        f"Waited {now - began:.0f} s for {missing}: "
-                        + (locked or
-                        "not started, or cannot be reached. Start it, leave it out with device_filters, or wait longer with "
-                        "ConfigProto(wait_for_cluster_s=...)."),
-                    )  # fmt: skip
-                if wanted and now - told > TELL_MISSING_S:
-                    told = now
-                    logger.warning("CreateSession still waiting for response from worker: %s", missing)
-                    if tell is not None:
-                        tell([f"{t} at {a}" for t, a in wanted.items()])
-        cluster = Cluster(tuple(found), self._server.task)
-        return cluster.filtered(config.device_filters)
-
-    def register(
-        self,
-        task: str,
-        program: str,
-        session: str,
-        units: Sequence[Unit],
-        seed: int,
-        isolated: bool,
-        kernels: KernelOptions,
-        peer_timeout_s: float,
-    ) -> int:
-        """As `Peers.register`."""
-        if task == self._server.task:
-            self._server._worker.register(
-                program, session, units, seed=seed, isolated=isolated, kernels=kernels, peer_timeout_s=peer_timeout_s
-            )
-            return self._server.incarnation
-        info = {
-            "seed": seed, "isolated": isolated, "kernels": kernels.to_fields(), "peer_timeout_s": float(peer_timeout_s),
-        }  # fmt: skip
-        fields = {"program": program, "session": session, "partition": pack_units(units), "info": info}
-        incarnation: int = self._call(task, "register", fields, "registered", peer_timeout_s).fields["incarnation"]
-        return incarnation
-
-    def release(self, task: str, programs: Sequence[str]) -> None:
-        """As `Peers.release`."""
-        if task == self._server.task:
-            self._server._worker.release(programs)
-        elif self._server._endpoint is not None:
-            self._server._endpoint.send(self._addresses[task], Message("release", {"programs": list(programs)}))
-
-    def close_session(self, task: str, session: str) -> None:
-        """As `Peers.close_session`. A task that does not answer has nothing to forget, or forgets when it restarts."""
-        if task == self._server.task:
-            self._server._worker.close_session(session)
-        elif self._server._endpoint is not None:
-            self._server._endpoint.send(
-                self._addresses[task], Message("forget_session", {"request": 0, "session": session})
-            )
-
-    def reset(self, task: str, containers: Sequence[str], sessions: Sequence[str], peer_timeout_s: float) -> None:
-        """As `Peers.reset`."""
-        if task == self._server.task:
-            self._server._worker.reset(containers)
-            for session in sessions:
-                self._server._worker.close_session(session)
-        else:
-            fields = {"containers": list(containers), "sessions": list(sessions)}
-            self._call(task, "reset_containers", fields, "closed", peer_timeout_s)
-
-    def _call(self, task: str, kind: str, fields: dict[str, Any], answer: str, patience: float) -> Message:
-        message = Message(kind, {"request": next(self._requests), **fields})
-        with self._connections.borrow() as connections:
-            try:
-                return call(connections, self._addresses[task], task, message, answer, patience, CONTROL_TIMEOUT_S)
-            except DeadlineExceededError as e:
-                raise UnavailableError(None, None, e.message) from None
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._connections.close()

@@ -1,0 +1,192 @@
+"""How a server's master reaches workers: its own task's by calls, the others by messages."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..codegen.options import KernelOptions
+from ..codegen.unit import Unit
+from ..graph.device import is_compatible, parse_strict
+from ..graph.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
+from ..placer.cluster import Cluster, ClusterSpec, DeviceInfo
+from .config import ConfigProto
+from .keys import Keys
+from .master import device_from_fields
+from .transport import Endpoint
+from .units import pack_units
+from .waiting import ConnectionPool, call
+from .wire import Message
+from .worker import Worker
+
+logger = logging.getLogger(__name__)
+
+CONTROL_TIMEOUT_S = 60.0  # for one call between servers, such as registering a large part
+TELL_MISSING_S = 2.0  # how often a session that is being made says which tasks it waits for
+
+
+class ServerPeers:
+    """`Peers` of the master of one server.
+
+    Args:
+        spec: the cluster.
+        worker: the task's own, with its devices.
+        incarnation: of this process.
+        keys: with which other servers are called.
+        endpoint: the server's endpoint; None while it has none.
+    """
+
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        worker: Worker,
+        incarnation: int,
+        keys: Keys | None,
+        endpoint: Callable[[], Endpoint | None],
+    ) -> None:
+        self._worker = worker
+        self._incarnation = incarnation
+        self._endpoint = endpoint
+        self._connections = ConnectionPool(keys)
+        self._requests = itertools.count(1)
+        self._addresses = {
+            f"/job:{job}/replica:0/task:{i}": spec.task_address(job, i)
+            for job in spec.jobs
+            for i in spec.task_indices(job)
+        }
+
+    def address(self, task: str) -> str:
+        """Where a task listens."""
+        if task == self._worker.task:
+            endpoint = self._endpoint()
+            if endpoint is not None:
+                return endpoint.address  # the port may have been drawn
+        return self._addresses[task]
+
+    def knows(self, task: str) -> bool:
+        """Whether it is a task of the cluster."""
+        return task in self._addresses
+
+    def devices(self, config: ConfigProto, tell: Callable[[Sequence[str]], None] | None = None) -> Cluster:
+        """As `Peers.devices`: asks all tasks that the filters admit, and goes on asking until they have started."""
+        filters = [parse_strict(f) for f in config.device_filters]
+        wanted = {
+            task: address
+            for task, address in self._addresses.items()
+            if task != self._worker.task and (not filters or any(is_compatible(f, parse_strict(task)) for f in filters))
+        }
+        found: list[DeviceInfo] = list(self._worker.devices)
+        began = time.monotonic()
+        told = began
+        with self._connections.borrow() as connections:
+            asked_at = -1.0
+            while wanted:
+                now = time.monotonic()
+                if now - asked_at > 0.5:
+                    asked_at = now
+                    for task, address in wanted.items():
+                        try:
+                            connections.send(address, Message("status", {"request": next(self._requests)}))
+                        except OSError as e:
+                            connections.forget(address)
+                            logger.info("%s at %s: %s", task, address, e)
+                for address, reply in connections.poll(0.1):
+                    answering = [t for t, a in wanted.items() if a == address]
+                    if reply.kind == "devices" and answering:
+                        (task,) = answering
+                        devices = [device_from_fields(d) for d in reply.fields["devices"]]
+                        if any(d.name.task_name != task for d in devices):
+                            raise InvalidArgumentError(
+                                None,
+                                None,
+                                f"The server at {address} says that it is {devices[0].name.task_name}, not {task}: "
+                                "the cluster specs differ",
+                            )
+                        found.extend(devices)
+                        del wanted[task]
+                missing = ", ".join(f"{t} at {a}" for t, a in wanted.items())
+                now = time.monotonic()
+                if wanted and now - began > config.wait_for_cluster_s:
+                    locked = next(filter(None, map(connections.why_silent, wanted.values())), None)
+                    raise UnavailableError(
+                        None, None,
+                        f"Waited {now - began:.0f} s for {missing}: "
+                        + (locked or
+                        "not started, or cannot be reached. Start it, leave it out with device_filters, or wait longer with "
+                        "ConfigProto(wait_for_cluster_s=...)."),
+                    )  # fmt: skip
+                if wanted and now - told > TELL_MISSING_S:
+                    told = now
+                    logger.warning("CreateSession still waiting for response from worker: %s", missing)
+                    if tell is not None:
+                        tell([f"{t} at {a}" for t, a in wanted.items()])
+        cluster = Cluster(tuple(found), self._worker.task)
+        return cluster.filtered(config.device_filters)
+
+    def register(
+        self,
+        task: str,
+        program: str,
+        session: str,
+        units: Sequence[Unit],
+        seed: int,
+        isolated: bool,
+        kernels: KernelOptions,
+        peer_timeout_s: float,
+    ) -> int:
+        """As `Peers.register`."""
+        if task == self._worker.task:
+            self._worker.register(
+                program, session, units, seed=seed, isolated=isolated, kernels=kernels, peer_timeout_s=peer_timeout_s
+            )
+            return self._incarnation
+        info = {
+            "seed": seed, "isolated": isolated, "kernels": kernels.to_fields(), "peer_timeout_s": float(peer_timeout_s),
+        }  # fmt: skip
+        fields = {"program": program, "session": session, "partition": pack_units(units), "info": info}
+        incarnation: int = self._call(task, "register", fields, "registered", peer_timeout_s).fields["incarnation"]
+        return incarnation
+
+    def release(self, task: str, programs: Sequence[str]) -> None:
+        """As `Peers.release`."""
+        if task == self._worker.task:
+            self._worker.release(programs)
+        else:
+            self._tell(task, Message("release", {"programs": list(programs)}))
+
+    def close_session(self, task: str, session: str) -> None:
+        """As `Peers.close_session`. A task that does not answer has nothing to forget, or forgets when it restarts."""
+        if task == self._worker.task:
+            self._worker.close_session(session)
+        else:
+            self._tell(task, Message("forget_session", {"request": 0, "session": session}))
+
+    def reset(self, task: str, containers: Sequence[str], sessions: Sequence[str], peer_timeout_s: float) -> None:
+        """As `Peers.reset`."""
+        if task == self._worker.task:
+            self._worker.reset(containers)
+            for session in sessions:
+                self._worker.close_session(session)
+        else:
+            fields = {"containers": list(containers), "sessions": list(sessions)}
+            self._call(task, "reset_containers", fields, "closed", peer_timeout_s)
+
+    def _tell(self, task: str, message: Message) -> None:
+        endpoint = self._endpoint()
+        if endpoint is not None:
+            endpoint.send(self._addresses[task], message)
+
+    def _call(self, task: str, kind: str, fields: dict[str, Any], answer: str, patience: float) -> Message:
+        message = Message(kind, {"request": next(self._requests), **fields})
+        with self._connections.borrow() as connections:
+            try:
+                return call(connections, self._addresses[task], task, message, answer, patience, CONTROL_TIMEOUT_S)
+            except DeadlineExceededError as e:
+                raise UnavailableError(None, None, e.message) from None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._connections.close()
