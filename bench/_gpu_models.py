@@ -9,6 +9,7 @@ A maker returns two calls: one that starts a step, and one that waits for all st
 """
 
 import math
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -176,6 +177,7 @@ def torch(model: str, batch: int) -> Step:
 
 def jax(model: str, batch: int) -> Step:
     """One jitted function that owns its parameters."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # it would take most of the memory, which is in use
     import jax
     import jax.numpy as jnp
 

@@ -118,19 +118,19 @@ def long_sort(dtype: DType, *, descending: bool = False) -> Routine:
 
 def _key(dtype: DType, descending: bool) -> tuple[str, str, int]:
     """How an element is widened, the lines that make its key, and how many bits of the key count."""
-    flip = "    key = ~key\n" if descending else ""
+    bits = 8 * dtype.size if not dtype.is_floating else max(8 * dtype.size, 32)
+    every = (1 << max(bits, 32)) - 1
+    flip = f"    key = key ^ {every}\n" if descending else ""
     if dtype.is_floating:
-        bits = 64 if dtype.size == 8 else 32
         top, quiet = (1 << (bits - 1), 0x7FF8 << 48 if bits == 64 else 0x7FC00000)
         lines = (
             "    x = tl.where(x == 0.0, 0.0, x)\n"  # -0 is 0
             f"    word = x.to(tl.uint{bits}, bitcast=True)\n"
             f"    word = tl.where(x != x, {quiet}, word).to(tl.uint{bits})\n"
             # The bits of a positive number are in order; those of a negative one in the opposite, and below.
-            f"    key = tl.where((word >> {bits - 1}) != 0, ~word, word | {top}).to(tl.uint{bits})\n"
+            f"    key = tl.where((word >> {bits - 1}) != 0, word ^ {every}, word | {top}).to(tl.uint{bits})\n"
         )
         return (".to(tl.float32)" if dtype in NARROW else ""), lines + flip, bits
-    bits = 8 * dtype.size
     kept = max(bits, 32)
     top = 0 if dtype.is_unsigned else 1 << (bits - 1)
     signed = f".to(tl.{'uint' if dtype.is_unsigned else 'int'}{kept})"

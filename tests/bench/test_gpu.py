@@ -24,15 +24,21 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    import _gpu_parts as parts
     import gpu
 
-    monkeypatch.setattr(gpu, "ROUNDS", 1)
-    monkeypatch.setattr(gpu, "ELEMENTS", {True: 1 << 10})
-    monkeypatch.setattr(gpu, "COLUMNS", 1 << 7)
-    monkeypatch.setattr(gpu, "PRODUCTS", {True: ((16, 16, 32),)})
-    monkeypatch.setattr(gpu, "seconds_of", lambda start, wait, **rest: (start(), wait(), 1e-3)[-1])
+    monkeypatch.setattr(parts, "ROUNDS", 1)
+    monkeypatch.setattr(parts, "ELEMENTS", {True: 1 << 10})
+    monkeypatch.setattr(parts, "COLUMNS", 1 << 7)
+    monkeypatch.setattr(parts, "PRODUCTS", {True: ((16, 16, 32),)})
+    monkeypatch.setattr(parts, "ATTENTIONS", {True: ((1, 2, 16, 16),)})
+    monkeypatch.setattr(parts, "CONVOLUTIONS", {True: ((1, 6, 16, 16, 3),)})
+    monkeypatch.setattr(parts, "AT_ONCE", 1 << 14)
+    monkeypatch.setattr(parts, "CHAIN", 4)
+    monkeypatch.setattr(parts, "seconds_of", lambda start, wait, **rest: (start(), wait(), 1e-3)[-1])
+    monkeypatch.setattr(gpu, "apart", lambda part, quick, seconds: gpu.measured(part, quick))
     yield gpu
-    for name in ("gpu", "_gpu_models"):
+    for name in ("gpu", "_gpu_parts", "_gpu_models"):
         sys.modules.pop(name, None)
 
 
@@ -58,11 +64,11 @@ def test_runs_writes_json_and_a_picture(bench, fake, tmp_path) -> None:
     facts = json.loads(files[0].read_text())
     assert facts["errors"] == {} and facts["gpu"] == "Fake GPU"
     assert [r["name"].split(",")[0] for r in facts["rows"]] == [
-        "copy of 0 MiB", "GELU chain", "sum of all", "sums of rows", "sums of columns", "softmax of rows", "normalised rows",
-        "bfloat16 product 16 x 16 x 32",
+        "copy of 0 MiB", "GELU chain", "sum of all", "sums of rows", "sums of columns", "softmax of rows",
+        "layer norm of rows", "running sums of rows", "transpose", "bfloat16 product 16 x 16 x 32",
     ]  # fmt: skip
     picture = files[1].read_text()
-    assert picture.startswith("<svg") and picture.count("<rect") == 1 + 6
+    assert picture.startswith("<svg") and picture.count("<rect") == 1 + 8
     assert all(x[0] == "launch" for x in fake.launches())
     assert len(fake.copies()) < 30  # what is measured stays on the GPU
 
@@ -70,24 +76,52 @@ def test_runs_writes_json_and_a_picture(bench, fake, tmp_path) -> None:
 @pytest.mark.slow
 def test_the_host_launches_and_captures(bench, fake, monkeypatch) -> None:
     monkeypatch.setattr(triton_compile, "compile_kernel", fake.compile_kernel)
-    monkeypatch.setattr(bench, "LAUNCHES", 2)
-    names = [r.name for r in bench.launches(True)]
-    assert len(names) == 4
+    monkeypatch.setattr(sys.modules["_gpu_parts"], "LAUNCHES", 2)
+    rows, errors = bench.measured("launches", True)
+    assert len(rows) == 5 and not errors
     assert [x for x in fake.launches() if x[0] == "graph launch"]
 
 
-def test_a_part_that_fails_does_not_stop_the_others(bench, fake, monkeypatch, tmp_path, capsys) -> None:
-    def broken(quick: bool):
+@pytest.mark.slow
+def test_attention_and_convolutions_run(bench, fake) -> None:
+    for part in ("attention", "convolution"):
+        rows, errors = bench.measured(part, True)
+        assert len(rows) == 2 and not errors
+
+
+def test_a_case_that_fails_does_not_stop_the_others(bench, fake, monkeypatch, tmp_path, capsys) -> None:
+    parts = sys.modules["_gpu_parts"]
+
+    def broken():
         raise RuntimeError("no such kernel")
         yield
 
-    monkeypatch.setitem(bench.SECTIONS, "memory", broken)
+    def cases(quick: bool):
+        yield "first", broken
+        yield "second", lambda: iter([parts.row("second", "ms", 1.0)])
+        raise RuntimeError("no such device")
+
+    monkeypatch.setitem(bench.PARTS, "memory", (cases, 1.0))
     file = tmp_path / "gpu.json"
     bench.main(["--quick", "--json", str(file), "--only", "memory", "--only", "products"])
     facts = json.loads(file.read_text())
-    assert facts["errors"] == {"memory": "RuntimeError: no such kernel"}
-    assert len(facts["rows"]) == 1
-    assert "failed: memory (RuntimeError: no such kernel)" in capsys.readouterr().err
+    assert facts["errors"] == {
+        "memory: first": "RuntimeError: no such kernel",
+        "memory": "RuntimeError: no such device",
+    }
+    assert [r["name"] for r in facts["rows"]] == ["second", "bfloat16 product 16 x 16 x 32"]
+    assert "failed: memory: first (RuntimeError: no such kernel)" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(gpu_count() > 0, reason="this machine has a GPU")
+def test_a_process_that_ends_badly_is_told(monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    import gpu
+
+    rows, errors = gpu.apart("launches", True, 60)  # there is no GPU, so it gives up
+    assert rows == [] and errors == {"launches": "the process ended with 1"}
+    for name in ("gpu", "_gpu_parts", "_gpu_models"):
+        sys.modules.pop(name, None)
 
 
 @pytest.mark.slow
