@@ -33,6 +33,7 @@ class Buffers:
         self.kept_bytes = 0
         self._kept = kept
         self._pieces: dict[int, list[np.ndarray[Any, Any]]] = {}  # by size
+        self._own: set[int] = set()  # their identities
         self._lock = threading.Lock()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -45,6 +46,10 @@ class Buffers:
             if found is None:
                 return np.empty(shape, dtype)
             return found[:size].view(dtype).reshape(shape)
+
+    def is_own(self, memory: object) -> bool:
+        """Whether this is what the memory of a result from here belongs to."""
+        return id(memory) in self._own
 
     def _free(self, size: int) -> np.ndarray[Any, Any] | None:
         """A free piece of memory with room that is not far too large; else a new one, if one more may be kept."""
@@ -65,12 +70,14 @@ class Buffers:
         self.kept_bytes += rounded
         pieces = self._pieces.setdefault(rounded, [])
         pieces.append(np.empty(rounded, np.uint8))
+        self._own.add(id(pieces[-1]))
         return pieces[-1]
 
     def _drop_unused(self) -> None:
         for size, pieces in list(self._pieces.items()):
             held = [pieces[i] for i in range(len(pieces)) if sys.getrefcount(pieces[i]) > _FREE]
             self.kept_bytes -= size * (len(pieces) - len(held))
+            self._own.difference_update({id(p) for p in pieces} - {id(p) for p in held})
             if held:
                 self._pieces[size] = held
             else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..graph.node import Node, Tensor
@@ -12,6 +12,7 @@ from .edged import EdgedNodes
 from .fuse import FusedNodes, Fusion, fuse
 from .gpu_fusion import fuse_for_gpu, gpu_rewrites
 from .memory import MemoryPlan, plan_memory
+from .overwriting import as_run, with_overwriting
 from .rewrite import Fired, Rewrites, rewrite
 from .unit import RunGuarded, Unit, UnitStep, taken_by
 
@@ -71,7 +72,7 @@ class KernelInfo:
         if not self.on_gpu:
             from .kernel_cache import source_of
 
-            return source_of(self.group.loops).text
+            return source_of(*as_run(self.group)).text
         if isinstance(self.group, EdgedNodes):
             from .backends.edge_templates import likely_source
 
@@ -266,4 +267,6 @@ def explain(unit: Unit, wanted: Rewrites, *, small: bool, on_gpu: bool = False) 
     if on_gpu:
         left, fusion, fired = fuse_for_gpu(done.unit, wanted)
         return DeviceKernels(unit.device, unit, left, (*done.fired, *fired), fusion, on_gpu)
-    return DeviceKernels(unit.device, unit, done.unit, done.fired, fuse(done.unit, small=small))
+    fusion = fuse(done.unit, small=small)
+    fusion = replace(fusion, steps=with_overwriting(done.unit, fusion.steps))
+    return DeviceKernels(unit.device, unit, done.unit, done.fired, fusion)

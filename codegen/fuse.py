@@ -74,6 +74,7 @@ class FusedNodes:
         checks: tensors that decide, with what is in `after`, whether the nodes are dead: all of them are, or none.
         after: nodes, and numbers of channels, that the nodes wait for and that may be dead.
         is_guarded: whether the nodes may be dead.
+        overwrites: (input, output): the output may lie where the input was, which dies with the kernel (`overwriting`).
     """
 
     nodes: tuple[Node, ...]
@@ -92,6 +93,7 @@ class FusedNodes:
     checks: tuple[Tensor, ...] = ()
     after: tuple[Node | int, ...] = ()
     is_guarded: bool = False
+    overwrites: tuple[tuple[int, int], ...] = ()
 
     def sizes_for(self, shapes: Sequence[tuple[int, ...]], values: Sequence[Sequence[int]]) -> list[int] | None:
         """Sizes of the space's axes for inputs of these shapes; None when they are not as fusion assumed.

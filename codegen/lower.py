@@ -26,6 +26,7 @@ from ..graph.state import Context, VariableState
 from .backends.base import Backend
 from .fuse import FusedNodes
 from .guards import asked_for
+from .memory import plan_memory
 from .program import Call, Guarded, Instruction, Loop, Program, Recv, Send, Wait
 from .rewrite import rewrite
 from .unit import BeginLoop, EndLoop, LeaveUnless, RecvTensor, RunGuarded, SendTensor, Unit
@@ -49,12 +50,17 @@ def lower(unit: Unit, backend: Backend, context_of: Callable[[Node], Context]) -
     unit = rewrite(unit, backend.rewrites).unit
     lowering = _Lowering(backend, context_of, asked_for(unit))
     feeds = tuple((name, lowering.arriving_slot(tensor)) for name, tensor in unit.feeds)
-    for step in backend.fuse(unit):
+    steps = backend.fuse(unit)
+    for step in steps:
         _LOWERED[type(step)](lowering, step)
     fetches = lowering.fetch(unit.fetches)
     kept = bytearray([v is not None for v in lowering.slots])
     _let_go(lowering.instructions, _marked(kept + b"\1", [slot for _, slot in fetches]))
-    return Program(unit.device, tuple(lowering.instructions), tuple(lowering.slots), feeds, fetches)
+    fed, taken = [t for _, t in unit.feeds], [t for _, t in unit.fetches]
+    return Program(
+        unit.device, tuple(lowering.instructions), tuple(lowering.slots), feeds, fetches,
+        lambda: plan_memory(steps, fed, taken),
+    )  # fmt: skip
 
 
 @dataclass(slots=True)

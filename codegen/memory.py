@@ -2,7 +2,8 @@
 
 A tensor lives from the step that makes it to the last one that takes it; what is fed, or fetched, lives from the start, or to the
 end; a view lives in what it is a view of. Constants and variables outlive steps and are not counted, nor is what reads a variable.
-But what changes a variable needs room for the new value beside the old one where it makes a new one: when a part of the step
+A kernel's result that takes the place of an input (`overwriting`) begins where that ends.
+What changes a variable needs room for the new value beside the old one where it makes a new one: when a part of the step
 still needs the old one (`graph.state.changing`), or the op is not one that writes where the value is. The *peak* is the most that
 is alive at once. The *arena* is one piece of memory with a place for each tensor, such that no two that live at the same time
 overlap: tensors take places from the largest to the smallest, each the tightest gap that is free during its life (Pisarchyk and
@@ -106,6 +107,10 @@ def plan_memory(
                 and (node is None or node.type != "Const")
             ):
                 first[t] = last[t] = i
+    for i, step in enumerate(steps):
+        if isinstance(step, FusedNodes):
+            for k, _ in step.overwrites:
+                last[step.inputs[k]] = i - 1  # from here on it is the result's memory
     for t in fetches:
         held = base.get(t, t)
         if held in first:

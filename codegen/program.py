@@ -16,10 +16,13 @@ Only nodes under a `cond` become Guarded; a program without control flow is Call
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..graph.source import Origin, SourceLine, locate
+
+if TYPE_CHECKING:
+    from .memory import MemoryPlan
 
 Kernel: TypeAlias = Callable[..., Any]
 
@@ -127,6 +130,7 @@ class Program:
         slots: what the slots hold before the first instruction: constants, or None.
         feeds: (name, slot) of values that the client gives.
         fetches: (name, slot) of values that the client gets.
+        memory: makes the plan of its memory, which takes longer than making the program.
     """
 
     device: str
@@ -134,6 +138,12 @@ class Program:
     slots: tuple[Any, ...]
     feeds: tuple[tuple[str, int], ...]
     fetches: tuple[tuple[str, int], ...]
+    memory: Callable[[], MemoryPlan] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most memory that its tensors need at once, as far as sizes are known before it runs; unknown ones count as 1."""
+        return 0 if self.memory is None else self.memory().peak_bytes
 
     def __str__(self) -> str:
         lines = [f"program for {self.device}: {len(self.instructions)} instructions, {len(self.slots)} slots"]

@@ -138,6 +138,8 @@ class Execution:
                         elif outputs:
                             for i, value in zip(outputs, result, strict=True):
                                 slots[i] = value
+                            value = None
+                        result = None  # so that the slot alone holds it: the next kernel may write where it is
                         for i in now.frees:
                             slots[i] = None
                     elif type(now) is Recv:

@@ -11,7 +11,7 @@ errors come from there: a kernel itself cannot fail.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,8 @@ from ..kernel_cache import source_of
 from ..loop_cost import nanoseconds
 from ..loops import Loops
 from ..numba_source import as_passed
-from ..program import Kernel, Program
+from ..overwriting import as_run, is_held_once, order_of, with_overwriting
+from ..program import Call, Guarded, Instruction, Kernel, Loop, Program
 from ..threads import cores, ranges_of, share
 from ..update_loops import ACCUMULATES
 from .nodes import kernel_for
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from ..unit import Unit, UnitStep
 
 FEW_STEPS = 1000  # in a program of so many nodes small ones are fused, too: looking at them all takes 40 ms then
+STRIP = 256  # columns that a range of columns should have: memory is fast along rows
 SHAPES_KEPT = 256  # per kernel; a program of ever new shapes starts over
 
 
@@ -72,7 +74,9 @@ class NumbaBackend(NumpyBackend):
     def fuse(self, unit: Unit) -> Sequence[UnitStep | FusedNodes]:
         """Steps with fused nodes among them."""
         small = self.fuse_small or len(unit.steps) <= FEW_STEPS
-        return unit.steps if not small and has_only_small(unit) else fuse(unit, small=small).steps
+        if not small and has_only_small(unit):
+            return unit.steps
+        return with_overwriting(unit, fuse(unit, small=small).steps)
 
     def fused(self, group: FusedNodes) -> FusedKernel:
         """A kernel that starts on NumPy and becomes compiled."""
@@ -96,8 +100,21 @@ class NumbaBackend(NumpyBackend):
         return made
 
     def finish(self, program: Program) -> Program:
-        """The program with gradients made where updates take them."""
-        return with_product_updates(program, self.threads)
+        """The program with gradients made where updates take them, and results where their inputs were."""
+        program = with_product_updates(program, self.threads)
+        _let_overwrite(program.instructions)
+        return program
+
+
+def _let_overwrite(instructions: Iterable[Instruction]) -> None:
+    """Let kernels overwrite those inputs that the program lets go of with them."""
+    for step in instructions:
+        if isinstance(step, Loop):
+            _let_overwrite((*step.head, *step.body))
+            continue
+        call = step.call if isinstance(step, Guarded) else step
+        if isinstance(call, Call) and isinstance(call.kernel, FusedKernel):
+            call.kernel.dying = frozenset(i for i, slot in enumerate(call.inputs) if slot in call.frees)
 
 
 @cache
@@ -130,13 +147,16 @@ class FusedKernel(WarmingKernel):
     Attributes:
         group: what it runs.
         function: the compiled function, or None while NumPy does the work.
+        dying: the inputs that the program which it is in lets go of with it; those of `group.overwrites` may be overwritten.
     """
 
     def __init__(
         self, group: FusedNodes, *, threads: int = 1, compile_first: bool = False, check: bool = False
     ) -> None:
         self.group = group
-        self.source = source_of(group.loops)
+        self.dying: frozenset[int] = frozenset()
+        self._order = order_of(len(group.inputs), len(group.outputs), group.overwrites)
+        self.source = source_of(*as_run(group))
         reference = one_by_one(NumpyBackend(), group.nodes, (*group.inputs, *group.shapes), group.outputs)
         super().__init__(self.source.text, reference)
         self._threads = threads
@@ -152,8 +172,7 @@ class FusedKernel(WarmingKernel):
         function = self.function
         if function is None:
             return self._on_numpy(inputs)
-        arguments = inputs[: self._loaded] if self._loaded < len(inputs) else inputs
-        key = tuple([x.shape for x in arguments])
+        key = tuple([inputs[i].shape for i in range(self._loaded)])
         if self._assumed:
             values = tuple([tuple(inputs[i].tolist()) for i in self._assumed])
             key = (*key, *values)
@@ -165,17 +184,38 @@ class FusedKernel(WarmingKernel):
             launch = self._launches[key] = self._launch_for(key)
         if launch is None or launch.limits and not _within(inputs, launch.limits):
             return self._reference(*inputs)
-        outputs = [
-            buffers.empty(shape, dtype) if large else np.empty(shape, dtype) for shape, dtype, large in launch.outputs
-        ]
-        arrays = [x.ravel() for x in arguments]
-        arrays += [y.ravel() for y in outputs]
+        if self.group.overwrites:
+            outputs = self._overwritten(inputs, launch)
+            arrays = [inputs[i].ravel() for i in self._order.inputs]
+            arrays += [outputs[j].ravel() for j in self._order.outputs]
+        else:
+            outputs = [
+                buffers.empty(shape, dtype) if large else np.empty(shape, dtype)
+                for shape, dtype, large in launch.outputs
+            ]
+            arrays = [x.ravel() for x in inputs[: self._loaded]]
+            arrays += [y.ravel() for y in outputs]
         if self._narrow:
             arrays = [as_passed(x) for x in arrays]
         share(function, (*arrays, *launch.sizes), launch.ranges, self._threads)
         if self._check:
             self._compare(inputs, outputs)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def _overwritten(self, inputs: tuple[Any, ...], launch: _Launch) -> list[Any]:
+        """The outputs before the kernel runs: inputs that it may overwrite, copies of those that it may not, and fresh memory."""
+        place = {}
+        for i, j in self.group.overwrites:
+            if i in self.dying and not self._check and is_held_once(inputs, i):
+                place[j] = inputs[i]
+        outputs = []
+        for j, (shape, dtype, large) in enumerate(launch.outputs):
+            out = place.get(j)
+            outputs.append((buffers.empty(shape, dtype) if large else np.empty(shape, dtype)) if out is None else out)
+        for i, j in self.group.overwrites:
+            if j not in place:
+                np.copyto(outputs[j], inputs[i])
+        return outputs
 
     def _launch_for(self, key: tuple[tuple[int, ...], ...]) -> _Launch | None:
         shapes, values = key[: self._loaded], key[self._loaded :]
@@ -248,4 +288,5 @@ def _ranges(loops: Loops, sizes: Sequence[int], threads: int, split: int | None)
     """How the split axis is divided between threads."""
     if split is None:
         return ((0, 0),)
-    return ranges_of(sizes[split], nanoseconds(loops, sizes), threads)
+    innermost = split == len(sizes) - 1 and any(loops.reduced)
+    return ranges_of(sizes[split], nanoseconds(loops, sizes), threads, STRIP if innermost else 1)
