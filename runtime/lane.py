@@ -31,7 +31,7 @@ import socket
 import struct
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -45,6 +45,11 @@ _COUNT: Final = struct.Struct("<I")
 _MOST_BUFFERS: Final = 512  # in one call; the kernel's limit is 1024
 _MOST_OFFERS: Final = 4_096
 _MOST_READ: Final = 4 << 20  # bytes of a long message that are read before others have their turn
+_PIECE: Final = 512 << 10
+"""Bytes of a long message that one call of the kernel reads or writes. During a call the kernel's half of the socket is locked, and
+what arrives, or is acknowledged, has to wait for its end: calls without bound let the two ends take turns instead of working at the
+same time, and move the bytes through memory instead of through the caches. Over TCP a reader is not woken for less, either, while
+so much is to come: else each packet would wake it, and the two would fight for the socket."""
 _TOKEN_BYTES: Final = 16
 _NAME: Final = re.compile(r"dovetail-[0-9a-f]{32}")
 _BYTE: Final = np.dtype(np.uint8)
@@ -62,6 +67,7 @@ class Lane:
 
     Attributes:
         fd: its descriptor.
+        waiting_bytes: how much of what was sent the kernel has not taken yet.
         is_open: whether the other end has said its last words on ZeroMQ's connection, so that the lane is to be read.
 
     >>> a, b = (Lane(s, 8, 1 << 20) for s in socket.socketpair())
@@ -72,7 +78,8 @@ class Lane:
     """
 
     __slots__ = (
-        "_filling", "_lock", "_most_bytes", "_most_frames", "_part", "_patience_s", "_socket", "_unfilled", "_waiting", "fd", "is_open",
+        "_filling", "_gathers", "_is_tcp", "_left", "_lock", "_most_bytes", "_most_frames", "_part", "_patience_s", "_socket",
+        "_unfilled", "_waiting", "fd", "is_open", "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, most_frames: int, most_bytes: int) -> None:
@@ -81,13 +88,17 @@ class Lane:
         self._patience_s = -1.0
         self.fd = sock.fileno()
         self.is_open = False
+        self._is_tcp = sock.family != socket.AF_UNIX
+        self._gathers = False  # whether the kernel keeps bytes until there is a piece of them
         self._most_frames = most_frames
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._waiting: deque[list[memoryview]] = deque()  # messages, or what is left of the first
+        self.waiting_bytes = 0  # what is left of them
         self._part = b""  # the beginning of a message
         self._filling: list[Frame] = []  # the frames of a long message that is arriving ...
-        self._unfilled: deque[memoryview] = deque()  # ... and the memory that is still empty
+        self._unfilled: deque[memoryview] = deque()  # ... the memory that is still empty ...
+        self._left = 0  # ... and how many bytes that is
 
     # --- sending ---------------------------------------------------------------------------------------------------
 
@@ -107,33 +118,42 @@ class Lane:
             sizes = [len(f) for f in frames]
             size = sum(sizes)
             head = struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes)
+        total = len(head) + size
         with self._lock:
+            sent = 0
             if not self._waiting:
-                sent = 0
-                try:
-                    sent = self._socket.sendmsg((head, *frames[: _MOST_BUFFERS - 1]), (), _NOW)
-                except BlockingIOError:
-                    pass
-                except OSError as e:  # whatever it is, half a message may have left
-                    raise ConnectionError(e.errno, f"the lane is closed: {e.strerror}") from None
-                if sent == len(head) + size:
-                    return 0
+                if size <= _PIECE:
+                    try:
+                        sent = self._socket.sendmsg((head, *frames[: _MOST_BUFFERS - 1]), (), _NOW)
+                    except BlockingIOError:
+                        pass
+                    except OSError as e:  # whatever it is, half a message may have left
+                        raise ConnectionError(e.errno, f"the lane is closed: {e.strerror}") from None
+                    if sent == total:
+                        return 0
             elif most_waiting is not None and len(self._waiting) >= most_waiting:
                 return -1
-            else:
-                sent = 0
             self._waiting.append(_rest([memoryview(b) for b in (head, *frames)], sent))
+            self.waiting_bytes += total - sent
+            if size > _PIECE and len(self._waiting) == 1:
+                with contextlib.suppress(BlockingIOError):
+                    self._write_waiting()
             return len(self._waiting)
 
     def flush(self) -> int:
         """Write what waits, as far as the kernel takes it; gives how many messages wait still. Raises as `send` does."""
         with self._lock, contextlib.suppress(BlockingIOError):
-            while self._waiting:
-                left = self._waiting[0]
-                while left:
-                    left[:] = _rest(left, self._write(left[:_MOST_BUFFERS]))
-                self._waiting.popleft()
+            self._write_waiting()
         return len(self._waiting)
+
+    def _write_waiting(self) -> None:
+        while self._waiting:
+            left = self._waiting[0]
+            while left:
+                sent = self._write(_piece(left))
+                self.waiting_bytes -= sent
+                left[:] = _rest(left, sent)
+            self._waiting.popleft()
 
     def waiting(self) -> int:
         """How many messages wait for the other end to take some."""
@@ -170,7 +190,7 @@ class Lane:
             WireError: this is no message; the lane is of no further use.
         """
         if self._unfilled:
-            return self._fill()
+            return self._fill(flags)
         try:
             data = self._socket.recv(_CHUNK, flags)
         except BlockingIOError:
@@ -236,22 +256,37 @@ class Lane:
             at += len(taken)
             if len(taken) < len(view):
                 self._unfilled.appendleft(view[len(taken) :])
+        self._left = sum(sizes) - len(data)
+        if self._is_tcp and self._left >= 2 * _PIECE:
+            self._gather(_PIECE)
 
-    def _fill(self) -> list[list[Frame]]:
+    def _gather(self, least: int) -> None:
+        """Have the kernel tell of what comes when it is so many bytes."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
+        self._gathers = least > 1
+
+    def _fill(self, flags: int) -> list[list[Frame]]:
+        """Read more of a long message. With `flags` that wait, the first piece is waited for."""
         read = 0
         while self._unfilled and read < _MOST_READ:
-            views = [self._unfilled.popleft() for _ in range(min(len(self._unfilled), _MOST_BUFFERS))]
+            views = _piece(self._unfilled)
             try:
-                got = self._socket.recvmsg_into(views, 0, _NOW)[0]
+                got = self._socket.recvmsg_into(views, 0, _NOW if read else flags)[0]
             except BlockingIOError:
-                self._unfilled.extendleft(reversed(views))
                 return []
             except OSError as e:
                 raise ConnectionError(e.errno, f"the lane is closed: {e.strerror}") from None
             if not got:
                 raise ConnectionResetError("the other end of the lane has gone")
             read += got
-            self._unfilled.extendleft(reversed(_rest(views, got)))
+            self._left -= got
+            if self._gathers and self._left < _PIECE:
+                self._gather(1)
+            unfilled = self._unfilled
+            while unfilled and got >= len(unfilled[0]):
+                got -= len(unfilled.popleft())
+            if got:
+                unfilled[0] = unfilled[0][got:]
         if self._unfilled:
             return []
         frames, self._filling = self._filling, []
@@ -260,6 +295,18 @@ class Lane:
     def close(self) -> None:
         """Close this end; what the kernel has taken still arrives."""
         self._socket.close()
+
+
+def _piece(buffers: Iterable[memoryview]) -> list[memoryview]:
+    """The first bytes of buffers: as many as one call of the kernel is given."""
+    found: list[memoryview] = []
+    room = _PIECE
+    for buffer in buffers:
+        found.append(buffer[:room])
+        room -= len(buffer)
+        if room <= 0 or len(found) == _MOST_BUFFERS:
+            break
+    return found
 
 
 def _rest(buffers: list[memoryview], sent: int) -> list[memoryview]:

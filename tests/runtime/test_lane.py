@@ -409,3 +409,42 @@ def test_an_offer_is_made_within_bounds(landing: Landing, monkeypatch: pytest.Mo
     assert len(landing._offers) == 10
     first = offers[0]
     assert first is not None and landing.accept(b"0", first[2]) is None
+
+
+@pytest.mark.parametrize("size", [1 << 20, (5 << 20) + 3, 9 << 20])
+def test_long_messages_over_tcp_arrive_whole_and_what_follows_them_is_told_at_once(size: int) -> None:
+    """The kernel is asked to keep bytes back until there are many; the end of a message, and the next one, are few."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        one = socket.create_connection(listener.getsockname())
+        other, _ = listener.accept()
+    a, b = Lane(one, 8, 1 << 30), Lane(other, 8, 1 << 30)
+    b.is_open = True
+    poll = select.poll()
+    poll.register(b.fd, select.POLLIN)
+    tensor = np.random.default_rng(size).integers(0, 255, size, np.uint8)
+    for frames in (
+        [b"one", tensor.data],
+        [b"", tensor.data, b"x" * 70_000, b"end"],
+        [b"small"],
+        [tensor.data],
+        [b"small"],
+    ):
+        waiting = a.send(frames)
+        assert a.waiting_bytes == 0 if not waiting else a.waiting_bytes > 0
+        got: list[list[bytes | memoryview]] = []
+        while not got:
+            if waiting:
+                waiting = a.flush()
+            assert waiting or poll.poll(60_000), "nothing is told"
+            got = b.receive()
+        assert a.waiting_bytes == 0
+        assert [bytes(f) for f in got[0]] == [bytes(f) for f in frames]
+    waiting = a.send([tensor.data])
+    told = threading.Thread(target=lambda: [a.flush() for _ in iter(a.waiting, 0)])
+    told.start()
+    while not (whole := b.receive_within(5.0)):
+        pass
+    told.join()
+    assert bytes(whole[0][0]) == tensor.tobytes()
+    a.close()
+    b.close()
