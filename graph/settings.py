@@ -77,6 +77,11 @@ SETTINGS = {
             "MiB that one queue may hold, elements that wait for room included; more is an error, 0: no limit",
         ),
         Setting(
+            "DOVETAIL_BACKLOG_MB",
+            4096,
+            "MiB of tensors that may wait for one peer that does not take them; more is an error, 0: no limit",
+        ),
+        Setting(
             "DOVETAIL_SHARED_MEMORY",
             1024,
             "most MiB that a process lends to others of its machine, its large variables included; 0: all tensors travel in messages",

@@ -277,6 +277,8 @@ class Server:
                 peer,
                 self._error(message.fields["request"], InternalError(None, None, f"The answer cannot travel: {e}")),
             )
+        except ResourceExhaustedError as e:
+            endpoint.reply(peer, self._error(message.fields["request"], e))
 
     def _error(self, request: int, error: OpError) -> Message:
         node = error.op if isinstance(error.op, str) else getattr(error.op, "name", None)

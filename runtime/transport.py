@@ -18,8 +18,8 @@ a peer that was connected to is `_DIALLED` and its address. A client that gives 
 so none can make a reply go elsewhere.
 
 What a peer can do to this process is bounded: how many messages wait for a slow one (`HIGH_WATER` in ZeroMQ,
-`MAX_BACKLOG` here), how large a frame may be, how many broken messages it may send before it is no longer
-listened to.
+`MAX_BACKLOG` here) and how many bytes (`backlog.py`), how large a frame may be, how many broken messages it may
+send before it is no longer listened to.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ from typing import Any
 
 import zmq
 
+from ..graph.settings import setting
 from .address import all_loopback, resolve, split_address
+from .backlog import Backlog
 from .curve import Door
 from .faults import link_faults
 from .keys import Keys
@@ -153,6 +155,7 @@ class Endpoint:
         self._peers: dict[bytes, Socket] = {}  # sockets that were dialled, by the peer's name
         self._names: dict[Socket, bytes] = {}  # the same, the other way round
         self._backlog: dict[bytes, deque[list[Frame]]] = {}  # what ZeroMQ did not take yet, by the peer's name
+        self._waiting_bytes = Backlog(int(setting("DOVETAIL_BACKLOG_MB")) << 20)
         self._strikes: OrderedDict[bytes, int] = OrderedDict()  # malformed messages per peer, latest last
         self._sharing = Sharing()
         self._landing = Landing(MAX_FRAMES, MAX_FRAME_BYTES)
@@ -218,8 +221,12 @@ class Endpoint:
 
         Raises:
             WireError: the message cannot travel.
+            ResourceExhaustedError: the peer takes nothing, and too many bytes wait for it (`DOVETAIL_BACKLOG_MB`).
         """
         frames = encode(message, self._sharing.lender(peer))
+        if len(frames) > 1:
+            lane = self._lanes.get(peer)
+            self._waiting_bytes.enter(peer, _name(peer), frames, 0 if lane is None else lane.waiting_bytes)
         if self._faults is None:
             if threading.get_ident() == self._thread.ident:
                 self._post(peer, frames)
@@ -251,7 +258,7 @@ class Endpoint:
         thread to one peer arrive in order.
 
         Raises:
-            WireError: the message cannot travel.
+            WireError, ResourceExhaustedError: as `reply`.
             ValueError: the address is not `host:port`.
         """
         peer = _DIALLED + address.encode()
@@ -340,6 +347,7 @@ class Endpoint:
                     self._guard(self._on_tick)
                     self._guard(self._sharing.tidy)
                     self._guard(self._probe)
+                    self._guard(self._waiting_bytes.tidy)
         except Exception:
             logger.exception("the I/O thread of %s ends", self.address)
         finally:
@@ -519,6 +527,7 @@ class Endpoint:
 
     def _hang_up(self, peer: bytes) -> None:
         self._backlog.pop(peer, None)
+        self._waiting_bytes.forget(peer)
         self._strikes.pop(peer, None)
         sock = self._peers.pop(peer, None)
         if sock is not None:

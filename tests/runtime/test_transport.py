@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 
 import msgpack
@@ -19,8 +20,10 @@ import numpy as np
 import pytest
 import zmq
 
-from dovetail.runtime import connections, sockets, transport
+from dovetail.graph.errors import ResourceExhaustedError
+from dovetail.runtime import connections, sharing, sockets, transport
 from dovetail.runtime.address import is_loopback, split_address
+from dovetail.runtime.backlog import Backlog
 from dovetail.runtime.connections import Connection, Connections
 from dovetail.runtime.sockets import AddressInUse
 from dovetail.runtime.transport import Endpoint
@@ -196,6 +199,63 @@ def test_a_client_that_never_reads_costs_bounded_memory(monkeypatch: pytest.Monk
             deaf.send(ping())
         until(lambda: server.counters.dropped > 0, "messages are dropped")
         assert server.waiting() <= 50  # fewer where the kernel has just taken some
+
+
+@pytest.mark.parametrize("shared", ["0", "64"])  # a lane over TCP; a Unix stream, whose shared memory is soon full
+def test_what_waits_for_a_client_that_never_reads_is_bounded_in_bytes(
+    monkeypatch: pytest.MonkeyPatch, shared: str
+) -> None:
+    monkeypatch.setenv("DOVETAIL_BACKLOG_MB", "32")
+    monkeypatch.setenv("DOVETAIL_SHARED_MEMORY", shared)
+    monkeypatch.setattr(sharing, "_pools", {})
+    peers: list[bytes] = []
+
+    def note(peer: bytes, message: Message) -> None:
+        peers[:] = [peer]
+        server.reply(peer, message)
+
+    with Endpoint("localhost:0", note) as server, Connection(server.address) as deaf:
+        for _ in range(3):  # the first message may leave before the two know each other
+            deaf.send(ping())
+            assert deaf.recv(WAIT_S) is not None
+        sent = []
+
+        def fill() -> None:
+            while True:
+                tensor = np.zeros(8 << 20, np.uint8)
+                server.reply(peers[0], Message("tensors", {"step": 1, "channels": [0], "without": []}, (tensor,)))
+                sent.append(weakref.ref(tensor))
+
+        with pytest.raises(ResourceExhaustedError, match="DOVETAIL_BACKLOG_MB"):
+            fill()
+        held = [one for one in sent if one() is not None]
+        assert len(held) <= 5
+        server.reply(peers[0], Message("pong", {"seq": 1, "incarnation": 1}))  # what is small still goes
+        taken = 0
+        while (message := deaf.recv(WAIT_S)) is not None and message.kind == "tensors":
+            taken += 1
+        assert message is not None and message.kind == "pong"
+        assert taken == len(sent)
+        server.reply(peers[0], Message("pong", {"seq": 2, "incarnation": 1}))
+        assert deaf.recv(WAIT_S) is not None
+
+
+def test_a_message_larger_than_the_limit_goes_when_nothing_waits() -> None:
+    backlog = Backlog(1 << 20)
+    large = [memoryview(bytes(4 << 20))]
+    backlog.enter(b"a", "a", large)
+    with pytest.raises(ResourceExhaustedError, match="cannot be sent to a: 4194304 bytes wait"):
+        backlog.enter(b"a", "a", [memoryview(bytes(1 << 20))])
+    backlog.enter(b"b", "b", large)
+    with pytest.raises(ResourceExhaustedError):
+        backlog.enter(b"c", "c", large, ahead=1)
+    assert backlog.waiting(b"a") == 4 << 20
+    backlog.enter(b"a", "a", [b"header", bytes(2 << 20)])  # not frames of tensors
+    large.clear()
+    assert backlog.waiting(b"a") == 0
+    backlog.tidy()
+    assert not backlog._waiting
+    Backlog(0).enter(b"a", "a", [memoryview(bytes(1 << 20))], ahead=1 << 40)
 
 
 def test_a_client_may_come_before_its_server() -> None:
