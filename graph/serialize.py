@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -63,7 +64,7 @@ def graph_to_bytes(graph: Graph, from_version: int = 0) -> bytes:
     Raises:
         InvalidArgumentError: a node has an attr that cannot travel; the text names both.
     """
-    return b"".join(_records(graph, from_version))
+    return b"".join(records(graph, from_version))
 
 
 def extend_from_bytes(graph: Graph, data: bytes | memoryview) -> list[Node]:
@@ -88,7 +89,7 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:
-            for record in _records(graph, 0):
+            for record in records(graph, 0):
                 file.write(record)
         partial.replace(target)
     finally:
@@ -107,10 +108,25 @@ def load(path: str | os.PathLike[str]) -> Graph:
     return graph
 
 
+def import_stream(graph: Graph, file: Any, prefix: str = "", clear_devices: bool = False) -> list[Node]:
+    """Append a saved graph's nodes to a graph that may have nodes of its own.
+
+    Args:
+        file: an open file of bytes, at the beginning of what `records` gave.
+        prefix: put before all names (and those of colocation groups, loops and state that go by a node's name), such as `scope/`.
+        clear_devices: let the nodes ask for no device.
+
+    Raises:
+        InvalidArgumentError: the data are damaged, or a name is taken. Nothing has been added then.
+    """
+    return _restore(graph, _Reader(MAX_RECORD, file), _Import(prefix, clear_devices))
+
+
 # --- writing ------------------------------------------------------------------------------------------------
 
 
-def _records(graph: Graph, start: int) -> Iterator[bytes]:
+def records(graph: Graph, start: int) -> Iterator[bytes]:
+    """The nodes from number `start` on, as records one after the other. Errors as of `graph_to_bytes`."""
     nodes = graph.nodes
     if graph.has_open_loops:
         raise InvalidArgumentError(
@@ -317,9 +333,17 @@ def _array(dtype: DType, shape: Any, content: Any) -> Array:
     return array
 
 
-def _restore(graph: Graph, reader: _Reader) -> list[Node]:
+@dataclass(frozen=True, slots=True)
+class _Import:
+    """How a whole graph is put into another one; see `import_stream`."""
+
+    prefix: str
+    clear_devices: bool
+
+
+def _restore(graph: Graph, reader: _Reader, how: _Import | None = None) -> list[Node]:
     """Read a stream, check all of it, and append its nodes."""
-    builder = _Builder(graph)
+    builder = _Builder(graph, how)
     try:
         for record in reader:
             builder.take(record)
@@ -350,9 +374,11 @@ def _restore(graph: Graph, reader: _Reader) -> list[Node]:
 class _Builder:
     """Nodes made from records, kept apart from the graph until all are good."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, how: _Import | None) -> None:
         self.graph = graph
         self.base = len(graph)
+        self.how = how
+        self.shift = 0 if how is None else self.base  # what is added to the stream's numbers of nodes
         self.nodes: list[Node] = []
         self.has_late_edges = False
         self._texts: list[str] = []
@@ -396,7 +422,7 @@ class _Builder:
         for node, controls in zip(self.nodes, self._controls, strict=True):
             if controls:
                 node.controls = tuple([self._at(i, len(self.nodes)) for i in controls])
-                self.has_late_edges = self.has_late_edges or max(controls) >= node.index
+                self.has_late_edges = self.has_late_edges or max(controls) + self.shift >= node.index
         if self.has_late_edges:
             cycle = find_cycle([*self.graph.nodes[: self.base], *self.nodes])
             if cycle:
@@ -410,8 +436,8 @@ class _Builder:
         _, version, start, seed = record
         if version != VERSION:
             raise _BadError(f"format version {version!r} is not known; this release reads version {VERSION}")
-        if start != self.base:
-            raise _BadError(f"the data continue a graph of {start!r} nodes, this one has {self.base}")
+        if start != self.base - self.shift:
+            raise _BadError(f"the data continue a graph of {start!r} nodes, this one has {self.base - self.shift}")
         if seed is not None and type(seed) is not int:
             raise _BadError("the seed is no number")
         self._seed = seed
@@ -433,10 +459,11 @@ class _Builder:
         return self._texts[number]
 
     def _at(self, index: Any, made: int) -> Node:
-        """The node of that number, among those of the graph and the first `made` new ones."""
-        if type(index) is not int or not 0 <= index < self.base + made:
+        """The node of that number, among those of the graph (but for an import) and the first `made` new ones."""
+        if type(index) is not int or not 0 <= index < self.base - self.shift + made:
             raise _BadError(f"node number {index!r} does not exist")
-        return self.graph.nodes[index] if index < self.base else self.nodes[index - self.base]
+        number: int = index + self.shift
+        return self.graph.nodes[number] if number < self.base else self.nodes[number - self.base]
 
     def _block(self, outer: Any, spec: Any, description: Any, file: Any, line: Any) -> None:
         if type(outer) is not int or not -1 <= outer < len(self._blocks) or type(description) is not str:
@@ -469,12 +496,14 @@ class _Builder:
     ) -> None:  # fmt: skip
         if type(name) is not str or not 0 < len(name) <= MAX_NAME or ":" in name or not name.isprintable():
             raise _BadError(f"{name!r} is no node's name")
+        if self.how is not None:
+            name, attrs, colocation = self._under(self.how.prefix, name, attrs, colocation)
         if name in self._names or name in self.graph:
             raise InvalidArgumentError(None, None, f"Malformed graph data: a node called '{name}' exists already")
         try:
             node = self._made(op, inputs, attrs, shapes)
             node.name = name
-            node.device = self._device(device)
+            node.device = "" if self.how is not None and self.how.clear_devices else self._device(device)
             node.container = self._text(container)
             node._origin = (self._text(file), _count(line))
             node.colocation = _texts(colocation)
@@ -488,6 +517,17 @@ class _Builder:
         self._names.add(name)
         self.nodes.append(node)
         self._controls.append(controls)
+
+    def _under(self, prefix: str, name: str, attrs: Any, colocation: Any) -> tuple[str, Any, Any]:
+        """A node's name, attrs and colocation groups, with a prefix to all names."""
+        if (
+            prefix and type(attrs) is dict
+        ):  # a loop goes by its frame's name, state by its node's unless it has one of its own
+            if "frame_name" in attrs:
+                attrs = attrs | {"frame_name": f"{prefix}{attrs['frame_name']}"}
+            if attrs.get("shared_name") == name:
+                attrs = attrs | {"shared_name": f"{prefix}{name}"}
+        return f"{prefix}{name}", attrs, tuple([f"{prefix}{c}" for c in _texts(colocation)]) if prefix else colocation
 
     def _made(self, op: Any, inputs: Any, attrs: Any, shapes: Any) -> Node:
         node = Node()

@@ -322,6 +322,10 @@ class Variable(TensorOperators, metaclass=_Creation):
     def _colocation_node(self) -> Node:
         return self._handle.op
 
+    def _single(self) -> Variable:
+        """The variable of its own nodes that it is, or stands for."""
+        return self
+
     def _control_element(self) -> Node:
         return self.op
 

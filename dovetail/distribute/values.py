@@ -100,6 +100,9 @@ class DistributedVariable(ResourceVariable):
         """The first copy."""
         return self.values[0]
 
+    def _single(self) -> ResourceVariable:
+        return self.primary
+
     @property
     def name(self) -> str:
         """The first copy's."""

