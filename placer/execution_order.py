@@ -63,13 +63,19 @@ def execution_order(
     clock.run(problem.arrays, device, problem.rank, problem.contended, start, finish)
     order = np.lexsort((np.arange(len(nodes)), start)).tolist()
     position = {nodes[i]: at for at, i in enumerate(order)}
-    kept = _kept(nodes)
+    kept = kept_pairs(nodes)
     if all(position[a] < position[b] for a, b in kept):
         return [nodes[i] for i in order]
     return _sorted(nodes, start.tolist(), kept)
 
 
-def _kept(nodes: Sequence[Node]) -> list[tuple[Node, Node]]:
+def changes_state(node: Node) -> bool:
+    """Whether it does more than to look at state, or to tell where it is."""
+    opdef = node.opdef
+    return opdef.is_stateful and Trait.STATE_HANDLE not in opdef.traits and opdef.name not in _READS
+
+
+def kept_pairs(nodes: Sequence[Node]) -> list[tuple[Node, Node]]:
     """Pairs of nodes that use the same state, of which one changes it, and must keep their order."""
     place: dict[Node, str] = {}  # what hands out state -> the state's name
     reads: dict[str, list[Node]] = {}  # state -> what has looked at it since it was changed last
@@ -84,7 +90,7 @@ def _kept(nodes: Sequence[Node]) -> list[tuple[Node, Node]]:
             last = changed.get(state)
             if last is not None:
                 pairs.append((last, node))
-            if node.opdef.is_stateful and node.opdef.name not in _READS:
+            if changes_state(node):
                 pairs += [(r, node) for r in reads.pop(state, ())]
                 changed[state] = node
             else:

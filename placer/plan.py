@@ -34,6 +34,7 @@ from .plan_text import read_plan, write_plan
 from .receive_schedule import schedule_receives
 from .report import render, render_html, short, size_text
 from .steering import MOVES_TO_DATA, is_moved_to_data
+from .urgency import urgent_first
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -396,7 +397,11 @@ def place(
             allow_soft_placement=allow_soft_placement,
             search=search,
         )
-        if search is not None:
+        urgency = None
+        if search is None:
+            urgency = urgent_first(steps, decisions.device_of, found, fed)
+            steps = urgency.nodes
+        else:
             steps = execution_order(
                 steps, decisions.device_of, found, feeds=fed, costs=measured, narrow=enable_bfloat16_sendrecv,
                 fetches=tensors if objective == "latency" else None, contended=contended,
@@ -404,6 +409,8 @@ def place(
         cut = partition(
             steps, decisions.device_of, feeds=fed, fetches=tensors, enable_bfloat16_sendrecv=enable_bfloat16_sendrecv
         )
+        if urgency is not None:
+            cut = urgency.sends_first(cut)
         if enable_recv_scheduling:
             cut = schedule_receives(cut)
     return Plan(

@@ -32,9 +32,10 @@ from ..placer.plan import STRATEGIES, Plan
 from ..placer.profile import Profile, as_profile
 from ..placer.receive_schedule import schedule_receives
 from ..placer.search.step import CLIENT
+from ..placer.urgency import urgent_first
 from .config import ConfigProto
-from .units import units_of
 from .reports import must_report
+from .units import units_of
 
 logger = logging.getLogger(__name__)
 
@@ -86,16 +87,16 @@ class Part:
         program: handle under which the task knows it.
         feeds: names of the values that it must be given.
         fetches: names of the values that it gives back, in order.
-    """
         reports: whether it tells when it has done its part (`reports.py`).
+    """
 
     task: str
     incarnation: int
     program: str
     feeds: tuple[str, ...]
     fetches: tuple[str, ...]
-
     reports: bool = True
+
 
 @dataclass(slots=True)
 class MasterSession:
@@ -214,8 +215,8 @@ class Master:
                     program,
                     tuple(dict.fromkeys(name for u in units for name, _ in u.feeds)),
                     tuple(dict.fromkeys(name for u in units for name, _ in u.fetches)),
-                )
                     must_report(units),
+                )
                 for task, units in by_task.items()
             ]
 
@@ -263,7 +264,11 @@ class Master:
                 nodes=sorted(nodes, key=lambda n: n.index),
             )
         options = session.config.graph_options
-        if session.config.placement_strategy != "rules":
+        urgency = None
+        if session.config.placement_strategy == "rules":
+            urgency = urgent_first(nodes, placement.device_of, session.cluster, fed)
+            nodes = urgency.nodes
+        else:
             costs = as_profile(session.config.placement_costs)
             nodes = execution_order(
                 nodes, placement.device_of, session.cluster, feeds=fed, costs=costs,
@@ -273,6 +278,8 @@ class Master:
             nodes, placement.device_of, fetches=fetched, feeds=fed,
             enable_bfloat16_sendrecv=options.enable_bfloat16_sendrecv, passed=passed_over(nodes, placement.device_of),
         )  # fmt: skip
+        if urgency is not None:
+            cut = urgency.sends_first(cut)
         if options.enable_recv_scheduling:
             cut = schedule_receives(cut)
         return Plan(graph, session.cluster, placement, cut, tuple(fetches), tuple(targets), tuple(feeds))
