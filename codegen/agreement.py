@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,23 @@ import numpy as np
 from ..graph.dtypes import bfloat16, float16
 
 
-def agree(mine: Any, theirs: Any) -> bool:
-    """Whether a kernel's result is the reference's, up to what other rounding inside can make of it."""
+def scale_of(inputs: Iterable[Any]) -> float:
+    """The largest finite magnitude among the floating-point numbers of some arrays; 0 when there is none."""
+    largest = 0.0
+    for x in inputs:
+        x = np.asarray(x)
+        if np.issubdtype(x.dtype, np.floating) or x.dtype == bfloat16.np:
+            finite = np.abs(x[np.isfinite(x)].astype(np.float64))
+            largest = max(largest, float(finite.max(initial=0.0)))
+    return largest
+
+
+def agree(mine: Any, theirs: Any, scale: float = 0.0) -> bool:
+    """Whether a kernel's result is the reference's, up to what other rounding inside can make of it.
+
+    `scale`: how large the numbers are that it was computed from. Where they cancel (the gradient of a softmax's sum) the result is
+    nothing but their rounding errors.
+    """
     a, b = np.asarray(mine), np.asarray(theirs)
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
@@ -20,14 +36,14 @@ def agree(mine: Any, theirs: Any) -> bool:
         a, b = a.astype(np.float64), b.astype(np.float64)
         finite = b[np.isfinite(b)]
         largest = float(np.abs(finite).max()) if finite.size else 0.0
-        return bool(np.allclose(a, b, rtol=16 * narrow, atol=8 * narrow * largest, equal_nan=True))
+        return bool(np.allclose(a, b, rtol=16 * narrow, atol=narrow * max(8 * largest, scale), equal_nan=True))
     if a.dtype.kind != "f":
         # A comparison of two numbers that rounding brought apart or together may turn out either way, but seldom.
         return bool(np.count_nonzero(a != b) <= 1e-3 * a.size)
     epsilon = float(np.finfo(a.dtype).eps)
     finite = b[np.isfinite(b)]
     largest = float(np.abs(finite).max()) if finite.size else 0.0
-    return bool(np.allclose(a, b, rtol=2000 * epsilon, atol=200 * epsilon * largest, equal_nan=True))
+    return bool(np.allclose(a, b, rtol=2000 * epsilon, atol=epsilon * max(200 * largest, 8 * scale), equal_nan=True))
 
 
 def difference(mine: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any]) -> str:

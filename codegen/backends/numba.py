@@ -23,7 +23,7 @@ from ...graph.errors import InternalError
 from ...graph.node import Node
 from ...graph.state import Context
 from .. import copies, image_kernels, matrix_kernels, row_kernels
-from ..agreement import agree, difference
+from ..agreement import agree, difference, scale_of
 from ..buffers import LARGE, buffers
 from ..copies import copy_kernel
 from ..fuse import FusedNodes, fuse, kernel_of
@@ -227,7 +227,8 @@ class FusedKernel(WarmingKernel):
         """InternalError that names the first node whose value differs from its reference's."""
         wanted = self._reference(*inputs)
         wanted = wanted if len(outputs) != 1 else (wanted,)
-        if all(agree(mine, theirs) for mine, theirs in zip(outputs, wanted, strict=True)):
+        scale = scale_of(inputs)
+        if all(agree(mine, theirs, scale) for mine, theirs in zip(outputs, wanted, strict=True)):
             return
         node, how = self._first_difference(inputs)
         raise InternalError(
@@ -246,7 +247,7 @@ class FusedKernel(WarmingKernel):
                 at = dict(zip((*self.group.inputs, *self.group.shapes), inputs, strict=True))
                 values = [at[t] for t in (*grown.inputs, *grown.shapes)]
                 mine, theirs = kernel(*values), kernel._reference(*values)
-                if not agree(mine, theirs):
+                if not agree(mine, theirs, scale_of(values)):
                     return node, difference(np.asarray(mine), np.asarray(theirs))
         return self.group.nodes[-1], "only in the whole kernel"
 
