@@ -21,7 +21,7 @@ from numpy.lib.stride_tricks import as_strided
 from ..graph.node import Node
 from .buffers import buffers
 from .loop_text import source_of
-from .threads import PARALLEL_NS, Ranges, ranges_of, share
+from .threads import PARALLEL_NS, share_units
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -34,7 +34,7 @@ _WIDEST = 256  # bytes of a panel's steps that stay in the cache: columns of a u
 _NS_PER_FLOP = 0.008  # one core, float32
 _SHAPES_KEPT = 64  # per product: more means that hardly any comes twice
 
-_FUNCTIONS = {"multiply": ("rrw", (3, 3, 5, 5, 2))}
+_FUNCTIONS = {"multiply": ("rrwc", (3, 3, 5, 5, 2))}
 _TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 
@@ -62,7 +62,7 @@ def matrix_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | 
         if launch is not None:
             out = buffers.empty(launch.shape, a.dtype)
             vectors = a.reshape(-1), b.reshape(-1), out.reshape(-1)
-            share(function, (*vectors, *launch.terms), launch.ranges, threads)
+            share_units(function, vectors, launch.terms, launch.units, launch.threads)
             return out
         product = product_of(node, a, b, threads)
         if product is None:
@@ -111,18 +111,17 @@ class Product:
 
     def run(self, function: Any, out: Array) -> None:
         """Write the product into a vector."""
-        terms, ranges = self.terms()
-        share(function, (self.a, self.b, out, *terms), ranges, self.threads)
+        share_units(function, (self.a, self.b, out), *self.terms())
 
-    def terms(self) -> tuple[tuple[Any, ...], Ranges]:
-        """What the kernel is told beside the vectors, and the work's ranges."""
+    def terms(self) -> tuple[tuple[Any, ...], int, int]:
+        """What the kernel is told beside the vectors, how many units of work there are, and for how many threads."""
         matrices, size = math.prod(self.stack), self.a.itemsize
         time = 2.0 * matrices * self.rows * self.inner * self.columns * _NS_PER_FLOP * size / 4
         wanted = max(1, min(_UNITS, int(2 * time / PARALLEL_NS))) if self.threads > 1 else 1
         unit, units = _unit(self.rows, self.columns, matrices, size, self.a_jumps[4] == 1, wanted)
         counts = (1,) * (3 - len(self.stack)) + self.stack if len(self.stack) <= 3 else (1, 1, matrices)
         terms = (self.rows, self.inner, self.columns), counts, self.a_jumps, self.b_jumps, unit
-        return terms, ranges_of(units, time, self.threads)
+        return terms, units, self.threads if time >= PARALLEL_NS else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +130,8 @@ class _Launch:
 
     shape: tuple[int, ...]
     terms: tuple[Any, ...]
-    ranges: Ranges
+    units: int
+    threads: int
 
 
 def _launch_of(product: Product, a: Array, b: Array) -> _Launch | None:

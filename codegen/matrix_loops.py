@@ -13,9 +13,22 @@ import numpy as np
 from numba import njit, types  # noqa: F401 (what is added to this text uses them)
 
 from dovetail.codegen import vecmath as m
-from dovetail.codegen.matrix_tile import MR, NR, SQUARE, half_tile, move_columns, move_rows, tile, transpose
+from dovetail.codegen.matrix_tile import (
+    MR,
+    NR,
+    SQUARE,
+    count_now,
+    count_up,
+    half_tile,
+    move_columns,
+    move_rows,
+    tile,
+    transpose,
+)  # fmt: skip
+from dovetail.codegen.threads import FINISHED, TAKEN
 
 HIGH, INNER = 96, 256  # rows (a multiple of all MR) and steps: together they fit into the second cache
+LOOKS = 20_000  # at how many units are finished, some 50 microseconds: a unit takes about as long
 NR32, NR64 = NR["float32"], NR["float64"]
 
 
@@ -89,8 +102,10 @@ def place_of(matrix, counts, jumps):
     )
 
 
-def multiply(a, b, c, sizes, counts, a_jumps, b_jumps, unit, lo, hi):
-    """Units lo to hi of all products.
+def multiply(a, b, c, counters, sizes, counts, a_jumps, b_jumps, unit, lo, hi):
+    """Units lo to hi of all products, shared with all who call this with the same counters.
+
+    Who finds none left looks for a while whether the others have finished theirs, which spares it being put to sleep and woken.
 
     sizes: (rows, inner, columns). counts: of the stack's three axes. a_jumps, b_jumps: to the next matrix along each of these, then
     to the next row and column. unit: (rows, panels) of a unit of work.
@@ -104,7 +119,10 @@ def multiply(a, b, c, sizes, counts, a_jumps, b_jumps, unit, lo, hi):
     direct = a_jumps[4] == 1
     panel, sums = np.empty(most * wide, a.dtype), np.empty(MR * lanes, a.dtype)
     block = np.empty(0 if direct else HIGH * most, a.dtype)
-    for work in range(lo, hi):
+    while True:
+        work = lo + count_up(counters, TAKEN)
+        if work >= hi:
+            break
         matrix, top, left = work // (down * across), work // across % down * unit[0], work % across * wide
         of, at = place_of(matrix, counts, a_jumps), place_of(matrix, counts, b_jumps)
         high, width = min(unit[0], rows - top), min(wide, columns - left)
@@ -167,3 +185,7 @@ def multiply(a, b, c, sizes, counts, a_jumps, b_jumps, unit, lo, hi):
                                 more,
                                 sums,
                             )
+        count_up(counters, FINISHED)
+    looks = 0
+    while looks < LOOKS and count_now(counters, FINISHED) < hi - lo:
+        looks += 1

@@ -17,14 +17,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import llvmlite.binding
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f", False))
-"""Whether vectors of 64 bytes are there. What is compiled is kept per kind of processor, so this may be a constant in it."""
+from .vecmath import WIDE
 
 MR = 8 if WIDE else 6
 NR = {"float32": 32 if WIDE else 16, "float64": 16 if WIDE else 8}
@@ -149,3 +147,27 @@ def transpose(typing_context, out, to, out_jump, x, of, x_jump):
 
     i = types.intp
     return types.void(out, i, i, x, i, i), emit
+
+
+# --- units of work ---------------------------------------------------------------------------------------------------
+
+
+@intrinsic
+def count_up(typing_context, counters, place):
+    """Add one to a counter, at once for all threads; what it was before."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        at = builder.gep(_data(context, builder, counters, args[0]), [args[1]])
+        return builder.atomic_rmw("add", at, ir.Constant(context.get_value_type(types.int64), 1), "seq_cst")
+
+    return types.int64(counters, types.intp), emit
+
+
+@intrinsic
+def count_now(typing_context, counters, place):
+    """A counter as it is at this moment."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(builder.gep(_data(context, builder, counters, args[0]), [args[1]]), "acquire", 8)
+
+    return types.int64(counters, types.intp), emit

@@ -96,6 +96,7 @@ def numba_source(loops: Loops, versions: str = "", in_place: int = 0) -> NumbaSo
             "",
             '@njit(SIGNATURE, nogil=True, error_model="numpy", cache=True)',
             f"def kernel({', '.join(names)}):",
+            "    m.wide_vectors()",
             *writer.lines,
             "",
         ]

@@ -21,7 +21,10 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, TypeAlias
 
+import numpy as np
+
 PARALLEL_NS = 300_000.0  # work that takes longer is shared: handing some to a thread costs about 50,000 ns
+TAKEN, FINISHED = 0, 8  # the places of counters of units; each has a line of the cache
 _PER_THREAD = 4  # ranges; more even the load out better, and cost a call each
 
 Ranges: TypeAlias = "tuple[tuple[int, int], ...]"
@@ -33,11 +36,16 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def ranges_of(length: int, nanoseconds: float, threads: int) -> Ranges:
-    """Ranges that make up `0..length`, for work that one thread would need so long for."""
+def ranges_of(length: int, nanoseconds: float, threads: int, least: int = 1) -> Ranges:
+    """Ranges that make up `0..length`, for work that one thread would need so long for.
+
+    `least`: how long a range should be, as long as there is one for each thread.
+    """
     if threads <= 1 or 2 * nanoseconds < 2 * PARALLEL_NS:
         return ((0, length),)
-    parts = max(1, min(_PER_THREAD * threads, length, int(2 * nanoseconds / PARALLEL_NS)))
+    parts = max(
+        1, min(_PER_THREAD * threads, length, max(threads, length // least), int(2 * nanoseconds / PARALLEL_NS))
+    )
     edges = [length * i // parts for i in range(parts + 1)]
     return tuple(zip(edges[:-1], edges[1:], strict=True))
 
@@ -61,7 +69,8 @@ class _Work:
     def take(self) -> None:
         """Do ranges until none is left."""
         function, arguments, ranges = self._function, self._arguments, self._ranges
-        assert function is not None
+        if function is None:
+            return  # the work was over before this helper had a look at it
         while (i := next(self._following)) < len(ranges):
             function(*arguments, *ranges[i])
 
@@ -80,11 +89,14 @@ class _Work:
             if self._inside == 0 and self._empty is not None:
                 self._empty.release()
 
-    def close(self) -> None:
-        """Let nobody begin any more, wait for those who have, and let go of the arrays; raises a helper's error."""
+    def close(self, is_finished: bool = False) -> None:
+        """Let nobody begin any more, wait for those who have, and let go of the arrays; raises a helper's error.
+
+        `is_finished`: all has been done, though not every helper may have come back.
+        """
         with self._lock:
             self._closed = True
-            if self._inside:
+            if self._inside and not is_finished:
                 self._empty = threading.Lock()
                 self._empty.acquire()
         if self._empty is not None:
@@ -110,6 +122,35 @@ def share(function: Callable[..., Any], arguments: Sequence[Any], ranges: Ranges
         work.take()
     finally:
         work.close()
+
+
+def share_units(
+    function: Callable[..., Any],
+    arrays: Sequence[Any],
+    numbers: Sequence[Any],
+    units: int,
+    threads: int,
+) -> None:
+    """Call `function(*arrays, counters, *numbers, 0, units)` on up to so many threads, each of which takes units until none is left.
+
+    They count those that are taken, and that are finished, in `counters`, without Python's lock. So units can be small, and the
+    caller goes on as soon as the last one is finished, without being put to sleep and woken.
+    """
+    counters = np.zeros(2 * FINISHED, np.int64)
+    arguments = (*arrays, counters, *numbers)
+    helpers = min(threads, units) - 1
+    if helpers <= 0:
+        function(*arguments, 0, units)
+        return
+    work = _Work(function, arguments, ((0, units),) * helpers)
+    all_helpers = _helpers(os.getpid())
+    all_helpers.leave_core_of_caller()
+    for _ in range(helpers):
+        all_helpers.put(work)
+    try:
+        function(*arguments, 0, units)
+    finally:
+        work.close(counters[FINISHED] >= units)
 
 
 class _Helpers:

@@ -46,6 +46,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import llvmlite.binding
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
@@ -83,6 +84,25 @@ floor, ceil, rint, trunc = (_llvm(f"llvm.{n}", 1) for n in ("floor", "ceil", "ri
 fabs, sqrt = _llvm("llvm.fabs", 1), _llvm("llvm.sqrt", 1)
 copysign = _llvm("llvm.copysign", 2)
 fmaximum, fminimum = _llvm("llvm.maximum", 2), _llvm("llvm.minimum", 2)  # NaN when either is NaN
+
+
+WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f", False))
+"""Whether vectors of 64 bytes are there. What is compiled is kept per kind of processor, so this may be a constant in it."""
+
+
+@intrinsic
+def wide_vectors(typing_context):
+    """Let the function that calls this use the widest vectors there are: LLVM takes half of them where the widest are of 64 bytes.
+
+    It does so for the sake of processors that lower their clock for wide vectors. What is compiled here runs for long in one go.
+    """
+
+    def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
+        if WIDE:  # llvmlite only knows attributes by themselves, and this one has a value
+            set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        return context.get_dummy_value()
+
+    return types.void(), emit
 
 
 @intrinsic

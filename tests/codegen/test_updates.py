@@ -169,6 +169,7 @@ def test_the_source_reads_and_writes_one_array() -> None:
     body = source_of(loops, 1).text.split("def kernel")[1].splitlines()
     assert body == [
         "(in0, in1, in2, out0, n0, lo, hi):",
+        "    m.wide_vectors()",
         "    for i0 in range(lo, hi):",
         "        v0 = m.load(out0, 3, i0)",
         "        v1 = m.load(in1, 1, 0)",
