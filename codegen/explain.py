@@ -267,6 +267,6 @@ def explain(unit: Unit, wanted: Rewrites, *, small: bool, on_gpu: bool = False) 
     if on_gpu:
         left, fusion, fired = fuse_for_gpu(done.unit, wanted)
         return DeviceKernels(unit.device, unit, left, (*done.fired, *fired), fusion, on_gpu)
-    fusion = fuse(done.unit, small=small)
+    fusion = fuse(done.unit, small=small, again=True)
     fusion = replace(fusion, steps=with_overwriting(done.unit, fusion.steps))
     return DeviceKernels(unit.device, unit, done.unit, done.fired, fusion)

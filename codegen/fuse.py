@@ -20,6 +20,7 @@ from ..graph.opdef import size
 from .axes import EXTREMES, LAST_AXIS, Assumed, Labels, Pattern, pattern_of
 from .groups import SMALL, Group, Walk, constant_of
 from .loops import Loops, LoopsBuilder
+from .recompute import Again, computed_again
 from .trace import SUPPORTED, NotFusibleError, rule_of
 from .unit import RunGuarded, Unit, UnitStep, taken_by
 
@@ -150,12 +151,14 @@ class Fusion:
 class _Result:
     """The kernels of the groups that a walk has formed."""
 
-    def __init__(self, walk: Walk, lone: bool) -> None:
+    def __init__(self, walk: Walk, lone: bool, again: Again) -> None:
         self.walk = walk
+        self.again = again
         self.lone = lone
         self.unit = walk.unit
         self.views = walk.views
         self.reasons = walk.reasons
+        self.home: dict[Node, Group] = {}
 
     def result(self) -> Fusion:
         """The groups that are worth it, in the places of their last nodes."""
@@ -165,13 +168,16 @@ class _Result:
         kernels: dict[Node, FusedNodes] = {}
         gone: set[Node] = set()
         place = {_node_of(step): i for i, step in enumerate(self.unit.steps)}
+        self.home = {n: g for g in self.walk.groups for n in self.own(g)}
         for group in self.walk.groups:
-            members = set(group.nodes)
-            own = [n for n in group.nodes if n not in self.views]
+            own = self.own(group)
             try:
                 self.check_worth(group, own)
-                kernel = self.kernel(group, takers, members)
+                kernel = self.kernel(group, takers, set(group.nodes))
             except NotFusibleError as e:
+                if group in self.again.nodes:  # its nodes need what nobody would write
+                    self.again.undo()
+                    return self.result()
                 self.reasons.update({n.name: str(e) for n in own})
                 continue
             kernels[max(own, key=lambda n: place[n])] = kernel
@@ -186,6 +192,11 @@ class _Result:
             elif node not in gone:
                 steps.append(step)
         return self.fusion(tuple(steps))
+
+    def own(self, group: Group) -> list[Node]:
+        """The nodes that a group runs for everybody."""
+        copies = self.again.of(group)
+        return [n for n in group.nodes if n not in self.views and n not in copies]
 
     def fusion(self, steps: tuple[UnitStep | FusedNodes, ...]) -> Fusion:
         return Fusion(
@@ -233,8 +244,8 @@ class _Result:
         """The kernel of a finished group."""
         number = {axis: i for i, axis in enumerate(group.space)}
         outputs = [
-            t for n in group.nodes if n not in self.views for t in n.outputs
-            if any(taker not in members or taker in self.views for taker in takers.get(t, ()))
+            t for n in self.own(group) for t in n.outputs
+            if t in self.again.lent or any(self.is_outside(taker, t, members) for taker in takers.get(t, ()))
         ]  # fmt: skip
         if not outputs:
             raise NotFusibleError("nobody takes its results")
@@ -250,6 +261,12 @@ class _Result:
         if any(i not in seen and d is None for i, d in enumerate(sizes)):
             raise NotFusibleError("a size is known to nobody")
         return kernel
+
+    def is_outside(self, taker: object, tensor: Tensor, members: set[Node]) -> bool:
+        """Whether somebody takes a tensor from the group with these nodes, and has no copy of its own."""
+        if taker in members and taker not in self.views:
+            return False
+        return not (isinstance(taker, Node) and tensor.op in self.again.of(self.home.get(taker)))
 
     def guarded(self, kernel: FusedNodes) -> FusedNodes:
         """The kernel with what tells whether its nodes are dead."""
@@ -349,6 +366,7 @@ def fuse(
     lone: bool = False,
     types: Sequence[DType] = SUPPORTED,
     positions: bool = True,
+    again: bool = False,
 ) -> Fusion:
     """Decide which nodes become one kernel.
 
@@ -358,10 +376,11 @@ def fuse(
         lone: make a kernel of a node, too, that nothing can be fused with.
         types: the element types that kernels can have.
         positions: whether kernels can ask where an element is along an axis.
+        again: let kernels compute again what takes longer to read.
 
     Guarantees: every node's value is made before anybody takes it; sends, receives, stateful nodes and all other steps keep
     their order; a fused node's value exists outside its kernel only if somebody there takes it.
     """
     walk = Walk(unit, small=small, types=types, positions=positions)
     walk.walk()
-    return _Result(walk, lone).result()
+    return _Result(walk, lone, computed_again(walk) if again else Again()).result()

@@ -76,7 +76,7 @@ class NumbaBackend(NumpyBackend):
         small = self.fuse_small or len(unit.steps) <= FEW_STEPS
         if not small and has_only_small(unit):
             return unit.steps
-        return with_overwriting(unit, fuse(unit, small=small).steps)
+        return with_overwriting(unit, fuse(unit, small=small, again=True).steps)
 
     def fused(self, group: FusedNodes) -> FusedKernel:
         """A kernel that starts on NumPy and becomes compiled."""

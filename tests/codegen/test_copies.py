@@ -18,7 +18,7 @@ def test_reshape_of_what_lies_in_another_order(shape):
         kernel = kernel_of(dt.reshape(dt.placeholder(dt.float32, shape[::-1]), [-1] if x.size else [0]))
     given = x.transpose()
     target = np.array([-1] if x.size else [0], np.int32)
-    np.testing.assert_array_equal(kernel(given, target), [v for v in given.flat])
+    np.testing.assert_array_equal(kernel(given, target), list(given.flat))
     np.testing.assert_array_equal(given, x.transpose())
     with pytest.raises(dt.errors.InvalidArgumentError, match="reshape"):
         kernel(given, np.array([7, 11]))
