@@ -126,7 +126,8 @@ class _Step:
         speeds = [speed_of(device) for device in cluster.devices]
         latency, per_byte = (table.tolist() for table in links_of(cluster))
         self.device = device = [numbers[name] for name in names]
-        self.seconds = seconds = []
+        self.seconds: list[float] = []
+        seconds = self.seconds
         self.after: list[list[tuple[int, float]]] = [[] for _ in nodes]  # node -> what it leads to, and how much later
         self.before: list[list[tuple[int, float]]] = [[] for _ in nodes]
         number = {node: i for i, node in enumerate(nodes)}

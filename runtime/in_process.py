@@ -56,6 +56,7 @@ class _OwnWorker:
         isolated: bool,
         kernels: KernelOptions,
         peer_timeout_s: float,
+        compresses: bool,
     ) -> int:
         self._worker.register(program, session, units, seed=seed, isolated=isolated, kernels=kernels)
         return self._worker.devices[0].incarnation
@@ -127,8 +128,8 @@ class InProcess:
 
         limits = [t for t in (timeout_s, self._session.config.operation_timeout_in_ms / 1e3) if t]
         began = time.monotonic()
-        worker.start(number, part.program, feeds, finish, inbox.put, recorder=recorder)
         try:
+            worker.start(number, part.program, feeds, finish, inbox.put, recorder=recorder)
             while not outcome:
                 if not worker.may_go_on(number) and inbox.empty():
                     waits = "; ".join(worker.waits_for(number))
