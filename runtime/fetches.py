@@ -137,6 +137,8 @@ def feed_value(tensor: Tensor, value: Any) -> Any:
     dtype = tensor.dtype.base
     if isinstance(value, np.ndarray) and value.dtype == dtype.np and dtype is not string:
         array = value
+    elif type(value) is float and dtype.is_floating:
+        array = np.array(value, dtype.np)
     else:
         try:
             array = np.asarray(to_array(value, None if isinstance(value, (np.ndarray, np.generic)) else dtype))

@@ -25,6 +25,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -373,6 +374,20 @@ class TaskStep:
             self._arrived[channel] = value
             execution = self._waiting.pop(channel, None)
         if execution is not None:
+            self._schedule(execution)
+
+    def deliver_all(self, values: Mapping[ChannelKey, Any]) -> None:
+        """Tensors have come for this step, together."""
+        if len(values) == 1:
+            for channel, value in values.items():
+                self.deliver(channel, value)
+            return
+        with self._lock:
+            if self.is_over:
+                return
+            self._arrived.update(values)
+            resumed = [x for x in map(self._waiting.pop, values, repeat(None)) if x is not None]
+        for execution in resumed:
             self._schedule(execution)
 
     def waits_for(self) -> list[str]:

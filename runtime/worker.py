@@ -79,10 +79,12 @@ class Loaded:
 
     def is_clear(self, stretch: tuple[str, int]) -> bool:
         """Whether the stretch is known to be quick, and was the last time: then nobody needs to know how long it is at work."""
-        return self.last.get(stretch, 3600.0) <= SMALL_S and self.slow.get(stretch) == 0
+        return self.slow.get(stretch) == 0 and self.last[stretch] <= SMALL_S
 
     def measured(self, stretch: tuple[str, int], seconds: float, at_work: float | None) -> None:
         """A stretch took so long, and so long of that the thread was at work, if that is known."""
+        if at_work is None and seconds <= SMALL_S:
+            return  # as ever
         self.last[stretch] = seconds
         slow = self.slow.get(stretch)
         if seconds > AWAY_S or (at_work is not None and at_work > SMALL_S):
@@ -96,12 +98,30 @@ class Loaded:
         self.gaps[channel] = min((known + seconds) / 2, 2 * known + SMALL_S / 4)
 
 
+class _Turn(threading.local):
+    """What a thread is doing.
+
+    Attributes:
+        ready: executions that it is to run next; None while it runs none.
+        outbox: (task, step) -> what the execution that it runs has put out, and has not sent yet.
+        since: the same -> when the first of that was put out that the receiver may be waiting for.
+        sent, sent_at: the channel that was put out last, and when.
+    """
+
+    ready: deque[tuple[Execution, Loaded]] | None = None
+    outbox: dict[tuple[str, int], dict[ChannelKey, Any]]
+    since: dict[tuple[str, int], float]
+    sent: ChannelKey | None = None
+    sent_at = 0.0
+
+
 @dataclass(slots=True)
 class WorkerSession:
     """What this task keeps for one session."""
 
     resources: Resources
     state: SessionState
+    compresses: bool = False  # whether its tensors are compressed on their way to other machines
     peer_timeout_s: float = 5.0  # a task that is silent for so long is taken for dead
 
 
@@ -149,7 +169,7 @@ class Worker:
         self._ended: deque[int] = deque(maxlen=REMEMBER_STEPS)
         self._ended_set: set[int] = set()
         self._sent: dict[int, dict[int, ChannelKey]] = {}  # step -> channel without iteration -> the last that was sent
-        self._turn = threading.local()
+        self._turn = _Turn()
 
     # --- sessions and programs -------------------------------------------------------------------------------------
 
@@ -173,13 +193,14 @@ class Worker:
         isolated: bool,
         kernels: KernelOptions | None = None,
         peer_timeout_s: float = 5.0,
+        compresses: bool = False,
     ) -> None:
         """Lower units to programs and keep them under `handle`. Nothing is kept when one of them fails.
 
         `kernels` says how; None: NumPy, node by node.
         """
         state = self.open_session(session, seed, isolated)
-        state.peer_timeout_s = peer_timeout_s
+        state.peer_timeout_s, state.compresses = peer_timeout_s, compresses
 
         def context_of(node: Node) -> Context:
             return Context(
@@ -266,7 +287,7 @@ class Worker:
                 schedule=lambda execution: self._schedule(execution, loaded, host),
                 finish=ended,
                 resume=None if resume is None else lambda execution: resume(
-                    lambda: self._take_turn(lambda: self._run(execution, loaded))
+                    lambda: self._take_turn(self._run, execution, loaded)
                 ),
             )  # fmt: skip
         except OpError as e:
@@ -286,23 +307,29 @@ class Worker:
             )  # fmt: skip
             return
         for values in early:
-            _deliver(step, values)
+            step.deliver_all(values)
         self._take_turn(step.start)
 
     def deliver(self, number: int, values: Mapping[ChannelKey, Any]) -> None:
         """Tensors have come from another task."""
-        with self._lock:
-            step = self._steps.get(number)
-            if step is None:
-                if number in self._ended_set:
+        step = self._steps.get(number)
+        if step is None:
+            with self._lock:
+                step = self._steps.get(number)
+                if step is None:
+                    self._keep_early(number, values)
                     return
-                waiting = self._early.setdefault(number, [])
-                if len(waiting) < MAX_EARLY_MESSAGES:
-                    waiting.append(values)
-                if len(self._early) > MAX_EARLY_STEPS:
-                    self._early.popitem(last=False)
-                return
-        self._take_turn(lambda: _deliver(step, values))
+        self._take_turn(step.deliver_all, values)
+
+    def _keep_early(self, number: int, values: Mapping[ChannelKey, Any]) -> None:
+        """Keep tensors of a step that may be announced later. For holders of the lock."""
+        if number in self._ended_set:
+            return
+        waiting = self._early.setdefault(number, [])
+        if len(waiting) < MAX_EARLY_MESSAGES:
+            waiting.append(values)
+        if len(self._early) > MAX_EARLY_STEPS:
+            self._early.popitem(last=False)
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
@@ -338,8 +365,8 @@ class Worker:
     def _run(self, execution: Execution, loaded: Loaded) -> None:
         """Run an execution until it pauses or ends, then send what it has put out."""
         turn = self._turn
-        outbox = turn.outbox = {}
-        turn.since, turn.sent = {}, None
+        outbox: dict[tuple[str, int], dict[ChannelKey, Any]] = {}
+        turn.outbox, turn.since, turn.sent = outbox, {}, None
         stretch = execution.program.device, execution.counter
         at_work = None if loaded.is_clear(stretch) else time.thread_time()
         began = time.perf_counter()
@@ -406,6 +433,12 @@ class Worker:
         else:
             self._forget(number)
 
+    def compresses(self, number: int) -> bool:
+        """Whether a step's tensors are to be compressed on their way to other machines."""
+        step = self._steps.get(number)
+        session = None if step is None else self._sessions.get(step.session)
+        return session is not None and session.compresses
+
     def running(self) -> list[int]:
         """The steps that run here."""
         return list(self._steps)
@@ -435,13 +468,13 @@ class Worker:
 
     def _schedule(self, execution: Execution, loaded: Loaded, host: Host | None) -> None:
         """Run an execution in this thread's turn if it is small, by its host if that has time, in the pool otherwise."""
-        ready: deque[tuple[Execution, Loaded]] | None = getattr(self._turn, "ready", None)
+        ready = self._turn.ready
         if ready is not None and (self._pool is None or loaded.is_small(execution)):
             ready.append((execution, loaded))
             return
 
         def run() -> None:
-            self._take_turn(lambda: self._run(execution, loaded))
+            self._take_turn(self._run, execution, loaded)
 
         if host is not None and loaded.seconds(execution) <= HOSTED_S and host.take(run):
             return
@@ -450,22 +483,23 @@ class Worker:
         else:
             run()
 
-    def _take_turn(self, first: Callable[[], None]) -> None:
-        """Do `first`, then run whatever small executions it made ready, in order, until none is left.
+    def _take_turn(self, first: Callable[..., None], *arguments: Any) -> None:
+        """Do `first(*arguments)`, then run whatever small executions it made ready, in order, until none is left.
 
         Executions are not run where they become ready, inside one another, so the stack stays flat however long a chain
         between two devices is.
         """
-        if getattr(self._turn, "ready", None) is not None:  # already inside a turn of this thread
-            first()
+        turn = self._turn
+        if turn.ready is not None:  # already inside a turn of this thread
+            first(*arguments)
             return
-        ready = self._turn.ready = deque()
+        ready = turn.ready = deque()
         try:
-            first()
+            first(*arguments)
             while ready:
                 self._run(*ready.popleft())
         finally:
-            self._turn.ready = None
+            turn.ready = None
 
     def close(self) -> None:
         """End all steps and stop the pool."""
@@ -480,11 +514,6 @@ class Worker:
 def _moment(channel: ChannelKey) -> tuple[int, ...]:
     """A channel's number and iterations: what one channel sends comes in this order."""
     return (channel,) if isinstance(channel, int) else tuple(map(int, channel.split("@")))
-
-
-def _deliver(step: TaskStep, values: Mapping[ChannelKey, Any]) -> None:
-    for channel, value in values.items():
-        step.deliver(channel, value)
 
 
 def _nowhere(task: str, step: int, values: Mapping[ChannelKey, Any]) -> None:
