@@ -7,6 +7,10 @@ that, `num_stages` deep. And where the result has too few tiles to fill a GPU bu
 one tile ("split-k"): each writes its sum to scratch memory, and a second kernel adds them up, always in the same order, so that a
 result does not depend on which program was first.
 
+On GPUs with a copy engine for tiles (TMA, from sm_90 on) two more forms compete. *Described* operands are fetched by that engine. In
+the *persistent* form there are only as many programs as processors, and each makes one tile after the other: the first loads of
+a tile run beside the stores of the one before, which the engine writes, too.
+
 Operands and result are contiguous. Launch names: `in0` (a), `in1` (b), then what the edges read: of `prologue_a`, of
 `prologue_b`, of `epilogue`; `out0`...; sizes as `product_sizes` gives them.
 """
@@ -28,6 +32,7 @@ _SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024, "gfx942": 64 * 1024}
 _FEWEST_STEPS = 8  # steps along the inner size below which a split does not pay for its second kernel
 _LONG = 1 << 23  # a row this long, times a position in a tile, may not fit 32 bits
 _PROCESSORS = 132  # of an H100; an A100 has 108, a B200 148, an MI300X 304
+_PERSISTENT = {90: 132, 100: 148}  # programs that share all tiles: as many as processors
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,7 @@ class Tile:
         splits: how many programs share a tile of the result.
         described: operand tiles are fetched by the GPU's copy engine (TMA), from a description of the matrix, instead of by
             addresses that threads compute. From sm_90 on; rows in memory must begin at multiples of 16 bytes.
+        programs: how many programs share all tiles, each making several; 0: a program for each tile. Operands are described.
     """
 
     m: int
@@ -47,6 +53,7 @@ class Tile:
     stages: int
     splits: int = 1
     described: bool = False
+    programs: int = 0
 
 
 _HALF = (
@@ -84,6 +91,8 @@ _DOUBLE = (
     Tile(16, 32, 32, 4, 3),
 )
 
+_COUNTED = ("tiles_m = tl.cdiv(m, BM)", "tiles_n = tl.cdiv(n, BN)")
+
 
 def product_sizes(
     a: Sequence[int], b: Sequence[int], transpose_a: bool = False, transpose_b: bool = False
@@ -109,12 +118,20 @@ def product_sizes(
     return {"m": m, "n": n, "k": k, "batch": batch, "a_step": steps[0], "b_step": steps[1]}
 
 
-def tiles(dtype: DType, target: Target, tf32: bool, known: Mapping[str, int], describable: bool = False) -> list[Tile]:
+def tiles(
+    dtype: DType,
+    target: Target,
+    tf32: bool,
+    known: Mapping[str, int],
+    describable: bool = False,
+    batched: bool = False,
+) -> list[Tile]:
     """Ways to cut a product with operands of a type, likely ones first.
 
     Args:
         known: sizes that are always the same; others are taken to be large.
         describable: whether operands can be described, see `Tile`.
+        batched: whether there is a stack of them.
     """
     choice = {1: _BYTE, 2: _HALF, 8: _DOUBLE}.get(dtype.size, _TF32 if tf32 else _EXACT)
     m, n, k = (known.get(name, 1 << 14) for name in ("m", "n", "k"))
@@ -135,8 +152,12 @@ def tiles(dtype: DType, target: Target, tf32: bool, known: Mapping[str, int], de
         splits = min(_PROCESSORS // count, k // (t.k * _FEWEST_STEPS), 16) if count else 1
         if splits > 1:
             out.append(replace(t, splits=1 << (splits.bit_length() - 1)))
-        elif describable and t.m >= 64 and sum(x.described for x in out) < _MOST_DESCRIBED:
-            out.append(replace(t, described=True))
+        elif describable and t.m >= 64 and len({(x.m, x.n) for x in out if x.described}) < _MOST_DESCRIBED:
+            programs = _PERSISTENT.get(target.arch, 0)
+            if not batched and 0 < programs < count:
+                out.append(replace(t, described=True, programs=programs))
+            deeper = (t.m + t.n) * t.k * dtype.size * (t.stages + 1) <= _SHARED.get(target.arch, 0)
+            out.append(replace(t, described=True, stages=t.stages + deeper))
         out.append(t)
     return out
 
@@ -197,7 +218,8 @@ def matmul(
         (a, b), (left, right), (transpose_a, transpose_b), batched, epilogue, (prologue_a, prologue_b), tf32, known
     )
     describable = a.size == b.size and _can_describe(target, a, (transpose_a, transpose_b), known)
-    return [writer.routine(t) for t in (tiles(left, target, tf32, known, describable) if at is None else at)]
+    likely = tiles(left, target, tf32, known, describable, batched) if at is None else at
+    return [writer.routine(t) for t in likely]
 
 
 def added(dtype: DType) -> DType:
@@ -231,7 +253,7 @@ class _Product:
     def routine(self, tile: Tile) -> Routine:
         """The kernels for one way to cut."""
         blocks = (Count(("m",), tile.m), Count(("n",), tile.n), Count(("batch",)) if self.batched else Count(()))
-        grid = Grid(blocks)
+        grid = Grid((Count((), times=tile.programs),)) if tile.programs else Grid(blocks)
         if tile.splits == 1:
             return Routine((Launch(self.product(tile), grid),))
         split = replace(grid, y=(Count((), times=tile.splits),))
@@ -292,7 +314,7 @@ class _Product:
             ]
             outputs: tuple[Parameter, ...] = (Parameter("scratch0", "*" + triton_type(self.added.name), True),)
         else:
-            ending = epilogue.store("total", self.place())
+            ending = self.described_store(epilogue) if tile.programs else epilogue.store("total", self.place())
             outputs = (*epilogue.parameters, *epilogue.outputs())
         parameters = (
             *(Parameter(f"in{i}", "*" + triton_type(d.name), True) for i, d in enumerate(self.stored)),
@@ -306,9 +328,11 @@ class _Product:
         accuracy = f', input_precision="{"tf32" if self.tf32 else "ieee"}"' if self.multiplied[0] is float32 else ""
         if self.added is float64:
             accuracy = ", out_dtype=tl.float64"
-        body = lines(
-            self.numbering(),
+        start_tile = [
+            [*_COUNTED, "number = tl.program_id(0)", *self.numbering()],
             self.descriptions() if tile.described else self.starts(),
+        ]
+        make_tile = (
             f"total = tl.zeros([BM, BN], {type_text(self.added)})",
             self.before_split(tile),
             inside(
@@ -317,21 +341,28 @@ class _Product:
                 f"total = tl.dot(a, b, total{accuracy})",
                 [] if tile.described else self.next_step(),
             ),
-            "rows = tile_m.to(tl.int64) * BM + tl.arange(0, BM)",
-            "columns = tile_n * BN + tl.arange(0, BN)",
+            ["rows = tile_m.to(tl.int64) * BM + tl.arange(0, BM)", "columns = tile_n * BN + tl.arange(0, BN)"]
+            if any("rows" in text or "columns" in text for text in ending)
+            else [],
             ending,
         )
+        if tile.programs:
+            constants += (("PROGRAMS", tile.programs),)
+            loop = "for turn in tl.range(0, tl.cdiv(tiles_m * tiles_n - tl.program_id(0), PROGRAMS), flatten=True):"
+            before = [*_COUNTED, *self.descriptions(), *self.described_output(epilogue)]
+            body = lines(
+                before, inside(loop, "number = tl.program_id(0) + turn * PROGRAMS", self.numbering(), *make_tile)
+            )
+        else:
+            body = lines(*start_tile, *make_tile)
         called = {f for w in (*prologues, epilogue) for f in w.functions}
         return make_kernel(
             name, parameters, constants, body, functions=called, num_warps=tile.warps, num_stages=tile.stages
         )
 
     def numbering(self) -> list[str]:
-        """Which tile this program makes."""
+        """Which tile is made."""
         return [
-            "tiles_m = tl.cdiv(m, BM)",
-            "tiles_n = tl.cdiv(n, BN)",
-            "number = tl.program_id(0)",
             *(
                 ["matrix = (number // (tiles_m * tiles_n)).to(tl.int64)", "number %= tiles_m * tiles_n"]
                 if self.batched
@@ -383,6 +414,22 @@ class _Product:
             strides = f"[{shape.split(', ')[1]}, 1]"
             out.append(f"{name}_matrix = tl.make_tensor_descriptor({start}, [{shape}], {strides}, [{block}])")
         return out
+
+    def described_output(self, epilogue: EdgeWriter) -> list[str]:
+        """The output for the copy engine; nothing where it is not one matrix whose rows begin at multiples of 16 bytes."""
+        stores = epilogue.edge.loops.stores
+        whole = len(stores) == 1 and epilogue.edge.original(stores[0].axes) == (0, 1)
+        if not whole or epilogue.edge.outputs[0].size != 2 or self.known.get("n", 1) % 16:
+            return []
+        return ["out0_matrix = tl.make_tensor_descriptor(out0, [m, n], [n, 1], [BM, BN])"]
+
+    def described_store(self, epilogue: EdgeWriter) -> list[str]:
+        """The lines that compute the output and write it, by the copy engine where that can."""
+        if not self.described_output(epilogue):
+            return epilogue.store("total", self.place())
+        computed, (value,) = epilogue.compute("total", self.place())
+        name = type_text(epilogue.edge.outputs[0])
+        return [*computed, f"out0_matrix.store([tile_m * BM, tile_n * BN], {value}.to({name}))"]
 
     def before_split(self, tile: Tile) -> list[str]:
         """Where this program's share of the inner size begins."""

@@ -1,7 +1,10 @@
 """Matrix products: their numbers in Triton's interpreter, and what they compile to."""
 
+import importlib
 import itertools
 import math
+import subprocess
+import tempfile
 from typing import Any
 
 import numpy as np
@@ -13,7 +16,7 @@ from dovetail.codegen.triton_compile import compile_kernel
 from dovetail.codegen.triton_interpret import run_routine
 from dovetail.codegen.triton_templates.edges import Edge
 from dovetail.codegen.triton_templates.matmul import Tile, matmul, product_sizes, tiles
-from dovetail.graph.dtypes import DType, bfloat16, bool_, float8_e4m3fn, float8_e5m2, float16, float32, int32
+from dovetail.graph.dtypes import DType, bfloat16, bool_, float8_e4m3fn, float8_e5m2, float16, float32, float64, int32
 
 pytest.importorskip("triton")
 
@@ -50,11 +53,20 @@ def check(got: Any, want: Any, digits: float) -> None:
     assert np.abs(got.astype(np.float64) - want).max() <= digits * np.abs(want).max()
 
 
-DIGITS = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1e-2, "float8_e4m3fn": 1e-6, "float8_e5m2": 1e-6}
+DIGITS = {
+    "float32": 2e-6,
+    "float64": 1e-14,
+    "float16": 2e-3,
+    "bfloat16": 1e-2,
+    "float8_e4m3fn": 1e-6,
+    "float8_e5m2": 1e-6,
+}
 
 
 @pytest.mark.parametrize("flips", list(itertools.product((False, True), repeat=2)), ids=["ab", "abt", "atb", "atbt"])
-@pytest.mark.parametrize("dtype", [float32, float16, bfloat16, float8_e4m3fn, float8_e5m2], ids=lambda d: d.name)
+@pytest.mark.parametrize(
+    "dtype", [float32, float64, float16, bfloat16, float8_e4m3fn, float8_e5m2], ids=lambda d: d.name
+)
 def test_products(dtype: DType, flips: tuple[bool, bool]) -> None:
     m, n, k = 19, 35, 37
     a, b = values(dtype, *((k, m) if flips[0] else (m, k))), values(dtype, *((n, k) if flips[1] else (k, n)))
@@ -90,6 +102,23 @@ def test_described_operands(flips: tuple[bool, bool], batched: bool, splits: int
         bfloat16, bfloat16, target=SM90, transpose_a=flips[0], transpose_b=flips[1], batched=batched, known=known, at=[tile]
     )  # fmt: skip
     out = np.full((*stack, m, n), np.nan, bfloat16.np)
+    run(routine, {"in0": a, "in1": b, "out0": out}, product_sizes(a.shape, b.shape, *flips))
+    check(out, product(a, b, *flips), DIGITS["bfloat16"])
+
+
+@pytest.mark.parametrize("n", [80, 72])  # rows of the result that the copy engine writes, or does not
+@pytest.mark.parametrize("flips", [(False, False), (True, True)], ids=["ab", "atbt"])
+def test_programs_that_make_several_tiles(flips: tuple[bool, bool], n: int) -> None:
+    m, k = 80, 48
+    a, b = values(bfloat16, *((k, m) if flips[0] else (m, k))), values(bfloat16, *((n, k) if flips[1] else (k, n)))
+    tile = Tile(32, 32, 32, 4, 3, described=True, programs=4)  # of 9 tiles
+    (routine,) = matmul(
+        bfloat16, bfloat16, target=SM90, transpose_a=flips[0], transpose_b=flips[1], known={"m": m, "n": n, "k": k}, at=[tile]
+    )  # fmt: skip
+    (launch,) = routine.launches
+    assert launch.grid.of({}) == (4, 1, 1)
+    assert ("out0_matrix.store" in launch.kernel.text) == (n == 80)
+    out = np.full((m, n), np.nan, bfloat16.np)
     run(routine, {"in0": a, "in1": b, "out0": out}, product_sizes(a.shape, b.shape, *flips))
     check(out, product(a, b, *flips), DIGITS["bfloat16"])
 
@@ -239,6 +268,22 @@ def compiled(routine: Routine, target: Target) -> None:
         assert binary.spills <= 16, f"{launch.kernel.name} for {target} spills {binary.spills} bytes"
 
 
+def test_the_copy_engine_and_wide_products_are_used_on_hopper() -> None:
+    known = {"m": 4096, "n": 4096, "k": 4096, "batch": 1}
+    first, *others = matmul(bfloat16, bfloat16, target=SM90, known=known)
+    assert ("PROGRAMS", 132) in first.launches[0].kernel.constants
+    assert any("make_tensor_descriptor" not in r.launches[0].kernel.text for r in others[:5]), "both forms compete"
+    binary = compile_kernel(first.launches[0].kernel, SM90)
+    tool = importlib.import_module("triton").knobs.nvidia.cuobjdump.path
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(binary.image)
+        file.flush()
+        text = subprocess.run([tool, "--dump-sass", file.name], check=True, capture_output=True, text=True).stdout
+    for instruction in ("HGMMA", "UTMALDG", "UTMASTG"):  # products of warp groups; loads and stores by the copy engine
+        assert instruction in text
+    assert binary.spills == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", [SM80, SM90, SM100, GFX942], ids=str)
 def test_compiles(target: Target) -> None:
@@ -257,8 +302,9 @@ def test_compiles(target: Target) -> None:
     for tf32 in (False, True):
         compiled(matmul(float32, float32, target=target, transpose_a=True, tf32=tf32, known=known)[-1], target)
     compiled(matmul(float16, float16, target=target, batched=True, known={"k": 64, "m": 512, "n": 512})[0], target)
+    compiled(matmul(float64, float64, target=target, known=known)[1], target)
     if target in (SM90, SM100):
-        described = Tile(128, 128, 64, 8, 3, described=True)
+        described = Tile(128, 128, 64, 8, 3, described=True, programs=132 if target is SM90 else 0)
         known |= {"m": 4096}
         compiled(matmul(bfloat16, bfloat16, target=target, transpose_a=True, known=known, at=[described])[0], target)
         compiled(matmul(float8_e4m3fn, float8_e5m2, target=target, transpose_b=True, known=known)[-1], target)
