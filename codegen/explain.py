@@ -114,6 +114,7 @@ class DeviceKernels:
         fired: the rewrites, in order.
         fusion: kernels, and why other nodes are in none.
         on_gpu: whether kernels are Triton's.
+        updates: updates of variables that are one launch together: names of their nodes. GPUs have these.
     """
 
     device: str
@@ -122,6 +123,7 @@ class DeviceKernels:
     fired: tuple[Fired, ...]
     fusion: Fusion
     on_gpu: bool = False
+    updates: tuple[tuple[str, ...], ...] = ()
 
     @cached_property
     def kernels(self) -> tuple[KernelInfo, ...]:
@@ -144,7 +146,9 @@ class DeviceKernels:
     def calls(self) -> list[Node]:
         """The nodes that run by themselves, in order."""
         nodes = [s.node if isinstance(s, RunGuarded) else s for s in self.fusion.steps]
-        return [n for n in nodes if isinstance(n, Node) and n.type not in ("Const", "Placeholder")]
+        joined = {name for names in self.updates for name in names}
+        kept = [n for n in nodes if isinstance(n, Node) and n.type not in ("Const", "Placeholder")]
+        return [n for n in kept if n.name not in joined]
 
     def __iter__(self) -> Iterator[KernelInfo]:
         return iter(self.kernels)
@@ -175,6 +179,9 @@ class DeviceKernels:
         return f"'{a}' is in kernel {of[a].number}, '{b}' in kernel {of[b].number}: {self._apart(one, other)}"
 
     def _why_in_none(self, node: Node) -> str:
+        together = next((names for names in self.updates if node.name in names), None)
+        if together is not None:
+            return f"'{node.name}' ({node.type}) is one launch with {len(together) - 1} other updates of variables"
         if node.type in ("Const", "Placeholder"):
             return f"'{node.name}' is a {node.type}: nothing is computed"
         for f in self.fired:
@@ -236,6 +243,8 @@ class DeviceKernels:
                 counts[f.rule] = counts.get(f.rule, 0) + 1
             lines.append("rewritten: " + ", ".join(f"{rule} ({n})" for rule, n in counts.items()))
         lines += [str(k) for k in self.kernels]
+        for names in self.updates:
+            lines += [f"one launch for {len(names)} updates:", "  " + ", ".join(names)]
         if self.calls:
             lines.append("by themselves:")
             lines += [f"  {n.name} ({n.type})" + _because(self.fusion.reasons.get(n.name, "")) for n in self.calls]
@@ -266,7 +275,9 @@ def explain(unit: Unit, wanted: Rewrites, *, small: bool, on_gpu: bool = False) 
     done = rewrite(unit, wanted)
     if on_gpu:
         left, fusion, fired = fuse_for_gpu(done.unit, wanted)
-        return DeviceKernels(unit.device, unit, left, (*done.fired, *fired), fusion, on_gpu)
+        from .backends.joint_updates import planned_updates
+
+        return DeviceKernels(unit.device, unit, left, (*done.fired, *fired), fusion, on_gpu, planned_updates(unit))
     fusion = fuse(done.unit, small=small, again=True)
     fusion = replace(fusion, steps=with_overwriting(done.unit, fusion.steps))
     return DeviceKernels(unit.device, unit, done.unit, done.fired, fusion)

@@ -16,16 +16,22 @@ own: their gradients can be let go of at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
-from ...graph.state import VariableState
+from ...graph.errors import OpError
+from ...graph.node import Node
+from ...graph.state import Context, Resources, SessionState, VariableState
 from ..cuda.array import DeviceArray
 from ..cuda.kernels import RoutineOnDevice
+from ..gpu_kernel import SM90
+from ..lower import lower
 from ..program import Call, Instruction, Loop, Program
 from ..triton_ops.several import MOST, several, sizes_of
+from ..unit import Unit
 from .base import NodeError
 from .cuda import CudaBackend, OnDevice, OnShape, SmallOnHost, View, loaded_kernel
 from .cuda_state import Update, held_alone, on_device, pointer_of
@@ -43,6 +49,33 @@ _WITHOUT_WORK = frozenset(("Identity", "StopGradient", "PreventGradient", "NoOp"
 def with_joint_updates(program: Program, backend: CudaBackend) -> Program:
     """The program with one launch in the place of several updates, inside loops too."""
     return replace(program, instructions=tuple(_joined(program.instructions, backend)))
+
+
+def planned_updates(unit: Unit) -> tuple[tuple[str, ...], ...]:
+    """The updates of a unit that one launch each does for several variables: names of their nodes.
+
+    Nothing is compiled, and no GPU is needed. A unit that cannot be made a program as it is (a placeholder is not fed) has none.
+    """
+    nowhere: Any = SimpleNamespace(target=SM90)
+    backend = CudaBackend(nowhere)
+    resources, session = Resources(), SessionState(None)
+
+    def context_of(node: Node) -> Context:
+        return Context(node.name, node.container, resources, session, tuple(t.dims for t in node.outputs))
+
+    try:
+        program = with_joint_updates(lower(unit, backend, context_of), backend)
+    except OpError:
+        return ()
+    return tuple(_joint_nodes(program.instructions))
+
+
+def _joint_nodes(instructions: Iterable[Instruction]) -> Iterator[tuple[str, ...]]:
+    for step in instructions:
+        if isinstance(step, Loop):
+            yield from _joint_nodes((*step.head, *step.body))
+        elif isinstance(step, Call) and isinstance(step.kernel, JointUpdate):
+            yield step.nodes
 
 
 def _joined(instructions: Iterable[Instruction], backend: CudaBackend) -> list[Instruction]:

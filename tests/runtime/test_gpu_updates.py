@@ -204,3 +204,16 @@ def test_a_variable_without_a_value_is_named(fake):
         session.run([parameters[0].initializer, parameters[2].initializer])
         with pytest.raises(dt.errors.FailedPreconditionError, match="v1"):
             session.run(step)
+
+
+def test_a_plan_lists_updates_that_are_one_launch(fake):
+    with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
+        parameters = variables(*SHAPES)
+        step = dt.train.MomentumOptimizer(0.05, 0.9).minimize(loss_of(parameters))
+        with dt.Session(graph=graph) as session:
+            kernels = session.plan(step).kernels("gpu:0")
+    (names,) = kernels.updates
+    assert len(names) == len(SHAPES) and all("ApplyMomentum" in name for name in names)
+    assert not any(n.name in names for n in kernels.calls)
+    assert "one launch for 5 updates:" in str(kernels)
+    assert "is one launch with 4 other updates" in kernels.why_not_fused(names[0], names[1])
