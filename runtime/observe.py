@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from ..graph.errors import InternalError
+from ..graph.errors import InternalError, UnavailableError
 from .connections import Connections
 from .keys import client_keys
 from .waiting import call
@@ -81,7 +81,15 @@ class Observer:
         try:
             asked = Message("stats", {"request": next(self._requests)})
             name = f"the server at {address}"
-            reply = call(self._connections, address, name, asked, "figures", ANSWER_S, ANSWER_S * 2)
+            try:
+                reply = call(self._connections, address, name, asked, "figures", ANSWER_S, ANSWER_S * 2)
+            except UnavailableError:
+                raise UnavailableError(
+                    None,
+                    None,
+                    f"No server answers at {address}, within {ANSWER_S:.0f} s: it is dead, stopped, cut off or not started. Any other "
+                    "task of the cluster knows it, too.",
+                ) from None
         except BaseException:
             self._connections.close()
             raise

@@ -103,7 +103,7 @@ def _watch(keeper: Any, here: Any, targets: dict[str, str]) -> None:
                             views = observer.look()
                     except OpError:
                         continue
-                    live.update(picture(views, before), refresh=True)
+                    live.update(picture(views, before, console.width), refresh=True)
                     before = {view.task: view for view in views}
                     break
             time.sleep(LOOK_S)

@@ -12,11 +12,18 @@ from .common import errors_explained
 
 if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
+    from rich.table import Table
 
     from ..runtime.observe import TaskView
 
 PIPE_WIDTH = 200
 MOST_WAITING = 20  # waiting steps that are shown
+
+_COLUMNS = (
+    "task", "at", "state", "up", "devices", "memory", "sessions", "steps", "per s", "running", "failed", "stalled", "refused",
+)  # fmt: skip
+_LEFT = frozenset(("task", "at", "state", "devices"))
+_SPARED = ("devices", "sessions", "up", "at", "refused", "stalled", "failed")
 
 _Target = Annotated[str, typer.Argument(help="Any task of the cluster: zmq://host:port.")]
 
@@ -32,7 +39,8 @@ def status(target: _Target) -> None:
 
         with Observer(address_of(target)) as observer:
             views = observer.look()
-        _console().print(picture(views, {}))
+        console = _console()
+        console.print(picture(views, {}, console.width))
         if any(view.figures is None for view in views):
             raise typer.Exit(1)
 
@@ -59,7 +67,7 @@ def top(
                         if seen:
                             time.sleep(every)
                         views = observer.look()
-                        live.update(picture(views, before), refresh=True)
+                        live.update(picture(views, before, console.width), refresh=True)
                         before = {view.task: view for view in views}
                         seen += 1
                 except KeyboardInterrupt:
@@ -74,19 +82,14 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=PIPE_WIDTH)
 
 
-def picture(views: Sequence[TaskView], before: Mapping[str, TaskView]) -> Group:
-    """The tables of one look; rates where there was one before."""
+def picture(views: Sequence[TaskView], before: Mapping[str, TaskView], width: int) -> Group:
+    """The tables of one look, for a screen so wide; rates where there was a look before."""
     from rich.console import Group
     from rich.table import Table
 
     from ..runtime.observe import rates
 
-    tasks = Table(box=None, pad_edge=False, header_style="bold")
-    for name, right in (
-        ("task", False), ("at", False), ("state", False), ("up", True), ("devices", False), ("memory", True), ("sessions", True),
-        ("steps", True), ("per s", True), ("running", True), ("failed", True), ("stalled", True), ("refused", True),
-    ):  # fmt: skip
-        tasks.add_column(name, justify="right" if right else "left", no_wrap=True)
+    rows: list[dict[str, str]] = []
     links = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("from", "to", "messages", "bytes", "bytes/s"):
         links.add_column(name, justify="left" if name in ("from", "to") else "right", no_wrap=True)
@@ -96,27 +99,52 @@ def picture(views: Sequence[TaskView], before: Mapping[str, TaskView]) -> Group:
     for view in views:
         f = view.figures
         if f is None:
-            tasks.add_row(_short(view.task), view.address, "[red]silent[/]")
+            rows.append({"task": _short(view.task), "at": view.address, "state": "[red]silent[/]"})
             continue
         rate = rates(before.get(view.task), view)
-        tasks.add_row(
-            _short(view.task), view.address, "[green]up[/]" + (" with keys" if f.get("keys") else ""), _seconds(f["up_s"]),
-            _devices(f["devices"]), _size(f["memory"]), str(f["sessions"]), str(f["steps_started"]),
-            "" if rate is None else f"{rate.steps:.1f}", str(f["steps_running"]), str(f["steps_failed"]),
-            str(f.get("steps_stalled", 0)), str(f["refused"]),
-        )  # fmt: skip
+        rows.append({
+            "task": _short(view.task), "at": view.address, "state": "[green]up[/]" + (" with keys" if f.get("keys") else ""),
+            "up": _seconds(f["up_s"]), "devices": _devices(f["devices"]), "memory": _size(f["memory"]), "sessions": str(f["sessions"]),
+            "steps": str(f["steps_started"]), "per s": "" if rate is None else f"{rate.steps:.1f}",
+            "running": str(f["steps_running"]), "failed": str(f["steps_failed"]), "stalled": str(f.get("steps_stalled", 0)),
+            "refused": str(f["refused"]),
+        })  # fmt: skip
         for link in f["links"]:
             speed = "" if rate is None else f"{_size(rate.bytes_to.get(link['to'], 0.0))}/s"
             links.add_row(_short(view.task), _short(link["to"]), str(link["messages"]), _size(link["bytes"]), speed)
         for step in f["steps"]:
             if waiting.row_count < MOST_WAITING and step["waits"]:
-                waits = "\n".join(step["waits"])
+                waits = "\n".join(map(_short, step["waits"]))
                 waiting.add_row(str(step["step"]), _seconds(step["age_s"]), _short(view.task), waits)
-    parts: list[RenderableType] = [tasks]
+    parts: list[RenderableType] = [_tasks(rows, width)]
     for title, table in (("Sent", links), ("Waiting steps", waiting)):
         if table.row_count:
             parts += ["", f"[bold]{title}[/]", table]
     return Group(*parts)
+
+
+def _tasks(rows: Sequence[Mapping[str, str]], width: int) -> Table:
+    """A line for each task. Where they are too long, columns go that say nothing, then those that can best be spared."""
+    from rich.markup import render
+    from rich.table import Table
+
+    def cells(name: str) -> list[str]:
+        return [row.get(name, "") for row in rows]
+
+    shown = [name for name in _COLUMNS if name != "per s" or any(cells(name))]
+    widest = {name: max(len(render(cell)) for cell in (name, *cells(name))) for name in shown}
+    silent = [name for name in ("refused", "stalled", "failed") if not any(cell.strip("0") for cell in cells(name))]
+    for name in (*silent, *_SPARED):
+        if sum(widest[n] + 2 for n in shown) - 2 <= width:
+            break
+        if name in shown:
+            shown.remove(name)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in shown:
+        table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*[row.get(name, "") for name in shown])
+    return table
 
 
 def _short(task: str) -> str:

@@ -1,17 +1,22 @@
 """The command line: what each command prints, and that mistakes end with a line, not with a traceback."""
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import dovetail as tf
 from dovetail.cli import app
+from dovetail.cli.watch import picture
+from dovetail.runtime.observe import TaskView
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -76,7 +81,9 @@ class TestDevices:
         monkeypatch.setattr(measure, "SUMMED", 1 << 20)
         monkeypatch.setattr(measure, "LARGE", 1 << 20)
         with tf.LocalCluster({"ps": 1, "worker": 1}) as cluster:
-            found = invoke("devices", "--measure", "--target", cluster.target("worker"), "--out", str(tmp_path / "c.yaml"))
+            found = invoke(
+                "devices", "--measure", "--target", cluster.target("worker"), "--out", str(tmp_path / "c.yaml")
+            )
         assert "flop/s" in found.output and "/job:worker/task:0 - /job:ps/task:0" in found.output
         read = read_cluster(tmp_path / "c.yaml")
         assert read.master == "/job:worker/replica:0/task:0" and len(read.devices) == 2
@@ -230,4 +237,24 @@ class TestWatching:
     def test_nobody_there(self) -> None:
         shown = invoke("status", "zmq://localhost:9")
         assert shown.exit_code == 1
-        assert shown.stderr.startswith("error: the server at localhost:9 has not answered")
+        assert shown.stderr.startswith("error: No server answers at localhost:9, within 2 s")
+
+    def test_a_narrow_screen_gets_the_columns_that_count(self) -> None:
+        figures: dict[str, Any] = {
+            "up_s": 5.0, "devices": [{"name": "/job:a/replica:0/task:0/device:CPU:0"}], "memory": 1 << 28, "sessions": 1,
+            "steps_started": 12345, "steps_running": 1, "steps_failed": 2, "steps_stalled": 0, "refused": 0, "links": [], "steps": [],
+        }  # fmt: skip
+        views = [
+            TaskView("/job:worker/replica:0/task:0", "localhost:45031", figures, 1.0),
+            TaskView("/job:b", "h:1", None, 1.0),
+        ]
+        shown = {}
+        for width in (60, 80, 200):
+            console = Console(width=width, file=io.StringIO())
+            console.print(picture(views, {}, width))
+            assert isinstance(console.file, io.StringIO)
+            shown[width] = console.file.getvalue().splitlines()
+        assert shown[200][0].split()[-3:] == ["failed", "stalled", "refused"]
+        assert shown[80][0].split() == ["task", "at", "state", "memory", "steps", "running", "failed"]
+        assert shown[60][0].split() == ["task", "state", "memory", "steps", "running", "failed"]
+        assert all("12345" in lines[1] and "silent" in lines[2] for lines in shown.values())
