@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -104,10 +104,6 @@ class Product:
         """The element type."""
         dtype: np.dtype[Any] = self.a.dtype
         return dtype
-
-    def rows_at(self, top: int, count: int) -> Product:
-        """Some rows of the product, which has no stack."""
-        return replace(self, a=self.a[top * self.a_jumps[3] :], rows=count)
 
     def run(self, function: Any, out: Array) -> None:
         """Write the product into a vector."""

@@ -102,6 +102,14 @@ def place_of(matrix, counts, jumps):
     )
 
 
+@njit(error_model="numpy")
+def wait(counters, units):
+    """Look for a while whether all units are finished."""
+    looks = 0
+    while looks < LOOKS and count_now(counters, FINISHED) < units:
+        looks += 1
+
+
 def multiply(a, b, c, counters, sizes, counts, a_jumps, b_jumps, unit, lo, hi):
     """Units lo to hi of all products, shared with all who call this with the same counters.
 
@@ -186,6 +194,4 @@ def multiply(a, b, c, counters, sizes, counts, a_jumps, b_jumps, unit, lo, hi):
                                 sums,
                             )
         count_up(counters, FINISHED)
-    looks = 0
-    while looks < LOOKS and count_now(counters, FINISHED) < hi - lo:
-        looks += 1
+    wait(counters, hi - lo)

@@ -31,6 +31,9 @@ from .loops import COSTLY, Loops, Store, Value
 
 BLOCK = 4096  # elements of a row that are added in the row's own type: long enough for speed, short enough for accuracy
 
+HEADER = '@njit(SIGNATURE, nogil=True, error_model="numpy", cache=True)\ndef kernel('
+"""How the function in a kernel's text begins."""
+
 _SHORT = {"float32": "f32", "float64": "f64", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8",
           "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "boolean", "float16": "u16", "bfloat16": "u16"}  # fmt: skip
 _NARROW = (float16, bfloat16)
@@ -94,8 +97,7 @@ def numba_source(loops: Loops, versions: str = "", in_place: int = 0) -> NumbaSo
             ")",
             "",
             "",
-            '@njit(SIGNATURE, nogil=True, error_model="numpy", cache=True)',
-            f"def kernel({', '.join(names)}):",
+            f"{HEADER}{', '.join(names)}):",
             "    m.wide_vectors()",
             *writer.lines,
             "",

@@ -106,6 +106,17 @@ def wide_vectors(typing_context):
 
 
 @intrinsic
+def stay_apart(typing_context):
+    """Keep the function that calls this from being put into its callers: what is said of its arrays' memory holds in it alone."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.void(), emit
+
+
+@intrinsic
 def select(typing_context, condition, a, b):
     """`a if condition else b`, without a branch: both are computed."""
     if not (isinstance(condition, types.Boolean) and a == b):

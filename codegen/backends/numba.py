@@ -101,7 +101,7 @@ class NumbaBackend(NumpyBackend):
 
     def finish(self, program: Program) -> Program:
         """The program with gradients made where updates take them, and results where their inputs were."""
-        program = with_product_updates(program, self.threads)
+        program = with_product_updates(program, self.threads, self.compile_first)
         _let_overwrite(program.instructions)
         return program
 

@@ -8,7 +8,6 @@ those of the two kernels, since both do to each number what they did before.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,80 +17,68 @@ import numpy as np
 from ...graph.shape import element_count
 from ...graph.state import VariableState, changing
 from ..matrix_kernels import Product, product_of
-from ..numba_source import as_passed
+from ..product_update_source import PIECE, product_update_source
 from ..program import Call, Guarded, Instruction, Loop, Program, Recv, Send, Wait
-from ..threads import share
+from ..threads import share_units
 from .nodes import NodeKernel
 from .updates import UpdateKernel
+from .warming import WarmingKernel
 
-PIECE = 1 << 19  # bytes of a gradient that are made at a time: half of a small second cache
 SMALLEST = 1 << 16  # elements of a gradient from which that is worth it: smaller ones stay in the caches anyhow
 
-_own = threading.local()
 
+class ProductUpdate(WarmingKernel):
+    """An update whose gradient is a product: a kernel of the update's inputs, with the product's two in the gradient's place.
 
-def _piece(count: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Memory of this thread's own for so many numbers, the same each time."""
-    held: np.ndarray[Any, Any] | None = getattr(_own, "piece", None)
-    size = count * dtype.itemsize
-    if held is None or held.size < size:
-        held = _own.piece = np.empty(max(size, PIECE), np.uint8)
-    return held[:size].view(dtype)
-
-
-class ProductUpdate:
-    """An update whose gradient is a product: a kernel of the update's inputs, with the product's two in the gradient's place."""
+    Until it is compiled, and where it does not fit, it runs the two kernels one after the other.
+    """
 
     def __init__(self, product: NodeKernel, update: UpdateKernel, threads: int) -> None:
         self.product = product
         self.update = update
         self._at = update.places + update.gradient
         self._threads = threads
+        super().__init__(product_update_source(update.loops, update.places, self._at), self._in_turn)
 
     def __call__(self, *inputs: Any) -> Any:
         at, update = self._at, self.update
-        a, b = inputs[at : at + 2]
-        found = product_of(self.product.node, a, b, 1) if self._are_ready() else None
-        if found is None or found.stack or found.rows * found.columns < SMALLEST:
-            return update(*inputs[:at], self.product(a, b), *inputs[at + 2 :])
+        if update.checks:
+            return self._in_turn(*inputs)
+        if self.function is None:
+            return self._on_numpy(inputs)
+        found = product_of(self.product.node, *inputs[at : at + 2], self._threads)
         states: Sequence[VariableState] = inputs[: update.places]
+        if found is None or found.stack or found.rows * found.columns < SMALLEST or len(set(states)) < len(states):
+            return self._in_turn(*inputs)
         shape = (found.rows, found.columns)
-        if len(set(states)) == len(states):
-            with changing(states) as values:
-                fits = all(v.shape == shape for v in values)
-                if fits:
-                    self._in_pieces(found, values, [*inputs[update.places : at], *inputs[at + 2 :]])
+        with changing(states) as values:
+            fits = all(v.shape == shape for v in values)
             if fits:
-                return update.result(states)
-        return update(*inputs[:at], self.product(a, b), *inputs[at + 2 :])
+                self._in_pieces(found, values, [*inputs[update.places : at], *inputs[at + 2 :]])
+        return update.result(states) if fits else self._in_turn(*inputs)
 
-    def _are_ready(self) -> bool:
-        return self.product.function is not None and self.update.function is not None and not self.update.checks
+    def _in_turn(self, *inputs: Any) -> Any:
+        """Make the gradient, then use it up."""
+        at = self._at
+        return self.update(*inputs[:at], self.product(*inputs[at : at + 2]), *inputs[at + 2 :])
 
     def _in_pieces(self, product: Product, values: Sequence[Any], others: Sequence[Any]) -> None:
         """Make and use up the gradient, some rows at a time."""
-        multiply, change = self.product.function, self.update.function
-        assert multiply is not None
-        assert change is not None
-        columns, gradient = product.columns, self.update.gradient
-        flat = [as_passed(v.reshape(-1)) for v in values]
-        given = [np.asarray(x).reshape(-1) for x in others]
-        rows = max(1, min(product.rows, PIECE // (columns * product.dtype.itemsize)))
-        pieces = -(-product.rows // rows)
-
-        def work(lo: int, hi: int) -> None:
-            for i in range(lo, hi):
-                top, count = i * rows, min(rows, product.rows - i * rows)
-                made = _piece(count * columns, product.dtype)
-                product.rows_at(top, count).run(multiply, made)
-                own = [x[top * columns : (top + count) * columns] for x in flat]
-                change(*own, *given[:gradient], made, *given[gradient:], *own, made.size, 0, made.size)
-
-        share(work, (), tuple((i, i + 1) for i in range(pieces)), self._threads)
+        assert self.function is not None
+        row = product.columns * product.dtype.itemsize
+        high = max(1, min(product.rows, PIECE // row))
+        sizes, _, a_jumps, b_jumps, unit = replace(product, rows=high, threads=1).terms()[0]
+        arrays = [np.asarray(x).reshape(-1) for x in (*values, *others)]
+        numbers = (product.rows, *sizes[1:]), a_jumps, b_jumps, unit, (high, 0)
+        pieces = -(-product.rows // high)
+        share_units(self.function, (*arrays, product.a, product.b), numbers, pieces, self._threads)
 
 
-def with_product_updates(program: Program, threads: int) -> Program:
-    """The program with products put into the updates that take them, where nobody else does."""
+def with_product_updates(program: Program, threads: int, compile_first: bool = False) -> Program:
+    """The program with products put into the updates that take them, where nobody else does.
+
+    `compile_first`: compile them now.
+    """
     steps: list[Instruction | None] = list(program.instructions)
     if not any(isinstance(s, Call) and isinstance(s.kernel, UpdateKernel) for s in steps if s is not None):
         return program
@@ -122,10 +109,13 @@ def with_product_updates(program: Program, threads: int) -> Program:
         assert isinstance(product.kernel, NodeKernel)
         if (element_count(product.kernel.node.outputs[0].dims) or SMALLEST) < SMALLEST:
             continue
+        joined = ProductUpdate(product.kernel, step.kernel, threads)
+        if compile_first:
+            joined.compile()
         steps[made] = None
         steps[i] = replace(
             step,
-            kernel=ProductUpdate(product.kernel, step.kernel, threads),
+            kernel=joined,
             inputs=(*step.inputs[:at], *product.inputs, *step.inputs[at + 1 :]),
             frees=(*(s for s in step.frees if s != slot), *_held(program.instructions[made:i], product.inputs)),
             nodes=(product.node, step.node),

@@ -39,6 +39,7 @@ class UpdateKernel(WarmingKernel):
         check: compare with the reference, at every run.
 
     Attributes:
+        loops: the new values, from what they were and from the other inputs.
         places: how many of the inputs are variables. gradient: which of those behind has their shape.
         checks: as `check`.
     """
@@ -48,7 +49,7 @@ class UpdateKernel(WarmingKernel):
     ) -> None:
         super().__init__(source_of(loops, places).text, reference)
         self.node = node
-        self._loops = loops
+        self.loops = loops
         self.places = places
         self.gradient = gradient - places
         self._threads = threads
@@ -73,7 +74,7 @@ class UpdateKernel(WarmingKernel):
                 arrays = [as_passed(x) for x in (*flat, *[x.ravel() for x in given], *flat)]
                 ranges = self._ranges.get(size)
                 if ranges is None:
-                    ranges = ranges_of(size, nanoseconds(self._loops, (size,)), self._threads)
+                    ranges = ranges_of(size, nanoseconds(self.loops, (size,)), self._threads)
                     self._ranges[size] = ranges
                 share(function, (*arrays, size), ranges, self._threads)
                 if self.checks:

@@ -265,3 +265,33 @@ def test_a_value_that_somebody_holds_stays_what_it_was() -> None:
             session.run(fetches, feed)
             np.testing.assert_array_equal(held, copy)
             assert not np.array_equal(session.run(w), copy)
+
+
+@pytest.mark.parametrize("shape", [(300, 400), (257, 1031), (1500, 45)], ids=str)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_pieces_of_a_gradient(shape: tuple[int, int], threads: int) -> None:
+    """Whole pieces and the rest of one, by one thread and by two: the bits of the product, and of the update after it."""
+    rng = np.random.default_rng(6)
+    with dt.Graph().as_default() as graph:
+        x, w = dt.placeholder(dt.float32, [None, shape[0]]), dt.Variable(np.zeros(shape, np.float32))
+        dt.train.MomentumOptimizer(0.5, 0.9).minimize(dt.reduce_mean(dt.matmul(x, w)))
+        (product,) = (n for n in graph.nodes if n.type == "MatMul" and n.attrs["transpose_a"])
+        (update,) = (n for n in graph.nodes if n.type == "ApplyMomentum")
+    backend = NumbaBackend(threads=threads, compile_first=True)
+    kernels = backend.kernel(product, None), backend.kernel(update, Context("update", "", Resources(), SessionState()))
+    joined = ProductUpdate(*kernels, threads)
+    joined.compile()
+    a, b = (rng.standard_normal((40, n)).astype(np.float32) for n in shape)
+    found = []
+    for in_one in (True, False):
+        states = [VariableState(name, dt.float32) for name in ("w", "slot")]
+        for state, seed in zip(states, (1, 2), strict=True):
+            state.assign(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+        rate, momentum = np.float32(0.5), np.float32(0.9)
+        if in_one:
+            joined(*states, rate, a, b, momentum)
+        else:
+            kernels[1](*states, rate, kernels[0](a, b), momentum)
+        found.append([s.read() for s in states])
+    for mine, theirs in zip(*found, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
