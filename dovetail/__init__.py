@@ -498,6 +498,13 @@ from .graph.ops.statistics import (
     reduce_std,
     reduce_variance,
 )
+from .graph.own_gradients import (
+    NoGradient,
+    NotDifferentiable,
+    RegisterGradient,
+    custom_gradient,
+    hessians,
+)
 from .graph.partitioners import (
     fixed_size_partitioner,
     min_max_variable_partitioner,
@@ -603,6 +610,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "AUTO_REUSE",
+    "VERSION",
     "AggregationMethod",
     "Assert",
     "Barrier",
@@ -623,7 +631,9 @@ __all__ = [
     "IndexedSlices",
     "InteractiveSession",
     "LocalCluster",
+    "NoGradient",
     "NodeDef",
+    "NotDifferentiable",
     "OpError",
     "Operation",
     "OptimizerOptions",
@@ -634,6 +644,7 @@ __all__ = [
     "Profile",
     "QueueBase",
     "RandomShuffleQueue",
+    "RegisterGradient",
     "RunMetadata",
     "RunOptions",
     "Session",
@@ -641,7 +652,6 @@ __all__ = [
     "Tensor",
     "TensorArray",
     "TensorShape",
-    "VERSION",
     "VarLenFeature",
     "Variable",
     "VariableAggregation",
@@ -728,6 +738,7 @@ __all__ = [
     "create_partitioned_variables",
     "cumprod",
     "cumsum",
+    "custom_gradient",
     "data",
     "debugging",
     "decode_raw",
@@ -802,6 +813,7 @@ __all__ = [
     "greater_equal",
     "group",
     "half",
+    "hessians",
     "identity",
     "identity_n",
     "init_scope",

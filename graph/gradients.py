@@ -11,7 +11,7 @@ Names follow TensorFlow: the gradient of `dense/MatMul` is built under `gradient
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -202,9 +202,15 @@ class ReversePass:
             return self.flow.through_merge(node, grads[0])
         if node.type in ("Enter", "RefEnter"):  # of a loop that `gradients` is called in
             return [grads[0]]
-        rule = node.opdef.gradient
+        rule = self._rule(node)
         assert rule is not None
         return rule(node, *grads)
+
+    def _rule(self, node: Node) -> Callable[..., Sequence[Any]] | None:
+        """The gradient rule of a node: its own, or its op's. None: nothing passes."""
+        own = self.graph.own_gradients
+        rule: Callable[..., Sequence[Any]] | None = own[node] if node in own else node.opdef.gradient
+        return rule
 
     def total(self, tensor: Tensor) -> Any:
         """The sum of what a tensor has received so far: None, a tensor, or IndexedSlices."""
@@ -233,7 +239,7 @@ class ReversePass:
         has_flow = self.graph.has_flow
         while todo:
             node = todo.pop()
-            if node in above or node.opdef.gradient is None or (has_flow and self.flow.stops(node)):
+            if node in above or self._rule(node) is None or (has_flow and self.flow.stops(node)):
                 continue
             above.add(node)
             todo.extend(t.op for t in self._inputs(node))

@@ -8,7 +8,7 @@ graph changes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,8 @@ class Graph:
         self._unfeedable: set[Tensor] = set()
         self._unfetchable: set[Node] = set()
         self._flow: dict[Node, FlowContext] = {}  # for nodes made inside a branch or a loop
+        self.own_gradients: dict[Node, Any] = {}
+        """Nodes with a gradient rule of their own in place of their op's: a function, or None where no gradient passes."""
         self._open_loops = 0  # loops whose last iteration edge is still missing
         self.seed: int | None = None
         """Graph-level random seed (`set_random_seed`)."""
@@ -281,6 +283,8 @@ class Graph:
             self._by_name[node.name] = node
             if scopes.control is not None:
                 scopes.mark_seen(node)
+            if scopes.gradients and definition.name in scopes.gradients:
+                self.own_gradients[node] = scopes.gradients[definition.name]
         return node
 
     def _let_in(self, node: Node, scopes: Scopes, places: list[Node]) -> None:
@@ -454,6 +458,19 @@ class Graph:
             ValueError: malformed text, at entry. RuntimeError: blocks left in the wrong order.
         """
         return DeviceContext(self, device_name_or_function)
+
+    def gradient_override_map(self, op_type_map: Mapping[str, str]) -> AbstractContextManager[None]:
+        """A block whose nodes of these ops have other gradients.
+
+        Args:
+            op_type_map: op -> the name under which `RegisterGradient` has the rule.
+
+        Raises:
+            TypeError: no such dictionary. LookupError: no gradient of that name.
+        """
+        from .own_gradients import gradient_override_map
+
+        return gradient_override_map(self, op_type_map)
 
     @contextmanager
     def colocate_with(self, op: Any, ignore_existing: bool = False) -> Iterator[None]:

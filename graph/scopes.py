@@ -140,6 +140,7 @@ class Scopes:
     name: str = ""
     container: str = ""
     creators: tuple[Any, ...] = ()  # functions that make variables in place of `Variable`, innermost last
+    gradients: dict[str, Any] = field(default_factory=dict)  # op -> the gradient rule of nodes made now, in place of the op's
 
     def mark_seen(self, node: Node) -> None:
         """What takes this node's outputs waits for the inputs of the open `control_dependencies` blocks through it."""

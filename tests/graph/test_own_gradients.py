@@ -1,0 +1,139 @@
+"""Gradients that programs define: for functions, for the nodes of a block; and second derivatives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import dovetail as tf
+
+VALUES = np.asarray([-2.0, 0.5, 3.0], np.float32)
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    with tf.Graph().as_default() as fresh:
+        yield fresh
+
+
+def run(fetches, feeds=None):
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        return session.run(fetches, feeds)
+
+
+@tf.custom_gradient
+def log1pexp(x):
+    e = tf.exp(x)
+    return tf.math.log(1 + e), lambda dy: dy * (1 - 1 / (1 + e))
+
+
+def test_a_function_says_its_own_gradient():
+    x = tf.constant([100.0, 0.0])
+    y = log1pexp(x)
+    (g,) = tf.gradients(y, [x])
+    np.testing.assert_allclose(run(g), [1.0, 0.5])  # without it, the first were NaN
+
+
+def test_several_arguments_and_results():
+    @tf.custom_gradient
+    def both(a, b):
+        return [a + b, a * b], lambda da, db: (10.0 * da, 100.0 * db)
+
+    a, b = tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0])
+    added, times = both(a, b)
+    np.testing.assert_array_equal(run([added, times]), [[4.0, 6.0], [3.0, 8.0]])
+    np.testing.assert_array_equal(run(tf.gradients([added, times], [a, b])), [[10.0, 10.0], [100.0, 100.0]])
+    np.testing.assert_array_equal(run(tf.gradients(added, [a, b])), [[10.0, 10.0], [0.0, 0.0]])
+
+
+@pytest.mark.parametrize("use_resource", [False, True])
+def test_variables_that_the_function_reads_get_gradients_too(use_resource):
+    v = tf.get_variable("v", initializer=2.0, use_resource=use_resource)
+    x = tf.constant(3.0)
+
+    @tf.custom_gradient
+    def scaled(x):
+        def grad(dy, variables):
+            assert variables == [v]
+            return dy * 5.0, [dy * 7.0]
+
+        return v * x, grad
+
+    y = scaled(x)
+    assert run([y, *tf.gradients(y * 2.0, [x, v])]) == [6.0, 10.0, 14.0]
+
+    @tf.custom_gradient
+    def forgetful(x):
+        return v * x, lambda dy: dy
+
+    with pytest.raises(TypeError, match=r"reads the variables \['v'\]"):
+        forgetful(x)
+
+
+def test_a_wrong_number_of_gradients_is_told():
+    @tf.custom_gradient
+    def wrong(a, b):
+        return a + b, lambda dy: dy
+
+    a = tf.constant(1.0)
+    with pytest.raises(ValueError, match="wrong gave 1 gradients for 2 arguments"):
+        tf.gradients(wrong(a, a), [a])
+
+
+def test_inside_a_loop():
+    x = tf.constant(1.5)
+    _, y = tf.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, log1pexp(v)), [0, x])
+    (g,) = tf.gradients(y, [x])
+    at, slope = 1.5, 1.0
+    for _ in range(3):
+        at, slope = np.log1p(np.exp(at)), slope / (1 + np.exp(-at))
+    np.testing.assert_allclose(run([y, g]), [at, slope], rtol=1e-6)
+
+
+@tf.RegisterGradient("StraightThrough")
+def _straight_through(op, grad):
+    assert op.type == "Sign" and op.inputs[0].shape == op.outputs[0].shape
+    return grad
+
+
+def test_nodes_of_a_block_have_another_gradient(graph):
+    x = tf.constant(VALUES)
+    with graph.gradient_override_map({"Sign": "StraightThrough"}):
+        inside = tf.sign(x)
+    outside = tf.sign(x)
+    np.testing.assert_array_equal(run(tf.gradients(inside * 3.0, [x])[0]), [3.0, 3.0, 3.0])
+    np.testing.assert_array_equal(run(tf.gradients(outside * 3.0, [x])[0]), [0.0, 0.0, 0.0])
+
+
+tf.NotDifferentiable("NothingPasses")
+
+
+def test_a_block_may_let_nothing_pass(graph):
+    x = tf.constant(VALUES)
+    with graph.gradient_override_map({"Square": "NothingPasses"}):
+        stopped = tf.square(x)
+    assert tf.gradients(stopped, [x]) == [None]
+    np.testing.assert_array_equal(run(tf.gradients(stopped * x, [x])[0]), VALUES**2)
+
+
+def test_names_are_looked_up_at_once(graph):
+    with pytest.raises(LookupError, match="under the name 'Nobody'"), graph.gradient_override_map({"Sign": "Nobody"}):
+        pass
+    with pytest.raises(ValueError, match="registered already"):
+        tf.NoGradient("NothingPasses")
+
+
+def test_second_derivatives():
+    x, w = tf.constant(VALUES), tf.constant([[1.0, 2.0], [3.0, 4.0]])
+    cubes, squares = tf.hessians(tf.reduce_sum(x**3) + tf.reduce_sum(tf.matmul(w, w)), [x, w])
+    assert cubes.shape.as_list() == [3, 3] and squares.shape.as_list() == [2, 2, 2, 2]
+    found, matrix = run([cubes, squares])
+    np.testing.assert_allclose(found, np.diag(6 * VALUES))
+    # d2/dw_ij dw_kl of the sum over a, b, m of w_am w_mb: (j == k) + (l == i)
+    eye = np.eye(2)
+    np.testing.assert_allclose(
+        matrix, np.einsum("jk,i,l->ijkl", eye, [1, 1], [1, 1]) + np.einsum("li,j,k->ijkl", eye, [1, 1], [1, 1])
+    )
+    with pytest.raises(ValueError, match="do not depend"):
+        tf.hessians(tf.constant(1.0), x)
