@@ -64,12 +64,15 @@ class GraphOptions:
         place_pruned_graph: place only what a run needs, so that a node which cannot be placed fails only the runs that need
             it. For sessions in this process; one that talks to a server ignores it, with a warning.
         enable_bfloat16_sendrecv: float32 values cross between devices as bfloat16: half the bytes, less precise.
+        compress_sendrecv: values that cross between machines are compressed on the way, without loss, where that makes them
+            smaller: for networks that are slower than zlib, which takes a second for 70 to 400 MB.
         enable_recv_scheduling: hold sends back while their receiver is far behind, so that less piles up there.
     """
 
     optimizer_options: OptimizerOptions = field(default_factory=OptimizerOptions)
     place_pruned_graph: bool = False
     enable_bfloat16_sendrecv: bool = False
+    compress_sendrecv: bool = False
     enable_recv_scheduling: bool = False
 
 

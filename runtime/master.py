@@ -60,6 +60,7 @@ class Peers(Protocol):
         isolated: bool,
         kernels: KernelOptions,
         peer_timeout_s: float,
+        compresses: bool,
     ) -> int:
         """Register one task's part of a signature; gives the incarnation of the process that took it."""
         ...
@@ -205,6 +206,7 @@ class Master:
                     session.config.isolate_session_state,
                     session.config.kernel_options(warm),
                     session.config.peer_timeout_s,
+                    session.config.graph_options.compress_sendrecv,
                 )
                 session.programs.setdefault(task, set()).add(program)
             session.plans[program] = plan

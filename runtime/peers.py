@@ -136,15 +136,18 @@ class ServerPeers:
         isolated: bool,
         kernels: KernelOptions,
         peer_timeout_s: float,
+        compresses: bool,
     ) -> int:
         """As `Peers.register`."""
         if task == self._worker.task:
             self._worker.register(
-                program, session, units, seed=seed, isolated=isolated, kernels=kernels, peer_timeout_s=peer_timeout_s
-            )
+                program, session, units, seed=seed, isolated=isolated, kernels=kernels, peer_timeout_s=peer_timeout_s,
+                compresses=compresses,
+            )  # fmt: skip
             return self._incarnation
         info = {
             "seed": seed, "isolated": isolated, "kernels": kernels.to_fields(), "peer_timeout_s": float(peer_timeout_s),
+            "compresses": compresses,
         }  # fmt: skip
         fields = {"program": program, "session": session, "partition": pack_units(units), "info": info}
         incarnation: int = self._call(task, "register", fields, "registered", peer_timeout_s).fields["incarnation"]

@@ -41,6 +41,7 @@ from ..placer.cluster import ClusterDef, ClusterSpec, DeviceInfo, local_devices
 from ..placer.plan_text import plan_lines
 from . import here, leases
 from .boards import Boards
+from .compression import LEAST_BYTES
 from .config import ConfigProto, check_config
 from .keys import part_of, serve_with, served_with, server_keys
 from .leases import Leases
@@ -525,11 +526,13 @@ class Server:
     def _register(self, message: Message) -> Message:
         fields = message.fields
         seed, isolated = fields["info"].get("seed"), fields["info"].get("isolated")
-        peer_timeout_s = fields["info"].get("peer_timeout_s")
+        peer_timeout_s, compresses = fields["info"].get("peer_timeout_s"), fields["info"].get("compresses", False)
         if not isinstance(seed, int) or not isinstance(isolated, bool) or not isinstance(peer_timeout_s, float):
             raise InvalidArgumentError(
                 None, None, "A register message needs a seed, whether the session is isolated, and its peer timeout"
             )
+        if not isinstance(compresses, bool):
+            raise InvalidArgumentError(None, None, "A register message says wrongly whether the session compresses")
         try:
             kernels = KernelOptions.from_fields(fields["info"].get("kernels"))
         except (TypeError, ValueError) as e:
@@ -543,7 +546,7 @@ class Server:
                 )
         self._worker.register(
             fields["program"], fields["session"], units, seed=seed, isolated=isolated, kernels=kernels,
-            peer_timeout_s=peer_timeout_s,
+            peer_timeout_s=peer_timeout_s, compresses=compresses,
         )  # fmt: skip
         return Message("registered", {"request": fields["request"], "incarnation": self.incarnation})
 
@@ -684,7 +687,8 @@ class Server:
                 size += value.nbytes
         self._traffic.sent(task, size)
         fields = {"step": step, "channels": channels, "without": without}
-        endpoint.send(self._peers.address(task), Message("tensors", fields, tuple(tensors)))
+        compressed = size >= LEAST_BYTES and self._worker.compresses(step)
+        endpoint.send(self._peers.address(task), Message("tensors", fields, tuple(tensors)), compressed)
 
 
 _HANDLERS: dict[str, Callable[[Server, bytes, Message], None]] = {

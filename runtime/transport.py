@@ -216,14 +216,18 @@ class Endpoint:
 
     # Called from any thread.
 
-    def reply(self, peer: bytes, message: Message) -> None:
+    def reply(self, peer: bytes, message: Message, compressed: bool = False) -> None:
         """Send `message` to the peer that `on_message` named; if it has left, the message is dropped.
+
+        Args:
+            compressed: make large tensors smaller where that helps, unless the peer reads this process's memory.
 
         Raises:
             WireError: the message cannot travel.
             ResourceExhaustedError: the peer takes nothing, and too many bytes wait for it (`DOVETAIL_BACKLOG_MB`).
         """
-        frames = encode(message, self._sharing.lender(peer))
+        lend = self._sharing.lender(peer)
+        frames = encode(message, lend, compressed and lend is None)
         if len(frames) > 1:
             lane = self._lanes.get(peer)
             self._waiting_bytes.enter(peer, _name(peer), frames, 0 if lane is None else lane.waiting_bytes)
@@ -251,7 +255,7 @@ class Endpoint:
             self._queue.append(lambda: self._post_queued(peer, frames))
         self._wake()
 
-    def send(self, address: str, message: Message) -> None:
+    def send(self, address: str, message: Message, compressed: bool = False) -> None:
         """Send `message` to the server at `address`, connecting when needed.
 
         Nobody needs to listen there yet. What the server answers comes to `on_message`. Messages of one
@@ -264,7 +268,7 @@ class Endpoint:
         peer = _DIALLED + address.encode()
         if peer not in self._peers:
             split_address(address)
-        self.reply(peer, message)
+        self.reply(peer, message, compressed)
 
     def is_near(self, address: str) -> bool:
         """Whether the server at `address` reads this process's memory, so that large tensors cost little on the way there."""

@@ -13,7 +13,7 @@ its length.
 A tensor of strings has dtype `string`; its frame is one uint32 length per element, then all the bytes.
 
 A tensor's place is its bytes themselves, when they are few: a frame costs more than copying them does. It is where the tensor
-lies in shared memory, or nothing: then the tensor has a frame.
+lies in shared memory, or nothing: then the tensor has a frame, or a word: then its frame is compressed in that way (`compression.py`).
 
 Nothing that arrives is trusted. `KINDS` says which kinds exist and what each carries; `decode` checks a
 message against it, and every bound below, before it makes a single array. Whatever is wrong, it raises
@@ -34,6 +34,7 @@ import msgpack
 import numpy as np
 
 from ..graph import dtypes
+from . import compression
 from .shared_memory import SHARE_BYTES
 
 VERSION = 1  # one byte on the wire, so below 128
@@ -207,8 +208,8 @@ Borrow: TypeAlias = Callable[[Any, int], np.ndarray[Any, np.dtype[np.uint8]]]
 """The bytes at such a place, so many; ValueError when they cannot be read."""
 
 
-def encode(message: Message, lend: Lend | None = None) -> list[Frame]:
-    """The frames of `message`. `lend` is asked for every tensor of `SHARE_BYTES` and more.
+def encode(message: Message, lend: Lend | None = None, compressed: bool = False) -> list[Frame]:
+    """The frames of `message`. `lend` is asked for every tensor of `SHARE_BYTES` and more; `compressed`: make large ones smaller.
 
     Tensors of `BORROW_BYTES` and more are not copied: their frames are views of the arrays, which must not
     change until they have been sent. Smaller ones are copied.
@@ -226,6 +227,7 @@ def encode(message: Message, lend: Lend | None = None) -> list[Frame]:
     frames: list[Frame] = [b""]
     specs: list[tuple[Any, ...]] = []
     inline = 0
+    room = compression.MOST_BYTES if compressed else 0
     if message.tensors:
         _check_attached(schema, len(message.tensors), request)
         for index, tensor in enumerate(message.tensors):
@@ -233,6 +235,13 @@ def encode(message: Message, lend: Lend | None = None) -> list[Frame]:
                 place = lend(np.asarray(tensor), schema.given)
                 if place is not None:
                     specs.append((_NAME_OF[tensor.dtype], tensor.shape, place))
+                    continue
+            if room and tensor.dtype in _NAME_OF:
+                packed = compression.compress(np.asarray(tensor), room)
+                if packed is not None:
+                    room -= tensor.nbytes
+                    specs.append((_NAME_OF[tensor.dtype], tensor.shape, compression.NAME))
+                    frames.append(packed)
                     continue
             name, buffer = _pack_tensor(tensor, index, request)
             size = len(buffer)
@@ -289,7 +298,7 @@ def decode(frames: Sequence[Frame], borrow: Borrow | None = None) -> Message:
         _check_attached(schema, len(specs), request)
     count = 1  # frames of their own
     for spec in specs:
-        if type(spec) is not list or len(spec) != 3:
+        if type(spec) is not list or len(spec) != 3 or type(spec[2]) is str:
             count += 1
     if schema.blobs:
         _restore_blobs(schema, fields, frames, count, request)
@@ -300,6 +309,7 @@ def decode(frames: Sequence[Frame], borrow: Borrow | None = None) -> Message:
         return Message(kind, fields)
     tensors: list[Tensor] = []
     at = 1
+    room = compression.MOST_BYTES
     for spec in specs:
         index = len(tensors)
         if type(spec) is not list or len(spec) != 3:
@@ -307,6 +317,11 @@ def decode(frames: Sequence[Frame], borrow: Borrow | None = None) -> Message:
             at += 1
         elif type(spec[2]) is bytes:
             tensors.append(_unpack_tensor(spec, spec[2], index, request))
+        elif type(spec[2]) is str:
+            tensor = _compressed_tensor(spec, frames[at], room, index, request)
+            room -= tensor.nbytes
+            tensors.append(tensor)
+            at += 1
         else:
             tensors.append(_placed_tensor(spec, borrow, index, request))
     return Message(kind, fields, tuple(tensors))
@@ -480,19 +495,43 @@ def _unpack_tensor(spec: Any, frame: Bytes, index: int, request: int) -> Tensor:
         raise WireError(f"tensor {index}: {name}{_short(shape)} cannot be made: {error}", request) from None
 
 
-def _placed_tensor(spec: list[Any], borrow: Borrow | None, index: int, request: int) -> Tensor:
-    """One read-only array over shared memory."""
-    name, shape, place = spec
+def _compressed_tensor(spec: list[Any], frame: Frame, room: int, index: int, request: int) -> Tensor:
+    """One read-only array of what a frame unpacks to, if it says that it is so much and no more than `room`."""
+    dtype, size = _size_of(spec, index, request)
+    if spec[2] != compression.NAME:
+        raise WireError(f"tensor {index} is compressed in an unknown way {_short(spec[2])}", request)
+    if size > room:
+        raise WireError(
+            f"tensor {index}: compressed tensors of a message have more than {compression.MOST_BYTES} bytes", request
+        )
+    try:
+        memory = compression.decompress(frame, size, dtype.itemsize)
+    except (ValueError, MemoryError) as error:
+        raise WireError(f"tensor {index}: {error}", request) from None
+    return _unpack_tensor(spec, memory, index, request)
+
+
+def _size_of(spec: list[Any], index: int, request: int) -> tuple[np.dtype[Any], int]:
+    """A tensor's element type and how many bytes it has, as its description says."""
+    name, shape = spec[0], spec[1]
     dtype = _NP_OF.get(name) if type(name) is str else None
-    if borrow is None or dtype is None:
-        raise WireError(f"tensor {index} cannot lie in shared memory here", request)
+    if dtype is None:
+        raise WireError(f"tensor {index} has an element type that cannot lie there: {_short(name)}", request)
     count = 1
     for dim in shape if type(shape) is list else [None]:
         if type(dim) is not int or not 0 <= dim <= MAX_DIM:
             raise WireError(f"tensor {index} has a dimension {_short(dim)}", request)
         count *= dim
+    return dtype, count * dtype.itemsize
+
+
+def _placed_tensor(spec: list[Any], borrow: Borrow | None, index: int, request: int) -> Tensor:
+    """One read-only array over shared memory."""
+    if borrow is None:
+        raise WireError(f"tensor {index} cannot lie in shared memory here", request)
+    _, size = _size_of(spec, index, request)
     try:
-        memory = borrow(place, count * dtype.itemsize)
+        memory = borrow(spec[2], size)
     except ValueError as error:
         raise UnreadableError(f"tensor {index} lies in shared memory that cannot be read: {error}", request) from None
     return _unpack_tensor(spec, memory, index, request)

@@ -31,6 +31,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a script in a checkout
 
 import msgpack
+import numpy as np
 
 import dovetail as tf
 from dovetail.runtime import wire
@@ -77,6 +78,9 @@ def record() -> list[Frames]:
     for row in KINDS.values():  # and one of each kind that did not come
         fields = {n: _EXAMPLES[types[0]] for n, types in row.fields.items()}
         found.append([bytes(f) for f in encode(Message(row.kind, fields))])
+    tensors = np.zeros(1 << 14, np.float64), np.arange(1 << 14)
+    packed = Message("tensors", {"step": 1, "channels": [1, 2], "without": []}, tensors)
+    found.append([bytes(f) for f in encode(packed, compressed=True)])
     return found
 
 

@@ -101,7 +101,7 @@ class _Peers:
 
     def register(
         self, task: str, program: str, session: str, units: Sequence[Unit], seed: int, isolated: bool, kernels: KernelOptions,
-        peer_timeout_s: float,
+        peer_timeout_s: float, compresses: bool,
     ) -> int:  # fmt: skip
         worker = self._world.workers[task]
         worker.register(program, session, units, seed=seed, isolated=isolated, peer_timeout_s=peer_timeout_s)
