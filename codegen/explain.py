@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from ..graph.dtypes import resource
 from ..graph.node import Node, Tensor
 from ..graph.opdef import nbytes
 from .edged import EdgedNodes
@@ -89,6 +90,52 @@ class KernelInfo:
         return f"kernel {self.number}: {moved}\n  " + ", ".join(self.nodes)
 
 
+@dataclass(frozen=True, slots=True)
+class OwnKernelInfo:
+    """A compiled kernel that is not made by fusion: of one node, or of a gradient's product and the update that takes it.
+
+    Attributes:
+        nodes: names of the nodes in it.
+        ops: what they are.
+        bytes_read: bytes of its inputs; an unknown size counts as 1. A variable's value is among them.
+        bytes_written: bytes of its outputs, and of the variables that it changes.
+        flops: arithmetic operations of one run.
+        source: its source text, as it will be compiled.
+    """
+
+    nodes: tuple[str, ...]
+    ops: tuple[str, ...]
+    bytes_read: int
+    bytes_written: int
+    flops: float
+    source: str
+
+    def __str__(self) -> str:
+        moved = f"reads {_bytes(self.bytes_read)}, writes {_bytes(self.bytes_written)}, {self.flops:,.0f} flops"
+        return f"{' with '.join(self.ops)}: {moved}\n  " + ", ".join(self.nodes)
+
+
+def _own_info(nodes: Sequence[Node], source: str) -> OwnKernelInfo:
+    made = {t for n in nodes for t in n.outputs}
+    read = [t for n in nodes for t in n.inputs if t not in made]
+    changed = sum(_value_bytes(t) for n in nodes for t in n.inputs if t.dtype.is_ref or t.dtype is resource)
+    taken = {t for n in nodes for t in n.inputs}
+    written = sum(nbytes(t) for t in made - taken if not t.dtype.is_ref)
+    return OwnKernelInfo(
+        tuple(n.name for n in nodes), tuple(n.type for n in nodes), sum(_value_bytes(t) for t in read), written + changed,
+        sum(n.opdef.cost_of(n).flops for n in nodes), source,
+    )  # fmt: skip
+
+
+def _value_bytes(tensor: Tensor) -> int:
+    """Bytes of a tensor, or of the variable whose place it is."""
+    if tensor.dtype is resource and tensor.op.type == "VarHandleOp":
+        return _product(1 if d is None else d for d in tensor.op.attrs["shape"] or ()) * int(
+            tensor.op.attrs["dtype"].size
+        )
+    return nbytes(tensor)
+
+
 def _product(numbers: Iterable[int]) -> int:
     out = 1
     for n in numbers:
@@ -131,11 +178,25 @@ class DeviceKernels:
         return tuple(KernelInfo(i, group, self.on_gpu) for i, group in enumerate(self.fusion.kernels))
 
     @cached_property
+    def own(self) -> tuple[OwnKernelInfo, ...]:
+        """Compiled kernels that are not made by fusion, in the order in which they run; of GPUs they are not told."""
+        if self.on_gpu:
+            return ()
+        from .backends.own_kernels import own_kernels
+
+        found = own_kernels(self.fusion.steps, [t for _, t in self.rewritten.fetches])
+        return tuple(_own_info(k.nodes, k.source) for k in found)
+
+    @cached_property
     def memory(self) -> MemoryPlan:
         """Lifetimes and the predicted peak of memory."""
-        return plan_memory(
-            self.fusion.steps, [t for _, t in self.rewritten.feeds], [t for _, t in self.rewritten.fetches]
-        )
+        feeds, fetches = ([t for _, t in named] for named in (self.rewritten.feeds, self.rewritten.fetches))
+        if self.on_gpu:
+            return plan_memory(self.fusion.steps, feeds, fetches)
+        from .backends.own_kernels import joined_steps
+
+        steps, unmade = joined_steps(self.fusion.steps, fetches)
+        return plan_memory(steps, feeds, fetches, unmade)
 
     @property
     def peak_bytes(self) -> int:
@@ -245,9 +306,14 @@ class DeviceKernels:
         lines += [str(k) for k in self.kernels]
         for names in self.updates:
             lines += [f"one launch for {len(names)} updates:", "  " + ", ".join(names)]
-        if self.calls:
+        if self.own:
+            lines.append("kernels of their own:")
+            lines += [str(k) for k in self.own]
+        compiled = {name for k in self.own for name in k.nodes}
+        rest = [n for n in self.calls if n.name not in compiled]
+        if rest:
             lines.append("by themselves:")
-            lines += [f"  {n.name} ({n.type})" + _because(self.fusion.reasons.get(n.name, "")) for n in self.calls]
+            lines += [f"  {n.name} ({n.type})" + _because(self.fusion.reasons.get(n.name, "")) for n in rest]
         about = "" if self.memory.exact else " and more, as sizes turn out"
         lines.append(f"memory at the peak: {_bytes(self.peak_bytes)}{about}")
         return "\n".join(lines)

@@ -75,9 +75,12 @@ class MemoryPlan:
 
 
 def plan_memory(
-    steps: Sequence[UnitStep | FusedNodes], feeds: Iterable[Tensor] = (), fetches: Iterable[Tensor] = ()
+    steps: Sequence[UnitStep | FusedNodes],
+    feeds: Iterable[Tensor] = (),
+    fetches: Iterable[Tensor] = (),
+    unmade: Container[Tensor] = (),
 ) -> MemoryPlan:
-    """The memory plan of a unit's steps, as lowering gets them.
+    """The memory plan of a unit's steps, as lowering gets them. `unmade`: tensors that never are in memory as a whole.
 
     Steps inside a loop are counted once: each iteration uses the memory of the one before.
     """
@@ -104,6 +107,7 @@ def plan_memory(
                 not t.dtype.is_ref
                 and t.dtype is not resource
                 and t not in first
+                and t not in unmade
                 and (node is None or node.type != "Const")
             ):
                 first[t] = last[t] = i

@@ -9,9 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dovetail as dt
+from dovetail.codegen.backends.numba import FusedKernel, NumbaBackend
+from dovetail.codegen.backends.product_updates import ProductUpdate
+from dovetail.codegen.backends.warming import WarmingKernel
+from dovetail.codegen.program import Call
 
 GPU = {"worker": ["cpu:0", "gpu:0"]}
 
@@ -46,7 +51,8 @@ def test_kernels_of_a_plan(graph: dt.Graph) -> None:
     text = str(kernels)
     assert text.startswith("kernels of /job:worker/replica:0/task:0/device:CPU:0: 2 for")
     assert "kernel 1: reads 2.5 KiB, writes 2.5 KiB, 15,360 flops\n  squash, probabilities" in text
-    assert "logits (MatMul): MatMul has no loop form" in text
+    assert "kernels of their own:\nMatMul: reads 37 KiB, writes 2.5 KiB, 163,840 flops\n  logits" in text
+    assert "def multiply(" in kernels.own[0].source
     assert "gelu by erf (1)" in text
     assert re.search(r"memory at the peak: [\d.]+ KiB", text)
     assert kernels.peak_bytes >= 2 * 64 * 128 * 4
@@ -91,6 +97,50 @@ def test_a_session_s_plan_has_them_too(graph: dt.Graph) -> None:
         assert not as_written.fired
         with pytest.raises(dt.errors.InvalidArgumentError, match="no device"):
             plan.kernels("gpu:7")
+
+
+def test_compiled_kernels_of_their_own_are_those_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    programs: list[Any] = []
+    original = NumbaBackend.finish
+
+    def finish(self: NumbaBackend, program: Any) -> Any:
+        programs.append(original(self, program))
+        return programs[-1]
+
+    monkeypatch.setattr(NumbaBackend, "finish", finish)
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [None, 512], name="x")
+        w = dt.get_variable("w", [512, 512])
+        r = dt.get_variable("r", [512, 300], use_resource=True)
+        noise = dt.random_normal([300])
+        hidden = dt.nn.relu(dt.matmul(x, w))
+        loss = dt.reduce_mean(dt.square(dt.cumsum(dt.matmul(hidden, r) + noise, 1)))
+        train = dt.train.AdamOptimizer(0.1).minimize(loss)
+        fetches, feeds = [train, loss], {x: np.ones((64, 512), np.float32)}
+        with dt.Session(config=dt.ConfigProto(kernel_backend="auto")) as session:
+            session.run(dt.global_variables_initializer())
+            programs.clear()
+            session.run(fetches, feeds)
+            told = session.plan(fetches, feeds).kernels("cpu:0")
+    (program,) = programs
+    compiled = {
+        call.nodes or (call.node,)
+        for call in program.instructions
+        if isinstance(call, Call)
+        and isinstance(call.kernel, WarmingKernel | ProductUpdate)
+        and not isinstance(call.kernel, FusedKernel)
+    }
+    assert {k.nodes for k in told.own} == compiled
+    (weights,) = (k for k in told.own if k.ops == ("MatMul", "ApplyAdam"))
+    assert weights.nodes[1] == "Adam/update_w/ApplyAdam"
+    assert weights.bytes_written == 3 * 512 * 512 * 4  # the weights and Adam's two slots, and no gradient
+    assert weights.source.count("def kernel(") == 1  # the update's; the product is a function of its own
+    assert "def multiply(" in weights.source
+    text = str(told)
+    assert "kernels of their own:\nRandomStandardNormal: reads 4 B, writes 1.172 KiB" in text
+    assert "MatMul with ApplyAdam: reads" in text
+    gradients = {life.tensor.op.name for life in told.memory.lifetimes}
+    assert weights.nodes[0] not in gradients
 
 
 _MEASURE_A_STEP = """

@@ -1,0 +1,118 @@
+"""Which nodes have a compiled kernel of their own on CPUs, and which kernels join two nodes: told without making any.
+
+What the Numba backend does when it makes a program (`kernel` for each node, and `with_product_updates` at the end), told from a
+unit's steps. A test holds the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ...graph.node import Node, Tensor
+from ...graph.shape import element_count
+from ..fuse import FusedNodes
+from ..image_kernels import image_kernel
+from ..kernel_cache import source_of
+from ..loop_text import source_of as text_of
+from ..matrix_kernels import matrix_kernel
+from ..row_kernels import row_kernel
+from ..trace import SUPPORTED
+from ..unit import BeginLoop, EndLoop, LeaveUnless, RecvTensor, RunGuarded, UnitStep, taken_by
+from ..update_loops import update_of
+from .product_updates import SMALLEST as SMALLEST_PRODUCT
+from .random_kernels import DRAWS
+from .updates import SMALLEST as SMALLEST_UPDATE
+
+
+@dataclass(frozen=True, slots=True)
+class OwnKernel:
+    """A compiled kernel of a node, or of a product and the update that takes it.
+
+    Attributes:
+        nodes: in the order in which they were.
+        source: the text that is compiled, of each in turn.
+    """
+
+    nodes: tuple[Node, ...]
+    source: str
+
+
+def own_kernels(steps: Sequence[UnitStep | FusedNodes], fetches: Iterable[Tensor]) -> tuple[OwnKernel, ...]:
+    """Those of a unit's steps after fusion, in the order in which they run."""
+    joined = dict(_products_of_updates(steps, set(fetches)))
+    inside = set(joined.values())
+    found = []
+    for step in steps:
+        node = _node_of(step)
+        if node is None or node in inside:
+            continue
+        source = _source(node)
+        if source is None:
+            continue
+        nodes = (joined[node], node) if node in joined else (node,)
+        found.append(OwnKernel(nodes, "\n\n".join(filter(None, (_source(n) for n in nodes)))))
+    return tuple(found)
+
+
+def joined_steps(
+    steps: Sequence[UnitStep | FusedNodes], fetches: Iterable[Tensor]
+) -> tuple[list[UnitStep | FusedNodes], set[Tensor]]:
+    """The steps in the order in which they run, with products before the updates that take them, and the gradients never made."""
+    joined = dict(_products_of_updates(steps, set(fetches)))
+    moved = set(joined.values())
+    out: list[UnitStep | FusedNodes] = []
+    for step in steps:
+        if isinstance(step, Node) and step in joined:
+            out.append(joined[step])
+        if not (isinstance(step, Node) and step in moved):
+            out.append(step)
+    return out, {t for n in moved for t in n.outputs}
+
+
+def _node_of(step: UnitStep | FusedNodes) -> Node | None:
+    return step if isinstance(step, Node) else step.node if isinstance(step, RunGuarded) else None
+
+
+def _source(node: Node) -> str | None:
+    """The text of a node's own kernel; None when it has none."""
+    draw = DRAWS.get(node.type)
+    if draw is not None:
+        dtype = node.outputs[0].dtype.base
+        return text_of("random_loops", {draw[0]: ("wiiii", ())}, dtype.name) if dtype in draw[1] else None
+    update = update_of(node)
+    if update is not None:
+        loops, places, gradient = update
+        array = node.inputs[gradient]
+        small = (element_count(array.dims) or SMALLEST_UPDATE) < SMALLEST_UPDATE
+        return None if small or array.dtype.base not in SUPPORTED else source_of(loops, places).text
+    if not node.outputs:
+        return None
+    found = image_kernel(node, 1) or matrix_kernel(node, 1) or row_kernel(node, 1)
+    return found[0] if found is not None else None
+
+
+def _products_of_updates(steps: Sequence[UnitStep | FusedNodes], fetched: set[Tensor]) -> Iterator[tuple[Node, Node]]:
+    """(update, product) where the product is made piece by piece as the update takes it."""
+    users: dict[Tensor, int] = {}
+    made: dict[Tensor, tuple[Node, int]] = {}
+    fences = 0
+    updates: list[tuple[Node, Tensor, int]] = []
+    for step in steps:
+        for t in (*step.inputs, *step.shapes) if isinstance(step, FusedNodes) else taken_by(step):
+            users[t] = users.get(t, 0) + 1
+        if isinstance(step, RecvTensor | BeginLoop | LeaveUnless | EndLoop):
+            fences += 1
+        elif isinstance(step, Node):
+            fences += step.opdef.is_blocking
+            if step.type == "MatMul":
+                made[step.outputs[0]] = step, fences
+            elif (update := update_of(step)) is not None:
+                updates.append((step, step.inputs[update[2]], fences))
+    for node, gradient, when in updates:
+        product, before = made.get(gradient, (None, -1))
+        if product is None or before != when or users[gradient] != 1 or gradient in fetched:
+            continue
+        large = (element_count(gradient.dims) or SMALLEST_PRODUCT) >= SMALLEST_PRODUCT
+        if large and _source(product) is not None and _source(node) is not None:
+            yield node, product
