@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .compiled import TINY, compiled, interpreted, next_random, one_pass, seeded
+from .compiled import TINY, compiled, interpreted, is_first_call, next_random, one_pass, seeded
+from .heaps import pop, pop_ready, push, push_ready
 from .overfull import times_slower
 from .problem import Arrays, Floats, Ints
 
@@ -61,7 +62,8 @@ def topological_order(a: Arrays, breadth: bool, seed: int = 0, backward: bool = 
     """
     out_start, out = a.value_start[a.first_value], a.value_target
     in_start, into = a.input_start, a.value_source[a.input_value]
-    with interpreted(len(in_start) <= TINY + 1):
+    nodes = len(in_start) - 1
+    with interpreted(nodes <= TINY or is_first_call(_ordered, nodes)):
         if backward:
             return _ordered(in_start, into, np.diff(out_start), breadth, seed)[::-1].copy()
         return _ordered(out_start, out, np.diff(in_start), breadth, seed)
@@ -97,74 +99,6 @@ def upward_rank(a: Arrays, order: Ints) -> Floats:
     return rank
 
 
-@compiled
-def _push(times: Floats, codes: Ints, size: int, time: float, code: int) -> int:
-    """Into a heap ordered by (time, code)."""
-    i = size
-    while i > 0:
-        up = (i - 1) >> 1
-        if times[up] < time or (times[up] == time and codes[up] <= code):
-            break
-        times[i], codes[i] = times[up], codes[up]
-        i = up
-    times[i], codes[i] = time, code
-    return size + 1
-
-
-@compiled
-def _pop(times: Floats, codes: Ints, size: int) -> int:
-    """Remove the first; it is read before from position 0."""
-    size -= 1
-    time, code = times[size], codes[size]
-    i = 0
-    while True:
-        down = 2 * i + 1
-        if down >= size:
-            break
-        right = down + 1
-        if right < size and (
-            times[right] < times[down] or (times[right] == times[down] and codes[right] < codes[down])
-        ):
-            down = right
-        if time < times[down] or (time == times[down] and code <= codes[down]):
-            break
-        times[i], codes[i] = times[down], codes[down]
-        i = down
-    times[i], codes[i] = time, code
-    return size
-
-
-@compiled
-def _push_ready(heap: Ints, base: int, size: int, key: int) -> None:
-    i = size
-    while i > 0:
-        up = (i - 1) >> 1
-        if heap[base + up] <= key:
-            break
-        heap[base + i] = heap[base + up]
-        i = up
-    heap[base + i] = key
-
-
-@compiled
-def _pop_ready(heap: Ints, base: int, size: int) -> int:
-    first, size = heap[base], size - 1
-    key = heap[base + size]
-    i = 0
-    while True:
-        down = 2 * i + 1
-        if down >= size:
-            break
-        if down + 1 < size and heap[base + down + 1] < heap[base + down]:
-            down += 1
-        if key <= heap[base + down]:
-            break
-        heap[base + i] = heap[base + down]
-        i = down
-    heap[base + i] = key
-    return int(first)
-
-
 @one_pass
 def run(a: Arrays, device: Ints, rank: Ints, contended: bool, start: Floats, finish: Floats) -> float:
     """Run one step on a clock; fills start and finish of every node and returns when the last ends.
@@ -194,13 +128,13 @@ def run(a: Arrays, device: Ints, rank: Ints, contended: bool, start: Floats, fin
         if len(a.fed_at):
             data_at[i] = a.fed_at[device[i], i]
         if waiting[i] == 0:
-            size = _push(times, codes, size, data_at[i], i)
+            size = push(times, codes, size, data_at[i], np.int64(i))
     last = 0.0
     while size > 0:
         now, count = times[0], 0
         while size > 0 and times[0] <= now + MOMENT:
             code = codes[0]
-            size = _pop(times, codes, size)
+            size = pop(times, codes, size)
             x = code % n
             s = device[x]
             if not is_touched[s]:
@@ -208,7 +142,7 @@ def run(a: Arrays, device: Ints, rank: Ints, contended: bool, start: Floats, fin
                 touched[count] = s
                 count += 1
             if code < n:  # all its inputs are there
-                _push_ready(heap, base[s], ready[s], rank[x])
+                push_ready(heap, base[s], ready[s], rank[x])
                 ready[s] += 1
                 continue
             busy[s] -= 1
@@ -234,17 +168,17 @@ def run(a: Arrays, device: Ints, rank: Ints, contended: bool, start: Floats, fin
                     data_at[y] = max(data_at[y], at)
                     waiting[y] -= 1
                     if waiting[y] == 0:
-                        size = _push(times, codes, size, data_at[y], y)
+                        size = push(times, codes, size, data_at[y], np.int64(y))
         for k in range(count):
             d = touched[k]
             is_touched[d] = False
             while ready[d] > 0 and busy[d] < a.slots[d]:
-                x = by_rank[_pop_ready(heap, base[d], ready[d])]
+                x = by_rank[pop_ready(heap, base[d], ready[d])]
                 ready[d] -= 1
                 busy[d] += 1
                 start[x], finish[x] = now, now + owed[d] + a.seconds[a.device_class[d], x]
                 owed[d] = 0.0
-                size = _push(times, codes, size, finish[x], n + x)
+                size = push(times, codes, size, finish[x], np.int64(n + x))
     if len(a.home_memory):
         last *= times_slower(a, device, start, finish)
     return last

@@ -12,11 +12,14 @@ A node that shares a unit with others may merge with nodes that have no other un
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
 from .compiled import compiled
 from .problem import Arrays, Flags, Floats, Ints, Problem, distinct, numbered, starts, summed
+
+Whole: TypeAlias = int | np.int64
 
 
 @compiled
@@ -30,7 +33,7 @@ def _depths(a: Arrays, order: Ints) -> Ints:
 
 @compiled
 def _may_merge(
-    i: int, j: int, unit: Ints, members: Ints, work: Floats, memory: Floats, allowed: Flags,
+    i: Whole, j: Whole, unit: Ints, members: Ints, work: Floats, memory: Floats, allowed: Flags,
     work_cap: float, memory_cap: float,
 ) -> bool:  # fmt: skip
     p, q = unit[i], unit[j]
@@ -47,7 +50,9 @@ def _may_merge(
 
 
 @compiled
-def _merge(i: int, j: int, mate: Ints, unit: Ints, members: Ints, work: Floats, memory: Floats, allowed: Flags) -> None:
+def _merge(
+    i: Whole, j: Whole, mate: Ints, unit: Ints, members: Ints, work: Floats, memory: Floats, allowed: Flags
+) -> None:
     """Pair two nodes; the unit of the one that is alone goes up in the other's."""
     mate[i], mate[j] = j, i
     p, q = unit[i], unit[j]
@@ -75,21 +80,22 @@ def _chains(
     n = len(order)
     ways_out, ways_in = np.zeros(n, np.int32), np.zeros(n, np.int32)
     seen = np.full(n, -1, np.int32)
-    for u in range(n):
-        for v in range(a.first_value[u], a.first_value[u + 1]):
+    for i in range(n):
+        for v in range(a.first_value[i], a.first_value[i + 1]):
             for e in range(a.value_start[v], a.value_start[v + 1]):
                 x = a.value_target[e]
-                if seen[x] != u:
-                    seen[x] = u
-                    ways_out[u] += 1
+                if seen[x] != i:
+                    seen[x] = i
+                    ways_out[i] += 1
                     ways_in[x] += 1
-    for u in order:
+    for at in range(n):
+        u = np.int64(order[at])  # numbers of one type: else what is called is compiled for each
         if mate[u] >= 0:
             continue
-        best, chosen = -1.0, -1
+        best, chosen = -1.0, np.int64(-1)
         for v in range(a.first_value[u], a.first_value[u + 1]):
             for e in range(a.value_start[v], a.value_start[v + 1]):
-                x = a.value_target[e]
+                x = np.int64(a.value_target[e])
                 if mate[x] >= 0 or a.value_bytes[v] <= best or (ways_out[u] > 1 and ways_in[x] > 1):
                     continue
                 if _may_merge(u, x, unit, members, work, memory, allowed, work_cap, memory_cap):
@@ -106,9 +112,9 @@ def _siblings(
     """Pair nodes of the same depth that share an input, or a consumer."""
     n = len(depth)
     for v in range(len(a.value_source)):
-        free = -1
+        free = np.int64(-1)
         for e in range(a.value_start[v], a.value_start[v + 1]):
-            x = a.value_target[e]
+            x = np.int64(a.value_target[e])
             if mate[x] >= 0 or x == free:
                 continue
             if (
@@ -117,13 +123,13 @@ def _siblings(
                 and _may_merge(free, x, unit, members, work, memory, allowed, work_cap, memory_cap)
             ):
                 _merge(free, x, mate, unit, members, work, memory, allowed)
-                free = -1
+                free = np.int64(-1)
             else:
                 free = x
     for y in range(n):
-        free = -1
+        free = np.int64(-1)
         for e in range(a.input_start[y], a.input_start[y + 1]):
-            x = a.value_source[a.input_value[e]]
+            x = np.int64(a.value_source[a.input_value[e]])
             if mate[x] >= 0 or x == free:
                 continue
             if (
@@ -132,7 +138,7 @@ def _siblings(
                 and _may_merge(free, x, unit, members, work, memory, allowed, work_cap, memory_cap)
             ):
                 _merge(free, x, mate, unit, members, work, memory, allowed)
-                free = -1
+                free = np.int64(-1)
             else:
                 free = x
 
@@ -213,13 +219,14 @@ def _latest(label: Ints, seconds: Floats | None, count: int) -> Floats | None:
 
 
 def levels(
-    problem: Problem, coarsest: int, work_cap: float, memory_cap: float, densest: float = np.inf
+    problem: Problem, coarsest: int, work_cap: float, memory_cap: float, densest: float = np.inf, effort: float = np.inf
 ) -> list[tuple[Problem, Ints]]:
     """Coarser and coarser problems, each with the unit that every unit of the finest has there.
 
     Args:
         coarsest: units, at most, that a problem has after which none coarser follows. densest: the same for inputs of a
             node, on average: values that merging does not do away with make a coarser problem no cheaper.
+        effort: nodes of all problems that are looked at, at most.
     """
     out = [(problem, np.arange(problem.units, dtype=np.int32))]
     one_of = np.unique(problem.unit, return_index=True)[1]  # a node of each unit
@@ -227,7 +234,8 @@ def levels(
     siblings, stuck = False, 0
     while out[-1][0].units > coarsest and stuck < 2:
         fine = out[-1][0]
-        if len(fine.value_target) > densest * fine.nodes:
+        effort -= fine.nodes
+        if len(fine.value_target) > densest * fine.nodes or effort < 0:
             break
         coarse, label = coarser(fine, work_cap, memory_cap, siblings)
         at = label[at]

@@ -17,6 +17,7 @@ import numpy as np
 
 F = TypeVar("F", bound=Callable[..., object])
 TINY = 100  # nodes of a step, at most, that is searched without compiled code
+FEW = 10_000  # nodes, at most, that Python goes over sooner than code is compiled: a part of a second
 
 _is_interpreting: ContextVar[bool] = ContextVar("is_interpreting", default=False)
 
@@ -41,6 +42,7 @@ class _Loop:
     def __init__(self, function: Callable[..., object], is_one_pass: bool) -> None:
         functools.update_wrapper(self, function)
         self.function, self.is_one_pass = function, is_one_pass
+        self.was_needed = False
 
     @functools.cached_property
     def machine(self) -> Any:
@@ -66,6 +68,13 @@ class _Loop:
 def compiled(function: F) -> F:
     """The same function, compiled when it is first called."""
     return cast(F, _Loop(function, False))
+
+
+def is_first_call(loop: Callable[..., object], nodes: int) -> bool:
+    """Whether a loop over few nodes is to be called for the first time: compiling it, or loading it, would take longer."""
+    assert isinstance(loop, _Loop)
+    is_first, loop.was_needed = not loop.was_needed, True
+    return is_first and nodes <= FEW
 
 
 def one_pass(function: F) -> F:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .clock import _pop, _push
 from .compiled import one_pass
+from .heaps import pop, push
 from .problem import Arrays, Flags, Floats, Ints
 
 ASKS = 8  # times at most that m-ETF asks a node when it could start; then it takes its turn
@@ -49,10 +49,10 @@ def list_schedule(
     for i in range(n):
         waiting[i] = a.input_start[i + 1] - a.input_start[i]
         if waiting[i] == 0:
-            size = _push(times, codes, size, 0.0 if earliest else float(rank[i]), rank[i])
+            size = push(times, codes, size, 0.0 if earliest else float(rank[i]), np.int64(rank[i]))
     while size > 0:
         key, x = times[0], by_rank[codes[0]]
-        size = _pop(times, codes, size)
+        size = pop(times, codes, size)
         u = unit[x]
         best, chosen, best_start = np.inf, -1, 0.0
         for d in range(devices):
@@ -83,7 +83,7 @@ def list_schedule(
             return False
         if earliest and best > key and size > 0 and best > times[0] and asked[x] < ASKS:
             asked[x] += 1
-            size = _push(times, codes, size, best, rank[x])  # others took its place meanwhile: ask again
+            size = push(times, codes, size, best, np.int64(rank[x]))  # others took its place meanwhile: ask again
             continue
         if where[u] < 0:
             where[u] = chosen
@@ -101,5 +101,5 @@ def list_schedule(
                 y = a.value_target[e]
                 waiting[y] -= 1
                 if waiting[y] == 0:
-                    size = _push(times, codes, size, finish[x] if earliest else float(rank[y]), rank[y])
+                    size = push(times, codes, size, finish[x] if earliest else float(rank[y]), np.int64(rank[y]))
     return True

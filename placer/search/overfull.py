@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from .compiled import compiled
+from .heaps import sort
 from .problem import Arrays, Floats, Ints
 
 AT_LEAST = 10.0  # times slower than it is, however little is missing
@@ -58,7 +59,8 @@ def times_slower(a: Arrays, device: Ints, start: Floats, finish: Floats) -> floa
         held[device[i]] += a.memory[i]
     peak = held.copy()
     # Ends and begins of one moment: the sums of a moment count, so that what ends goes first.
-    order, at = np.argsort(time[:count], kind="mergesort"), 0
+    order, at = np.empty(count, np.int32), 0
+    sort(count, time, np.empty(count), order)
     while at < count:
         now, first = time[order[at]], at
         while at < count and time[order[at]] == now:

@@ -21,13 +21,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 
 import numpy as np
 
 from .balance import anneal
 from .bounds import lower_bound
+from .clock import run
 from .clusters import levels
-from .compiled import TINY, interpreted
+from .compiled import TINY, interpreted, is_first_call
 from .feasible import first_assignment
 from .items import Items, coarsened, items_of
 from .lists import list_schedule
@@ -51,6 +53,13 @@ CUT_WORK = 4e7  # of these at most for one order; problems with more are merged 
 CUT_STATES = 4096
 CUT_SHARE = 0.3  # of the budget at most for contiguous splits
 MERGED_SHARE = 0.4  # of what is left for the search on a merged problem
+MERGED_S = 1.0  # of that at most on huge steps
+PROMISING = 1.1  # times the best: what the lists of a merged problem may take at most, if walks there are to be tried
+HUGE = 100_000  # nodes of a step whose passes and evaluations take so long that others have to be chosen with care
+ROOM = 5e-3  # part of the objective by which it must exceed the bound, if merging a huge step is to be tried
+NEAR = 1e-3  # the same for passes over all of it
+HALVED = 0.4  # of the nodes at most that a merged problem of a huge step keeps, to be worth its lists
+MERGING = 3.0  # times the nodes of a huge step that merging may look at in all
 DENSEST = 16  # inputs of a node, on average, at most in a merged problem
 WALK_NODES = 5000  # walks judge moves on at most so many nodes; larger problems are merged first
 
@@ -96,9 +105,11 @@ def improvements(
     if strategy not in STRATEGIES:
         raise ValueError(f"There is no search {strategy!r}; searches: {', '.join(STRATEGIES)}")
     steps = _Search(problem, budget_s, seed).run(strategy, starts)
+    at_once = strategy in ("auto", "local-search") and is_first_call(run, problem.nodes)
     while True:
-        with interpreted(_is_tiny(problem)):
+        with interpreted(_is_tiny(problem) or at_once):
             found = next(steps, None)
+        at_once = False
         if found is None:
             return
         yield found
@@ -122,6 +133,7 @@ class _Search:
         self.value = np.inf
         self.bound = 0.0
         self.smaller: tuple[Problem, Ints] | None = None  # a merged problem that is small enough to walk on
+        self.promise = np.inf  # what lists of merged problems take by those problems' own clock
         self.history: list[Found] = []
         self.pool: list[tuple[float, Ints]] = []  # the best starts, each better or worse than the others
 
@@ -134,7 +146,6 @@ class _Search:
         if strategy in ("auto", "local-search", "exact"):
             yield from self._tried([("first fit", first)])
         self.bound = lower_bound(self.problem)
-        self.items = items_of(self.problem)
         if strategy == "auto":
             yield from self._tried(self._singles())
         clock = self.problem.objective is not Objective.THROUGHPUT
@@ -143,11 +154,11 @@ class _Search:
         if strategy in ("heft", "m-etf"):
             yield from self._tried(self._listed(self.problem, strategy))
         if strategy == "auto" and clock:
-            yield from self._tried(self._best_lists() if self._is_large else self._lists_on_levels())
+            yield from self._tried(self._lists_of_large() if self._is_large else self._lists_on_levels())
         if strategy in ("auto", "exact"):
             from .exact import exactly, is_small
 
-            if strategy == "exact" or is_small(self.problem, self.items, self.dearer):
+            if strategy == "exact" or (not self._is_large and is_small(self.problem, self.items, self.dearer)):
                 proven = exactly(self.problem, self.items, self._chosen(), self.value, self.bound)
                 self.bound = max(self.bound, proven.bound)
                 yield from self._tried([("exact", proven.where)] if proven.where is not None else [])
@@ -183,6 +194,15 @@ class _Search:
     @property
     def _is_done(self) -> bool:
         return self.left <= 0 or self.value <= self.bound * (1 + 1e-9)
+
+    def _is_within(self, part: float) -> bool:
+        """Whether the best exceeds the bound by less than this part of it: then there is little to gain."""
+        return self.value <= self.bound * (1 + part)
+
+    @cached_property
+    def items(self) -> Items:
+        """The units as items."""
+        return items_of(self.problem)
 
     @property
     def _is_large(self) -> bool:
@@ -260,27 +280,36 @@ class _Search:
                     for by, where in self._listed(coarse, strategy):
                         yield f"{by} on {coarse.nodes} items", where[label]
 
-    def _best_lists(self) -> Iterator[tuple[str, Ints]]:
+    def _lists_of_large(self) -> Iterator[tuple[str, Ints]]:
         """The same where an evaluation is dear: a merged problem tells which of its lists are worth one."""
         p = self.problem
-        strategies = ("heft", "m-etf")
-        with ThreadPoolExecutor(len(strategies)) as pool:
-            for found in pool.map(lambda strategy: list(self._listed(p, strategy)), strategies):
-                yield from found
+        with ThreadPoolExecutor(2) as pool:  # loops run side by side, as they hold no lock
+            slow = pool.submit(lambda: list(self._listed(p, "m-etf")))
+            yield from self._listed(p, "heft")
+            lists: list[tuple[float, int, str, Ints]] = []
+            if not self._is_within(ROOM):
+                for coarse, label in self._merged():
+                    for found in pool.map(lambda by, on=coarse: list(self._listed(on, by)), ("heft", "m-etf")):
+                        for by, where in found:
+                            value = coarse.evaluate(where[coarse.unit])
+                            self.promise = min(self.promise, value)
+                            lists.append((value, len(lists), f"{by} on {coarse.nodes} items", where[label]))
+            for _, _, by, where in sorted(lists, key=lambda entry: entry[:2])[:2]:
+                yield by, where
+            yield from slow.result()
+
+    def _merged(self) -> Iterator[tuple[Problem, Ints]]:
+        """The levels of a large step whose lists are worth a look; the last is what walks are tried on."""
+        p, n = self.problem, self.problem.nodes
         work = float(p.seconds.min(axis=0).sum())
-        chain = levels(p, WALK_NODES, work / p.devices / 8, _share(p), DENSEST)
+        effort, kept = (MERGING * n, HALVED) if n > HUGE else (np.inf, 1.0)
+        chain = levels(p, WALK_NODES, work / p.devices / 8, _share(p), DENSEST, effort)
         self.smaller = chain[-1]
-        lists: list[tuple[float, int, str, Ints]] = []
-        for number, (coarse, label) in enumerate(chain[1:]):
-            if number and coarse.nodes * 1.8 > chain[number][0].nodes and number < len(chain) - 2:
-                continue
-            for strategy in strategies:
-                for by, where in self._listed(coarse, strategy):
-                    lists.append(
-                        (coarse.evaluate(where[coarse.unit]), len(lists), f"{by} on {coarse.nodes} items", where[label])
-                    )
-        for _, _, by, where in sorted(lists, key=lambda entry: entry[:2])[:2]:
-            yield by, where
+        before = n
+        for number, (coarse, label) in enumerate(chain[1:], 1):
+            if number == len(chain) - 1 or (coarse.nodes <= kept * n and coarse.nodes * 1.8 <= before):
+                yield coarse, label
+            before = coarse.nodes
 
     # -- rounds --------------------------------------------------------------------------------------------
 
@@ -308,32 +337,45 @@ class _Search:
         """Rounds on a problem with fewer nodes, which only resembles this one; the best of them are tried here."""
         p = self.problem
         if self.smaller is None:
+            if p.nodes > HUGE and self._is_large:  # merging it was not worth while
+                return
             work = float(p.seconds.min(axis=0).sum())
             self.smaller = levels(p, WALK_NODES, work / p.devices / 8, _share(p))[-1]
         coarse, label = self.smaller
         # Under the caps it may not merge any further, or its values may remain as many as they were.
         if coarse.nodes > 4 * WALK_NODES or len(coarse.value_target) > DENSEST * coarse.nodes:
             return
-        inner = _Search(coarse, MERGED_SHARE * self.left, self.seed, is_merged=True)
+        spent = MERGED_SHARE * self.left
+        if p.nodes > HUGE:
+            if self.promise > PROMISING * self.value:
+                return
+            spent = min(spent, MERGED_S)
+        inner = _Search(coarse, spent, self.seed, is_merged=True)
         found = list(inner.run("auto"))
-        self.left *= 1 - MERGED_SHARE
-        for each in found if p.nodes < 20 * WALK_NODES else found[-1:]:
+        self.left -= spent
+        for each in found if p.nodes <= HUGE else found[-1:]:
             unit_of = np.empty(coarse.units, np.int32)
             unit_of[coarse.unit] = each.assignment
             yield from self._tried([(f"{each.history[-1].by} on {coarse.nodes} items", unit_of[label])])
 
     def _passes(self) -> Iterator[Solution]:
         """Passes of moves within windows over all nodes, while they gain something; then the end by itself."""
-        number, gained = 0, True
-        while gained and not self._is_done:
-            before = self.value
-            where, price = passed(self.problem, self._chosen(), self.seed + number)
-            self.left -= price
-            yield from self._tried([(f"windows {number}", where)])
-            gained, number = self.value < before * (1 - 1e-4), number + 1
+        number, gained, first = 0, True, self.value
+        is_huge, price = self.problem.nodes > HUGE, 0.0
+        while gained and not self._is_done and not (is_huge and (self._is_within(NEAR) or price > self.left)):
+            before, left = self.value, self.left
+            yield from self._pass(number)
+            gained, number, price = self.value < before * (1 - 1e-4), number + 1, left - self.left
         where, price = ended(self.problem, self._chosen(), self.seed)
         self.left -= price
         yield from self._tried([("end", where)])
+        if number == 0 and self.value == first and not self._is_done:
+            yield from self._pass(number)
+
+    def _pass(self, number: int) -> Iterator[Solution]:
+        where, price = passed(self.problem, self._chosen(), self.seed + number)
+        self.left -= price
+        yield from self._tried([(f"windows {number}", where)])
 
     def _round(self, judge: _Judge, number: int) -> tuple[str, Ints]:
         """One descent from coarse to fine."""
@@ -410,7 +452,7 @@ class _Search:
     def _walker(self) -> _Judge:
         p = self.problem
         a, order, rank = p.arrays, p.topological, p.rank
-        host = p.host if p.objective is Objective.OFFLOAD else -1
+        host = p.host if p.objective is Objective.OFFLOAD else None
         price = self.dearer * VISIT_S * (p.nodes + len(a.value_target))
         total = self.left
 

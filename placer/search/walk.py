@@ -17,15 +17,25 @@ from .problem import Arrays, Floats, Ints
 
 
 @compiled
+def _judged(
+    a: Arrays, order: Ints, rank: Ints, contended: bool, host: int | None, device: Ints, start: Floats, finish: Floats
+) -> float:
+    # What is not asked for is not compiled: Numba leaves out the branch that the type of `host` excludes.
+    if host is None:
+        return run(a, device, rank, contended, start, finish)
+    return offload(a, order, device, host)
+
+
+@compiled
 def walk(
-    a: Arrays, order: Ints, rank: Ints, contended: bool, host: int, item_of: Ints, items: Items,
+    a: Arrays, order: Ints, rank: Ints, contended: bool, host: int | None, item_of: Ints, items: Items,
     capacity: Floats, where: Ints, moves: int, hot: float, cold: float, seed: int,
 ) -> float:  # fmt: skip
     """Improve `where` (m,), the device of each item, in place; returns the objective.
 
     Args:
         order, rank: a topological order, and the position of each node by priority.
-        host: the host of an offload problem; -1: makespan.
+        host: the host of an offload problem; None: makespan.
         item_of: (n,) the item of each node.
         moves: how many moves are judged. hot, cold: first and last temperature, as a part of the objective.
     """
@@ -47,7 +57,7 @@ def walk(
     for k in range(m):
         memory[where[k]] += items.memory[k]
     start, finish = np.empty(n), np.empty(n)
-    now = offload(a, order, device, host) if host >= 0 else run(a, device, rank, contended, start, finish)
+    now = _judged(a, order, rank, contended, host, device, start, finish)
     best, kept = now, where.copy()
     state, temperature = seeded(seed), hot
     cooling = (cold / hot) ** (1.0 / max(moves, 1))
@@ -86,7 +96,7 @@ def walk(
         if j >= 0:
             for k in range(node_start[j], node_start[j + 1]):
                 device[node[k]] = p
-        after = offload(a, order, device, host) if host >= 0 else run(a, device, rank, contended, start, finish)
+        after = _judged(a, order, rank, contended, host, device, start, finish)
         accept = after <= now
         if not accept and after < np.inf:
             state = next_random(state)
@@ -115,7 +125,7 @@ def walk(
 
 @compiled
 def try_all(
-    a: Arrays, order: Ints, rank: Ints, contended: bool, host: int, item_of: Ints, items: Items,
+    a: Arrays, order: Ints, rank: Ints, contended: bool, host: int | None, item_of: Ints, items: Items,
     capacity: Floats, where: Ints,
 ) -> float:  # fmt: skip
     """The best of all assignments within the constraints, put into `where` (m,); infinite when none is."""
@@ -132,7 +142,7 @@ def try_all(
         if fits:
             for i in range(n):
                 device[i] = digit[item_of[i]]
-            value = offload(a, order, device, host) if host >= 0 else run(a, device, rank, contended, start, finish)
+            value = _judged(a, order, rank, contended, host, device, start, finish)
             if value < best:
                 best = value
                 for k in range(m):

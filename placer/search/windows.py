@@ -18,15 +18,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from .clock import _pop, _pop_ready, _push, _push_ready, run
+from .clock import run
 from .compiled import compiled, next_random, seeded
+from .heaps import pop, pop_ready, push, push_ready, sort
 from .lists import CORES
 from .problem import Arrays, Flags, Floats, Ints, Problem
 
 WIDTH, AHEAD = 1024, 512  # nodes of a window, and behind it
 LAST = 1024  # nodes of the window at the end, where a gain is sure to count
 LAST_FAILURES = 1000
+LAST_RUNS = 6_000_000  # nodes run on a clock for it at most: about a second
 FAILURES = 8
+PASS_RUNS = 30  # times that a pass runs each node, at most, on average
 PARTS = 2  # of the schedule, refined at the same time on a core each
 VISIT_S = 1.5e-7  # price of running one node in a window
 NOBODY = -1  # the cause of a start that nothing in the window delayed
@@ -35,7 +38,7 @@ NOBODY = -1  # the cause of a start that nothing in the window delayed
 @compiled
 def improve(
     a: Arrays, rank: Ints, order: Ints, low: int, high: int, finish: Floats, may: Flags, memory: Floats, capacity: Floats,
-    where: Ints, width: int, ahead: int, failures: int, seed: int,
+    where: Ints, width: int, ahead: int, failures: int, runs_most: int, seed: int,
 ) -> int:  # fmt: skip
     """One pass; changes `where` (n,), the device of each node. Returns how many nodes it has run on a clock.
 
@@ -44,6 +47,7 @@ def improve(
         low, high: the pass is over order[low:high]. finish: (n,) when each node before it ends; changed.
         may: (n, D) where each node may go. memory: (n,) what it takes there.
         width, ahead: nodes of a window, and behind it. failures: moves in a row without gain that end a window.
+        runs_most: nodes run on a clock after which no move is tried.
     """
     n, devices = len(order), len(a.device_class)
     most = width + ahead
@@ -82,7 +86,7 @@ def improve(
         _cut_out(a, m, node, local, where, finish, before_start, before, after_start, after, size, release)
         for k in range(m):
             start[k] = rank[node[k]]
-        _sort(m, start, end, by_rank)
+        sort(m, start, end, by_rank)
         for c in range(m):
             position[by_rank[c]] = c
         # At the end of the step nothing follows that the mean would matter to, but it tells equal ends apart.
@@ -92,7 +96,7 @@ def improve(
             share, start, end, cause,
         )  # fmt: skip
         failed = 0
-        while failed < failures:
+        while failed < failures and runs < runs_most:
             failed += 1
             state = next_random(state)
             k = _on_the_longest_way(m, end, cause, state >> 5)
@@ -135,7 +139,7 @@ def improve(
             start, new_start = new_start, start
             end, new_end = new_end, end
             cause, new_cause = new_cause, cause
-        _sort(m, start, new_end, by_rank)
+        sort(m, start, new_end, by_rank)
         done = m if low >= high else min(width, m)
         for c in range(m):
             k = by_rank[c]
@@ -149,17 +153,6 @@ def improve(
         m -= done
         node, rest = rest, node
     return runs
-
-
-@compiled
-def _sort(m: int, keys: Floats, heap: Floats, order: Ints) -> None:
-    """Put 0..m-1 into the order of their keys; equal keys, in that of the numbers. `heap` is used up."""
-    codes, size = np.empty(m, np.int32), 0
-    for k in range(m):
-        size = _push(heap, codes, size, keys[k], k)
-    for c in range(m):
-        order[c] = codes[0]
-        size = _pop(heap, codes, size)
 
 
 @compiled
@@ -257,25 +250,25 @@ def _run(
             late[d] = max(late[d], core_free[c])
             if core_free[c] > 0.0:
                 busy[d] += 1
-                events = _push(times, codes, events, core_free[c], 2 * m + d)
+                events = push(times, codes, events, core_free[c], np.int64(2 * m + d))
     for k in range(m):
         waiting[k] = before_start[k + 1] - before_start[k]
         data_at[k] = release[k, device[k]]
         cause[k] = NOBODY
         if waiting[k] == 0:
-            events = _push(times, codes, events, data_at[k], k)
+            events = push(times, codes, events, data_at[k], np.int64(k))
     while events > 0:
         now, count = times[0], 0
         while events > 0 and times[0] <= now:
             code = codes[0]
-            events = _pop(times, codes, events)
+            events = pop(times, codes, events)
             d = code - 2 * m if code >= 2 * m else device[code % m]
             if not is_touched[d]:
                 is_touched[d] = True
                 touched[count] = d
                 count += 1
             if code < m:
-                _push_ready(heap, heap_base[d], ready[d], position[code])
+                push_ready(heap, heap_base[d], ready[d], position[code])
                 ready[d] += 1
                 continue
             busy[d] -= 1
@@ -294,18 +287,18 @@ def _run(
                     data_at[y], cause[y] = at, x
                 waiting[y] -= 1
                 if waiting[y] == 0:
-                    events = _push(times, codes, events, data_at[y], y)
+                    events = push(times, codes, events, data_at[y], np.int64(y))
         for c in range(count):
             d = touched[c]
             is_touched[d] = False
             while ready[d] > 0 and busy[d] < base[d + 1] - base[d]:
-                x = by_rank[_pop_ready(heap, heap_base[d], ready[d])]
+                x = by_rank[pop_ready(heap, heap_base[d], ready[d])]
                 ready[d] -= 1
                 busy[d] += 1
                 if data_at[x] < now:
                     cause[x] = ended[d] + m if ended[d] >= 0 else NOBODY
                 start[x], end[x] = now, now + a.seconds[a.device_class[d], node[x]]
-                events = _push(times, codes, events, end[x], m + x)
+                events = push(times, codes, events, end[x], np.int64(m + x))
     last, mean = 0.0, 0.0
     for d in range(devices):
         last = max(last, late[d])
@@ -317,17 +310,17 @@ def passed(problem: Problem, where: Ints, seed: int) -> tuple[Ints, float]:
     """The assignment of units after a pass over the whole step, and the price of it; it may be worse than before."""
     n = problem.nodes
     parts = PARTS if n > 2 * PARTS * (WIDTH + AHEAD) else 1
-    return _refined(problem, where, [n * i // parts for i in range(parts + 1)], WIDTH, FAILURES, seed)
+    return _refined(problem, where, [n * i // parts for i in range(parts + 1)], WIDTH, FAILURES, PASS_RUNS * n, seed)
 
 
 def ended(problem: Problem, where: Ints, seed: int) -> tuple[Ints, float]:
     """The same for the end of the step alone, with patience: there a gain in the window is one of the step."""
     n = problem.nodes
-    return _refined(problem, where, [max(n - LAST, 0), n], LAST, LAST_FAILURES, seed)
+    return _refined(problem, where, [max(n - LAST, 0), n], LAST, LAST_FAILURES, LAST_RUNS, seed)
 
 
 def _refined(
-    problem: Problem, where: Ints, edges: list[int], width: int, failures: int, seed: int
+    problem: Problem, where: Ints, edges: list[int], width: int, failures: int, runs_most: int, seed: int
 ) -> tuple[Ints, float]:
     """Refine parts of the schedule side by side, from edge to edge; how many there are does not hang on the machine."""
     p, a, device = problem, problem.arrays, where[problem.unit]
@@ -344,7 +337,7 @@ def _refined(
         changed = device.copy()
         runs = improve(
             a, p.rank, order, edges[number], edges[number + 1], finish.copy(), may, p.memory, capacity, changed,
-            width, AHEAD, failures, seed * 101 + number + 1,
+            width, AHEAD, failures, runs_most, seed * 101 + number + 1,
         )  # fmt: skip
         return changed[order[edges[number] : edges[number + 1]]], runs
 
