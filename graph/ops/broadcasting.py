@@ -33,10 +33,16 @@ def _args_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _args_reference(s0: Any, s1: Any) -> tuple[Any, Any]:
     rank = max(len(s0), len(s1))
-    a, b = (np.concatenate([np.ones(rank - len(s), s.dtype), s]) for s in (s0, s1))
     # Both are 1: neither was repeated, and a sum over either changes nothing. TensorFlow lists such an axis
     # for both.
-    return tuple(np.flatnonzero(s == 1).astype(s.dtype) for s in (a, b))  # type: ignore[return-value]
+    return _axes_of_one(s0, rank), _axes_of_one(s1, rank)
+
+
+def _axes_of_one(sizes: Any, rank: int) -> Any:
+    """The axes along which a tensor of these sizes, seen as one of this rank, has one element."""
+    missing = rank - len(sizes)
+    axes = [*range(missing), *(missing + i for i, size in enumerate(sizes.tolist()) if size == 1)]
+    return np.array(axes, sizes.dtype)
 
 
 define("BroadcastGradientArgs", infer=_args_rule, reference=_args_reference)

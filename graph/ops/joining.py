@@ -181,13 +181,21 @@ def _split_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _split(axis: Array, x: Array, *, num_split: int) -> Any:
-    try:
-        pieces = np.split(x, num_split, int(np.reshape(axis, ())))
-    except (ValueError, IndexError):
-        raise invalid(
-            f"Cannot split shape {text(x.shape)} into {num_split} equal pieces along axis {int(axis)}"
-        ) from None
-    return pieces[0] if num_split == 1 else tuple(pieces)
+    at = int(axis.item())
+    if not -x.ndim <= at < x.ndim or x.shape[at] % num_split:
+        raise invalid(f"Cannot split shape {text(x.shape)} into {num_split} equal pieces along axis {at}")
+    size = x.shape[at] // num_split
+    pieces = _pieces(x, [size] * num_split, at % x.ndim)
+    return pieces[0] if num_split == 1 else pieces
+
+
+def _pieces(x: Array, sizes: Sequence[int], axis: int) -> tuple[Array, ...]:
+    """Views of pieces of these sizes along an axis; `np.split` takes five times as long."""
+    before, first, pieces = (slice(None),) * axis, 0, []
+    for size in sizes:
+        pieces.append(x[(*before, slice(first, first + size))])
+        first += size
+    return tuple(pieces)
 
 
 def _split_v_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -225,8 +233,8 @@ def _split_v(x: Array, sizes: Array, axis: Array, *, num_split: int) -> Any:
         known = _complete_sizes(dims_of(sizes), x.shape[at])
     except ValueError as e:
         raise invalid(f"Cannot split shape {text(x.shape)} along axis {at}: {e}") from None
-    pieces = np.split(x, np.cumsum([s or 0 for s in known])[:-1], at)
-    return pieces[0] if num_split == 1 else tuple(pieces)
+    pieces = _pieces(x, [s or 0 for s in known], at)
+    return pieces[0] if num_split == 1 else pieces
 
 
 def filled_grads(node: Node, grads: Sequence[Any]) -> list[Any]:
