@@ -37,7 +37,7 @@ LINE = 64  # bytes that processors exchange at once
 _ROW = 1024  # bytes: words, then what each of two runs is about
 STAGED, REDUCED, TAKEN, SLEEP = (i * LINE // 8 for i in range(4))  # in words of 8 bytes
 _LABELS, _LABEL_BYTES = 512, 256
-_LABEL_HEAD = 16  # the run's number, and a bit for each free area
+_LABEL_HEAD = 24  # the run's number, a bit for each free area, and the length of the value
 _PAGE = 4096
 
 AWAKE, ASLEEP, POKE = 0, 1, 2
@@ -180,8 +180,8 @@ class Board:
         self.words[self.rows[self.rank] + SLEEP] = how
         _fence()
 
-    def write_label(self, run: int, label: bytes) -> None:
-        """Say what this member's run is about, and which areas it does not use."""
+    def write_label(self, run: int, label: bytes, length: int = 0) -> None:
+        """Say what this member's run is about, which areas it does not use, and the length of its value."""
         parity = self.runs % 2
         at = self.rank * _ROW + _LABELS + parity * _LABEL_BYTES
         self.words[at // 8] = run
@@ -190,6 +190,7 @@ class Board:
             if sys.getrefcount(self.areas[i]) == unused:
                 free |= 1 << i
         self.words[at // 8 + 1] = free
+        self.words[at // 8 + 2] = length
         if self._labels[parity] != label:
             self._labels[parity] = label
             self.memory[at + _LABEL_HEAD : at + _LABEL_BYTES] = label
@@ -198,6 +199,10 @@ class Board:
         """A member's run, its free areas, and what the run is about; good once it has staged something in it."""
         at = rank * _ROW + _LABELS + self.runs % 2 * _LABEL_BYTES
         return self.words[at // 8], self.words[at // 8 + 1], bytes(self.memory[at + _LABEL_HEAD : at + _LABEL_BYTES])
+
+    def read_length(self, rank: int) -> int:
+        """The length of a member's value; good when its label is."""
+        return self.words[(rank * _ROW + _LABELS + self.runs % 2 * _LABEL_BYTES) // 8 + 2]
 
 
 @lru_cache(1_000)
@@ -218,9 +223,10 @@ class Meeting(Exchange):
 
     OFFER, OPENED, AGREED = range(3)
 
-    def __init__(self, rank: int, size: int, machine: Machine | None, value_bytes: int) -> None:
+    def __init__(self, rank: int, size: int, machine: Machine | None, value_bytes: int, areas: bool = True) -> None:
         super().__init__(rank, size)
         self._machine, self._value_bytes = machine, value_bytes
+        self._areas = AREAS if areas and value_bytes > FLAT_BYTES else 0
         self._found: tuple[memoryview, Layout] | None = None
         self._opened: dict[int, bool] = {}
 
@@ -238,7 +244,7 @@ class Meeting(Exchange):
         """Make a board, with as many areas as there is memory for; the numbers that tell others of it."""
         whole = -(-self._value_bytes // _PAGE) * _PAGE
         place_bytes = max(min(PLACE_BYTES, max(LEAST_PLACE_BYTES, whole)), self.size * LINE)
-        for areas in range(AREAS if self._value_bytes > FLAT_BYTES else 0, -1, -1):
+        for areas in range(self._areas, -1, -1):
             layout = Layout(self.size, place_bytes, areas, whole if areas else 0)
             made = None if self._machine is None else self._machine.make(layout.bytes)
             if made is not None:

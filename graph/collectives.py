@@ -11,7 +11,7 @@ of a session that has ended, or of a process that was restarted, is never taken 
     poke    there is something to do on a board
     end     a task takes part no longer: the session was closed (what has all its parts goes on), or something failed (all fails)
 
-Members of one machine reduce on boards (`boards.py`), one for each instance, if each task has one member. Before an instance's first
+Members of one machine meet on boards (`boards.py`), one for each instance, if each task has one member. Before an instance's first
 run they meet: it turns out whether all can reach a board. Its runs then take turns on it, a `Turn` each: one that waits for
 others too long to hold its thread is set aside, and goes on when it is poked.
 
@@ -235,7 +235,7 @@ class Collectives(Desk[Member | Turn]):
             and (turn.key[0], MEETING, turn.key[2]) not in membership.waiting
         ):
             rank, size = turn.key[2], len(membership.task_of)
-            exchange = Meeting(rank, size, self._machine, turn.sharing.nbytes)
+            exchange = Meeting(rank, size, self._machine, turn.sharing.nbytes, turn.sharing.makes_areas)
             key = turn.key[0], MEETING, rank
             meeting = _Meeting(turn.what, membership, key, exchange, "board", turn.finish)
             meeting.table, meeting._desk = table, self

@@ -54,18 +54,17 @@ class _Buffers:
         self._kept: list[Array] = []
         self._lock = threading.Lock()
 
-    def take(self, like: Array) -> Array:
-        """An array of the size and type of a flat one; its contents are anything. It is taken for as long as somebody holds it,
-        or a part of it."""
-        if like.nbytes < KEPT_FROM_BYTES:
-            return np.empty_like(like)
+    def take(self, size: int, dtype: np.dtype[Any]) -> Array:
+        """A flat array of so many elements; its contents are anything. It is taken for as long as somebody holds it, or a part."""
+        if size * dtype.itemsize < KEPT_FROM_BYTES:
+            return np.empty(size, dtype)
         with self._lock:
             for i in range(len(self._kept)):
                 whole = self._kept[i]
                 # Held by the list, `whole` and the call that asks.
-                if whole.size == like.size and whole.dtype == like.dtype and sys.getrefcount(whole) == 3:
+                if whole.size == size and whole.dtype == dtype and sys.getrefcount(whole) == 3:
                     return whole.view()
-            made = np.empty_like(like)
+            made = np.empty(size, dtype)
             self._kept = [*self._kept[1 - KEPT_BUFFERS :], made]
             return made.view()
 
@@ -73,9 +72,14 @@ class _Buffers:
 _buffers = _Buffers()
 
 
+def result_of(size: int, dtype: np.dtype[Any]) -> Array:
+    """A flat array for a result; its contents are anything."""
+    return _buffers.take(size, dtype)
+
+
 def result_like(value: Array) -> Array:
     """An array for a result of the size and type of a flat one."""
-    return _buffers.take(value)
+    return result_of(value.size, value.dtype)
 
 
 class Exchange:
@@ -334,5 +338,5 @@ def divided(total: Array, size: int) -> Array:
 
 __all__ = [
     "CHUNK_BYTES", "DOUBLING_BYTES", "REDUCTIONS", "Direct", "Doubling", "Exchange", "Part", "Ring", "Tree",
-    "all_gather", "all_reduce", "divided", "flat", "reduce_scatter", "result_like", "unflat",
+    "all_gather", "all_reduce", "divided", "flat", "reduce_scatter", "result_like", "result_of", "unflat",
 ]  # fmt: skip

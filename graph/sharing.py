@@ -43,6 +43,8 @@ YIELDS = 60  # before sleeping: about as long as waking somebody takes
 class Sharing:
     """One member's share of one reduction on a board. `result` is there once `is_done`."""
 
+    makes_areas = True  # whether results may lie on the board
+
     def __init__(self, value: Array, reduction: str) -> None:
         self.result: Any = None
         self.is_done = False
@@ -170,13 +172,7 @@ class Sharing:
 
     def _compare(self, board: Board) -> None:
         """See that all members mean the same, and where the result goes."""
-        mine = self._run, self._label
-        free = -1
-        for r in range(board.size):
-            run, areas, label = board.read_label(r)
-            free &= areas
-            if (run, label) != mine:
-                raise InvalidArgumentError(None, None, _differs(board.rank, mine, r, (run, label)))
+        free = self._check_labels(board)
         if self._flat:
             return
         self._common = free > 0 and self._value.nbytes <= board.layout.area_bytes
@@ -184,6 +180,17 @@ class Sharing:
             self._out = board.area((free & -free).bit_length() - 1, self._value)
         else:
             self._out = result_like(self._value)
+
+    def _check_labels(self, board: Board) -> int:
+        """See that all members mean the same; gives the bits of the areas that all have let go of."""
+        mine = self._run, self._label
+        free = -1
+        for r in range(board.size):
+            run, areas, label = board.read_label(r)
+            free &= areas
+            if (run, label) != mine:
+                raise InvalidArgumentError(None, None, _differs(board.rank, mine, r, (run, label)))
+        return free
 
     def _bounds(self, number: int) -> list[int]:
         """Where the ranks' shares of a round begin and end, in the value."""
@@ -204,6 +211,9 @@ class Sharing:
                 if begin < end:
                     place = board.place(number % SLOTS, board.rank, value.dtype, begin - first, end - begin)
                     np.copyto(place, value[begin:end])
+        self._has_staged(board)
+
+    def _has_staged(self, board: Board) -> None:
         self._staged += 1
         board.count(STAGED, self._staged)
 
@@ -254,8 +264,12 @@ class Sharing:
                 theirs = board.place(number % SLOTS, r, self._out.dtype, bounds[r] - bounds[0], count)
                 np.copyto(self._out[bounds[r] : bounds[r + 1]], theirs)
         self._taken += 1
+        self.result = self._out
+        self._went_on(board)
+
+    def _went_on(self, board: Board) -> None:
+        """A round has been taken, perhaps the last."""
         if self._taken == self._end:
-            self.result = self._out
             self._finish(board)
         else:
             board.count(TAKEN, self._taken)
@@ -263,8 +277,7 @@ class Sharing:
     def _finish(self, board: Board) -> None:
         board.rounds = self._end
         board.runs += 1
-        if self._flat:
-            board.words[board.rows[board.rank] + REDUCED] = self._reduced
+        board.words[board.rows[board.rank] + REDUCED] = self._reduced  # where nobody waited for that
         self.is_done = True
         board.count(TAKEN, self._taken)
 

@@ -21,6 +21,7 @@ from ..exchanges import flat, unflat
 from ..node import Node, Tensor
 from ..opdef import Attrs, Cost, Output, Trait, define, nbytes, size
 from ..sharing import Sharing
+from ..spreading import SCATTER_BYTES, Gathering, Scattering, can_be_shared
 from ..state import Context
 
 Array = np.ndarray[Any, Any]
@@ -116,8 +117,10 @@ def _ask(
 
 
 def _frozen(array: Array) -> Array:
-    array.flags.writeable = False
-    return array
+    """The same, for reading; it may be another's array."""
+    view = np.asarray(array).view()
+    view.flags.writeable = False
+    return view
 
 
 def _signature(values: Sequence[Array]) -> str:
@@ -146,8 +149,11 @@ def _all_reduce(context: Context, *values: Array, reduction: str, way: str, **gr
 
 
 def _all_gather(context: Context, value: Array, **group: Any) -> Any:
+    if value.ndim == 0:
+        raise InvalidArgumentError(context.node_name, None, "A scalar has no first axis, along which values are joined")
     exchange = exchanges.all_gather(group["rank"], len(group["members"]), value)
-    return _ask(context, group, "all_gather", f"{value.dtype}{list(value.shape[1:])}", exchange, _frozen)
+    sharing = Gathering(value) if can_be_shared(value) else None
+    return _ask(context, group, "all_gather", f"{value.dtype}{list(value.shape[1:])}", exchange, _frozen, sharing)
 
 
 def _reduce_scatter(context: Context, value: Array, reduction: str, **group: Any) -> Any:
@@ -157,7 +163,8 @@ def _reduce_scatter(context: Context, value: Array, reduction: str, **group: Any
             context.node_name, None, f"A value of shape {value.shape} cannot be shared evenly by {count} members"
         )
     exchange = exchanges.reduce_scatter(group["rank"], count, value, reduction)
-    return _ask(context, group, "reduce_scatter", f"{reduction} {_signature([value])}", exchange, np.array)
+    sharing = Scattering(value, reduction, count) if value.nbytes <= SCATTER_BYTES else None
+    return _ask(context, group, "reduce_scatter", f"{reduction} {_signature([value])}", exchange, _frozen, sharing)
 
 
 def _broadcast(context: Context, value: Array, root: int, **group: Any) -> Any:

@@ -4,119 +4,23 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dovetail.graph import boards, exchanges, sharing as sharing_module
 from dovetail.graph.boards import Board, Layout
-from dovetail.graph.collectives import Collectives
 from dovetail.graph.errors import AbortedError, InvalidArgumentError, UnavailableError
-from dovetail.graph.requests import Request
 from dovetail.graph.sharing import Sharing
 from dovetail.runtime.boards import Boards
 
-TASKS = [f"/job:worker/replica:0/task:{i}" for i in range(5)]
+sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves the path alone
+from played_boards import TASKS, Machine, Net, Step  # noqa: E402
+
 TYPES = [np.float32, np.float64, np.int8, np.int64, np.complex64, np.float16]
-
-
-class Machine:
-    """Memory of one process; nobody may sleep, so all that waits is poked."""
-
-    def __init__(self, limit=1 << 30, opens=True):
-        self.limit, self.opens = limit, opens
-
-    memory: list[memoryview] = []
-
-    def make(self, size):
-        if size > self.limit:
-            return None
-        self.memory.append(memoryview(bytearray(size)))
-        return [len(self.memory) - 1], self.memory[-1]
-
-    def open(self, place, size):
-        return self.memory[place[0]][:size] if self.opens else None
-
-    def may_sleep(self):
-        return False
-
-    def sleep(self, word, value, seconds):
-        raise AssertionError("who may not sleep must not")
-
-    def wake(self, word):
-        raise AssertionError("nobody sleeps")
-
-
-class Session:
-    """Stands for a session."""
-
-
-class Net:
-    """Tasks, the messages between them, and what their steps wait for."""
-
-    def __init__(self, count=2, machines=None):
-        self.tasks = TASKS[:count]
-        self.under_way = []
-        self.events = []
-        self.down = set()
-        self.sessions = [Session() for _ in self.tasks]
-        machines = machines or [Machine() for _ in self.tasks]
-        self.desks = [self.desk(t, m) for t, m in zip(self.tasks, machines, strict=True)]
-
-    def desk(self, task, machine):
-        return Collectives(task, lambda to, fields, tensors: self.send(task, to, fields, tensors), 5.0, 1, machine)
-
-    def send(self, sender, to, fields, tensors):
-        if to not in self.down and sender not in self.down:
-            self.events.append(fields["event"])
-            self.under_way.append((self.tasks.index(to), dict(fields), tensors))
-
-    def ask(self, i, value, run=0, what="sum", instance="g"):
-        value = np.asarray(value)
-        members = [f"{t}/device:CPU:0" for t in self.tasks]
-        exchange = exchanges.all_reduce(i, len(members), value, what, "auto")
-        signature = f"{what} {value.dtype}{value.shape}"
-        sharing = Sharing(value, what)
-        key = instance, run
-        return Step(
-            lambda: self.desks[i].take_part(
-                self.sessions[i], members, i, key, signature, "it", exchange, lambda x: x, sharing
-            )
-        )
-
-    def play(self, steps=(), rng=None):
-        """Deliver messages and let steps go on until nothing is left to do."""
-        while True:
-            ready = [s for s in steps if s.is_ready()]
-            if not self.under_way and not ready:
-                return
-            at = 0 if rng is None else rng.randrange(len(self.under_way) + len(ready))
-            if at < len(self.under_way):
-                to, fields, tensors = self.under_way.pop(at)
-                if self.tasks[to] not in self.down:
-                    self.desks[to].message(fields, tensors)
-            else:
-                ready[at - len(self.under_way)].go_on()
-
-
-class Step:
-    """A step that stands at a collective."""
-
-    def __init__(self, ask):
-        self._do(ask)
-
-    def is_ready(self):
-        return isinstance(self.result, Request) and self.result.fate.name != "WAITING"
-
-    def go_on(self):
-        self._do(self.result.result)
-
-    def _do(self, what):
-        try:
-            self.result = what()
-        except Exception as e:
-            self.result = e
 
 
 def _values(rng, count, size, dtype):
