@@ -15,7 +15,7 @@ import pytest
 
 import dovetail as tf
 from dovetail.graph.errors import PermissionDeniedError, ResourceExhaustedError, UnavailableError
-from dovetail.runtime import keys as files, server as server_module
+from dovetail.runtime import keys as files, peers
 from dovetail.runtime.connections import Connection
 from dovetail.runtime.curve import new_key_pair
 from dovetail.runtime.keys import KeyPair, Keys, PublicKey
@@ -461,7 +461,7 @@ def test_steps_and_feeds_of_a_client_are_limited(monkeypatch: pytest.MonkeyPatch
 def test_who_waits_for_a_cluster_is_told_for_whom(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "TELL_MISSING_S", 0.2)
+    monkeypatch.setattr(peers, "TELL_MISSING_S", 0.2)
     cluster = {"a": ["localhost:0"], "b": ["localhost:9"]}
     with tf.train.Server(cluster, "a", 0) as server, pytest.raises(UnavailableError, match="Waited"):
         tf.Session(server.target, graph=tf.Graph(), config=tf.ConfigProto(wait_for_cluster_s=1.0))
