@@ -196,7 +196,7 @@ def _core_of_caller() -> Callable[[], int] | None:
     except (OSError, AttributeError):
         return None
     tell.argtypes, tell.restype = (), ctypes.c_int
-    return tell  # type: ignore[no-any-return]
+    return tell
 
 
 @cache

@@ -46,7 +46,8 @@ class ProductUpdate(WarmingKernel):
             return self._in_turn(*inputs)
         if self.function is None:
             return self._on_numpy(inputs)
-        found = product_of(self.product.node, *inputs[at : at + 2], self._threads)
+        a, b = inputs[at : at + 2]
+        found = product_of(self.product.node, a, b, self._threads)
         states: Sequence[VariableState] = inputs[: update.places]
         if found is None or found.stack or found.rows * found.columns < SMALLEST or len(set(states)) < len(states):
             return self._in_turn(*inputs)
