@@ -50,7 +50,7 @@ from .overdue import Lost, Overdue
 from .peers import ServerPeers
 from .quota import Quota
 from .recorder import Recorder, clock
-from .sharing import share_variables
+from .sharing import borrowed, share_variables
 from .sockets import AddressInUse
 from .stats import LOOK_EVERY_S, MOST_WAITS, MetricsServer, Traffic, Watchdog, memory_in_use
 from .step import ChannelKey, calm_thread
@@ -335,6 +335,7 @@ class Server:
         if now >= self._next_look:
             self._next_look = now + LOOK_EVERY_S
             self._end_forsaken_sessions(now)
+            borrowed()  # a client that was killed may have lent a lot
             for step, seconds, waits in self._watchdog.look(now, self._worker.running(), self._worker.waits_for):
                 self._stalled += 1
                 logger.warning(

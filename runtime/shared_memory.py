@@ -476,11 +476,22 @@ class Borrower:
                 self._mappings.move_to_end(key)
                 return found
             found = self._mappings[key] = _map(reference)
-            for old in [k for k, m in self._mappings.items() if m.words[_RETIRED] or not _is_there(k[0])]:
-                del self._mappings[old]  # arrays over it keep it mapped as long as they live
+            self._let_go()
             while len(self._mappings) > self._MOST:
                 self._mappings.popitem(last=False)
             return found
+
+    def let_go(self) -> None:
+        """Keep nothing mapped that its owner has given up, or whose owner has gone: else its memory would never be free."""
+        with self._lock:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        for old in [k for k, m in self._mappings.items() if m.words[_RETIRED] or not _is_there(k[0])]:
+            del self._mappings[old]  # arrays over it keep it mapped as long as they live
+
+    def __len__(self) -> int:
+        return len(self._mappings)
 
 
 def _is_there(pid: int) -> bool:

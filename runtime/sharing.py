@@ -47,6 +47,12 @@ def pool_of_process() -> Pool | None:
     return pool
 
 
+def borrowed() -> int:
+    """How many segments of other processes this one has mapped; those of processes that have gone are let go first."""
+    _borrower.let_go()
+    return len(_borrower)
+
+
 def share_variables() -> None:
     """Let the values of this process's variables lie where the other processes of its machine can read them."""
     pool = pool_of_process()

@@ -21,6 +21,7 @@ from ..graph.errors import (
 )
 from .connections import Connections
 from .keys import Keys
+from .sharing import borrowed
 from .wire import Message, WireError
 
 PING_S = 0.5  # while waiting, tasks are asked for a sign of life this often
@@ -65,6 +66,7 @@ class ConnectionPool:
         self._closed = True
         while self._idle:
             self._idle.pop().close()
+        borrowed()
 
 
 def call(

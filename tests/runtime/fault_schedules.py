@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import os
 import random
 import signal
@@ -33,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a script 
 
 
 import dovetail as tf
+from dovetail.runtime.sharing import borrowed
 
 JOBS = {"a": 1, "b": 1, "c": 1, "d": 1}
 WHAT = ("kill", "stop", "restart", "cut", "slow")
@@ -319,6 +321,31 @@ class Suite:
         return {name: sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()) for name, pid in pids.items()}
 
 
+def kept_open() -> dict[str, int]:
+    """What this process holds of what clusters need: sockets, shared memory of others, and child processes.
+
+    Segments and stream sockets have no names, so none of theirs can be left in a folder.
+    """
+    gc.collect()
+    kinds = {"sockets": 0, "memory": borrowed()}
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the one that lists the folder is gone
+            kinds["sockets"] += str(descriptor.readlink()).startswith("socket:")
+    kinds["processes"] = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            kinds["processes"] += int(stat.read_text().rpartition(")")[2].split()[1]) == os.getpid()
+    return kinds
+
+
+def wait_until_gone(before: dict[str, int], timeout_s: float = 60.0) -> None:
+    """Wait until this process holds no more than before. AssertionError: it goes on holding it."""
+    deadline = time.monotonic() + timeout_s
+    while any(now > before[kind] for kind, now in kept_open().items()):
+        assert time.monotonic() < deadline, f"held before: {before}; now: {kept_open()}"
+        time.sleep(0.2)
+
+
 class Bystander:
     """A session on the task "d" alone, that runs steps all the time."""
 
@@ -361,6 +388,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="leave out so many")
     arguments = parser.parse_args()
     broken = 0
+    before = kept_open()
     began = time.monotonic()
     folder = tempfile.TemporaryDirectory()
     suites = 0
@@ -385,6 +413,7 @@ def main() -> None:
     if suite is not None:
         print(suite.held())
         suite.close()
+        wait_until_gone(before)
     print(f"{arguments.count - arguments.first} schedules, {broken} broken, {time.monotonic() - began:.0f} s")
     sys.exit(1 if broken else 0)
 

@@ -14,7 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves the path alone
 
-from fault_schedules import WHAT, WHEN, WHOM, Schedule, Suite, schedules
+from fault_schedules import WHAT, WHEN, WHOM, Schedule, Suite, kept_open, schedules, wait_until_gone
 
 pytestmark = pytest.mark.slow
 
@@ -22,10 +22,12 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Suite]]:
     """The cluster that the tests play on; one that a test has left in disorder is replaced."""
+    before = kept_open()
     running: list[Suite] = []
     yield running
     for each in running:
         each.close()
+    wait_until_gone(before)
 
 
 def play(suite: list[Suite], folder: Path, schedule: Schedule) -> None:
