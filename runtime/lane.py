@@ -262,7 +262,8 @@ class Lane:
 
     def _gather(self, least: int) -> None:
         """Have the kernel tell of what comes when it is so many bytes."""
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
+        with contextlib.suppress(OSError):  # a system that cannot tells of everything
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
         self._gathers = least > 1
 
     def _fill(self, flags: int) -> list[list[Frame]]:
