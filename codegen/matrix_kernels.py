@@ -29,7 +29,7 @@ SMALLEST, LARGEST = (
     1 << 18,
     1 << 30,
 )  # multiply-adds of one product: from where OpenBLAS takes threads, to where we use it again
-_UNITS = 8  # so many units of work threads can share
+_UNITS = 16  # so many units of work threads can share: who is done early takes another one
 _WIDEST = 256  # bytes of a panel's steps that stay in the cache: columns of a unit, float32
 _NS_PER_FLOP = 0.008  # one core, float32
 _SHAPES_KEPT = 64  # per product: more means that hardly any comes twice
