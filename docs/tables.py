@@ -5,9 +5,10 @@ grows with every op, so it is put into `docs/ops.md` when the site is built: MkD
 
     python docs/tables.py settings|ops
 
-The table of `bench/results/auto_real.json` is put into `docs/automatic-placement.md`, after that was recorded, by
+The tables of `bench/results/auto_real.json`, `placement_quality.json` and `auto_large.json` are put into
+`docs/automatic-placement.md`, after those were recorded, by
 
-    python docs/tables.py auto_real
+    python docs/tables.py auto_real|placement_quality|auto_large
 """
 
 from __future__ import annotations
@@ -55,14 +56,57 @@ def settings_table() -> str:
 
 def auto_real_table() -> str:
     """One row per way of placing the steps of bench/auto_real.py; it is put into its page, too."""
-    recorded = json.loads((ROOT / "bench" / "results" / "auto_real.json").read_text(encoding="utf-8"))
     rows = ["| step | placed by | predicted | measured |", "| --- | --- | ---: | ---: |"]
-    for row in recorded["rows"]:
+    for row in _recorded("auto_real"):
         step, _, way = row["name"].partition(": ")
         if way == "auto, predicted":
             rows.append(f"| {step} | **auto** | {row['dovetail']:.0f} | {row['peer']:.0f} |")
         elif row["peer_name"] == "its prediction":
             rows.append(f"| {step} | {way} | {row['peer']:.0f} | {row['dovetail']:.0f} |")
+    return _put(rows)
+
+
+def placement_quality_table() -> str:
+    """One row per workload of bench/placement_quality.py; it is put into its page, too."""
+    rows = [
+        "| workload | nodes | found | contiguous | known | ratio | first | total |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in _recorded("placement_quality"):
+        name = row["workload"].removesuffix(".json").replace("-inputs", "").replace("_", " ")
+        name = name.replace("LayerGraphs", "layers").replace("OperatorGraphs", "operators")
+        best = " | ".join(f"{row[key]:.2f}" for key in ("value", "best_contiguous", "best_known"))
+        rows.append(
+            f"| {name} | {row['nodes']} | {best} | {row['ratio']:.3f} | {row['first_s']:.3f} | {row['total_s']:.1f} |"
+        )
+    return _put(rows)
+
+
+def auto_large_table() -> str:
+    """One row per shape of bench/auto_large.py; it is put into its page, too."""
+    rows = ["| shape | auto | best single pass | gain | search |", "| --- | ---: | ---: | ---: | ---: |"]
+    found: dict[str, dict[str, Any]] = {}
+    for row in _recorded("auto_large"):
+        shape, _, what = row["name"].partition(", ")
+        found.setdefault(shape, {})[what.rpartition("nodes, ")[2]] = row
+    for shape, of in found.items():
+        step = of["step"]
+        by = step["peer_name"].partition(": ")[2]
+        rows.append(
+            f"| {shape} | {step['dovetail']:.5f} | {step['peer']:.5f} ({by}) | {1 - step['ratio']:.1e} | "
+            f"{of['search by auto']['dovetail']:.1f} |"
+        )
+    return _put(rows)
+
+
+def _recorded(name: str) -> list[dict[str, Any]]:
+    recorded: dict[str, Any] = json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    rows: list[dict[str, Any]] = recorded["rows"]
+    return rows
+
+
+def _put(rows: list[str]) -> str:
+    """Put a table in the place of the one with the same head."""
     page = ROOT / "docs" / "automatic-placement.md"
     text = page.read_text(encoding="utf-8")
     begin = text.index(rows[0])
@@ -194,7 +238,10 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 if __name__ == "__main__":
-    made = {"settings": settings_table, "ops": ops_table, "auto_real": auto_real_table}
+    made = {
+        "settings": settings_table, "ops": ops_table, "auto_real": auto_real_table,
+        "placement_quality": placement_quality_table, "auto_large": auto_large_table,
+    }  # fmt: skip
     if sys.argv[1:] and sys.argv[1] in made:
         print(made[sys.argv[1]]())
     else:
