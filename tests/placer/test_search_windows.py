@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves
 
 from search_problems import problem
 
+from dovetail.placer.search import portfolio
 from dovetail.placer.search.portfolio import WALK_NODES, search
 from dovetail.placer.search.windows import ended, passed
 
@@ -53,3 +54,19 @@ def test_auto_beats_every_single_pass_on_a_step_that_is_too_large_to_walk_on():
     single = [search(p, strategy=strategy).objective for strategy in ("single", "heft", "m-etf", "contiguous")]
     assert found.objective < min(single)
     assert found.lower_bound <= found.objective == pytest.approx(p.evaluate(found.assignment))
+
+
+def test_a_huge_step_is_merged_only_where_there_is_room(monkeypatch):
+    monkeypatch.setattr(portfolio, "HUGE", 1000)
+    roomy = branches(WALK_NODES // 12 + 100)
+    rng = np.random.default_rng(2)
+    wide = problem([], [rng.lognormal(0, 0.5, WALK_NODES + 100)] * 2, devices=[0, 0, 1, 1])
+    merged = []
+    levels = portfolio.levels
+    monkeypatch.setattr(portfolio, "levels", lambda p, *more: merged.append(p) or levels(p, *more))
+    for p, is_merged in ((roomy, True), (wide, False)):
+        merged.clear()
+        found = search(p, budget_s=0.5)
+        assert (merged != []) is is_merged
+        assert found.objective <= min(search(p, strategy=s).objective for s in ("single", "heft", "m-etf"))
+        assert np.array_equal(found.assignment, search(p, budget_s=0.5).assignment)
