@@ -8,6 +8,7 @@ Dovetail with itself without fusion: on arrays of 16 elements, fusing must not c
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 
 from _harness import Row, main, measure, peer_python, row
 from _kernels import System
@@ -25,24 +26,17 @@ TRAINED = ("mlp", "lenet")  # their parameters change from call to call
 FAR_OFF = 2e-2  # relative difference of what two systems computed that means that they did not compute the same
 
 
-def rows(quick: bool) -> Iterator[Row]:
-    """One row per workload and peer."""
+def rows(workload: str, quick: bool) -> Iterator[Row]:
+    """One row per peer."""
+    title, targets = WORKLOADS[workload]
     with ExitStack() as stack:
         ours = stack.enter_context(System("dovetail"))
-        peers = {
-            "numpy": stack.enter_context(System("numpy")),
-            "dovetail-numpy": stack.enter_context(System("dovetail-numpy")),
-        }
-        for name in ("jax", "torch"):
-            peer = stack.enter_context(System(name, peer_python()))
+        for name, target in targets.items():
+            peer = stack.enter_context(System(name, peer_python()) if name in ("jax", "torch") else System(name))
             if peer.missing:
-                print(f"{name} not installed: no rows for it ({peer_python()}: {peer.missing})", file=sys.stderr)
+                print(f"{name} not installed: no row for it ({peer_python()}: {peer.missing})", file=sys.stderr)
             else:
-                peers[name] = peer
-        for workload, (title, targets) in WORKLOADS.items():
-            for name, target in targets.items():
-                if name in peers:
-                    yield compared(workload, title, ours, peers[name], target, 5 if quick else 15)
+                yield compared(workload, title, ours, peer, target, 5 if quick else 15)
 
 
 def compared(workload: str, title: str, ours: System, peer: System, target: float, rounds: int) -> Row:
@@ -58,4 +52,4 @@ def compared(workload: str, title: str, ours: System, peer: System, target: floa
 
 
 if __name__ == "__main__":
-    main("CPU kernels", rows)
+    main("CPU kernels", {name: partial(rows, name) for name in WORKLOADS})
