@@ -34,6 +34,8 @@ from .unit import BeginLoop, EndLoop, LeaveUnless, RecvTensor, RunGuarded, SendT
 _RENAMES = frozenset({"Enter", "RefEnter", "Exit", "NextIteration", "LoopCond"})
 _SPECIAL = _RENAMES | {"Const", "Placeholder", "Switch"}  # those that may become something else than a call
 
+PLANNED = 10_000  # steps up to which a program can tell its memory: it keeps its nodes for that
+
 
 def lower(unit: Unit, backend: Backend, context_of: Callable[[Node], Context]) -> Program:
     """Make the program for a unit.
@@ -59,7 +61,7 @@ def lower(unit: Unit, backend: Backend, context_of: Callable[[Node], Context]) -
     fed, taken = [t for _, t in unit.feeds], [t for _, t in unit.fetches]
     return Program(
         unit.device, tuple(lowering.instructions), tuple(lowering.slots), feeds, fetches,
-        lambda: plan_memory(steps, fed, taken),
+        (lambda: plan_memory(steps, fed, taken)) if len(steps) <= PLANNED else None,
     )  # fmt: skip
 
 

@@ -130,7 +130,7 @@ class Program:
         slots: what the slots hold before the first instruction: constants, or None.
         feeds: (name, slot) of values that the client gives.
         fetches: (name, slot) of values that the client gets.
-        memory: makes the plan of its memory, which takes longer than making the program.
+        memory: makes the plan of its memory, which takes longer than making the program; None where nodes are not kept.
     """
 
     device: str
@@ -141,9 +141,12 @@ class Program:
     memory: Callable[[], MemoryPlan] | None = field(default=None, compare=False, repr=False)
 
     @property
-    def peak_bytes(self) -> int:
-        """The most memory that its tensors need at once, as far as sizes are known before it runs; unknown ones count as 1."""
-        return 0 if self.memory is None else self.memory().peak_bytes
+    def peak_bytes(self) -> int | None:
+        """The most memory that its tensors need at once, as far as sizes are known before it runs; unknown ones count as 1.
+
+        None for programs of more than 10,000 steps, which do not keep their nodes.
+        """
+        return None if self.memory is None else self.memory().peak_bytes
 
     def __str__(self) -> str:
         lines = [f"program for {self.device}: {len(self.instructions)} instructions, {len(self.slots)} slots"]
