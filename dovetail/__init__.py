@@ -482,6 +482,14 @@ from .graph.ops.sorting import (
     searchsorted,
     sort,
 )
+from .graph.ops.space_depth import (
+    batch_to_space,
+    batch_to_space_nd,
+    depth_to_space,
+    space_to_batch,
+    space_to_batch_nd,
+    space_to_depth,
+)
 from .graph.ops.state import (
     assign,
     assign_add,
@@ -700,6 +708,8 @@ __all__ = [
     "atan",
     "atan2",
     "atanh",
+    "batch_to_space",
+    "batch_to_space_nd",
     "bfloat16",
     "bincount",
     "bitwise",
@@ -742,6 +752,7 @@ __all__ = [
     "data",
     "debugging",
     "decode_raw",
+    "depth_to_space",
     "device",
     "diag",
     "diag_part",
@@ -978,6 +989,9 @@ __all__ = [
     "size",
     "slice",
     "sort",
+    "space_to_batch",
+    "space_to_batch_nd",
+    "space_to_depth",
     "split",
     "sqrt",
     "square",

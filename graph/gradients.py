@@ -209,7 +209,7 @@ class ReversePass:
     def _rule(self, node: Node) -> Callable[..., Sequence[Any]] | None:
         """The gradient rule of a node: its own, or its op's. None: nothing passes."""
         own = self.graph.own_gradients
-        rule: Callable[..., Sequence[Any]] | None = own[node] if node in own else node.opdef.gradient
+        rule: Callable[..., Sequence[Any]] | None = own.get(node, node.opdef.gradient)
         return rule
 
     def total(self, tensor: Tensor) -> Any:

@@ -1,0 +1,219 @@
+"""Blocks of pixels moved into channels or into the batch, and back. Each is a reshape, a transpose and a reshape.
+
+TensorFlow: `tf.space_to_depth`, `tf.depth_to_space`, `tf.space_to_batch(_nd)`, `tf.batch_to_space(_nd)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..build import TensorLike, convert
+from ..node import Tensor
+from ..static_value import static_value
+from .joining import stack
+from .operands import op_scope
+from .padding import pad
+from .shapes import reshape, shape as shape_of, transpose
+from .slicing import slice as slice_
+
+Sizes = list[Any]  # ints, and scalar tensors where only the running graph knows
+
+
+def space_to_depth(input: TensorLike, block_size: int, name: str | None = None, data_format: str = "NHWC") -> Tensor:
+    """Blocks of `block_size` x `block_size` pixels as channels of one pixel.
+
+    Args:
+        input: [batch, height, width, channels], or [batch, channels, height, width] for "NCHW". Height and width are multiples
+            of block_size.
+        block_size: at least 2.
+
+    Returns:
+        [batch, height / block_size, width / block_size, block_size ** 2 * channels], or so in "NCHW".
+
+    Raises:
+        ValueError: another rank, a side that is no multiple, or a wrong block_size or data_format.
+
+    >>> space_to_depth([[[[1.], [2.]], [[3.], [4.]]]], 2)   # evaluates to [[[[1., 2., 3., 4.]]]]
+    """
+    with op_scope(name, "SpaceToDepth", input) as scope:
+        x, b = _image(input, block_size, data_format)
+        n, h, w, c = _sizes(x, data_format)
+        _divisible((h, w), b, "height and width")
+        if data_format == "NHWC":
+            cut = _reshape(x, [n, h // b, b, w // b, b, c])
+            return _reshape(transpose(cut, [0, 1, 3, 2, 4, 5]), [n, h // b, w // b, c * b * b], scope)
+        cut = _reshape(x, [n, c, h // b, b, w // b, b])
+        return _reshape(transpose(cut, [0, 3, 5, 1, 2, 4]), [n, c * b * b, h // b, w // b], scope)
+
+
+def depth_to_space(input: TensorLike, block_size: int, name: str | None = None, data_format: str = "NHWC") -> Tensor:
+    """Channels as blocks of `block_size` x `block_size` pixels: the way back from `space_to_depth`.
+
+    Args:
+        input: [batch, height, width, channels], or [batch, channels, height, width] for "NCHW". The channels are a multiple of
+            block_size ** 2.
+
+    Returns:
+        [batch, height * block_size, width * block_size, channels / block_size ** 2], or so in "NCHW".
+
+    Raises:
+        ValueError: as of `space_to_depth`.
+    """
+    with op_scope(name, "DepthToSpace", input) as scope:
+        x, b = _image(input, block_size, data_format)
+        n, h, w, c = _sizes(x, data_format)
+        _divisible((c,), b * b, "channels")
+        left = c // (b * b)
+        if data_format == "NHWC":
+            cut = _reshape(x, [n, h, w, b, b, left])
+            return _reshape(transpose(cut, [0, 1, 3, 2, 4, 5]), [n, h * b, w * b, left], scope)
+        cut = _reshape(x, [n, b, b, left, h, w])
+        return _reshape(transpose(cut, [0, 3, 4, 1, 5, 2]), [n, left, h * b, w * b], scope)
+
+
+def space_to_batch_nd(input: TensorLike, block_shape: Any, paddings: Any, name: str | None = None) -> Tensor:
+    """Each m-th element of an axis in another row of the batch, for the first axes after it.
+
+    Args:
+        input: [batch, ...]. block_shape: m for each of the axes 1, 2, ..., known before the graph runs.
+        paddings: [[before, after], ...] zeros for each of those axes, known, too; with them each is a multiple of its m.
+
+    Returns:
+        [batch * prod(block_shape), (axis + padding) / m ..., rest...]; the place within a block counts slower than the batch.
+
+    Raises:
+        ValueError: more axes than there are, an axis that is no multiple, or values that are not known.
+    """
+    with op_scope(name, "SpaceToBatchND", input) as scope:
+        x = convert(input, name="input")
+        blocks, pads = _numbers(block_shape, "block_shape", 1), _numbers(paddings, "paddings", 2)
+        rank, count = _rank(x, len(blocks), len(pads), "paddings")
+        x = pad(x, [[0, 0], *pads, *[[0, 0]] * (rank - count - 1)])
+        n, *axes = _sizes(x, "")
+        for size, m in zip(axes, blocks, strict=False):
+            _divisible((size,), m, "axes with their paddings")
+        cut = [v for size, m in zip(axes, blocks, strict=False) for v in (size // m, m)]
+        inside, outside = [2 * i + 2 for i in range(count)], [2 * i + 1 for i in range(count)]
+        rest = axes[count:]
+        order = [*inside, 0, *outside, *range(2 * count + 1, 2 * count + 1 + len(rest))]
+        found = transpose(_reshape(x, [n, *cut, *rest]), order)
+        return _reshape(found, [n * int(np.prod(blocks)), *cut[::2], *rest], scope)
+
+
+def batch_to_space_nd(input: TensorLike, block_shape: Any, crops: Any, name: str | None = None) -> Tensor:
+    """Rows of the batch put back between one another: the way back from `space_to_batch_nd`.
+
+    Args:
+        input: [batch, ...], whose batch is a multiple of prod(block_shape).
+        block_shape, crops: as `block_shape` and `paddings` of `space_to_batch_nd`; crops are cut off.
+
+    Returns:
+        [batch / prod(block_shape), axis * m - crops ..., rest...].
+
+    Raises:
+        ValueError: as of `space_to_batch_nd`.
+    """
+    with op_scope(name, "BatchToSpaceND", input) as scope:
+        x = convert(input, name="input")
+        blocks, cuts = _numbers(block_shape, "block_shape", 1), _numbers(crops, "crops", 2)
+        _, count = _rank(x, len(blocks), len(cuts), "crops")
+        n, *axes = _sizes(x, "")
+        whole = int(np.prod(blocks))
+        _divisible((n,), whole, "rows of the batch")
+        batch, rest = n // whole, axes[count:]
+        order = [count, *[v for i in range(count) for v in (count + 1 + i, i)]]
+        order += range(2 * count + 1, 2 * count + 1 + len(rest))
+        joined = transpose(_reshape(x, [*blocks, batch, *axes]), order)
+        sizes = [size * m for size, m in zip(axes, blocks, strict=False)]
+        found = _reshape(joined, [batch, *sizes, *rest])
+        if not any(v for pair in cuts for v in pair):
+            return _reshape(found, [batch, *sizes, *rest], scope)
+        begin = [0, *[before for before, _ in cuts], *[0] * len(rest)]
+        left = [size - before - after for size, (before, after) in zip(sizes, cuts, strict=True)]
+        if any(isinstance(v, int) and v < 0 for v in left):
+            raise ValueError(f"crops {cuts} are more than there is: {sizes}")
+        return slice_(found, begin, _packed([batch, *left, *rest]), scope)
+
+
+def space_to_batch(input: TensorLike, paddings: Any, block_size: int, name: str | None = None) -> Tensor:
+    """`space_to_batch_nd` of the two axes of an image, [batch, height, width, channels]."""
+    return space_to_batch_nd(input, [block_size, block_size], paddings, name or "SpaceToBatch")
+
+
+def batch_to_space(input: TensorLike, crops: Any, block_size: int, name: str | None = None) -> Tensor:
+    """`batch_to_space_nd` of the two axes of an image, [batch, height, width, channels]."""
+    return batch_to_space_nd(input, [block_size, block_size], crops, name or "BatchToSpace")
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+
+def _image(input: TensorLike, block_size: Any, data_format: str) -> tuple[Tensor, int]:
+    x = convert(input, name="input")
+    if data_format not in ("NHWC", "NCHW"):
+        raise ValueError(f"data_format must be 'NHWC' or 'NCHW', not {data_format!r}")
+    if not isinstance(block_size, (int, np.integer)) or block_size < 2:
+        raise ValueError(f"block_size must be a number of at least 2, not {block_size!r}")
+    if x.shape.rank not in (4, None) or x.shape.rank is None:
+        raise ValueError(f"an image of rank 4 is needed, not of shape {x.shape}")
+    return x, int(block_size)
+
+
+def _sizes(x: Tensor, data_format: str) -> Sizes:
+    """The sizes of the axes, as batch, height, width, channels where a format is given."""
+    known = x.shape.as_list()
+    if None in known:
+        running = shape_of(x)
+        known = [running[i] if d is None else d for i, d in enumerate(known)]
+    return [known[i] for i in (0, 2, 3, 1)] if data_format == "NCHW" else known
+
+
+def _rank(x: Tensor, blocks: int, pairs: int, what: str) -> tuple[int, int]:
+    if x.shape.rank is None or x.shape.rank < blocks + 1:
+        raise ValueError(f"block_shape has {blocks} numbers, and the input has shape {x.shape}")
+    if pairs != blocks:
+        raise ValueError(f"block_shape has {blocks} numbers, {what} {pairs} pairs")
+    return x.shape.rank, blocks
+
+
+def _numbers(value: Any, name: str, rank: int) -> list[Any]:
+    found = static_value(convert(value, name=name))
+    if found is None:
+        raise ValueError(f"{name} must be known before the graph runs")
+    if found.ndim != rank or (rank == 2 and found.shape[1] != 2) or (found < (1 if rank == 1 else 0)).any():
+        raise ValueError(
+            f"{name} {'is a list of numbers from 1 on' if rank == 1 else 'is a list of pairs from 0 on'}, not {value!r}"
+        )
+    numbers: list[Any] = found.astype(np.int64).tolist()
+    return numbers
+
+
+def _divisible(sizes: Sequence[Any], by: int, what: str) -> None:
+    for size in sizes:
+        if isinstance(size, int) and size % by:
+            raise ValueError(f"{what} must be a multiple of {by}, and {size} is not")
+
+
+def _packed(sizes: Sizes) -> Any:
+    return sizes if all(isinstance(v, int) for v in sizes) else stack(sizes)
+
+
+def _reshape(x: Tensor, sizes: Sizes, name: str | None = None) -> Tensor:
+    """A reshape to sizes of which one may be left for the running graph to find."""
+    unknown = [i for i, v in enumerate(sizes) if not isinstance(v, int)]
+    if len(unknown) == 1:
+        return reshape(x, [-1 if i == unknown[0] else v for i, v in enumerate(sizes)], name)
+    return reshape(x, _packed(sizes), name)
+
+
+__all__ = [
+    "batch_to_space",
+    "batch_to_space_nd",
+    "depth_to_space",
+    "space_to_batch",
+    "space_to_batch_nd",
+    "space_to_depth",
+]
