@@ -32,7 +32,7 @@ _SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024, "gfx942": 64 * 1024}
 _FEWEST_STEPS = 8  # steps along the inner size below which a split does not pay for its second kernel
 _LONG = 1 << 23  # a row this long, times a position in a tile, may not fit 32 bits
 _PROCESSORS = 132  # of an H100; an A100 has 108, a B200 148, an MI300X 304
-_PERSISTENT = {90: 132, 100: 148}  # programs that share all tiles: as many as processors
+_PERSISTENT: dict[int | str, int] = {90: 132, 100: 148}  # programs that share all tiles: as many as processors
 
 
 @dataclass(frozen=True, slots=True)
