@@ -157,14 +157,14 @@ def _image(input: TensorLike, block_size: Any, data_format: str) -> tuple[Tensor
         raise ValueError(f"data_format must be 'NHWC' or 'NCHW', not {data_format!r}")
     if not isinstance(block_size, (int, np.integer)) or block_size < 2:
         raise ValueError(f"block_size must be a number of at least 2, not {block_size!r}")
-    if x.shape.rank not in (4, None) or x.shape.rank is None:
+    if x.shape.rank != 4:
         raise ValueError(f"an image of rank 4 is needed, not of shape {x.shape}")
     return x, int(block_size)
 
 
 def _sizes(x: Tensor, data_format: str) -> Sizes:
     """The sizes of the axes, as batch, height, width, channels where a format is given."""
-    known = x.shape.as_list()
+    known: Sizes = list(x.shape.as_list())
     if None in known:
         running = shape_of(x)
         known = [running[i] if d is None else d for i, d in enumerate(known)]
