@@ -4,7 +4,8 @@
 2. contiguous splits of many orders (segments.py, orders.py);
 3. for a step on a clock: HEFT and m-ETF on every level of coarseness (lists.py, clusters.py);
 4. for small problems: a proof, from the best so far (exact.py);
-5. rounds of multilevel annealing (balance.py, walk.py). In even rounds the coarse items are merged without
+5. for steps of more than a thousand nodes: passes of moves within windows (windows.py);
+6. rounds of multilevel annealing (balance.py, walk.py). In even rounds the coarse items are merged without
    regard to the best assignment and the walk starts hot; in odd rounds only items of the same device are
    merged, so the best assignment exists on every level and is refined at once on all of them. Some rounds
    set out from other good starts. (Steps on a clock: a hot round in three.)
@@ -61,6 +62,7 @@ NEAR = 1e-3  # the same for passes over all of it
 HALVED = 0.4  # of the nodes at most that a merged problem of a huge step keeps, to be worth its lists
 MERGING = 3.0  # times the nodes of a huge step that merging may look at in all
 DENSEST = 16  # inputs of a node, on average, at most in a merged problem
+PASS_NODES = 1000  # of a step from which on passes within windows come before walks
 WALK_NODES = 5000  # walks judge moves on at most so many nodes; larger problems are merged first
 
 
@@ -325,6 +327,8 @@ class _Search:
             if self._is_large:
                 yield from self._passes()
             return
+        if self.problem.objective is Objective.MAKESPAN and self.problem.nodes > PASS_NODES and not self.is_merged:
+            yield from self._passes()  # cheap beside walks, which judge few moves on so many nodes
         judge = self._balancer() if self.problem.objective is Objective.THROUGHPUT else self._walker()
         idle, number = 0, 0
         while not self._is_done and idle < PATIENCE:
