@@ -1,16 +1,20 @@
 """The one door to Numba: inner loops of the searches are compiled when first used, then kept on disk.
 
 The compiled code is cached beside the sources, or where that is read-only in the user's cache folder; the first
-search on a machine takes some ten seconds longer. A problem of a few nodes is not worth that: within `interpreted`
-the same functions run as the Python that they are, give the same answers, and Numba is not even imported.
+search on a machine takes some ten seconds longer. Compiled functions hold those that they call, so the cache goes by the
+content of all files of this folder: Numba by itself looks at a function's own file only. A problem of a few nodes is not
+worth compiling: within `interpreted` the same functions run as the Python that they are, give the same answers, and Numba is
+not even imported.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -48,8 +52,13 @@ class _Loop:
     def machine(self) -> Any:
         """The compiled function."""
         import numba
+        from numba.core.caching import FunctionCache
 
-        return numba.njit(cache=True, nogil=True, error_model="numpy")(self.function)
+        machine = numba.njit(nogil=True, error_model="numpy")(self.function)
+        machine.enable_caching()
+        assert isinstance(machine._cache, FunctionCache)
+        machine._cache._cache_file._source_stamp = _stamp()
+        return machine
 
     @property
     def _numba_type_(self) -> Any:
@@ -63,6 +72,13 @@ class _Loop:
             with interpreted():
                 return self.function(*args)
         return self.machine(*args)
+
+
+@functools.cache
+def _stamp(folder: Path = Path(__file__).parent) -> str:
+    """What compiled code depends on beside its own function."""
+    files = sorted(folder.glob("*.py"))
+    return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()
 
 
 def compiled(function: F) -> F:
