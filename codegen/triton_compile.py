@@ -16,6 +16,8 @@ import json
 import sys
 import tempfile
 import threading
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -25,18 +27,23 @@ from ..graph.errors import FailedPreconditionError, InternalError
 from . import disk_cache
 from .gpu_image import facts_of
 from .gpu_kernel import Binary, Target, TritonKernel
+from .threads import cores
+from .triton_helpers import Places
 
 _FORMAT = 1  # of the files; a change makes all of them anew
 _HIDDEN = 2  # addresses that Triton adds behind a kernel's own parameters: of global and of profile scratch
 _IMAGE = {"cuda": "cubin", "hip": "hsaco"}
-_LAST_WITH_OLD_ASSEMBLER = 90  # see _compile
+_LAST_WITH_OLD_ASSEMBLER = 90  # see compile_here
 
 _binaries: dict[str, Binary] = {}
-_compiling = threading.Lock()
+_underway: dict[str, Future[Binary]] = {}
+_lock = threading.Lock()  # of _underway
 
 
 def compile_kernel(kernel: TritonKernel, target: Target) -> Binary:
-    """A kernel's binary: from this process, from the disk, or compiled now (0.05 to 1 s). Safe to call from any thread.
+    """A kernel's binary: from this process, from the disk, or compiled now (0.05 to 1 s).
+
+    Safe to call from any thread; several compile at a time, as many as there are cores (`triton_helpers`).
 
     Raises:
         FailedPreconditionError: it must be compiled, and Triton is not installed.
@@ -47,11 +54,19 @@ def compile_kernel(kernel: TritonKernel, target: Target) -> Binary:
     if binary is None:
         binary = _read(key)
     if binary is None:
-        with _compiling:
-            binary = _binaries.get(key) or _compile(kernel, target)
-        _write(key, binary)
+        return _compiled_once(key, kernel, target)
     _binaries[key] = binary
     return binary
+
+
+def compile_together(kernels: Iterable[TritonKernel], target: Target) -> None:
+    """Compile kernels side by side, those that are not at hand. Who then asks for one waits no more, or sees what is wrong."""
+    missing = list(dict.fromkeys(kernels))
+    if len(missing) < 2:
+        return
+    with ThreadPoolExecutor(min(len(missing), cores()), "dovetail-triton") as pool:
+        for done in [pool.submit(compile_kernel, kernel, target) for kernel in missing]:
+            done.exception()  # comes again when the kernel is asked for
 
 
 def is_compiled(kernel: TritonKernel, target: Target) -> bool:
@@ -81,6 +96,35 @@ def triton_version() -> str:
 def key_of(kernel: TritonKernel, target: Target) -> str:
     """The name of a binary: a hash of all that it depends on."""
     return hashlib.sha256(repr((_FORMAT, triton_version(), kernel, target)).encode()).hexdigest()[:40]
+
+
+def _compiled_once(key: str, kernel: TritonKernel, target: Target) -> Binary:
+    """Compile, or wait for the thread that does so already."""
+    with _lock:
+        done = _underway.get(key)
+        if done is None:
+            mine = _underway[key] = Future()
+    if done is not None:
+        return done.result()
+    try:
+        binary = _binaries.get(key)
+        if binary is None:
+            binary = _places().compile(kernel, target)
+            _write(key, binary)
+            _binaries[key] = binary
+        mine.set_result(binary)
+        return binary
+    except BaseException as e:
+        mine.set_exception(e)
+        raise
+    finally:
+        with _lock:
+            del _underway[key]
+
+
+@cache
+def _places() -> Places:
+    return Places(compile_here, cores())
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -134,7 +178,8 @@ def load_source(text: str, purpose: str = "compiled") -> ModuleType:
     return module
 
 
-def _compile(kernel: TritonKernel, target: Target) -> Binary:
+def compile_here(kernel: TritonKernel, target: Target) -> Binary:
+    """Compile a kernel in this process, for one thread at a time. Raises what `compile_kernel` does."""
     triton_version()
     import triton
     from triton.backends.compiler import GPUTarget

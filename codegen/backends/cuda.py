@@ -47,6 +47,7 @@ from ..gpu_fusion import fuse_for_gpu
 from ..gpu_kernel import Routine, TritonKernel
 from ..program import Kernel, Program
 from ..triton_routines import routines, size_names, specialise
+from .base import ContextOf
 from .numpy import NumpyBackend, one_by_one
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class CudaBackend:
         """Steps with fused nodes among them, single ones included."""
         return fuse_for_gpu(unit, self.rewrites)[1].steps
 
-    def fused(self, group: FusedNodes) -> Kernel:
+    def fused(self, group: FusedNodes, context_of: ContextOf | None = None) -> Kernel:
         """A kernel made from the group's loops, or from a template with those at its edges."""
         if isinstance(group, EdgedNodes):
             from .edge_templates import edged_kernel
@@ -339,6 +340,8 @@ class OnDevice:
         runs: list[Callable[..., None]] = []
         names: list[str] = []
         tuned = bool(setting("DOVETAIL_TUNE"))
+        wanted = choice.candidates if tuned else choice.candidates[:1]
+        compile_missing(device, [c for c in wanted if isinstance(c, Routine)])
         for candidate in choice.candidates:
             if runs and not tuned:
                 break
@@ -375,6 +378,12 @@ def loaded_kernel(device: Device, kernel: TritonKernel) -> KernelOnDevice:
     if found is None:
         found = loaded[kernel] = KernelOnDevice(device, triton_compile.compile_kernel(kernel, device.target))
     return found
+
+
+def compile_missing(device: Device, routines: Sequence[Routine]) -> None:
+    """Compile side by side what of these routines the device has not loaded."""
+    kernels = [launch.kernel for r in routines for launch in r.launches if launch.kernel not in device.loaded]
+    triton_compile.compile_together(kernels, device.target)
 
 
 def _name_of(candidate: Any) -> str:

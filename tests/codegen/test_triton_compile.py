@@ -3,9 +3,13 @@
 import json
 import os
 import re
+import signal
 import struct
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +33,7 @@ from dovetail.codegen.gpu_kernel import (
     TritonKernel,
 )
 from dovetail.codegen.triton_compile import compile_kernel, is_compiled, layout
+from dovetail.codegen.triton_helpers import Helper, Places
 from dovetail.codegen.triton_interpret import run_kernel
 from dovetail.codegen.triton_math import functions
 from dovetail.graph.errors import InternalError
@@ -219,6 +224,115 @@ def test_processes_that_compile_the_same_do_not_disturb_each_other(tmp_path: Pat
     assert len(images) == 1
     assert not list(tmp_path.rglob("*.part"))
     assert len(list(tmp_path.rglob("*.bin"))) == 1
+
+
+# --- side by side ----------------------------------------------------------------------------------------------------
+
+
+def sized(*blocks: int) -> list[TritonKernel]:
+    return [TritonKernel("add", ADD.text, ADD.parameters, (("BLOCK", b),)) for b in blocks]
+
+
+def test_helpers_compile_what_this_process_would(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(triton_compile, "_binaries", {})
+    here, helped = sized(32, 64)
+    wrong = TritonKernel(
+        "wrong", HEADER + "@triton.jit\ndef wrong(x):\n    tl.store(x, nothing)\n", (ADD.parameters[0],)
+    )
+    helper = Helper()
+    try:
+        binary = helper.compile(helped, SM90)
+        with pytest.raises(InternalError, match="does not compile wrong for sm_90"):
+            helper.compile(wrong, SM90)
+        assert helper.process is not None
+        os.kill(helper.process.pid, signal.SIGSEGV)  # as if Triton had crashed
+        helper.process.wait()
+        with pytest.raises(InternalError, match="Triton crashes .SIGSEGV. on add"):
+            helper.compile(helped, SM90)
+    finally:
+        assert helper.close() == 0
+    assert facts_of(binary.image, "add").parameters == layout(helped)
+    same = triton_compile.compile_here(helped, SM90)  # but for the name of the source, which lies elsewhere
+    assert replace(binary, image=b"") == replace(same, image=b"")
+    assert not is_compiled(here, SM90) and not is_compiled(helped, SM90)
+
+
+def test_places_are_used_at_the_same_time_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = Places(lambda kernel, target: meet(), 3)
+    together = threading.Barrier(3)
+    binary = Binary(b"", "add", (), 4, 0, 0, 0, 1, False, 0, 0, SM90)
+    inside: list[int] = []
+    most = 0
+
+    def meet(*_: Any) -> Binary:
+        nonlocal most
+        inside.append(1)
+        most = max(most, len(inside))
+        together.wait(60)
+        inside.pop()
+        return binary
+
+    monkeypatch.setattr(Helper, "compile", meet)
+    with ThreadPoolExecutor(9) as pool:
+        assert list(pool.map(lambda kernel: places.compile(kernel, SM90), [ADD] * 9)) == [binary] * 9
+    assert most == 3
+
+
+def test_without_a_helper_everything_is_compiled_here(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    binary = Binary(b"", "add", (), 4, 0, 0, 0, 1, False, 0, 0, SM90)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    places = Places(lambda kernel, target: binary, 2)
+    places._free.get()  # somebody compiles here
+    assert places.compile(ADD, SM90) is binary
+    assert "no process can be started that helps to compile" in caplog.text
+
+
+def test_an_idle_helper_ends_and_is_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    helper = Helper(idle=0.0)
+    started: list[Any] = []
+
+    def asked(process: Any, kernel: TritonKernel, target: Target) -> Any:
+        started.append(process)
+        if len(started) == 1:
+            process.wait(60)  # it has ended for want of work when it is asked
+            return Helper._asked(helper, process, kernel, target)
+        return "a binary"
+
+    monkeypatch.setattr(helper, "_asked", asked)
+    assert helper.compile(ADD, SM90) == "a binary"  # type: ignore[comparison-overlap]
+    assert len(started) == 2
+    helper.close()
+
+
+def test_threads_that_want_the_same_kernel_wait_for_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(triton_compile, "_binaries", {})
+    binary = Binary(b"", "add", (), 4, 0, 0, 0, 1, False, 0, 0, SM90)
+    compiled: list[TritonKernel] = []
+    both = threading.Barrier(2)
+
+    class Counting:
+        def compile(self, kernel: TritonKernel, target: Target) -> Binary:
+            compiled.append(kernel)
+            if kernel.constants == (("BLOCK", 8192),):
+                raise InternalError(None, None, "refused")
+            return binary
+
+    def ask(_: int) -> Any:
+        both.wait(60)
+        return compile_kernel(ADD, SM90)
+
+    monkeypatch.setattr(triton_compile, "_places", lambda: Counting())
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(ask, range(2))) == [binary, binary]
+    assert compiled == [ADD]
+    good, refused = sized(2048, 8192)
+    triton_compile.compile_together([good, refused, ADD, good], SM90)
+    assert set(compiled) == {ADD, good, refused} and is_compiled(good, SM90)
+    with pytest.raises(InternalError, match="refused"):
+        compile_kernel(refused, SM90)
+    assert not triton_compile._underway
 
 
 # --- functions -------------------------------------------------------------------------------------------------------
