@@ -22,6 +22,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ..graph.node import Node, Tensor
+from ..graph.shape import element_count
 from ..graph.static_value import static_dims, static_value
 from .trace import NotFusibleError
 
@@ -30,6 +31,8 @@ LAST_AXIS = frozenset(
     ("Softmax", "LogSoftmax", "LayerNorm", "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")
 )
 EXTREMES = frozenset(("ArgMax", "ArgMin"))
+LOOKUPS = frozenset(("GatherV2", "ResourceGather"))
+"""Rows of a table, the first input, at the places that the second one holds."""
 _VIEWS = frozenset(("Identity", "StopGradient", "PreventGradient", "ExpandDims", "Squeeze", "Reshape", "BroadcastTo"))
 
 Labels: TypeAlias = "tuple[int | None, ...]"
@@ -64,6 +67,7 @@ class Pattern:
         assumed: what must hold of inputs that hold no data.
         position: the label along which the node's rule takes positions, after its inputs.
         checked: inputs whose numbers must be positions along that label, and raise an error where they are not.
+        row: of a node of LOOKUPS, the labels of a row's dimensions.
     """
 
     inputs: tuple[Labels | None, ...]
@@ -74,6 +78,12 @@ class Pattern:
     assumed: tuple[Assumed, ...] = ()
     position: int | None = None
     checked: tuple[int, ...] = ()
+    row: Labels | None = None
+
+    @property
+    def before(self) -> tuple[int, ...]:
+        """Inputs that must be there before the kernel runs: what is checked, and what is looked at elsewhere than in its place."""
+        return self.checked if self.row is None else (0, 1)
 
     @property
     def space(self) -> frozenset[int]:
@@ -97,6 +107,8 @@ def pattern_of(node: Node) -> Pattern:
             raise NotFusibleError("it has no elements")
     if node.type == "OneHot":
         return _one_hot_pattern(node)
+    if node.type in LOOKUPS:
+        return _lookup_pattern(node)
     if (
         node.type in REDUCTIONS
         or node.type in LAST_AXIS
@@ -194,6 +206,25 @@ def _one_hot_pattern(node: Node) -> Pattern:
     if any((d == 1) != (x is None) for d, x in zip(indices, own, strict=True)):
         raise NotFusibleError("a size is not known")
     return Pattern((own, None, (), ()), (labels,), frozenset(), _sizes(labels, dims), position=at)
+
+
+def _lookup_pattern(node: Node) -> Pattern:
+    table, rows, *axis = node.inputs
+    if table.dtype.is_ref:
+        raise NotFusibleError("it takes a variable's place")
+    along = static_value(axis[0]) if axis else 0
+    if axis and node.attrs["batch_dims"] or along is None or int(along) != 0:
+        raise NotFusibleError("it picks along another axis than the first")
+    dims, places = node.outputs[0].dims or (), rows.dims or ()
+    if rows.op.type == "Const" and element_count(places) == 1:
+        raise NotFusibleError("it picks one row, which is known")
+    if not any(d != 1 for d in dims):
+        raise NotFusibleError("it picks one number")
+    labels = _numbered(dims)
+    own, row = labels[: len(places)], labels[len(places) :]
+    if any((d == 1) != (x is None) for d, x in zip(places, own, strict=True)):
+        raise NotFusibleError("a size is not known")
+    return Pattern((None, own, *(None for _ in axis)), (labels,), frozenset(), _sizes(labels, dims), row=row)
 
 
 def _reshape_pattern(node: Node) -> Pattern:

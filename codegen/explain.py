@@ -9,6 +9,7 @@ from functools import cached_property
 from ..graph.dtypes import resource
 from ..graph.node import Node, Tensor
 from ..graph.opdef import nbytes
+from .axes import LOOKUPS
 from .edged import EdgedNodes
 from .fuse import FusedNodes, Fusion, fuse
 from .gpu_fusion import fuse_for_gpu, gpu_rewrites
@@ -39,8 +40,10 @@ class KernelInfo:
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of its inputs; an unknown size counts as 1."""
-        return sum(nbytes(t) for t in self.group.inputs)
+        """Bytes of its inputs, and of the rows that it looks up in tables; an unknown size counts as 1."""
+        tables = {table for table, _ in self.group.lookups}
+        looked_up = sum(nbytes(n.outputs[0]) for n in self.group.nodes if n.type in LOOKUPS)
+        return looked_up + sum(nbytes(t) for i, t in enumerate(self.group.inputs) if i not in tables)
 
     @property
     def bytes_written(self) -> int:

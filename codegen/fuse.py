@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from ..graph.dtypes import DType, int64
 from ..graph.node import Node, Tensor
 from ..graph.opdef import size
-from .axes import EXTREMES, LAST_AXIS, Assumed, Labels, Pattern, pattern_of
+from .axes import EXTREMES, LAST_AXIS, LOOKUPS, Assumed, Labels, Pattern, pattern_of
 from .groups import SMALL, Group, Walk, constant_of
 from .loops import Loops, LoopsBuilder
 from .recompute import Again, computed_again
@@ -72,6 +72,8 @@ class FusedNodes:
         sizes: static size of each axis of the space.
         assumed: what must hold of the values of `shapes`.
         ranges: (input, axis): its numbers must be positions along that axis.
+        lookups: (input, input): a table, or a variable's handle, and what holds numbers of its rows. Of the table's dimensions
+            `input_axes` leaves the first one out.
         checks: tensors that decide, with what is in `after`, whether the nodes are dead: all of them are, or none.
         after: nodes, and numbers of channels, that the nodes wait for and that may be dead.
         is_guarded: whether the nodes may be dead.
@@ -95,6 +97,7 @@ class FusedNodes:
     after: tuple[Node | int, ...] = ()
     is_guarded: bool = False
     overwrites: tuple[tuple[int, int], ...] = ()
+    lookups: tuple[tuple[int, int], ...] = ()
 
     def sizes_for(self, shapes: Sequence[tuple[int, ...]], values: Sequence[Sequence[int]]) -> list[int] | None:
         """Sizes of the space's axes for inputs of these shapes; None when they are not as fusion assumed.
@@ -103,7 +106,10 @@ class FusedNodes:
         """
         sizes = list(self.sizes)
         seen = [False] * len(sizes)
-        for shape, axes in zip(shapes, self.input_axes, strict=True):
+        tables = {table for table, _ in self.lookups}
+        for i, (shape, axes) in enumerate(zip(shapes, self.input_axes, strict=True)):
+            if i in tables:
+                shape = shape[1:]
             if len(shape) != len(axes):
                 return None
             for d, axis in zip(shape, axes, strict=True):
@@ -183,6 +189,8 @@ class _Result:
             kernels[max(own, key=lambda n: place[n])] = kernel
             gone.update(own)
         inside = {view for k in kernels.values() for view in k.nodes if view in self.views}
+        # A kernel that looks something up takes it from outside, whoever else has a copy.
+        inside -= {t.op for k in kernels.values() for t in (*k.inputs, *k.shapes)}
         gone.update(v for v in self.dropped(inside, takers, gone))
         steps: list[UnitStep | FusedNodes] = []
         for step in self.unit.steps:
@@ -227,7 +235,10 @@ class _Result:
     def check_worth(self, group: Group, own: Sequence[Node]) -> None:
         if len(own) < 2 and not self.lone and not self.is_worth_alone(own[0]):
             raise NotFusibleError("nothing to fuse it with")
-        biggest = max(size(t) for n in own for t in (*n.inputs, *n.outputs) if t.dims is not None)
+        if all(n.type in LOOKUPS or self.walk.patterns[n].is_view for n in own):
+            raise NotFusibleError("nothing to fuse it with")  # NumPy copies rows as fast
+        tensors = (t for n in own for t in (*(n.inputs[1:] if n.type in LOOKUPS else n.inputs), *n.outputs))
+        biggest = max(size(t) for t in tensors if t.dims is not None)
         unknown = any(t.dims is None or None in t.dims for n in own for t in n.outputs)
         if not self.walk.small and biggest < SMALL and not unknown:
             raise NotFusibleError("it is too small to gain")
@@ -294,18 +305,22 @@ def _kernel(
     builder = LoopsBuilder(reduced)
     values: dict[Tensor, int] = {}
     inputs: list[Tensor] = []
+    input_axes: list[Labels] = []
     others: list[Tensor] = []
     assumed: list[tuple[Assumed, Labels]] = []
     ranges: list[tuple[int, int]] = []
+    tables: dict[tuple[Tensor, Labels], int] = {}  # and the axes of a row -> number of the input
+    lookups: list[tuple[int, int]] = []
     for node in nodes:
         operands = []
         pattern = pattern_of(node)
         assumed += [
             (a, _in_space(a.labels, node, pattern, axes_of)) for a in pattern.assumed if not _is_constant(a.tensor)
         ]
-        for t, own in zip(node.inputs, pattern.inputs, strict=True):
+        for i, (t, own) in enumerate(zip(node.inputs, pattern.inputs, strict=True)):
             if own is None:
-                others.append(t)
+                if i or pattern.row is None:
+                    others.append(t)
                 continue
             if t not in values:
                 constant = constant_of(t)
@@ -314,6 +329,7 @@ def _kernel(
                 else:
                     values[t] = builder.load(len(inputs), t.dtype.base, [x for x in axes_of[t] if x is not None])
                     inputs.append(t)
+                    input_axes.append(axes_of[t])
             operands.append(values[t])
         if pattern.position is not None:
             (axis,) = _in_space((pattern.position,), node, pattern, axes_of)
@@ -324,6 +340,20 @@ def _kernel(
                     raise NotFusibleError("what it checks is made in the kernel")
                 ranges.append((loaded, axis))
             operands.append(builder.position(axis, int64))
+        if pattern.row is not None:
+            row = _in_space(pattern.row, node, pattern, axes_of)
+            along = [x for x in row if x is not None]
+            places = builder.load_of(operands[0])
+            if places is None:
+                raise NotFusibleError("what it checks is made in the kernel")
+            if along != sorted(along):
+                raise NotFusibleError("its axes are in another order")
+            table = tables.setdefault((node.inputs[0], row), len(inputs))
+            if table == len(inputs):
+                inputs.append(node.inputs[0])
+                input_axes.append(row)
+            lookups.append((table, places))
+            operands.append(builder.gather(table, node.outputs[0].dtype, operands[0], along))
         for t, value in zip(node.outputs, rule_of(node, pattern.is_view)(builder, node, operands), strict=True):
             values[t] = value
     for t in outputs:
@@ -335,9 +365,9 @@ def _kernel(
     ignored = tuple(t for t in dict.fromkeys(others) if not _is_constant(t))
     facts = dict.fromkeys(Assumption(ignored.index(a.tensor), axes, a.over) for a, axes in assumed)
     return FusedNodes(
-        tuple(nodes), tuple(inputs), ignored, tuple(outputs), loops, parts, tuple(axes_of[t] for t in inputs),
+        tuple(nodes), tuple(inputs), ignored, tuple(outputs), loops, parts, tuple(input_axes),
         tuple(axes_of[t] for t in outputs), {t: axes_of[t] for n in nodes for t in (*n.inputs, *n.outputs) if t in axes_of},
-        reduced, sizes, tuple(facts), tuple(dict.fromkeys(ranges)),
+        reduced, sizes, tuple(facts), tuple(dict.fromkeys(ranges)), lookups=tuple(dict.fromkeys(lookups)),
     )  # fmt: skip
 
 
@@ -375,7 +405,7 @@ def fuse(
         small: fuse what is too small to gain, too.
         lone: make a kernel of a node, too, that nothing can be fused with.
         types: the element types that kernels can have.
-        positions: whether kernels can ask where an element is along an axis.
+        positions: whether kernels can ask where an element is along an axis, and look rows up.
         again: let kernels compute again what takes longer to read.
 
     Guarantees: every node's value is made before anybody takes it; sends, receives, stateful nodes and all other steps keep

@@ -10,6 +10,8 @@ group is closed as soon as any other step takes a tensor of it. Sends, receives 
 their order, so what was said of the global order (no two devices wait for each other) stays true. Two groups cannot wait for
 each other either: whoever takes from a group has closed it.
 
+What reads rows of a variable runs with its kernel, before anything else that takes the variable's handle.
+
 A receive closes all groups: what can be computed before is not to wait for another task.
 
 Where control flow is, a group stays on one side: its nodes are all in one loop body, and all dead or alive together (`guards`).
@@ -25,16 +27,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ..graph.dtypes import DType, int64
+from ..graph.dtypes import DType, int64, resource
 from ..graph.node import Node, Tensor
 from ..graph.shape import Dims, element_count
-from .axes import Labels, Pattern, pattern_of
+from .axes import LOOKUPS, Labels, Pattern, pattern_of
 from .guards import NONE, Guards, Sources, asked_for
 from .loops import LoopsBuilder
 from .trace import SUPPORTED, NotFusibleError, check_types, number_of, rule_of
 from .unit import RecvTensor, RunGuarded, SendTensor, Unit, taken_by
 
 MOST_NODES = 200
+_READS = LOOKUPS | {"ReadVariableOp", "VarIsInitializedOp"}  # what leaves the variable whose handle it takes as it is
 LATEST = 16  # how many open groups are asked whether they read what a node reads
 SMALL = 4096  # elements below which NumPy's few calls are as quick as a kernel's one
 
@@ -74,6 +77,7 @@ class Group:
     nodes: list[Node] = field(default_factory=list)
     dims: dict[Tensor, Axes] = field(default_factory=dict)  # of what it makes and what it reads
     made: set[Tensor] = field(default_factory=set)
+    reads_state: bool = False  # rows of a variable
 
     @property
     def kept(self) -> list[Axis]:
@@ -120,6 +124,7 @@ class Walk:
         self.group_of: dict[Tensor, Group] = {}  # tensors that a group makes
         self.patterns: dict[Node, Pattern] = {}
         self.views: set[Node] = set()  # that stand by themselves
+        self.reading: set[Group] = set()  # open ones that read rows of variables
         self.at_hand: set[Node] = set()  # those of them that may be copied here
         self.reasons: dict[str, str] = {}
         self.groups: dict[Group, None] = {}
@@ -150,6 +155,10 @@ class Walk:
     def node(self, node: Node, sources: Sources) -> None:
         if node.type in ("Const", "Placeholder"):
             return
+        if self.reading and node.type not in _READS and any(t.dtype is resource for t in node.inputs):
+            for group in self.reading:
+                self.open.pop(group, None)
+            self.reading.clear()
         if not self.small and self.is_small(node):
             self.passed.append(node)
             if self.open:
@@ -163,12 +172,10 @@ class Walk:
             rule_of(node)
             pattern = self.patterns[node] = pattern_of(node)
             check_types(self.data_only(node, pattern), self.types)
-            if pattern.position is not None and not self.positions:
+            if (pattern.position is not None or pattern.row is not None) and not self.positions:
                 raise NotFusibleError(f"{node.type} has a template of its own")
             self.trial(node, pattern)
-            self.taken(
-                [node.inputs[i] for i in pattern.checked]
-            )  # what is checked before the kernel runs is not made in it
+            self.taken([node.inputs[i] for i in pattern.before])
         except NotFusibleError as e:
             self.reasons[node.name] = str(e)
             self.patterns.pop(node, None)
@@ -211,6 +218,9 @@ class Walk:
         operands = loaded(builder, node, pattern)
         if pattern.position is not None:
             operands.append(builder.position(pattern.position, int64))
+        if pattern.row is not None:
+            row = [x for x in pattern.row if x is not None]
+            operands.append(builder.gather(0, node.outputs[0].dtype, operands[0], row))
         rule_of(node, pattern.is_view)(builder, node, operands)
 
     # --- who takes what --------------------------------------------------------------------------------------------
@@ -350,6 +360,7 @@ class Walk:
             inside = set(main.nodes)
             main.nodes += [n for n in group.nodes if n not in inside]
             main.made |= group.made
+            main.reads_state |= group.reads_state
             for t, axes in group.dims.items():
                 main.dims.setdefault(t, tuple(None if a is None else join.same[a] for a in axes))
             for t in group.made:
@@ -367,6 +378,10 @@ class Walk:
             if labels is not None:
                 self.read(group, t, tuple(None if x is None else mapping[x] for x in labels))
         group.nodes.append(node)
+        if node.opdef.is_stateful:
+            group.reads_state = True
+        if group.reads_state:
+            self.reading.add(group)
         for t, labels in zip(node.outputs, pattern.outputs, strict=True):
             group.dims[t] = tuple(None if x is None else mapping[x] for x in labels)
             group.made.add(t)

@@ -91,6 +91,8 @@ BINARY = frozenset(
     )  # fmt: skip
 )
 TO_BOOL = frozenset(["lt", "le", "gt", "ge", "eq", "ne", "isnan", "isinf", "isfinite", "not", "and", "or", "xor"])
+READS = frozenset(["load", "gather"])
+"""What is read from inputs."""
 REDUCTIONS = frozenset(["sum", "prod", "max", "min", "any", "all"])
 FLOAT32_ONLY = frozenset(("sin", "cos", "tan", "pow", "erfc", "lgamma"))
 """Functions that have no form for float64."""
@@ -105,12 +107,13 @@ class Value:
     """One value of a kernel.
 
     Attributes:
-        op: `load`, `constant`, `count` (how many elements are reduced), `position` (along its one axis, from 0), `reduce`,
+        op: `load`, `gather` (of the row of a table that `args` names, the element at the axes that the row's number does not
+            vary over), `constant`, `count` (how many elements are reduced), `position` (along its one axis, from 0), `reduce`,
             `select`, or one of UNARY and BINARY.
         args: numbers of the values that it is made from.
         dtype: element type.
         axes: the axes that it varies over, ascending.
-        data: the input's number for `load`; the number for `constant`; the kind for `reduce`.
+        data: the input's number for `load` and `gather`; the number for `constant`; the kind for `reduce`.
     """
 
     op: str
@@ -144,8 +147,14 @@ class Loops:
 
     @property
     def loads(self) -> list[Value]:
-        """The inputs, in order."""
-        return sorted((v for v in self.values if v.op == "load"), key=lambda v: int(v.data))
+        """The inputs, in order; of a table that is read at several places, one of these."""
+        found = {int(v.data): v for v in self.values if v.op in READS}
+        return [found[i] for i in sorted(found)]
+
+    def row_axes(self, gathered: Value) -> tuple[int, ...]:
+        """The axes along which a table's rows lie."""
+        picked = self.values[gathered.args[0]].axes
+        return tuple(a for a in gathered.axes if a not in picked)
 
     @property
     def kept_axes(self) -> tuple[int, ...]:
@@ -177,6 +186,8 @@ class Loops:
                 v.op, v.op
             )
             args = "".join(f" v{a}" for a in v.args)
+            if v.op == "gather":
+                args = f" in{v.data}[{', '.join([f'v{v.args[0]}', *(f'd{a}' for a in self.row_axes(v))])}]"
             lines.append(f"  v{i}: {v.dtype.name}{_axes(v.axes)} = {what}{args}")
         lines += [f"  store out{i}{_axes(s.axes)} = v{s.value}" for i, s in enumerate(self.stores)]
         return "\n".join(lines)
@@ -213,6 +224,11 @@ class LoopsBuilder:
     def load(self, position: int, dtype: DType, axes: Iterable[int]) -> int:
         """An element of an input."""
         return self._add(Value("load", (), dtype, tuple(sorted(axes)), position))
+
+    def gather(self, position: int, dtype: DType, row: int, axes: Iterable[int]) -> int:
+        """An element of a table, which is an input: of the row with the number `row`, whose elements lie along `axes`."""
+        every = sorted({*axes, *self._values[row].axes})
+        return self._add(Value("gather", (row,), dtype, tuple(every), position))
 
     def constant(self, value: bool | int | float, dtype: DType) -> int:
         """A number."""
@@ -277,8 +293,8 @@ class LoopsBuilder:
         return Loops(tuple(self._reduced[g[0]] for g in groups), tuple(values), stores), tuple(tuple(g) for g in groups)
 
     def _live(self) -> list[int]:
-        """Values that outputs need, and all loads: a kernel's arguments are what its maker says they are."""
-        live = {s.value for s in self._stores} | {i for i, v in enumerate(self._values) if v.op == "load"}
+        """Values that outputs need, and all that is read: a kernel's arguments are what its maker says they are."""
+        live = {s.value for s in self._stores} | {i for i, v in enumerate(self._values) if v.op in READS}
         for i in range(len(self._values) - 1, -1, -1):
             if i in live:
                 live.update(self._values[i].args)

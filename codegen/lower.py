@@ -146,7 +146,9 @@ class _Lowering:
         inputs = tuple([self.slot_of[t] for t in (*group.inputs, *group.shapes)])
         outputs = tuple([self.new_slot(t) for t in group.outputs])
         last, names = group.nodes[-1], tuple([n.name for n in group.nodes])
-        call = Call(self.backend.fused(group), inputs, outputs, (), last.name, "Fused", last._origin, names)
+        call = Call(
+            self.backend.fused(group, self.context_of), inputs, outputs, (), last.name, "Fused", last._origin, names
+        )
         if group.is_guarded:
             checks = [*(self.slot_of[t] for t in group.checks), *(self.tokens[a] for a in group.after)]
             self.instructions.append(Guarded(call, tuple(dict.fromkeys(checks)), -1))

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.dtypes import DType, bfloat16, float16, float32, float64
-from .loops import COSTLY, Loops, Store, Value
+from .loops import COSTLY, READS, Loops, Store, Value
 
 BLOCK = 4096  # elements of a row that are added in the row's own type: long enough for speed, short enough for accuracy
 
@@ -122,8 +122,8 @@ def _widened(loops: Loops) -> Loops:
         if v.dtype not in _NARROW:
             wide.append(add(Value(v.op, args, v.dtype, v.axes, v.data)))
             continue
-        if v.op == "load":
-            number = add(v)
+        if v.op in READS:
+            number = add(Value(v.op, args, v.dtype, v.axes, v.data))
         elif v.op == "cast":
             source = args[0]
             if values[source].dtype not in (float32, float64):
@@ -223,9 +223,9 @@ class _Writer:
         self.arrays += 1
         return self.arrays - 1
 
-    def index(self, axes: Iterable[int]) -> str:
-        """Where the current element is in a flat array that has these axes."""
-        out = ""
+    def index(self, axes: Iterable[int], row: str = "") -> str:
+        """Where the current element is in a flat array that has these axes; or in a table, in this row."""
+        out = row
         for a in axes:
             out = f"({out}) * n{a} + i{a}" if "+" in out else f"{out} * n{a} + i{a}" if out else f"i{a}"
         return out or "0"
@@ -252,6 +252,8 @@ class _Writer:
             if v.data < self.in_place:
                 return f"m.load(out{v.data}, {len(self.loops.loads) + v.data}, {self.index(v.axes)})"
             return f"m.load(in{v.data}, {v.data}, {self.index(v.axes)})"
+        if v.op == "gather":
+            return f"m.load(in{v.data}, {v.data}, {self.index(self.loops.row_axes(v), self.value(v.args[0]))})"
         short = _SHORT[v.dtype.name]
         if v.op == "position":
             return f"{short}(i{v.axes[0]})"
@@ -361,7 +363,7 @@ class _Writer:
         return sorted(out)
 
     def later_uses(self, stage: int) -> set[int]:
-        """Costly full values of up to this stage that a later pass needs."""
+        """Full values of up to this stage that are costly, or gathered from here and there, and that a later pass needs."""
         needed: set[int] = set()
         for later in range(stage + 1, max(self.stages) + 1):
             roots = [self.loops.values[r].args[0] for r in self.reductions(later)]
@@ -370,7 +372,8 @@ class _Writer:
             while todo:
                 i = todo.pop()
                 v = self.loops.values[i]
-                if self.loops.is_full(i) and v.op in COSTLY and self.stages[i] <= stage:
+                scattered = v.op == "gather" and self.loops.is_full(v.args[0]) and v.dtype not in _NARROW
+                if self.loops.is_full(i) and (v.op in COSTLY or scattered) and self.stages[i] <= stage:
                     needed.add(i)
                 elif v.op != "reduce":
                     todo.extend(v.args)

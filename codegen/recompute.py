@@ -123,7 +123,7 @@ def _copies(walk: Walk, maker: Group, group: Group) -> _Copies | None:
 def _is_pointwise(walk: Walk, node: Node) -> bool:
     """Whether a node makes each element of one tensor from elements in the same place, and looks at nothing else."""
     pattern = walk.patterns[node]
-    if pattern.reduced or pattern.position is not None or len(node.outputs) != 1:
+    if pattern.reduced or pattern.position is not None or pattern.row is not None or len(node.outputs) != 1:
         return False
     return all(
         labels is not None or t.op.type == "Const" for t, labels in zip(node.inputs, pattern.inputs, strict=True)

@@ -247,7 +247,8 @@ _math = SymbolicMath()
 # --- ops -------------------------------------------------------------------------------------------------------------
 
 Rule = Callable[[LoopsBuilder, Node, Sequence[int]], Sequence[int]]
-"""(builder, node, values of the inputs, and of a position where the node's pattern names one) -> values of the outputs."""
+"""(builder, node, values of the inputs, and then of what the node's pattern asks for beside: a position, or an element of a row
+that is looked up) -> values of the outputs."""
 
 
 def _scalar_rule(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
@@ -343,6 +344,10 @@ def _one_hot(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequen
     return [builder.apply("select", builder.apply("eq", _as_position(builder, index), position), on, off)]
 
 
+def _looked_up(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    return [inputs[-1]]
+
+
 def _as_position(builder: LoopsBuilder, number: int) -> int:
     return number if builder.dtype(number) is int64 else builder.apply("cast", number, dtype=int64)
 
@@ -395,6 +400,8 @@ _rules: dict[str, Rule] = {
     "OneHot": _one_hot,
     "ArgMax": _extreme("max"),
     "ArgMin": _extreme("min"),
+    "GatherV2": _looked_up,
+    "ResourceGather": _looked_up,
 }
 
 

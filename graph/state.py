@@ -83,6 +83,12 @@ class VariableState:
                 return self._there()
         return value
 
+    def snapshot(self) -> VariableState:
+        """A variable of its own with the same name and value. FailedPreconditionError before the first assignment."""
+        copy = VariableState(self.name, self.dtype)
+        copy._value = self.read()
+        return copy
+
     def _there(self) -> Array:
         """The value, for those who hold the lock."""
         if self._value is None:

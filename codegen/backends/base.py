@@ -6,8 +6,8 @@ one per node that is left.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ...graph.node import Node
 from ...graph.state import Context
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from ..fuse import FusedNodes
     from ..rewrite import Rewrites
     from ..unit import Unit, UnitStep
+
+
+ContextOf: TypeAlias = Callable[[Node], Context]
 
 
 class Backend(Protocol):
@@ -42,8 +45,11 @@ class Backend(Protocol):
         """The unit's steps, with those nodes put together that this backend has one kernel for."""
         ...
 
-    def fused(self, group: FusedNodes) -> Kernel:
-        """A function of `group.inputs` and then `group.shapes` that gives `group.outputs`: one array, or a tuple."""
+    def fused(self, group: FusedNodes, context_of: ContextOf | None = None) -> Kernel:
+        """A function of `group.inputs` and then `group.shapes` that gives `group.outputs`: one array, or a tuple.
+
+        `context_of`: the `Context` for a stateful node: a group may look up rows of a variable.
+        """
         ...
 
     def finish(self, program: Program) -> Program:

@@ -11,15 +11,15 @@ errors come from there: a kernel itself cannot fail.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...graph.dtypes import bfloat16, float16
-from ...graph.errors import InternalError
+from ...graph.dtypes import bfloat16, float16, resource
+from ...graph.errors import FailedPreconditionError, InternalError
 from ...graph.node import Node
 from ...graph.state import Context
 from .. import copies, image_kernels, matrix_kernels, row_kernels
@@ -36,6 +36,7 @@ from ..overwriting import as_run, is_held_once, order_of, with_overwriting
 from ..program import Call, Guarded, Instruction, Kernel, Loop, Program
 from ..threads import cores, ranges_of, share
 from ..update_loops import ACCUMULATES
+from .base import ContextOf
 from .nodes import kernel_for
 from .numpy import NumpyBackend, one_by_one
 from .product_updates import with_product_updates
@@ -78,9 +79,9 @@ class NumbaBackend(NumpyBackend):
             return unit.steps
         return with_overwriting(unit, fuse(unit, small=small, again=True).steps)
 
-    def fused(self, group: FusedNodes) -> FusedKernel:
+    def fused(self, group: FusedNodes, context_of: ContextOf | None = None) -> FusedKernel:
         """A kernel that starts on NumPy and becomes compiled."""
-        return FusedKernel(group, threads=self.threads, compile_first=self.compile_first, check=self.check)
+        return FusedKernel(group, context_of, threads=self.threads, compile_first=self.compile_first, check=self.check)
 
     def kernel(self, node: Node, context: Context | None) -> Kernel:
         """The op's reference; for some ops one that becomes compiled."""
@@ -151,13 +152,21 @@ class FusedKernel(WarmingKernel):
     """
 
     def __init__(
-        self, group: FusedNodes, *, threads: int = 1, compile_first: bool = False, check: bool = False
+        self,
+        group: FusedNodes,
+        context_of: ContextOf | None = None,
+        *,
+        threads: int = 1,
+        compile_first: bool = False,
+        check: bool = False,
     ) -> None:
         self.group = group
+        self._context_of = context_of
+        self._variables = tuple(i for i, t in enumerate(group.inputs) if t.dtype is resource)
         self.dying: frozenset[int] = frozenset()
         self._order = order_of(len(group.inputs), len(group.outputs), group.overwrites)
         self.source = source_of(*as_run(group))
-        reference = one_by_one(NumpyBackend(), group.nodes, (*group.inputs, *group.shapes), group.outputs)
+        reference = one_by_one(NumpyBackend(), group.nodes, (*group.inputs, *group.shapes), group.outputs, context_of)
         super().__init__(self.source.text, reference)
         self._threads = threads
         self._loaded = len(group.inputs)
@@ -172,6 +181,13 @@ class FusedKernel(WarmingKernel):
         function = self.function
         if function is None:
             return self._on_numpy(inputs)
+        held: dict[int, Any] = {}
+        if self._variables:
+            try:
+                held = {i: inputs[i].snapshot() for i in self._variables}
+            except FailedPreconditionError:
+                return self._reference(*inputs)  # which says where
+            inputs = tuple([held[i].read() if i in held else x for i, x in enumerate(inputs)])
         key = tuple([inputs[i].shape for i in range(self._loaded)])
         if self._assumed:
             values = tuple([tuple(inputs[i].tolist()) for i in self._assumed])
@@ -183,7 +199,7 @@ class FusedKernel(WarmingKernel):
                 self._launches.clear()
             launch = self._launches[key] = self._launch_for(key)
         if launch is None or launch.limits and not _within(inputs, launch.limits):
-            return self._reference(*inputs)
+            return self._reference(*_given(inputs, held))
         if self.group.overwrites:
             outputs = self._overwritten(inputs, launch)
             arrays = [inputs[i].ravel() for i in self._order.inputs]
@@ -199,7 +215,7 @@ class FusedKernel(WarmingKernel):
             arrays = [as_passed(x) for x in arrays]
         share(function, (*arrays, *launch.sizes), launch.ranges, self._threads)
         if self._check:
-            self._compare(inputs, outputs)
+            self._compare(_given(inputs, held), outputs)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def _overwritten(self, inputs: tuple[Any, ...], launch: _Launch) -> list[Any]:
@@ -243,7 +259,7 @@ class FusedKernel(WarmingKernel):
         for i, node in enumerate(self.group.nodes):
             for output in node.outputs:
                 grown = kernel_of(self.group, self.group.nodes[: i + 1], output)
-                kernel = FusedKernel(grown, compile_first=True)
+                kernel = FusedKernel(grown, self._context_of, compile_first=True)
                 at = dict(zip((*self.group.inputs, *self.group.shapes), inputs, strict=True))
                 values = [at[t] for t in (*grown.inputs, *grown.shapes)]
                 mine, theirs = kernel(*values), kernel._reference(*values)
@@ -274,10 +290,16 @@ def launch_of(
         made = tuple(1 if a is None else known[a] for a in axes)
         outputs.append((made, t.dtype.base.np, math.prod(made) * t.dtype.size >= LARGE))
     limits = tuple((i, known[axis]) for i, axis in group.ranges)
-    if 0 in known and any(v.op == "position" for v in group.loops.values):
-        return None  # there is no place of an extreme, which is an error of the reference
+    limits += tuple((rows, shapes[table][0]) for table, rows in group.lookups)
+    if 0 in known and any(v.op in ("position", "gather") for v in group.loops.values):
+        return None  # there is no place of an extreme, which is an error of the reference; nor a least number of none
     joined = tuple(math.prod(known[a] for a in part) for part in group.parts)
     return _Launch(joined, _ranges(group.loops, joined, threads, split), tuple(outputs), limits)
+
+
+def _given(inputs: tuple[Any, ...], held: Mapping[int, Any]) -> tuple[Any, ...]:
+    """A kernel's arguments as the references take them: variables, not their values."""
+    return tuple([held.get(i, x) for i, x in enumerate(inputs)]) if held else inputs
 
 
 def _within(inputs: Sequence[Any], limits: Sequence[tuple[int, int]]) -> bool:

@@ -11,7 +11,7 @@ from ...graph.node import Node, Tensor
 from ...graph.state import Context
 from ..program import Kernel, Program
 from ..rewrite import NONE, Rewrites
-from .base import NodeError
+from .base import ContextOf, NodeError
 
 if TYPE_CHECKING:
     from ..fuse import FusedNodes
@@ -42,9 +42,9 @@ class NumpyBackend:
         """Nothing: each node is a NumPy call of its own."""
         return unit.steps
 
-    def fused(self, group: FusedNodes) -> Kernel:
+    def fused(self, group: FusedNodes, context_of: ContextOf | None = None) -> Kernel:
         """The nodes one by one."""
-        return one_by_one(self, group.nodes, (*group.inputs, *group.shapes), group.outputs)
+        return one_by_one(self, group.nodes, (*group.inputs, *group.shapes), group.outputs, context_of)
 
     def finish(self, program: Program) -> Program:
         """The program as it is."""
@@ -52,11 +52,15 @@ class NumpyBackend:
 
 
 def one_by_one(
-    backend: NumpyBackend, nodes: Sequence[Node], inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+    backend: NumpyBackend,
+    nodes: Sequence[Node],
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    context_of: ContextOf | None = None,
 ) -> Kernel:
-    """A function that runs stateless nodes in order, letting go of each value after its last use.
+    """A function that runs nodes in order, letting go of each value after its last use.
 
-    It raises `NodeError` from what a node raised.
+    `context_of`: the `Context` of those that read state. It raises `NodeError` from what a node raised.
     """
     slot_of = {t: i for i, t in enumerate(inputs)}
     start: list[Any] = [None] * len(inputs)
@@ -67,7 +71,8 @@ def one_by_one(
                 slot_of[t] = len(start)
                 start.append(t.op.attrs["value"] if t.op.type == "Const" else None)
         taken = tuple(slot_of[t] for t in node.inputs)
-        calls.append((backend.kernel(node, None), taken, tuple(slot_of[t] for t in node.outputs), node))
+        context = context_of(node) if context_of is not None and node.opdef.is_stateful else None
+        calls.append((backend.kernel(node, context), taken, tuple(slot_of[t] for t in node.outputs), node))
     asked = [slot_of[t] for t in outputs]
     seen = set(asked)
     steps = []

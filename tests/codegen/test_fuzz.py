@@ -44,6 +44,7 @@ MOVES: dict[str, Any] = {
     "joined": lambda x: dt.concat([x, -x], 0),
     "every other": lambda x: x[::2],
     "picked": lambda x: dt.gather(x, dt.range(dt.shape(x)[0])[::-1]),
+    "looked up": lambda x: dt.gather(x * 0.5, dt.range(dt.shape(x)[0])[::-1] // 2) * 2.0 - x,
     "stacked": lambda x: dt.stack([x, x], -1),
 }
 REDUCTIONS: dict[str, Any] = {"mean": dt.reduce_mean, "max": dt.reduce_max, "min": dt.reduce_min, "sum": dt.reduce_sum}

@@ -39,6 +39,7 @@ KERNELS: dict[str, tuple[tuple[int | None, ...], Callable[[Any], Any]]] = {
     "layer_norm": ((4, None), layer_norm),
     "mean_of_squares": ((None, 3, None), lambda x: dt.reduce_mean(x * x)),
     "images_over_space": ((2, 5, 6, 3), lambda x: dt.reduce_mean(dt.nn.relu(x), [1, 2])),
+    "looked_up_rows": ((None, 5), lambda x: layer_norm(2.0 * dt.gather(dt.placeholder(dt.float32, [None, 8]), x))),
     "channels_first": ((2, 3, 5, 6), lambda x: dt.reduce_sum(dt.exp(x), [0, 2, 3])),
 }
 
@@ -47,7 +48,7 @@ KERNELS: dict[str, tuple[tuple[int | None, ...], Callable[[Any], Any]]] = {
 def test_text_of_a_kernel(name: str) -> None:
     shape, build = KERNELS[name]
     with dt.Graph().as_default():
-        x = dt.placeholder(dt.float32, shape)
+        x = dt.placeholder(dt.int32 if name == "looked_up_rows" else dt.float32, shape)
         y = build(x)
         nodes = [n for n in execution_order([y.op], {x: 0}) if n.type != "Placeholder"]
         fusion = fuse(Unit("/device:CPU:0", tuple(nodes), ((x.name, x),), ((y.name, y),)), small=True)
