@@ -1,4 +1,5 @@
-"""Templates of nodes that take arrays apart and put them together: slices, splits, concatenation, padding, tiling, and what undoes them.
+"""Templates of nodes that take arrays apart and put them together: slices, splits, concatenation, padding,
+tiling, rolling, and what undoes them.
 
 Where a slice lies is found by its own NumPy reference: applied to an array of as many bytes that nobody ever reads, it gives a view,
 whose address and strides tell the place and the distances of its elements. The gradients of slices, and padding, write to
@@ -7,14 +8,17 @@ such a place.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from ...graph.dtypes import DType
 from ...graph.node import Node
 from ...graph.opdef import opdef
+from ...graph.ops.padding import MIRROR_OFFSETS
 from ..cuda.device import Device
 from ..gpu_kernel import Target, triton_type
 from ..triton_templates.boxes import Move, moves
@@ -22,7 +26,11 @@ from .cuda import Choice
 from .gpu_templates import Template
 
 Shape = tuple[int, ...]
+Part: TypeAlias = "tuple[int, int, int, int]"
+"""A stretch along an axis of an output: its size, where it begins in the input and its direction there, where it begins."""
 _MOST_BYTES = 1 << 36  # of the array that nobody reads: an address space has room for it, and no page is ever touched
+
+_MOST_BOXES = 32  # of one output: each is a launch
 
 
 def _dense(shape: Sequence[int]) -> list[int]:
@@ -119,6 +127,60 @@ def _pad(node: Node, target: Target) -> Template:
     return Template(1, choose)
 
 
+def _pieces(dtype: DType, shape: Shape, made: Shape, parts: Sequence[Sequence[Part]]) -> Choice | None:
+    """Boxes for all combinations of an output's parts along each axis; None where these are too many."""
+    if math.prod(map(len, parts)) > _MOST_BOXES or 0 in made or 0 in shape:
+        return None
+    near, there = _dense(shape), _dense(made)
+    boxes = []
+    for combined in itertools.product(*parts):
+        axes = tuple((size, step * s, t) for (size, _, step, _), s, t in zip(combined, near, there, strict=True))
+        begin = sum(first * s for (_, first, _, _), s in zip(combined, near, strict=True))
+        end = sum(place * t for (_, _, _, place), t in zip(combined, there, strict=True))
+        boxes.append(Move(0, 0, axes, begin, end))
+    routine, sizes = moves(dtype, boxes)
+    return Choice([routine], sizes, [(made, dtype.np)])
+
+
+def _roll(node: Node, target: Target) -> Template:
+    dtype = node.inputs[0].dtype.base
+    triton_type(dtype.name)
+
+    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+        (shape,), (shifts, axes) = shapes, others
+        rank = len(shape)
+        if 0 in shape or len(shifts) != len(axes) or any(not -rank <= a < rank for a in axes):
+            return None
+        moved = [0] * rank
+        for shift, axis in zip(shifts, axes, strict=True):
+            moved[axis] = (moved[axis] + shift) % shape[axis]
+        parts = [[(d - m, 0, 1, m), *([(m, d - m, 1, 0)] if m else [])] for d, m in zip(shape, moved, strict=True)]
+        return _pieces(dtype, shape, shape, parts)
+
+    return Template(1, choose)
+
+
+def _mirror_pad(node: Node, target: Target) -> Template:
+    dtype = node.inputs[0].dtype.base
+    triton_type(dtype.name)
+    offset = MIRROR_OFFSETS[str(node.attrs["mode"])]
+
+    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+        (shape,), (flat,) = shapes, others
+        if len(flat) != 2 * len(shape):
+            return None
+        made, parts = [], []
+        for d, before, after in zip(shape, flat[::2], flat[1::2], strict=True):
+            if not 0 <= min(before, after) <= max(before, after) <= d - offset:
+                return None
+            made.append(before + d + after)
+            each = [(before, offset + before - 1, -1, 0), (d, 0, 1, before), (after, d - offset - 1, -1, before + d)]
+            parts.append([part for part in each if part[0]])
+        return _pieces(dtype, shape, tuple(made), parts)
+
+    return Template(1, choose)
+
+
 def _tile(node: Node, target: Target) -> Template:
     dtype = node.inputs[0].dtype.base
     triton_type(dtype.name)
@@ -184,5 +246,7 @@ BOX_MAKERS: dict[str, Callable[[Node, Target], Template]] = {
     "ConcatV2": _joined(False),
     "Pack": _joined(True),
     "Pad": _pad,
+    "MirrorPad": _mirror_pad,
+    "Roll": _roll,
     "Tile": _tile,
 }

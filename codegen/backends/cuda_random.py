@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...graph.dtypes import DType
@@ -13,17 +13,18 @@ from ...graph.state import Context
 from ..cuda.device import Device
 from ..cuda.kernels import RoutineOnDevice
 from ..gpu_kernel import Routine
-from ..triton_ops.random import normal, uniform
-from .cuda import loaded_kernel, on_host
+from ..triton_ops.random import integers, normal, uniform
+from .cuda import SMALL, loaded_kernel, on_host
 
 if TYPE_CHECKING:
     from .cuda import OnHost
 
-DRAWS: dict[str, Callable[[DType], Routine]] = {"RandomUniform": uniform, "RandomStandardNormal": normal}
+DRAWS: dict[str, Callable[[DType], Routine]] = {"RandomUniform": uniform, "RandomStandardNormal": normal,
+                                                 "RandomUniformInt": integers}  # fmt: skip
 
 
 class RandomOnDevice:
-    """Draws floats of a given shape. Each run draws others, so what is launched is put together anew."""
+    """Draws numbers of a given shape. Each run draws others, so what is launched is put together anew."""
 
     def __init__(self, device: Device, node: Node, context: Context, fallback: OnHost) -> None:
         self.device = device
@@ -34,16 +35,24 @@ class RandomOnDevice:
         self.seeds = int(node.attrs["seed"]), int(node.attrs["seed2"])
         self.routine = DRAWS[node.type](node.outputs[0].dtype.base)
 
-    def __call__(self, shape: Any) -> Any:
+    def __call__(self, shape: Any, *bounds: Any) -> Any:
         sizes = tuple(int(d) for d in on_host(shape))
         count = math.prod(sizes)
-        if count <= 0 or min(sizes, default=1) < 0:
-            return self.fallback(shape)
+        limits = self.limits(bounds)
+        if count <= (SMALL if bounds else 0) or min(sizes, default=1) < 0 or limits is None:
+            return self.fallback(shape, *bounds)
         stream = stream_of(self.context, *self.seeds)
         device = self.device
         with device.entered():
             kernels = [loaded_kernel(device, launch.kernel) for launch in self.routine.launches]
-            numbers = {"key0": stream.key[0], "key1": stream.key[1], "draw": stream.draw, "n": count}
+            numbers = {"key0": stream.key[0], "key1": stream.key[1], "draw": stream.draw, "n": count, **limits}
             out = device.empty(sizes, self.dtype, self.label)
             RoutineOnDevice(device, self.routine, kernels, 0, 1, numbers)([out.pointer], self.label)
         return out
+
+    def limits(self, bounds: Sequence[Any]) -> dict[str, int] | None:
+        """What a launch is told of an integer's bounds; None where the reference must say that there is none between them."""
+        if not bounds:
+            return {}
+        low, high = (int(on_host(b)) for b in bounds)
+        return {"low": low % (1 << 64), "span": high - low} if 0 < high - low < 1 << 64 else None

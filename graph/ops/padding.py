@@ -154,19 +154,19 @@ define("Pad", infer=_pad_rule, reference=_pad_v2, gradient=_pad_gradient, cost=m
 define("PadV2", infer=_pad_v2_rule, reference=_pad_v2, gradient=_pad_v2_gradient, cost=move_cost)
 
 # How far a mirror lies beyond the edge: REFLECT does not repeat the edge element, SYMMETRIC does.
-_MIRROR_OFFSETS = {"REFLECT": 1, "SYMMETRIC": 0}
+MIRROR_OFFSETS = {"REFLECT": 1, "SYMMETRIC": 0}
 
 
 def _mirror_mode(attrs: Attrs) -> str:
     mode = attrs.get("mode")
-    if mode not in _MIRROR_OFFSETS:
+    if mode not in MIRROR_OFFSETS:
         raise ValueError(f"mode must be REFLECT or SYMMETRIC, not {mode!r}")
     return str(mode)
 
 
 def _mirror_pad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     x, paddings = inputs
-    offset = _MIRROR_OFFSETS[_mirror_mode(attrs)]
+    offset = MIRROR_OFFSETS[_mirror_mode(attrs)]
     output = _padded(x, paddings)
     rows = static_value(paddings)
     if rows is not None and x.dims is not None:
@@ -190,7 +190,7 @@ def _mirror_index(size: int, before: int, after: int, offset: int) -> Array:
 
 def _mirror_pad(x: Array, paddings: Array, *, mode: str) -> Array:
     for axis, (before, after) in enumerate(_pad_widths(x, paddings)):
-        x = np.take(x, _mirror_index(x.shape[axis], before, after, _MIRROR_OFFSETS[mode]), axis)
+        x = np.take(x, _mirror_index(x.shape[axis], before, after, MIRROR_OFFSETS[mode]), axis)
     return x
 
 
@@ -203,7 +203,7 @@ def _mirror_pad_grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Ou
 def _mirror_pad_grad(grad: Array, paddings: Array, *, mode: str) -> Array:
     for axis, (before, after) in enumerate(_pad_widths(grad, paddings)):
         size = grad.shape[axis] - before - after
-        shown = _mirror_index(size, before, after, _MIRROR_OFFSETS[mode])
+        shown = _mirror_index(size, before, after, MIRROR_OFFSETS[mode])
         front = np.moveaxis(grad, axis, 0)
         total = np.zeros((size, *front.shape[1:]), grad.dtype)
         np.add.at(total, shown, front)
@@ -245,7 +245,7 @@ def pad(
         ValueError: paddings do not fit the rank, or reach beyond the mirror.
     """
     mode = mode.upper()
-    if mode in _MIRROR_OFFSETS:
+    if mode in MIRROR_OFFSETS:
         with op_scope(name, "MirrorPad", tensor, paddings) as scope:
             operands = (convert(tensor, name="input"), index_operand(paddings, "paddings"))
             return apply("MirrorPad", operands, {"mode": mode}, scope)

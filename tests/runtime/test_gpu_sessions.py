@@ -203,14 +203,14 @@ def test_training_gives_the_cpus_numbers(fake, optimizer):
 
 
 def test_ops_without_a_kernel_run_on_the_host_and_say_so_in_the_program(fake):
-    x = matrix(5, 6)
+    x = matrix(5, 5) - 9 * (1 - np.eye(5, dtype=np.float32))
     with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
-        given = dt.placeholder(dt.float32, [5, 6])
-        out = dt.roll(dt.exp(given), 1, 1) * 2.0
+        given = dt.placeholder(dt.float32, [5, 5])
+        out = dt.matrix_inverse(dt.exp(given)) * 2.0
     with dt.Session(graph=graph) as session:
-        np.testing.assert_allclose(session.run(out, {given: x}), 2 * np.roll(np.exp(x), 1, 1), rtol=1e-5)
+        np.testing.assert_allclose(session.run(out, {given: x}), 2 * np.linalg.inv(np.exp(x)), rtol=1e-4, atol=1e-6)
         names = ops(session)
-        assert "Roll (on the host)" in names and "Fused" in names
+        assert "MatrixInverse (on the host)" in names and "Fused" in names
         assert [c[0] for c in fake.copies()] == ["to device", "to host", "to device", "to host"]
 
 
@@ -554,6 +554,33 @@ def test_random_numbers_are_the_cpus(fake, draw):
     assert [c[0] for c in fake.copies()] == ["to host"] * 2
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "dtype"), [(-5, 1000, dt.int32), (-(1 << 62), 1 << 62, dt.int64), (3, 1 << 63, dt.uint64)]
+)
+def test_random_integers_are_the_cpus(fake, low, high, dtype):
+    def build():
+        dt.set_random_seed(7)
+        bounds = (dt.constant(b, dtype) for b in (low, min(high, dtype.max)))
+        return [dt.random_uniform([40, 5], *bounds, dtype=dtype, seed=3)], {}
+
+    agree(build, 2)
+    assert [c[0] for c in fake.copies()] == ["to host"] * 2
+    assert len(fake.launches()) == 2
+
+
+def test_few_random_integers_and_wrong_bounds_are_the_hosts(fake):
+    def build():
+        dt.set_random_seed(7)
+        return [dt.random_uniform([8], 0, 9, dtype=dt.int32, seed=3)], {}
+
+    agree(build)
+    assert not fake.launches()
+    with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
+        wrong = dt.random_uniform([100], dt.placeholder_with_default(9, []), 0, dtype=dt.int32)
+    with dt.Session(graph=graph) as session, pytest.raises(dt.errors.InvalidArgumentError):
+        session.run(wrong)
+
+
 # --- boxes -----------------------------------------------------------------------------------------------------------
 
 CUBE = matrix(6, 5, 8)
@@ -568,19 +595,43 @@ CUBE = matrix(6, 5, 8)
         lambda x: dt.slice(x, [1, 0, 2], [3, -1, 4]),
         lambda x: dt.reverse(x, [0, 2]),
         lambda x: dt.pad(x, [[1, 0], [0, 2], [3, 3]]),
+        lambda x: dt.roll(x, [2, -3, 9, 1], [0, 2, 1, -1]),
         lambda x: dt.concat([x, 2.0 * x[:, :2], x], 1),
         lambda x: dt.stack([x, x[:, ::-1] * 1.5], 2),
         lambda x: dt.add_n(dt.split(x, 4, axis=2)),
         lambda x: dt.split(x, [2, 3, 1], axis=0)[1],
         lambda x: dt.unstack(x, axis=1)[3],
     ],
-    ids=["strided", "picked", "new axis", "slice", "reverse", "pad", "concat", "stack", "split", "split_v", "unstack"],
+    ids=[
+        "strided",
+        "picked",
+        "new axis",
+        "slice",
+        "reverse",
+        "pad",
+        "roll",
+        "concat",
+        "stack",
+        "split",
+        "split_v",
+        "unstack",
+    ],
 )
 def test_boxes_and_their_gradients(fake, make):
     def build():
         x = dt.placeholder(dt.float32, [None, 5, 8])
         y = make(x)
         return [y, *dt.gradients(dt.reduce_sum(y * y), [x])], {x: CUBE}
+
+    agree(build)
+    assert [c[0] for c in fake.copies()].count("to host") == 2  # none of it on the host
+
+
+@pytest.mark.parametrize("mode", ["REFLECT", "SYMMETRIC"])
+def test_mirrored_padding(fake, mode):
+    def build():
+        x = dt.placeholder(dt.float32, [None, 5, 8])
+        return [dt.pad(x, [[1, 5], [0, 4], [0, 0]], mode), dt.pad(x, [[0, 0], [2, 0], [1, 7]], mode)], {x: CUBE}
 
     agree(build)
     assert [c[0] for c in fake.copies()].count("to host") == 2  # none of it on the host
