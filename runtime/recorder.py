@@ -270,6 +270,11 @@ class TracedStep(TaskStep):
         self._recorder.arrived(channel)
         super().deliver(channel, value)
 
+    def deliver_all(self, values: Mapping[ChannelKey, Any]) -> None:
+        """As `TaskStep.deliver_all`."""
+        for channel, value in values.items():
+            self.deliver(channel, value)
+
     def wait_for(self, request: Request, execution: Execution) -> bool:
         """As `TaskStep.wait_for`."""
         self._since[execution] = clock()
