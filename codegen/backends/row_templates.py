@@ -10,12 +10,14 @@ import numpy as np
 
 from ...graph.node import Node
 from ..cuda.device import Device
-from ..gpu_kernel import Target
-from ..triton_ops.picking import gather, segment_sum
+from ..gpu_kernel import Routine, Target
+from ..triton_ops.picking import gather, segment_of, segment_sum
 from ..triton_ops.rows import LONGEST_SORTED, argument, scan, sort
 from ..triton_ops.sorting import long_sort
 from .cuda import Choice
 from .gpu_templates import Template
+
+_MOST_LOOKED_AT = 1 << 34  # indices by all segments that seek their rows: more would take longer than the host does
 
 Shape = tuple[int, ...]
 Choose = Callable[[Device, Sequence[Shape], Sequence[Any]], Choice | None]
@@ -102,9 +104,14 @@ def _gather(node: Node, target: Target) -> Template:
     return Template(2, choose)
 
 
-def _segment_sum(node: Node, target: Target) -> Template:
-    dtype = node.outputs[0].dtype.base
-    segment_sum(dtype, node.inputs[1].dtype.base)  # ValueError for a type that is not added
+def _segments(node: Node, target: Target) -> Template:
+    dtype, index = node.outputs[0].dtype.base, node.inputs[1].dtype.base
+    kind = node.type.removeprefix("UnsortedSegment").lower()
+
+    def routine(after: int = 1024) -> Routine:
+        return segment_sum(dtype, index, after) if kind == "sum" else segment_of(kind, dtype, index, after)
+
+    routine()  # ValueError for a type that is not added
 
     def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
         data, ids = shapes
@@ -113,8 +120,9 @@ def _segment_sum(node: Node, target: Target) -> Template:
             return None
         after = data[len(ids) :]
         sizes = {"count": math.prod(ids), "after": math.prod(after), "segments": segments}
-        routine = segment_sum(dtype, node.inputs[1].dtype.base, sizes["after"])
-        return Choice([routine], sizes, [((segments, *after), dtype.np)])
+        if kind != "sum" and segments * sizes["count"] > _MOST_LOOKED_AT:
+            return None
+        return Choice([routine(sizes["after"])], sizes, [((segments, *after), dtype.np)])
 
     return Template(2, choose)
 
@@ -126,5 +134,5 @@ ROW_MAKERS: dict[str, Callable[[Node, Target], Template]] = {
     "ArgMin": _argument("min"),
     "TopKV2": _top_k,
     "GatherV2": _gather,
-    "UnsortedSegmentSum": _segment_sum,
+    **dict.fromkeys((f"UnsortedSegment{kind}" for kind in ("Sum", "Max", "Min", "Prod")), _segments),
 }

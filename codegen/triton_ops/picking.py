@@ -3,17 +3,18 @@
     gather        in0 params [batch, before, length, after], in1 indices [batch, count] -> out0 [batch, before, count, after]
     gather_nd     in0 params [s0, s1, ..., after], in1 coordinates [count, depth] -> out0 [count, after]
     segment_sum   in0 rows [count, after], in1 indices [count] -> out0 [segments, after]
+    segment_of    the same, for the largest, the smallest or the product of the rows
 
 An index that is out of range picks zeros, and a row with such an index is left out, as on GPUs in TensorFlow; on CPUs it is an
 error. Rows are added by atomic additions in float32 (or the type itself, if it is wider, or whole): so the last bits of a sum of
-floats may differ from run to run.
+floats may differ from run to run. Extremes and products are made by one block for each segment, which looks at all indices.
 """
 
 from __future__ import annotations
 
 from ...graph.dtypes import DType, float32, float64, int32, int64, uint32, uint64
 from ..gpu_kernel import Count, Grid, Routine, Scratch, triton_type
-from .common import NARROW, address, make
+from .common import NARROW, address, computed, make
 from .scattering import placed
 
 _TILE = 1024  # elements of a tile
@@ -58,6 +59,24 @@ _ROUND = """    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     m = i < segments * after
     tl.store(out0 + i, tl.load(scratch0 + i, mask=m).to(tl.{kind}), mask=m)
 """
+_COMBINE = """    block = tl.program_id(0).to(tl.int64)
+    across = tl.cdiv(after, XB)
+    segment = block // across
+    column = (block % across) * XB + tl.arange(0, XB)[None, :]
+    total = tl.full([YB, XB], {identity}, {kind})
+    seen = tl.zeros([YB, 1], tl.int32)
+    for start in range(0, count, YB):
+        row = start + tl.arange(0, YB).to(tl.int64)[:, None]
+        here = tl.load(in1 + row, mask=row < count, other=-1).to(tl.int64) == segment
+        m = here & (column < after)
+        x = tl.load(in0 + row * after + column, mask=m, other=0).to({kind})
+        total = tl.where(m, combined(total, x), total)
+        seen = seen | here.to(tl.int32)
+    value = tl.reduce(total, 0, combined, keep_dims=True)
+    value = tl.where(tl.max(seen, 0, keep_dims=True) > 0, value, tl.full([1, XB], {empty}, {kind}))
+    tl.store(out0 + segment * after + column, value.to(tl.{name}), mask=column < after)
+"""
+_COMBINED = {"prod": "a * b", "max": "maximum(a, b)", "min": "minimum(a, b)"}
 
 
 def gather(dtype: DType, index: DType, after: int = _TILE) -> Routine:
@@ -120,3 +139,31 @@ def segment_sum(dtype: DType, index: DType, after: int = _TILE) -> Routine:
     launches.append(make("rounded", _ROUND.format(kind=dtype.name), arrays, whole, {"BLOCK": 1024}, every))
     scratch = Scratch("scratch0", triton_type(kept.name), (Count(("segments",)), Count(("after",))))
     return Routine(tuple(launches), (scratch,))
+
+
+def segment_of(kind: str, dtype: DType, index: DType, after: int = _TILE) -> Routine:
+    """Rows of a segment combined: `max`, `min` or `prod`. Sizes as of `segment_sum`.
+
+    A segment without rows gets the type's smallest number, its largest one, or 1.
+
+    Raises:
+        ValueError: no kernel does this with this type.
+    """
+    if dtype.name == "bool" or kind not in _COMBINED:
+        raise ValueError(f"no kernel makes the {kind} of rows of {dtype.name}")
+    edge = dtype.min if kind == "max" else dtype.max
+    empty: float | int = 1 if kind == "prod" else float(edge) if dtype.is_floating else int(edge)
+    identity = repr(empty)
+    if dtype.is_floating and kind != "prod":
+        identity = f'float("{"-" if kind == "max" else ""}inf")'
+    value = _COMBINED[kind] if dtype.is_floating else _COMBINED[kind].replace("m", "tl.m", 1)
+    body = _COMBINE.format(identity=identity, empty=repr(empty), kind=computed(dtype), name=dtype.name)
+    blocks = _blocks(after)
+    launch = make(
+        f"segment_{kind}", body, {"in0": address(dtype), "in1": address(index), "out0": address(dtype)},
+        {"count": "i64", "after": "i64", "segments": "i64"}, blocks,
+        Grid((Count(("after",), blocks["XB"]), Count(("segments",)))),
+        calls=[kind + "imum"] if dtype.is_floating and kind != "prod" else [],
+        own=f"@triton.jit\ndef combined(a, b):\n    return {value}\n\n\n",
+    )  # fmt: skip
+    return Routine((launch,))

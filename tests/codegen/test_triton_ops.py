@@ -24,6 +24,7 @@ from dovetail.graph.dtypes import (
     uint32,
     uint64,
 )
+from dovetail.graph.ops.segments import combine_rows
 from dovetail.graph.philox import Stream
 
 pytest.importorskip("triton")
@@ -145,6 +146,25 @@ def test_segment_sum(dtype: Any) -> None:
     np.testing.assert_allclose(out.astype(np.float64), wanted, rtol=tolerance, atol=10 * tolerance)
 
 
+@pytest.mark.parametrize("kind", ["max", "min", "prod"])
+@pytest.mark.parametrize("dtype", [float32, float16, float64, int8, int64], ids=lambda t: t.name)
+def test_extremes_and_products_of_segments(dtype: Any, kind: str) -> None:
+    x = (3 * RNG.standard_normal((40, 37))).astype(dtype.np)
+    if dtype.is_floating:
+        x[3, 0], x[4, 1], x[:, 2] = np.nan, np.inf, {"max": -np.inf, "min": np.inf}.get(kind, 1)
+    at = RNG.integers(-1, 6, 40).astype(np.int32)
+    out = np.full((8, 37), 7, dtype.np)
+    run_routine(
+        picking.segment_of(kind, dtype, int32, 37),
+        {"in0": x, "in1": at, "out0": out, "count": 40, "after": 37, "segments": 8},
+    )
+    with np.errstate(over="ignore", invalid="ignore"):
+        wanted = combine_rows(x, at, 8, kind.title())
+    np.testing.assert_allclose(
+        out.astype(np.float64), wanted.astype(np.float64), rtol=4 * 2.0 ** -(8 * dtype.size // 3)
+    )
+
+
 def test_small_integers_are_not_added() -> None:
     with pytest.raises(ValueError, match="int8"):
         picking.segment_sum(int8, int32)
@@ -155,6 +175,7 @@ def test_picking_compiles() -> None:
     for dtype in (float32, bfloat16, int64):
         compiles(picking.gather(dtype, int64), TARGETS)
         compiles(picking.segment_sum(dtype, int32), TARGETS)
+        compiles(picking.segment_of("max", dtype, int32))
     compiles(picking.gather(int8, int32))
 
 

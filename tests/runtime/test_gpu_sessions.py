@@ -531,8 +531,24 @@ TABLE, PICKED = matrix(50, 6), np.array([[3, 49], [3, 0], [7, 7]])
         lambda x: dt.gather(x, dt.constant(PICKED), axis=0),
         lambda x: dt.gather(x, dt.constant([5, 1]), axis=1),
         lambda x: dt.math.unsorted_segment_sum(x, dt.constant(np.arange(50) % 7), 7),
+        lambda x: dt.math.unsorted_segment_max(x, dt.constant(np.arange(50) % 7), 9),
+        lambda x: dt.math.unsorted_segment_min(x, dt.constant(np.arange(50) % 7), 7),
+        lambda x: dt.math.unsorted_segment_prod(x, dt.constant(np.arange(50) % 7), 7),
     ],
-    ids=["cumsum", "cumprod", "argmax", "argmin", "top_k", "places", "gather", "gather columns", "segment_sum"],
+    ids=[
+        "cumsum",
+        "cumprod",
+        "argmax",
+        "argmin",
+        "top_k",
+        "places",
+        "gather",
+        "gather columns",
+        "segment_sum",
+        "segment_max",
+        "segment_min",
+        "segment_prod",
+    ],
 )
 def test_rows(fake, make):
     def build():
