@@ -24,12 +24,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...graph.dtypes import DType, bfloat16, float16, float32
+from ...graph.dtypes import DType, bfloat16, float16, float32, float64
 from ...graph.ops.windows import Window
 from ..gpu_kernel import Count, Grid, Launch, Parameter, Routine, Scratch, Target, TritonKernel, triton_type
 from .edges import Edge, EdgeWriter, Place, plain, type_text
 from .images import IMAGE, WINDOW, Layout, size_parameters, window_constants
-from .matmul import Tile
+from .matmul import Tile, added
 from .writing import Constants, inside, lines, make_kernel
 
 _HALF = (
@@ -40,6 +40,8 @@ _HALF = (
     Tile(32, 64, 64, 4, 3),
 )
 _FLOAT = (Tile(128, 64, 32, 8, 3), Tile(64, 64, 32, 4, 3), Tile(128, 32, 16, 4, 3), Tile(32, 32, 32, 4, 3))
+_DOUBLE = (Tile(64, 32, 16, 4, 2), Tile(32, 32, 16, 4, 2))
+_TILES_OF = {float32: _FLOAT, float64: _DOUBLE}
 _FEW_CHANNELS = 16  # below that, a tap's channels do not fill a step
 _PROCESSORS = 132  # of an H100
 
@@ -58,7 +60,7 @@ def convolution(
     """Ways to convolve images of shape `data_format` with a filter.
 
     Args:
-        dtype: of image and filter: float32, float16, bfloat16.
+        dtype: of image and filter: float32, float64, float16, bfloat16.
         window: taps, strides, dilations, padding.
         epilogue: from the result, float32 over the axes of `data_format`, to the outputs. None: rounded to `dtype`.
         tf32: products of float32 may be made from 10 bits of each factor.
@@ -68,7 +70,9 @@ def convolution(
     Raises:
         ValueError: no kernel can do this.
     """
-    writer = _Convolution(dtype, window, Layout(data_format), epilogue or plain(dtype, 4), tf32, known or {})
+    writer = _Convolution(
+        dtype, window, Layout(data_format), epilogue or plain(dtype, 4, computed=added(dtype)), tf32, known or {}
+    )
     return [writer.forward(t) for t in at or _tiles(dtype, target, writer.known, "filters")]
 
 
@@ -84,7 +88,9 @@ def input_gradient(
     at: Sequence[Tile] | None = None,
 ) -> list[Routine]:
     """Ways to compute a convolution's gradient for the image; arguments as for `convolution`."""
-    writer = _Convolution(dtype, window, Layout(data_format), epilogue or plain(dtype, 4), tf32, known or {})
+    writer = _Convolution(
+        dtype, window, Layout(data_format), epilogue or plain(dtype, 4, computed=added(dtype)), tf32, known or {}
+    )
     return [writer.input(t) for t in at or _tiles(dtype, target, writer.known, "channels")]
 
 
@@ -99,14 +105,14 @@ def filter_gradient(
     at: Sequence[Tile] | None = None,
 ) -> list[Routine]:
     """Ways to compute a convolution's gradient for the filter; arguments as for `convolution`."""
-    writer = _Convolution(dtype, window, Layout(data_format), plain(dtype, 4), tf32, known or {})
+    writer = _Convolution(dtype, window, Layout(data_format), plain(dtype, 4, computed=added(dtype)), tf32, known or {})
     return [writer.filter(t) for t in at or _filter_tiles(dtype, target, window, writer.known)]
 
 
 def _tiles(dtype: DType, target: Target, known: Mapping[str, int], across: str) -> list[Tile]:
     """Likely tiles first: none that is mostly outside the result."""
     wide = known.get(across, 1 << 14)
-    found = [t for t in (_FLOAT if dtype is float32 else _HALF) if t.n <= 32 or t.n < 2 * wide]
+    found = [t for t in _TILES_OF.get(dtype, _HALF) if t.n <= 32 or t.n < 2 * wide]
     if target.kind == "hip":
         found = [replace(t, stages=2, k=min(t.k, 32)) for t in found]
     return list(dict.fromkeys(found))
@@ -136,8 +142,8 @@ class _Convolution:
     known: Mapping[str, int]
 
     def __post_init__(self) -> None:
-        if self.dtype not in (float32, float16, bfloat16):
-            raise ValueError(f"convolutions are computed in float32, float16 or bfloat16, not in {self.dtype.name}")
+        if self.dtype not in (float32, float64, float16, bfloat16):
+            raise ValueError(f"convolutions are computed in floats of 16 to 64 bits, not in {self.dtype.name}")
 
     # --- routines ----------------------------------------------------------------------------------------------------
 
@@ -165,7 +171,9 @@ class _Convolution:
         total = Launch(
             add_parts(t.splits, self.dtype, "filter_size", self.known), Grid((Count(("filter_size",), 1024),))
         )
-        sums = Scratch("scratch0", "fp32", (Count((), times=t.splits), Count(("filter_size",))))
+        sums = Scratch(
+            "scratch0", triton_type(added(self.dtype).name), (Count((), times=t.splits), Count(("filter_size",)))
+        )
         return Routine((part, total), (sums,))
 
     # --- pieces ------------------------------------------------------------------------------------------------------
@@ -177,6 +185,7 @@ class _Convolution:
     def dot(self) -> str:
         """One step of the product."""
         accuracy = f', input_precision="{"tf32" if self.tf32 else "ieee"}"' if self.dtype is float32 else ""
+        accuracy = ", out_dtype=tl.float64" if self.dtype is float64 else accuracy
         return f"total = tl.dot(a, b, total{accuracy})"
 
     def kernel(
@@ -187,7 +196,7 @@ class _Convolution:
         if epilogue is not None:
             arrays += [*epilogue.parameters, *epilogue.outputs()]
         elif t.splits > 1:
-            arrays.append(Parameter("scratch0", "*fp32", True))
+            arrays.append(Parameter("scratch0", "*" + triton_type(added(self.dtype).name), True))
         else:
             arrays.append(Parameter("out0", "*" + triton_type(self.dtype.name), True))
         parameters = (*arrays, *size_parameters(sizes, self.known))
@@ -220,7 +229,7 @@ class _Convolution:
             "h = row * SH - top",
             "w = column * SW - left",
             f"x_at = in0 + {self.layout.offset(image, 'image', 'h', 'w', '0')}",
-            "total = tl.zeros([BM, BN], tl.float32)",
+            f"total = tl.zeros([BM, BN], {type_text(added(self.dtype))})",
             self.along_few_channels() if few else self.along_taps(),
             epilogue.store("total", place),
         )
@@ -302,7 +311,7 @@ class _Convolution:
             "column = (w + left - first_w * DW) // SW",
             f"dy_at = in1 + {self.layout.offset(result, 'image', 'row', 'column', '0')}",
             "blocks = tl.cdiv(filters, BK)",
-            "total = tl.zeros([BM, BN], tl.float32)",
+            f"total = tl.zeros([BM, BN], {type_text(added(self.dtype))})",
             inside(
                 "for step in range(0, count_h * count_w * blocks):",
                 "tap = step // blocks",
@@ -367,7 +376,7 @@ class _Convolution:
             "count = images * rows * columns",
             "share = tl.cdiv(tl.cdiv(count, BK), SPLITS) * BK",
             "begin = tl.program_id(1) * share",
-            "total = tl.zeros([BM, BN], tl.float32)",
+            f"total = tl.zeros([BM, BN], {type_text(added(self.dtype))})",
             inside(
                 "for start in range(begin, tl.minimum(begin + share, count), BK):",
                 "position = start + tl.arange(0, BK)",
@@ -394,7 +403,7 @@ def add_parts(splits: int, dtype: DType, size: str, known: Mapping[str, int]) ->
     """Add what `splits` programs left in scratch0, in order: to out0, whose size has the name `size`."""
     body = lines(
         "at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)",
-        "total = tl.zeros([BLOCK], tl.float32)",
+        f"total = tl.zeros([BLOCK], {type_text(added(dtype))})",
         inside(
             "for part in tl.static_range(SPLITS):",
             f"total += tl.load(scratch0 + tl.full([], part, tl.int64) * {size} + at, mask=at < {size}, other=0.0)",
@@ -402,7 +411,7 @@ def add_parts(splits: int, dtype: DType, size: str, known: Mapping[str, int]) ->
         f"tl.store(out0 + at, total.to({type_text(dtype)}), mask=at < {size})",
     )
     parameters = (
-        Parameter("scratch0", "*fp32", True),
+        Parameter("scratch0", "*" + triton_type(added(dtype).name), True),
         Parameter("out0", "*" + triton_type(dtype.name), True),
         *size_parameters((size,), known),
     )

@@ -14,7 +14,7 @@ from dovetail.codegen.triton_templates.convolution import convolution, filter_gr
 from dovetail.codegen.triton_templates.edges import Edge
 from dovetail.codegen.triton_templates.images import image_sizes
 from dovetail.codegen.triton_templates.matmul import Tile
-from dovetail.graph.dtypes import DType, bfloat16, float16, float32, int32
+from dovetail.graph.dtypes import DType, bfloat16, float16, float32, float64, int32
 from dovetail.graph.ops.windows import Window
 
 pytest.importorskip("triton")
@@ -55,10 +55,12 @@ CASES = {
     "explicit padding": Case(Window((2, 3), (2, 1), (1, 1), "EXPLICIT", ((1, 0), (2, 1)))),
     "many channels": Case(Window((2, 2), (1, 1), padding="SAME"), (1, 4, 5, 18), 17),
     "one by one": Case(Window((1, 1), (1, 1)), (1, 3, 3, 20), 4),
+    "float64": Case(Window((3, 2), (2, 1), padding="SAME"), dtype=float64),
+    "float64 with many channels": Case(Window((2, 2), (1, 1), padding="SAME"), (1, 4, 5, 18), 17, float64),
     "float16": Case(Window((3, 3), (2, 2), padding="SAME"), dtype=float16),
     "bfloat16": Case(Window((3, 3), (1, 1), padding="SAME"), dtype=bfloat16),
 }
-DIGITS = {"float32": 3e-6, "float16": 2e-3, "bfloat16": 1e-2}
+DIGITS = {"float64": 1e-14, "float32": 3e-6, "float16": 2e-3, "bfloat16": 1e-2}
 
 
 def pairs(window: Window, image: tuple[int, ...]) -> Any:
@@ -173,6 +175,10 @@ def test_compiles(target: Target) -> None:
         input_gradient(bfloat16, window, target=target, known=known)[0],
         filter_gradient(bfloat16, window, target=target, known=known)[0],
     ]
+    if target in (SM90, GFX942):
+        made += [
+            f(float64, window, target=target, known=known)[0] for f in (convolution, input_gradient, filter_gradient)
+        ]
     for launch in (x for routine in made for x in routine.launches):
         binary = compile_kernel(launch.kernel, target)  # checks the parameters against the binary's
         print(launch.kernel.name, target, binary.registers, binary.spills, binary.shared_bytes)

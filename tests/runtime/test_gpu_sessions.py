@@ -491,11 +491,12 @@ def test_images_and_their_gradients(fake, make):
     assert [c[0] for c in fake.copies()].count("to host") == 2
 
 
-def test_the_filters_gradient(fake):
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float64])
+def test_the_filters_gradient(fake, dtype):
     def build():
-        x, w = dt.placeholder(dt.float32, [None, 9, 8, 3]), dt.placeholder(dt.float32, FILTERS.shape)
-        y = dt.nn.conv2d(x, w, strides=[1, 1, 1, 1], padding="SAME")
-        return dt.gradients(dt.reduce_sum(y * y), [w]), {x: IMAGES, w: FILTERS}
+        x, w = dt.placeholder(dtype, [None, 9, 8, 3]), dt.placeholder(dtype, FILTERS.shape)
+        y = dt.nn.conv2d(x, w, strides=[1, 1, 1, 1], padding="SAME") + 1.0
+        return dt.gradients(dt.reduce_sum(y * y), [w]), {x: IMAGES.astype(dtype.np), w: FILTERS.astype(dtype.np)}
 
     agree(build)
     assert [c[0] for c in fake.copies()].count("to host") == 1
