@@ -94,3 +94,65 @@ def test_helpers_stay_where_they_are_when_cores_have_been_taken_away(monkeypatch
     helpers.leave_core_of_caller()
     helpers.leave_core_of_caller()
     assert helpers._core_of is None
+
+
+# --- helpers that wait awake ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def awake() -> Any:
+    """Two helpers that wait awake, and a kernel that adds, which is cut into ranges."""
+    numba = pytest.importorskip("numba")
+    if not threads._may_wait_awake:
+        pytest.skip("needs Linux and a processor for which helpers can wait awake")
+    from dovetail.codegen.kernel_cache import compile_now
+    from dovetail.codegen.loop_text import source_of
+    from dovetail.codegen.native_helpers import NativeHelpers
+
+    signature = "wwwww", ()
+    functions = compile_now(source_of("helper_loops", {"drive": signature, "serve": signature}, "int64"))
+    number = numba.types.Array(numba.types.float32, 1, "C")
+
+    @numba.njit(numba.void(number, number, numba.intp, numba.intp), nogil=True)
+    def twice(x: Any, out: Any, lo: int, hi: int) -> None:
+        for i in range(lo, hi):
+            out[i] += 2 * x[i]
+
+    return NativeHelpers(*functions, 2, 200.0), twice
+
+
+def test_helpers_that_wait_awake_do_every_range_once(awake: Any) -> None:
+    helpers, twice = awake
+    x = np.arange(1000, dtype=np.float32)
+    for ranges in (((0, 1000),), ((0, 300), (300, 301), (301, 1000)), tuple((i, i + 1) for i in range(1000))):
+        for _ in range(20):
+            out = np.zeros(1000, np.float32)
+            while not helpers.share(twice, (x, out), ranges, len(ranges), 3):
+                pass  # a helper is about to leave
+            assert (out == 2 * x).all()
+
+
+def test_what_a_kernel_does_not_take_is_left_to_numba(awake: Any) -> None:
+    helpers, twice = awake
+    x = np.arange(10, dtype=np.float32)
+    wrong: tuple[Any, ...] = (x.astype(np.float64), x[::2], x.reshape(2, 5), [1.0])
+    for other in wrong:
+        assert not helpers.share(twice, (other, np.zeros(10, np.float32)), ((0, 5), (5, 10)), 2, 2)
+    read_only = np.zeros(10, np.float32)
+    read_only.flags.writeable = False
+    assert not helpers.share(twice, (x, read_only), ((0, 5), (5, 10)), 2, 2)
+    assert not helpers.share(lambda lo, hi: None, (), ((0, 5), (5, 10)), 2, 2)
+
+
+def test_callers_who_find_helpers_busy_are_told(awake: Any) -> None:
+    helpers, twice = awake
+    x, out = np.ones(10, np.float32), np.zeros(10, np.float32)
+    with helpers._busy:
+        assert not helpers.share(twice, (x, out), ((0, 5), (5, 10)), 2, 2)
+    assert not out.any()
+
+
+def test_who_shares_cores_waits_asleep(awake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_may_wait_awake", True)
+    threads.wait_asleep()
+    assert threads._awake(awake[1]) is None
