@@ -52,11 +52,9 @@ class _Loop:
     def machine(self) -> Any:
         """The compiled function."""
         import numba
-        from numba.core.caching import FunctionCache
 
-        machine = numba.njit(nogil=True, error_model="numpy")(self.function)
+        machine: Any = numba.njit(nogil=True, error_model="numpy")(self.function)
         machine.enable_caching()
-        assert isinstance(machine._cache, FunctionCache)
         machine._cache._cache_file._source_stamp = _stamp()
         return machine
 

@@ -19,14 +19,14 @@ measures that link calls the client `CLIENT`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ...graph.dtypes import float32
+from ...graph.dtypes import float32, resource
 from ...graph.node import Node, Tensor
-from ...graph.opdef import OpDef, Trait, nbytes
+from ...graph.opdef import Cost, OpDef, Trait, nbytes
 from ..cluster import Cluster, DeviceInfo
 from ..cost import state_bytes
 from .problem import Flags, Floats, Ints, Objective, Problem
@@ -90,7 +90,9 @@ def step_problem(
     busy = np.ones(n, bool)
     handles: dict[OpDef, bool] = {}
     no_copy = np.zeros(n, bool)  # what a node hands out is the state of a variable beside it
-    consumers: dict[tuple[int, int], list[int]] = {}  # (source, output or -1 for control) -> consumers
+    edges: tuple[list[int], list[int], list[int]] = [], [], []  # source, output or -1 for control, consumer
+    from_node, from_output, to_node = (column.append for column in edges)
+    cost_of = _Costs()
     for i, node in enumerate(nodes):
         opdef = node.opdef
         handle = handles.get(opdef)
@@ -104,27 +106,31 @@ def step_problem(
             busy[i] = False
             continue
         if not handle and node.opdef.name != "Placeholder":
-            flops[i], moved[i] = opdef.cost_of(node)
+            flops[i], moved[i] = cost_of(node)
         else:
             busy[i] = False
         back = node.back_edge if opdef.name == "Merge" else None
         for t in node.inputs:
             source = place.get(t.op)
-            if source is not None and t not in fed and t.op is not back:
-                consumers.setdefault((source, t.value_index), []).append(i)
+            if source is not None and t.op is not back and t not in fed:
+                from_node(source)
+                from_output(t.value_index)
+                to_node(i)
         for c in node.control_inputs:
             source = place.get(c)
             if source is not None:
-                consumers.setdefault((source, -1), []).append(i)
-    keys = sorted(consumers)
-    ends = [sorted(set(consumers[key])) for key in keys]
+                from_node(source)
+                from_output(-1)
+                to_node(i)
+    # Each value once, by source and output, and each consumer of it once.
+    value_source, outputs, value_start, value_target = _values(edges, n)
+    sources = value_source.tolist()
+    values = [None if out < 0 else nodes[i].outputs[out] for i, out in zip(sources, outputs, strict=True)]
     bytes_of = _sizes(costs)
-    size = np.array([0.0 if out < 0 else float(bytes_of(nodes[i].outputs[out])) for i, out in keys], float)
+    size = np.array([0.0 if t is None else float(bytes_of(t)) for t in values], float)
     travelling = size
     if narrow:
-        travelling = size * [
-            0.5 if out >= 0 and nodes[i].outputs[out].dtype.base is float32 else 1.0 for i, out in keys
-        ]
+        travelling = size * [0.5 if t is not None and t.dtype.base is float32 else 1.0 for t in values]
     seconds = np.array([busy * (s.overhead + np.maximum(flops / s.flops, moved / s.bandwidth)) for s in classes])
     if costs is not None:  # each device is a class of its own then
         names = [str(device.name) for device in cluster.devices]
@@ -149,12 +155,12 @@ def step_problem(
         memory=memory,
         capacity=np.array([np.inf if x.memory_bytes is None else float(x.memory_bytes) for x in cluster.devices]),
         slots=np.ones(d, np.int32),
-        value_source=np.array([i for i, _ in keys], np.int32),
+        value_source=value_source,
         value_bytes=travelling,
         away_memory=size,
-        home_memory=size * ~no_copy[[i for i, _ in keys]],
-        value_start=np.cumsum([0] + [len(e) for e in ends]).astype(np.int32),
-        value_target=np.array([x for e in ends for x in e], np.int32),
+        home_memory=size * ~no_copy[value_source],
+        value_start=value_start,
+        value_target=value_target,
         unit=np.arange(n, dtype=np.int32) if unit is None else unit,
         allowed=np.ones((1, d), bool) if allowed is None else allowed,
         allowed_kind=np.zeros(n, np.int32) if allowed_kind is None else allowed_kind,
@@ -169,6 +175,41 @@ def step_problem(
         back_after=back_after,
         priority=-np.arange(n, dtype=float),  # devices work through one order that is the same for all
     )  # fmt: skip
+
+
+def _values(edges: Iterable[list[int]], n: int) -> tuple[Ints, list[int], Ints, Ints]:
+    """The values that edges carry: (v,) sources, outputs, (v + 1,) where the consumers of each begin, and the consumers."""
+    source, output, consumer = (np.array(column, np.int64) for column in edges)
+    outputs = int(output.max(initial=-1)) + 2
+    ends = np.unique((source * outputs + output + 1) * n + consumer)
+    value, first = np.unique(ends // n, return_index=True)
+    found = (value // outputs, np.append(first, len(ends)), ends % n)
+    sources, starts, targets = (column.astype(np.int32) for column in found)
+    return sources, (value % outputs - 1).tolist(), starts, targets
+
+
+class _Costs:
+    """What nodes cost; those that are alike are asked once. Costs follow from types, shapes and attrs, and from a variable's place."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, Cost] = {}
+
+    def __call__(self, node: Node) -> Cost:
+        opdef = node.opdef
+        for t in node.inputs:
+            if t.dtype is resource:
+                return opdef.cost_of(node)
+        try:
+            key = (
+                opdef.name, *[(t.dtype.name, t.dims) for t in node.inputs], *[(t.dtype.name, t.dims) for t in node.outputs],
+                *node.attrs.items(),
+            )  # fmt: skip
+            found = self._known.get(key)
+        except TypeError:  # an attr is an array
+            return opdef.cost_of(node)
+        if found is None:
+            found = self._known[key] = opdef.cost_of(node)
+        return found
 
 
 def _sizes(costs: Profile | None) -> Callable[[Tensor], int]:
