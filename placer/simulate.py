@@ -270,6 +270,15 @@ def timeline(
     )
 
 
+def seconds_of(problem: Problem, assignment: npt.ArrayLike) -> float:
+    """How long the step of `timeline` takes, without the timeline."""
+    from .search import clock
+
+    start, finish = np.empty(problem.nodes), np.empty(problem.nodes)
+    device = np.asarray(assignment, np.int32)
+    return float(clock.run(problem.arrays, device, problem.rank, problem.contended, start, finish))
+
+
 def _run_in_order(problem: Problem, device: Ints) -> tuple[Floats, Floats, Travels]:
     """(n,) start and finish of nodes that devices run by number, which must be a topological order; and what travels when.
 

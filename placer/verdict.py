@@ -19,7 +19,7 @@ from .cost import state_bytes
 from .pipeline import PIPELINES, Pipeline
 from .place import Rule
 from .report import short, size_text
-from .simulate import Span, Timeline, step_of, timeline
+from .simulate import Span, Timeline, seconds_of, step_of, timeline
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -151,7 +151,7 @@ def judge(
     single = None
     for d in np.flatnonzero(problem.unit_allowed.all(axis=0)).tolist():
         if problem.memory.sum() <= problem.capacity[d]:
-            seconds = float(timeline(problem, np.full(len(names), d, np.int32), names, devices).makespan)
+            seconds = seconds_of(problem, np.full(len(names), d, np.int32))
             if single is None or seconds < single[1]:
                 single = devices[d], seconds
     loads = [
@@ -180,7 +180,7 @@ def alternatives(plan: Plan, node: str) -> list[tuple[str, float]]:
         if device != decision.chosen and group:
             moved = assignment.copy()
             moved[group] = devices.index(device)
-            out.append((device, float(timeline(problem, moved, names, devices).makespan)))
+            out.append((device, seconds_of(problem, moved)))
     return sorted(out, key=lambda pair: pair[1])
 
 
@@ -190,7 +190,7 @@ def told_alternatives(plan: Plan, node: str) -> list[str]:
     if not others:
         return []
     problem, assignment, names, devices = step_of(plan)
-    here = float(timeline(problem, assignment, names, devices).makespan)
+    here = seconds_of(problem, assignment)
     lines = [f"  there one step is predicted to take {time_text(here)}; elsewhere:"]
     for device, seconds in others[:4]:
         change = f"{seconds / here - 1:+.1%}" if here > 0 else "the same"
