@@ -1,16 +1,13 @@
 """Sharing one kernel's work among threads that may come late, or not at all.
 
 The work is cut into more ranges than there are threads, and whoever is free takes the next one. The caller works, too: on a
-machine whose other cores are busy it does everything itself and waits for nobody who has not begun.
+machine whose other cores are busy it does everything itself and waits for nobody who has not begun. Nobody ever spins.
 
 Helpers who come too late find nothing, not even the arrays: memory that has been handed on must not be held by work that is done.
 
 Helpers are kept away from the core on which the caller runs. A scheduler that saves energy, or that believes a thread to be about to
 end which has just woken another one, puts the woken one on the same core and moves it when it has waited there for a while; by then
 a kernel is over. On such a machine (a virtual one of two cores) work of 0.4 ms took 0.4 ms on two threads, and takes 0.23 ms so.
-
-Where a process has its cores for itself, compiled kernels have other helpers, who look for the next kernel for a moment before they
-sleep (`native_helpers`). Those here help where there are none, and while those are busy.
 """
 
 from __future__ import annotations
@@ -22,15 +19,9 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache
-from platform import machine
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
-
-from ..graph.settings import setting
-
-if TYPE_CHECKING:
-    from .native_helpers import NativeHelpers
 
 PARALLEL_NS = 300_000.0  # work that takes longer is shared: handing some to a thread costs about 50,000 ns
 TAKEN, FINISHED = 0, 8  # the places of counters of units; each has a line of the cache
@@ -121,8 +112,6 @@ def share(function: Callable[..., Any], arguments: Sequence[Any], ranges: Ranges
         function(*arguments, *ranges[0])
         return
     helpers = min(threads, len(ranges)) - 1
-    if helpers > 0 and (awake := _awake(function)) and awake.share(function, arguments, ranges, len(ranges), threads):
-        return
     work = _Work(function, arguments, ranges)
     if helpers > 0:
         all_helpers = _helpers(os.getpid())
@@ -147,10 +136,6 @@ def share_units(
     They count those that are taken, and that are finished, in `counters`, without Python's lock. So units can be small, and the
     caller goes on as soon as the last one is finished, without being put to sleep and woken.
     """
-    if min(threads, units) > 1 and (awake := _awake(function)):
-        given = (*arrays, awake.counters, *numbers, 0, units)
-        if awake.share(function, given, (), units, threads):
-            return
     counters = np.zeros(2 * FINISHED, np.int64)
     arguments = (*arrays, counters, *numbers)
     helpers = min(threads, units) - 1
@@ -188,11 +173,6 @@ class _Helpers:
         self._allowed = os.sched_getaffinity(0) if self._core_of is not None else set()
         self._left = -1  # the core that they are kept away from
 
-    def adopt(self, threads: Sequence[threading.Thread]) -> None:
-        """Keep these away from the core of the caller, too."""
-        self._threads = [*self._threads, *threads]
-        self._left = -1
-
     def leave_core_of_caller(self) -> None:
         """Let helpers run anywhere but on the core of this thread."""
         if self._core_of is None or (core := self._core_of()) == self._left:
@@ -217,48 +197,6 @@ def _core_of_caller() -> Callable[[], int] | None:
         return None
     tell.argtypes, tell.restype = (), ctypes.c_int
     return tell
-
-
-def wait_asleep() -> None:
-    """Let no helper wait awake from now on, since this process shares its cores with others."""
-    global _may_wait_awake
-    _may_wait_awake = False
-
-
-_may_wait_awake = hasattr(os, "sched_setaffinity") and machine() in ("x86_64", "aarch64")
-
-
-def _awake(function: Any) -> NativeHelpers | None:
-    """The helpers that wait awake, ready for a kernel; None where there are none, or not yet."""
-    if not _may_wait_awake or not hasattr(function, "overloads"):
-        return None
-    made = _awake_of(os.getpid())
-    if made:
-        _helpers(os.getpid()).leave_core_of_caller()
-        return made[0]
-    return None
-
-
-@cache
-def _awake_of(process: int) -> list[NativeHelpers]:
-    """A list that gets the helpers of this process that wait awake, as soon as they are compiled."""
-    made: list[NativeHelpers] = []
-    wait_us = setting("DOVETAIL_WAIT_US")
-    if wait_us > 0 and cores() > 1:
-        from .kernel_cache import compile_soon
-        from .loop_text import source_of
-
-        def make(functions: Any) -> None:
-            from .native_helpers import NativeHelpers
-
-            drive, serve = functions
-            helpers = NativeHelpers(drive, serve, cores() - 1, wait_us)
-            _helpers(process).adopt(helpers.threads)
-            made.append(helpers)
-
-        signature = "wwwww", ()
-        compile_soon(source_of("helper_loops", {"drive": signature, "serve": signature}, "int64"), make)
-    return made
 
 
 @cache

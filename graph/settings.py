@@ -64,12 +64,6 @@ SETTINGS = {
             "",
             "where a server tells its figures to Prometheus: a port of localhost, or host:port; default: nowhere",
         ),
-        Setting(
-            "DOVETAIL_WAIT_US",
-            300.0,
-            "microseconds for which helping threads of CPU kernels look for the next kernel before they sleep, in a process that "
-            "has its cores for itself; 0: they sleep at once",
-        ),
         Setting("DOVETAIL_STALL_S", 30.0, "seconds after which a step that waits for the same things is reported; 0: never"),
         Setting("DOVETAIL_REWRITE", 1, "0: graphs are run as they were written: nothing is folded, merged or replaced"),
         Setting(

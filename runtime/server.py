@@ -22,7 +22,6 @@ import threadpoolctl
 
 from ..codegen.cuda.driver import gpu_memory
 from ..codegen.options import KernelOptions
-from ..codegen.threads import wait_asleep
 from ..graph.collectives import Collectives
 from ..graph.errors import (
     AbortedError,
@@ -733,15 +732,12 @@ def _share_cores(cluster: ClusterSpec, address: str, wanted: int) -> None:
     then slow each other down many times over. So each gets the cores divided by the tasks of the cluster that have the same host
     in their address, unless the user decides: by `intra_op_parallelism_threads` or the libraries' own variables.
     """
-    host = address.rpartition(":")[0]
-    tasks = [cluster.task_address(job, i) for job in cluster.jobs for i in cluster.task_indices(job)]
-    here = sum(a.rpartition(":")[0] == host for a in tasks)
-    if here > 1:
-        wait_asleep()
     if not wanted:
         if any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")):
             return
-        wanted = max(1, (os.cpu_count() or 1) // here)
+        host = address.rpartition(":")[0]
+        tasks = [cluster.task_address(job, i) for job in cluster.jobs for i in cluster.task_indices(job)]
+        wanted = max(1, (os.cpu_count() or 1) // sum(a.rpartition(":")[0] == host for a in tasks))
     threadpoolctl.threadpool_limits(wanted, user_api="blas")
 
 
