@@ -131,11 +131,11 @@ _STYLE = """
 
 def _svg(chart: Chart, width: int) -> str:
     lanes = chart.lanes
-    left = max([len(short(lane)) for lane in lanes] or [0]) * _CHAR + 12
+    left = max([len(short(lane)) for lane in lanes] or [0]) * _CHAR + 16
     scale = (width - left - 12) / (chart.seconds or 1.0)
     out, y = [], float(_TOP)
     for lane, rows in lanes.items():
-        out.append(f'<text x="0" y="{y + 13:.0f}">{escape(short(lane))}</text>')
+        out.append(f'<text x="4" y="{y + 13:.0f}">{escape(short(lane))}</text>')
         for row in rows:
             out += _svg_row(row, left, y, scale)
             y += _ROW
@@ -174,7 +174,7 @@ def _svg_row(row: Sequence[Bar], left: float, y: float, scale: float) -> list[st
             f"<title>{escape(tip)}</title></rect>"
         )
         fits = int((wide - 6) / _CHAR)
-        if fits >= 4 and named.kind != "wait":
+        if (fits >= 4 or len(named.name) <= fits) and named.kind != "wait":
             name = named.name if len(named.name) <= fits else named.name[: fits - 1] + "…"
             out.append(f'<text class="in" x="{x + 3:.1f}" y="{y + 13:.0f}" pointer-events="none">{escape(name)}</text>')
         i = end
