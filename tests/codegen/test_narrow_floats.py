@@ -118,6 +118,7 @@ def test_the_source_computes_in_float32(narrow: DType) -> None:
     body = source_of(build.finish()[0]).text.split("def kernel")[1].splitlines()
     assert body == [
         "(in0, out0, n0, lo, hi):",
+        "    m.wide_vectors()",
         "    for i0 in range(lo, hi):",
         "        v0 = m.load(in0, 0, i0)",
         f"        v1 = m.from_{narrow.name}(v0)",
