@@ -181,13 +181,16 @@ def _measured_by_name(
     failed: list[str],
 ) -> list[Row]:
     """The rows of the wanted groups, among those that the file has; the file is written after each."""
-    found: dict[str, Row] = {}
+    found: dict[tuple[str, str], Row] = {}
     if path is not None and path.exists() and set(wanted) != set(groups):
-        found = {each["name"]: Row(**each) for each in json.loads(path.read_text(encoding="utf-8"))["rows"]}
+        found = {
+            (each["name"], each["peer_name"]): Row(**each)
+            for each in json.loads(path.read_text(encoding="utf-8"))["rows"]
+        }
     for name in wanted:
         try:
             for each in groups[name](quick):
-                found[each.name] = each
+                found[each.name, each.peer_name] = each
                 ratio = "" if each.ratio is None else f", {each.ratio:.3g} of {each.peer_name}"
                 print(f"{each.name}: {each.dovetail:.4g} {each.unit}{ratio}", file=sys.stderr, flush=True)
                 if path is not None:
