@@ -97,8 +97,7 @@ def _rule(function: Callable[..., Any] | None) -> Callable[..., Sequence[Any]] |
         return None
 
     def rule(node: Node, *grads: Any) -> Sequence[Any]:
-        found = function(node, *grads)
-        return list(found) if isinstance(found, (list, tuple)) else [found]
+        return _listed(function(node, *grads))
 
     return rule
 

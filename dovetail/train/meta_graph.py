@@ -46,7 +46,7 @@ def export_meta_graph(
 
     def write(path: Path) -> None:
         if as_text:
-            path.write_text(format_graph(graph) + "\n", encoding="utf-8")
+            _write_text(path, graph)
         else:
             with path.open("wb") as file:
                 write_meta_graph(graph, file, collection_list, form, saved)
