@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..codegen.cuda.driver import gpu_memory
-from ..codegen.options import KernelOptions
-from ..codegen.unit import Unit
 from ..graph.errors import DeadlineExceededError, InternalError, OpError
 from ..graph.graph import Graph
 from ..graph.settings import setting
@@ -23,6 +21,7 @@ from ..placer.plan import Plan
 from .config import ConfigProto
 from .master import Master, Part
 from .recorder import Gathered, Recorder
+from .registration import Registration
 from .worker import Worker
 
 LOCAL_TASK = "/job:localhost/replica:0/task:0"
@@ -46,19 +45,8 @@ class _OwnWorker:
     def devices(self, config: ConfigProto, tell: Callable[[Sequence[str]], None] | None = None) -> Cluster:
         return Cluster(self._worker.devices, self._worker.task)
 
-    def register(
-        self,
-        task: str,
-        program: str,
-        session: str,
-        units: Sequence[Unit],
-        seed: int,
-        isolated: bool,
-        kernels: KernelOptions,
-        peer_timeout_s: float,
-        compresses: bool,
-    ) -> int:
-        self._worker.register(program, session, units, seed=seed, isolated=isolated, kernels=kernels)
+    def register(self, task: str, registration: Registration) -> int:
+        self._worker.register(registration)
         return self._worker.devices[0].incarnation
 
     def release(self, task: str, programs: Sequence[str]) -> None:

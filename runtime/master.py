@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..codegen.options import KernelOptions
 from ..codegen.unit import Unit
 from ..graph.collector import collector_paused
 from ..graph.errors import AbortedError, InvalidArgumentError, OpError
@@ -34,6 +33,7 @@ from ..placer.receive_schedule import schedule_receives
 from ..placer.search.step import CLIENT
 from ..placer.urgency import urgent_first
 from .config import ConfigProto
+from .registration import Registration
 from .reports import must_report
 from .units import units_of
 
@@ -50,18 +50,7 @@ class Peers(Protocol):
         """
         ...
 
-    def register(
-        self,
-        task: str,
-        program: str,
-        session: str,
-        units: Sequence[Unit],
-        seed: int,
-        isolated: bool,
-        kernels: KernelOptions,
-        peer_timeout_s: float,
-        compresses: bool,
-    ) -> int:
+    def register(self, task: str, registration: Registration) -> int:
         """Register one task's part of a signature; gives the incarnation of the process that took it."""
         ...
 
@@ -197,17 +186,12 @@ class Master:
             program = secrets.token_hex(8)
             incarnations = {}
             for task, units in by_task.items():
-                incarnations[task] = self._peers.register(
-                    task,
-                    program,
-                    handle,
-                    units,
-                    session.seed,
-                    session.config.isolate_session_state,
-                    session.config.kernel_options(warm),
-                    session.config.peer_timeout_s,
-                    session.config.graph_options.compress_sendrecv,
-                )
+                config = session.config
+                registration = Registration(
+                    program, handle, tuple(units), session.seed, config.isolate_session_state, config.kernel_options(warm),
+                    config.peer_timeout_s, config.graph_options.compress_sendrecv,
+                )  # fmt: skip
+                incarnations[task] = self._peers.register(task, registration)
                 session.programs.setdefault(task, set()).add(program)
             session.plans[program] = plan
             return [

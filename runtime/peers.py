@@ -8,16 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..codegen.options import KernelOptions
-from ..codegen.unit import Unit
 from ..graph.device import is_compatible, parse_strict
 from ..graph.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
 from ..placer.cluster import Cluster, ClusterSpec, DeviceInfo
 from .config import ConfigProto
 from .keys import Keys
 from .master import device_from_fields
+from .registration import Registration
 from .transport import Endpoint
-from .units import pack_units
 from .waiting import ConnectionPool, call
 from .wire import Message
 from .worker import Worker
@@ -126,31 +124,13 @@ class ServerPeers:
         cluster = Cluster(tuple(found), self._worker.task)
         return cluster.filtered(config.device_filters)
 
-    def register(
-        self,
-        task: str,
-        program: str,
-        session: str,
-        units: Sequence[Unit],
-        seed: int,
-        isolated: bool,
-        kernels: KernelOptions,
-        peer_timeout_s: float,
-        compresses: bool,
-    ) -> int:
+    def register(self, task: str, registration: Registration) -> int:
         """As `Peers.register`."""
         if task == self._worker.task:
-            self._worker.register(
-                program, session, units, seed=seed, isolated=isolated, kernels=kernels, peer_timeout_s=peer_timeout_s,
-                compresses=compresses,
-            )  # fmt: skip
+            self._worker.register(registration)
             return self._incarnation
-        info = {
-            "seed": seed, "isolated": isolated, "kernels": kernels.to_fields(), "peer_timeout_s": float(peer_timeout_s),
-            "compresses": compresses,
-        }  # fmt: skip
-        fields = {"program": program, "session": session, "partition": pack_units(units), "info": info}
-        incarnation: int = self._call(task, "register", fields, "registered", peer_timeout_s).fields["incarnation"]
+        reply = self._call(task, "register", registration.to_fields(), "registered", registration.peer_timeout_s)
+        incarnation: int = reply.fields["incarnation"]
         return incarnation
 
     def release(self, task: str, programs: Sequence[str]) -> None:

@@ -21,7 +21,6 @@ from typing import Any
 import threadpoolctl
 
 from ..codegen.cuda.driver import gpu_memory
-from ..codegen.options import KernelOptions
 from ..graph.collectives import Collectives
 from ..graph.errors import (
     AbortedError,
@@ -50,12 +49,12 @@ from .overdue import Lost, Overdue
 from .peers import ServerPeers
 from .quota import Quota
 from .recorder import Recorder, clock
+from .registration import Registration
 from .sharing import borrowed, share_variables
 from .sockets import AddressInUse
 from .stats import LOOK_EVERY_S, MOST_WAITS, MetricsServer, Traffic, Watchdog, memory_in_use
 from .step import ChannelKey, calm_thread
 from .transport import Endpoint
-from .units import unpack_units
 from .wire import Message, WireError
 from .worker import Worker
 
@@ -525,31 +524,15 @@ class Server:
         self._in(self._compile_pool, peer, message, self._register)
 
     def _register(self, message: Message) -> Message:
-        fields = message.fields
-        seed, isolated = fields["info"].get("seed"), fields["info"].get("isolated")
-        peer_timeout_s, compresses = fields["info"].get("peer_timeout_s"), fields["info"].get("compresses", False)
-        if not isinstance(seed, int) or not isinstance(isolated, bool) or not isinstance(peer_timeout_s, float):
-            raise InvalidArgumentError(
-                None, None, "A register message needs a seed, whether the session is isolated, and its peer timeout"
-            )
-        if not isinstance(compresses, bool):
-            raise InvalidArgumentError(None, None, "A register message says wrongly whether the session compresses")
-        try:
-            kernels = KernelOptions.from_fields(fields["info"].get("kernels"))
-        except (TypeError, ValueError) as e:
-            raise InvalidArgumentError(None, None, f"Malformed kernel options in a register message: {e}") from None
-        units = unpack_units(fields["partition"])
+        registration = Registration.from_fields(message.fields)
         known = {str(d.name) for d in self.devices}
-        for unit in units:
+        for unit in registration.units:
             if unit.device not in known:
                 raise InvalidArgumentError(
                     None, None, f"{unit.device} is no device of {self.task}; it has {', '.join(sorted(known))}"
                 )
-        self._worker.register(
-            fields["program"], fields["session"], units, seed=seed, isolated=isolated, kernels=kernels,
-            peer_timeout_s=peer_timeout_s, compresses=compresses,
-        )  # fmt: skip
-        return Message("registered", {"request": fields["request"], "incarnation": self.incarnation})
+        self._worker.register(registration)
+        return Message("registered", {"request": message.fields["request"], "incarnation": self.incarnation})
 
     def _on_forget_session(self, peer: bytes, message: Message) -> None:
         self._worker.close_session(message.fields["session"])

@@ -18,9 +18,8 @@ from typing import Any
 
 from ..codegen.gpus import gpu_backend
 from ..codegen.lower import lower
-from ..codegen.options import KernelOptions
 from ..codegen.program import Program
-from ..codegen.unit import SendTensor, Unit
+from ..codegen.unit import SendTensor
 from ..graph.collectives import Collectives
 from ..graph.errors import AbortedError, CancelledError, OpError, ResourceExhaustedError
 from ..graph.node import Node
@@ -29,6 +28,7 @@ from ..placer.cluster import DeviceInfo
 from .here import Host
 from .overdue import Waiting
 from .recorder import Recorder, TracedStep
+from .registration import Registration
 from .slowed import slowed
 from .step import ChannelKey, Execution, TaskStep, calm_thread
 
@@ -183,24 +183,10 @@ class Worker:
                 )
             return session
 
-    def register(
-        self,
-        handle: str,
-        session: str,
-        units: Iterable[Unit],
-        *,
-        seed: int,
-        isolated: bool,
-        kernels: KernelOptions | None = None,
-        peer_timeout_s: float = 5.0,
-        compresses: bool = False,
-    ) -> None:
-        """Lower units to programs and keep them under `handle`. Nothing is kept when one of them fails.
-
-        `kernels` says how; None: NumPy, node by node.
-        """
-        state = self.open_session(session, seed, isolated)
-        state.peer_timeout_s, state.compresses = peer_timeout_s, compresses
+    def register(self, new: Registration) -> None:
+        """Lower units to programs and keep them. Nothing is kept when one of them fails."""
+        state = self.open_session(new.session, new.seed, new.isolated)
+        state.peer_timeout_s, state.compresses = new.peer_timeout_s, new.compresses
 
         def context_of(node: Node) -> Context:
             return Context(
@@ -211,17 +197,15 @@ class Worker:
                 tuple(t.dims for t in node.outputs),
             )
 
-        options = kernels or KernelOptions()
-        host = options.make_backend()  # emulated GPUs run the CPU's kernels, too
+        host = new.kernels.make_backend()  # emulated GPUs run the CPU's kernels, too
         programs = []
-        units = tuple(units)
-        held = frozenset(s.channel for unit in units for s in unit.steps if isinstance(s, SendTensor) and s.held)
-        for unit in units:
-            gpu = gpu_backend(options, host, unit.device, self._gpus)
+        held = frozenset(s.channel for unit in new.units for s in unit.steps if isinstance(s, SendTensor) and s.held)
+        for unit in new.units:
+            gpu = gpu_backend(new.kernels, host, unit.device, self._gpus)
             backend = host if gpu is None else gpu
             programs.append(backend.finish(lower(unit, backend, context_of)))
         with self._lock:
-            self._loaded[handle] = Loaded(session, tuple(map(slowed, programs)), held)
+            self._loaded[new.program] = Loaded(new.session, tuple(map(slowed, programs)), held)
 
     def release(self, handles: Iterable[str]) -> None:
         """Forget programs."""

@@ -18,17 +18,17 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import dovetail as tf
 from dovetail.codegen.options import KernelOptions
-from dovetail.codegen.unit import Unit
 from dovetail.graph.errors import AbortedError, CancelledError, OpError, UnavailableError
 from dovetail.placer.cluster import Cluster, local_devices
 from dovetail.runtime.config import ConfigProto
 from dovetail.runtime.master import Master, Part
 from dovetail.runtime.overdue import Overdue
+from dovetail.runtime.registration import Registration
 from dovetail.runtime.worker import Worker
 
 CLIENT = "client"
@@ -99,12 +99,9 @@ class _Peers:
         devices = [d for w in self._world.workers.values() for d in w.devices]
         return Cluster(tuple(devices), self._world.tasks[0])
 
-    def register(
-        self, task: str, program: str, session: str, units: Sequence[Unit], seed: int, isolated: bool, kernels: KernelOptions,
-        peer_timeout_s: float, compresses: bool,
-    ) -> int:  # fmt: skip
+    def register(self, task: str, registration: Registration) -> int:
         worker = self._world.workers[task]
-        worker.register(program, session, units, seed=seed, isolated=isolated, peer_timeout_s=peer_timeout_s)
+        worker.register(replace(registration, kernels=KernelOptions()))  # NumPy, node by node
         return worker.devices[0].incarnation
 
     def release(self, task: str, programs: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from dovetail.graph import dtypes
 from dovetail.runtime import compression, sharing
 from dovetail.runtime.compression import LEAST_BYTES, MOST_BYTES, compress, decompress
 from dovetail.runtime.connections import Connection
+from dovetail.runtime.registration import Registration
 from dovetail.runtime.transport import Endpoint
 from dovetail.runtime.wire import Message, WireError, decode, encode
 from dovetail.runtime.worker import Worker
@@ -151,7 +152,7 @@ def test_a_worker_knows_which_steps_ask_for_it() -> None:
     task = "/job:worker/replica:0/task:0"
     worker = Worker(task, [])
     for session, compresses in (("plain", False), ("packed", True)):
-        worker.register(session, session, [], seed=0, isolated=False, compresses=compresses)
+        worker.register(Registration(session, session, (), seed=0, compresses=compresses))
     running = {}
     for number, session in enumerate(("plain", "packed")):
         worker.start(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dovetail.graph.errors import OpError
 from dovetail.runtime.overdue import ASK_S, Ask, Lost, Overdue, Waiting
+from dovetail.runtime.registration import Registration
 from dovetail.runtime.worker import Worker, _moment
 
 WAITS = {7: Waiting(3.0, {"b": [1, "2@0"]})}
@@ -83,7 +84,7 @@ def test_iterations_are_in_order() -> None:
 def test_a_worker_accounts_for_steps_that_run_have_ended_or_are_not_known() -> None:
     worker = Worker("/job:a/replica:0/task:0", [], push=lambda task, step, values: None)
     assert worker.account(1, [3]) == (False, [])
-    worker.register("p", "s", [], seed=1, isolated=False)
+    worker.register(Registration("p", "s", (), seed=1))
     outcomes: list[object] = []
     worker.start(1, "p", {}, outcomes.append)
     assert outcomes == [{}]

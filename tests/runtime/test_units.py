@@ -17,6 +17,7 @@ from dovetail.graph.errors import InvalidArgumentError
 from dovetail.graph.graph import Graph
 from dovetail.graph.variables import Variable
 from dovetail.placer.cluster import local_devices
+from dovetail.runtime.registration import Registration
 from dovetail.runtime.units import pack_units, unpack_units
 from dovetail.runtime.worker import Worker
 
@@ -43,7 +44,7 @@ def run(u: Unit) -> tuple[Any, list[tuple[str, int, Any]]]:
     worker = Worker(
         TASK, local_devices(TASK), push=lambda task, step, values: pushed.extend((task, *v) for v in values.items())
     )
-    worker.register("p", "s", [u], seed=1, isolated=False)
+    worker.register(Registration("p", "s", (u,), seed=1))
     outcomes: list[Any] = []
     worker.deliver(7, {0: np.array([3, 4], np.float32)})  # before the step is announced
     worker.start(7, "p", {"x:0": np.array([1, 2], np.float32)}, outcomes.append)
