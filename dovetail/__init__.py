@@ -130,6 +130,9 @@ from .graph.default_graph import (
     reset_default_graph,
     set_random_seed,
 )
+from .graph.deserialize import (
+    load as load_graph,
+)
 from .graph.device import (
     DeviceSpec,
     DeviceSpecV1,
@@ -519,7 +522,6 @@ from .graph.partitioners import (
     variable_axis_size_partitioner,
 )
 from .graph.serialize import (
-    load as load_graph,
     save as save_graph,
 )
 from .graph.shape import (

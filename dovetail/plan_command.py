@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .graph.deserialize import load as load_graph
 from .graph.errors import InvalidArgumentError, OpError
 from .graph.graph import Graph
 from .graph.node import Node, Tensor
-from .graph.serialize import load as load_graph
 from .placer.chart import time_text
 from .placer.cluster import Cluster, DeviceInfo, Link
 from .placer.cluster_input import as_cluster

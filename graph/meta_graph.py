@@ -22,11 +22,13 @@ from typing import Any, BinaryIO
 import msgpack
 
 from .aggregation import VariableAggregation, VariableSynchronization
+from .deserialize import import_stream
 from .errors import InvalidArgumentError
 from .graph import Graph
 from .node import Node, Tensor
 from .partitioned import SaveSliceInfo
-from .serialize import MAX_RECORD, import_stream, records
+from .records import MAX_RECORD
+from .serialize import records
 from .variables import RefVariable, ResourceVariable, Variable
 
 FORMAT = "dovetail-meta-graph"

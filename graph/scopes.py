@@ -77,6 +77,29 @@ class DeviceBlock:
         return "None (clears the blocks around it)" if self.spec is None else f"'{self.spec}'"
 
 
+class RecordedBlock(DeviceBlock):
+    """A device block in which a node was made that was read from a file or a message: told in `explain`, never applied."""
+
+    __slots__ = ("_description",)
+
+    def __init__(self, outer: DeviceBlock | None, spec: str | None, description: str, file: str, line: int) -> None:
+        self.outer = outer
+        self.spec = spec
+        self.function = None
+        self.merged = None
+        self._origin = (file, line)
+        self._description = description
+
+    @property
+    def clears(self) -> bool:
+        """Whether it was `device(None)`."""
+        return self.spec is None and self._description.startswith("None")
+
+    def describe(self) -> str:
+        """What the block asked for, in words."""
+        return self._description
+
+
 def as_canonical(request: Any) -> str:
     """The canonical spelling of a device spec given as text or as a DeviceSpec object.
 
@@ -140,7 +163,9 @@ class Scopes:
     name: str = ""
     container: str = ""
     creators: tuple[Any, ...] = ()  # functions that make variables in place of `Variable`, innermost last
-    gradients: dict[str, Any] = field(default_factory=dict)  # op -> the gradient rule of nodes made now, in place of the op's
+    gradients: dict[str, Any] = field(
+        default_factory=dict
+    )  # op -> gradient rule of nodes made now, in place of its own
 
     def mark_seen(self, node: Node) -> None:
         """What takes this node's outputs waits for the inputs of the open `control_dependencies` blocks through it."""

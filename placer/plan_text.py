@@ -42,7 +42,7 @@ from ..graph.errors import InvalidArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
 from ..graph.opdef import opdef
-from ..graph.serialize import RecordedBlock
+from ..graph.scopes import RecordedBlock
 from ..graph.source import RecordedFile
 from .cluster import Cluster, DeviceInfo, Link
 from .constraints import Note

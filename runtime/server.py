@@ -22,6 +22,7 @@ import threadpoolctl
 
 from ..codegen.cuda.driver import gpu_memory
 from ..graph.collectives import Collectives
+from ..graph.deserialize import extend_from_bytes
 from ..graph.errors import (
     AbortedError,
     InternalError,
@@ -33,7 +34,6 @@ from ..graph.errors import (
     UnknownError,
 )
 from ..graph.ops import all as _all_ops  # noqa: F401  (graphs that arrive may hold any op)
-from ..graph.serialize import extend_from_bytes
 from ..graph.settings import setting
 from ..graph.state import DEAD
 from ..placer.cluster import ClusterDef, ClusterSpec, DeviceInfo, local_devices

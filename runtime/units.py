@@ -13,12 +13,13 @@ from typing import Any
 import msgpack
 
 from ..codegen.unit import BeginLoop, EndLoop, LeaveUnless, RecvTensor, RunGuarded, SendTensor, Unit, UnitStep
+from ..graph.deserialize import extend_from_bytes
 from ..graph.dtypes import DType, bfloat16, float32
 from ..graph.errors import InvalidArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
 from ..graph.opdef import opdef
-from ..graph.serialize import extend_from_bytes, graph_to_bytes
+from ..graph.serialize import graph_to_bytes
 from ..placer.partition import Channel, LoopPart, Partitioned
 from .awaited import held
 

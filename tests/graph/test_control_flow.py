@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import dovetail as tf
+from dovetail.graph.deserialize import extend_from_bytes
 from dovetail.graph.errors import InvalidArgumentError
 from dovetail.graph.frames import Frames, Guards, Loop
 from dovetail.graph.interpret import Interpreter
-from dovetail.graph.serialize import extend_from_bytes, graph_to_bytes
+from dovetail.graph.serialize import graph_to_bytes
 from dovetail.graph.static_value import static_value
 from dovetail.graph.text import format_node
 from dovetail.graph.verify import verify

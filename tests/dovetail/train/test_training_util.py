@@ -4,11 +4,12 @@ import pytest
 
 from dovetail.graph import dtypes
 from dovetail.graph.build import constant
+from dovetail.graph.deserialize import extend_from_bytes
 from dovetail.graph.graph import Graph
 from dovetail.graph.graph_keys import GraphKeys
 from dovetail.graph.interpret import Interpreter
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
-from dovetail.graph.serialize import extend_from_bytes, graph_to_bytes
+from dovetail.graph.serialize import graph_to_bytes
 from dovetail.graph.variable_lists import global_variables, trainable_variables
 from dovetail.graph.variable_scope import variable_scope
 from dovetail.graph.variables import Variable
