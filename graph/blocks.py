@@ -1,4 +1,5 @@
-"""The blocks that a user opens with `with`: devices, names, and what is the default of a thread.
+"""The blocks that a user opens with `with`: devices, colocation, control dependencies, names, containers, and what is the default of
+a thread. What they leave open is in `scopes`; `Graph`'s methods say what they mean.
 
 Those that open at every node are classes, because a generator would cost three times as much per block.
 """
@@ -6,11 +7,12 @@ Those that open at every node are classes, because a generator would cost three 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .scopes import DeviceBlock
+from .node import Node, Tensor
+from .scopes import ControlBlock, DeviceBlock, awaited_by
 from .source import caller
 
 if TYPE_CHECKING:
@@ -113,3 +115,86 @@ class OpContext(NameContext):
     def __exit__(self, *exc: object) -> None:
         open_blocks.graphs.pop()
         super().__exit__(*exc)
+
+
+@contextmanager
+def colocated(graph: Graph, op: Any, ignore_existing: bool) -> Iterator[None]:
+    """`with graph.colocate_with(...)`."""
+    node = _colocation_node(graph, op)
+    if node is None and not ignore_existing:
+        raise ValueError("colocate_with(None) makes sense only with ignore_existing=True")
+    scopes = graph.scopes
+    saved = scopes.device, scopes.colocation
+    depth = scopes.colocated
+    if not depth:
+        scopes.hidden = scopes.device
+    scopes.colocated = depth + 1
+    scopes.device = None
+    kept = () if ignore_existing else scopes.colocation
+    inside = scopes.colocation = kept if node is None else (*kept, node)
+    try:
+        yield
+    finally:
+        in_order = scopes.colocated == depth + 1 and scopes.colocation is inside and scopes.device is None
+        if scopes.colocated > depth:  # else it went with one around it that was left too early
+            scopes.device, scopes.colocation = DeviceBlock.still_open(saved[0]), saved[1]
+            scopes.colocated = depth
+        if not in_order:
+            raise RuntimeError("Exiting colocation scope without proper scope nesting.")
+
+
+def _colocation_node(graph: Graph, op: Any) -> Node | None:
+    if op is None:
+        return None
+    handle = getattr(op, "_colocation_node", None)  # a variable names the node that holds its state
+    if handle is not None:
+        op = handle()
+    element = graph.as_graph_element(op)
+    return element.op if isinstance(element, Tensor) else element
+
+
+@contextmanager
+def outside_the_step(graph: Graph) -> Iterator[None]:
+    """`with graph.init_scope()`."""
+    scopes = graph.scopes
+    saved = scopes.device
+    if saved is None and scopes.colocated:
+        scopes.device = scopes.hidden
+    try:
+        with graph.control_dependencies(None):
+            yield
+    finally:
+        scopes.device = saved
+
+
+@contextmanager
+def waiting_for(graph: Graph, control_inputs: Iterable[Any] | None) -> Iterator[None]:
+    """`with graph.control_dependencies(...)`."""
+    scopes = graph.scopes
+    saved, flow = scopes.control, scopes.flow
+    if control_inputs is None:
+        scopes.control = scopes.flow = None
+    else:
+        awaited = set(awaited_by(saved))  # an inner block does not ask again for what an outer one asks for
+        nodes: dict[Node, None] = {}
+        for c in control_inputs:
+            element = graph.as_graph_element(getattr(c, "_control_element", lambda c=c: c)())
+            node = element.op if isinstance(element, Tensor) else element
+            if node not in awaited:
+                nodes[node] = None
+        scopes.control = ControlBlock(saved, tuple(nodes))
+    try:
+        yield
+    finally:
+        scopes.control, scopes.flow = saved, flow
+
+
+@contextmanager
+def in_container(graph: Graph, container_name: str) -> Iterator[str]:
+    """`with graph.container(...)`."""
+    scopes = graph.scopes
+    saved, scopes.container = scopes.container, container_name
+    try:
+        yield container_name
+    finally:
+        scopes.container = saved

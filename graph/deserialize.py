@@ -14,6 +14,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
+from .cycles import find_cycle
 from .dtypes import DType
 from .errors import InvalidArgumentError
 from .graph import Graph
@@ -22,7 +23,6 @@ from .opdef import OpDef, opdef as find_opdef
 from .records import FORMAT, MAX_RECORD, VERSION, MalformedError, Reader
 from .scopes import RecordedBlock
 from .shape import Dims, as_dims, compatible, merge
-from .verify import find_cycle
 
 MAX_NAME = 4096  # characters
 MAX_DEPTH = 8  # tuples inside one another, in one attr

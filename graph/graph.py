@@ -12,10 +12,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .blocks import DeviceContext, NameContext, OpContext, open_blocks, pushed
+from .blocks import (
+    DeviceContext,
+    NameContext,
+    OpContext,
+    colocated,
+    in_container,
+    open_blocks,
+    outside_the_step,
+    pushed,
+    waiting_for,
+)
+from .cycles import path_between
+from .lookup import element_by_name
 from .node import Node, Tensor
 from .opdef import OpDef, opdef as find_opdef
-from .scopes import ControlBlock, DeviceBlock, Scopes, awaited_by, control_inputs_for, requested_device
+from .scopes import Scopes, as_canonical, control_inputs_for, requested_device
 from .shape import text
 from .source import Origin, caller, locate
 
@@ -111,7 +123,7 @@ class Graph:
         if as_element is not None:
             obj = as_element()
         if isinstance(obj, str):
-            return self._element_by_name(obj, allow_tensor, allow_operation)
+            return element_by_name(self._by_name, obj, allow_tensor, allow_operation)
         if (isinstance(obj, Tensor) and allow_tensor) or (isinstance(obj, Node) and allow_operation):
             if obj.graph is not self:
                 raise ValueError(
@@ -119,44 +131,6 @@ class Graph:
                 )
             return obj
         raise TypeError(f"Can not convert a {type(obj).__name__} into a {wanted}: {obj!r}")
-
-    def _element_by_name(self, name: str, allow_tensor: bool, allow_operation: bool) -> Tensor | Node:
-        if ":" in name:
-            node_name, _, index = name.rpartition(":")
-            if not allow_tensor:
-                raise ValueError(
-                    f"'{name}' is the name of a Tensor, where an Operation is asked for; did you mean '{node_name}'?"
-                )
-            if not index.isdigit():
-                raise ValueError(f"'{name}' is not a tensor's name: it must have the form '<node>:<output number>'")
-            node = self._by_name.get(node_name)
-            if node is None:
-                raise KeyError(
-                    f"The name '{name}' refers to a Tensor which does not exist: no node is called '{node_name}'.{self._close(node_name)}"
-                )
-            if int(index) >= len(node.outputs):
-                raise KeyError(
-                    f"The name '{name}' refers to a Tensor which does not exist: '{node_name}' has {len(node.outputs)} outputs"
-                )
-            return node.outputs[int(index)]
-        node = self._by_name.get(name)
-        if node is None:
-            raise KeyError(f"The name '{name}' refers to an Operation which is not in the graph.{self._close(name)}")
-        if not allow_operation:
-            raise ValueError(
-                f"'{name}' is the name of an Operation, where a Tensor is asked for; did you mean '{name}:0'?"
-            )
-        return node
-
-    def _close(self, name: str) -> str:
-        import difflib
-
-        # difflib is quadratic: on a large graph only look among names that end alike.
-        names = list(self._by_name)
-        if len(names) > 5000:
-            names = [n for n in names if n.rpartition("/")[2][:3] == name.rpartition("/")[2][:3]][:5000]
-        close = difflib.get_close_matches(name, names, n=3)
-        return f" Close names: {', '.join(close)}." if close else ""
 
     def is_feedable(self, tensor: Any) -> bool:
         """Whether a value may be fed for it."""
@@ -409,7 +383,7 @@ class Graph:
         if before in node.controls:
             return
         if before.index >= node.index or self._has_late_edges:
-            path = _path(before, node)
+            path = path_between(before, node)
             if path is not None:
                 raise ValueError(
                     f"A control edge from '{before.name}' to '{node.name}' would close a cycle: "
@@ -421,8 +395,6 @@ class Graph:
 
     def set_device(self, node: Node, device: Any) -> None:
         """Replace what a node asks for (TF1's `op._set_device`)."""
-        from .scopes import as_canonical
-
         node.device = as_canonical(device) if device is not None else ""
 
     # --- blocks ----------------------------------------------------------------------------------------------------
@@ -472,82 +444,26 @@ class Graph:
 
         return gradient_override_map(self, op_type_map)
 
-    @contextmanager
-    def colocate_with(self, op: Any, ignore_existing: bool = False) -> Iterator[None]:
+    def colocate_with(self, op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
         """A block whose nodes share the device of `op` (a node, tensor or variable). Device blocks around it do not apply inside.
 
         `ignore_existing=True` also hides outer `colocate_with` blocks; only then may `op` be None.
         """
-        node = self._colocation_node(op)
-        if node is None and not ignore_existing:
-            raise ValueError("colocate_with(None) makes sense only with ignore_existing=True")
-        scopes = self.scopes
-        saved = scopes.device, scopes.colocation
-        depth = scopes.colocated
-        if not depth:
-            scopes.hidden = scopes.device
-        scopes.colocated = depth + 1
-        scopes.device = None
-        kept = () if ignore_existing else scopes.colocation
-        inside = scopes.colocation = kept if node is None else (*kept, node)
-        try:
-            yield
-        finally:
-            in_order = scopes.colocated == depth + 1 and scopes.colocation is inside and scopes.device is None
-            if scopes.colocated > depth:  # else it went with one around it that was left too early
-                scopes.device, scopes.colocation = DeviceBlock.still_open(saved[0]), saved[1]
-                scopes.colocated = depth
-            if not in_order:
-                raise RuntimeError("Exiting colocation scope without proper scope nesting.")
+        return colocated(self, op, ignore_existing)
 
-    @contextmanager
-    def init_scope(self) -> Iterator[None]:
+    def init_scope(self) -> AbstractContextManager[None]:
         """A block for what outlives a step, such as a variable: no control edges from the blocks around it.
 
         Directly inside `colocate_with`, the device blocks that this hides apply again, as in TensorFlow.
         """
-        scopes = self.scopes
-        saved = scopes.device
-        if saved is None and scopes.colocated:
-            scopes.device = scopes.hidden
-        try:
-            with self.control_dependencies(None):
-                yield
-        finally:
-            scopes.device = saved
+        return outside_the_step(self)
 
-    def _colocation_node(self, op: Any) -> Node | None:
-        if op is None:
-            return None
-        handle = getattr(op, "_colocation_node", None)  # a variable names the node that holds its state
-        if handle is not None:
-            op = handle()
-        element = self.as_graph_element(op)
-        return element.op if isinstance(element, Tensor) else element
-
-    @contextmanager
-    def control_dependencies(self, control_inputs: Iterable[Any] | None) -> Iterator[None]:
+    def control_dependencies(self, control_inputs: Iterable[Any] | None) -> AbstractContextManager[None]:
         """A block whose nodes run after the given nodes, tensors or variables.
 
         None hides the blocks around it, and the branches and loops: what is made inside is outside all of them.
         """
-        scopes = self.scopes
-        saved, flow = scopes.control, scopes.flow
-        if control_inputs is None:
-            scopes.control = scopes.flow = None
-        else:
-            awaited = set(awaited_by(saved))  # an inner block does not ask again for what an outer one asks for
-            nodes: dict[Node, None] = {}
-            for c in control_inputs:
-                element = self.as_graph_element(getattr(c, "_control_element", lambda c=c: c)())
-                node = element.op if isinstance(element, Tensor) else element
-                if node not in awaited:
-                    nodes[node] = None
-            scopes.control = ControlBlock(saved, tuple(nodes))
-        try:
-            yield
-        finally:
-            scopes.control, scopes.flow = saved, flow
+        return waiting_for(self, control_inputs)
 
     def name_scope(self, name: str | None) -> AbstractContextManager[str]:
         """A block whose nodes' names start with `<name>/`. Gives the scope's name with a slash at the end.
@@ -567,15 +483,9 @@ class Graph:
         """
         return OpContext(self, name)
 
-    @contextmanager
-    def container(self, container_name: str) -> Iterator[str]:
+    def container(self, container_name: str) -> AbstractContextManager[str]:
         """A block whose stateful nodes keep their state in this container."""
-        scopes = self.scopes
-        saved, scopes.container = scopes.container, container_name
-        try:
-            yield container_name
-        finally:
-            scopes.container = saved
+        return in_container(self, container_name)
 
     # --- collections -----------------------------------------------------------------------------------------------
 
@@ -639,23 +549,3 @@ def _explained(e: Exception, op: OpDef, inputs: Sequence[Tensor], name: str | No
 
 def _source_of(element: Tensor | Node) -> Any:
     return (element.op if isinstance(element, Tensor) else element).source
-
-
-def _path(start: Node, goal: Node) -> list[Node] | None:
-    """A path goal -> ... -> start along edges, if `goal` feeds `start`; found by walking inputs back from `start`."""
-    came_from: dict[Node, Node | None] = {start: None}
-    todo = [start]
-    while todo:
-        node = todo.pop()
-        if node is goal:
-            path: list[Node] = []
-            step: Node | None = node
-            while step is not None:
-                path.append(step)
-                step = came_from[step]
-            return path
-        for before in node.before:
-            if before not in came_from:
-                came_from[before] = node
-                todo.append(before)
-    return None

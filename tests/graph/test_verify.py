@@ -4,11 +4,12 @@ import pytest
 
 from dovetail.graph import dtypes
 from dovetail.graph.build import constant
+from dovetail.graph.cycles import find_cycle
 from dovetail.graph.errors import InternalError
 from dovetail.graph.graph import Graph
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
 from dovetail.graph.variables import Variable
-from dovetail.graph.verify import find_cycle, find_faults, verify
+from dovetail.graph.verify import find_faults, verify
 
 
 @pytest.fixture
