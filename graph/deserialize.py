@@ -38,7 +38,7 @@ def extend_from_bytes(graph: Graph, data: bytes | memoryview) -> list[Node]:
     """
     reader = Reader(max(len(data), 1))
     reader.feed(data)
-    return _restore(graph, reader)
+    return _read(graph, reader).join()
 
 
 def load(path: str | os.PathLike[str]) -> Graph:
@@ -49,12 +49,12 @@ def load(path: str | os.PathLike[str]) -> Graph:
     """
     graph = Graph()
     with Path(path).open("rb") as file:
-        _restore(graph, Reader(MAX_RECORD, file))
+        _read(graph, Reader(MAX_RECORD, file)).join()
     return graph
 
 
-def import_stream(graph: Graph, file: Any, prefix: str = "", clear_devices: bool = False) -> list[Node]:
-    """Append a saved graph's nodes to a graph that may have nodes of its own.
+def read_stream(graph: Graph, file: Any, prefix: str = "", clear_devices: bool = False) -> Arrived:
+    """Read a saved graph's nodes for a graph that may have nodes of its own. They are in it when they `join`.
 
     Args:
         file: an open file of bytes, at the beginning of what `records` gave.
@@ -62,26 +62,51 @@ def import_stream(graph: Graph, file: Any, prefix: str = "", clear_devices: bool
         clear_devices: let the nodes ask for no device.
 
     Raises:
-        InvalidArgumentError: the data are damaged, or a name is taken. Nothing has been added then.
+        InvalidArgumentError: the data are damaged, or a name is taken.
     """
-    return _restore(graph, Reader(MAX_RECORD, file), _Import(prefix, clear_devices))
+    return _read(graph, Reader(MAX_RECORD, file), _Import(prefix, clear_devices))
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Nodes that were read and found good. They know their graph, which does not know them before they join it.
+
+    Attributes:
+        nodes: numbered on from the graph's last one. has_late_edges: whether a control edge goes against their order.
+        seed: the graph-level seed that comes with them, or None.
+    """
+
+    graph: Graph
+    nodes: list[Node]
+    has_late_edges: bool
+    seed: int | None
+
+    def join(self) -> list[Node]:
+        """Append the nodes to their graph. InvalidArgumentError: it has changed meanwhile, or may not grow; it is as it was then."""
+        try:
+            self.graph.adopt(self.nodes, self.has_late_edges)
+        except (ValueError, RuntimeError) as e:
+            raise InvalidArgumentError(None, None, f"These nodes cannot be added to the graph: {e}") from None
+        if self.seed is not None:
+            self.graph.seed = self.seed
+        return self.nodes
 
 
 @dataclass(frozen=True, slots=True)
 class _Import:
-    """How a whole graph is put into another one; see `import_stream`."""
+    """How a whole graph is put into another one; see `read_stream`."""
 
     prefix: str
     clear_devices: bool
 
 
-def _restore(graph: Graph, reader: Reader, how: _Import | None = None) -> list[Node]:
-    """Read a stream, check all of it, and append its nodes."""
+def _read(graph: Graph, reader: Reader, how: _Import | None = None) -> Arrived:
+    """Read a stream, and check all of it."""
     builder = _Builder(graph, how)
     try:
         for record in reader:
             builder.take(record)
-        builder.finish()
+        return builder.finish()
     except InvalidArgumentError:
         raise
     except MalformedError as e:
@@ -98,11 +123,6 @@ def _restore(graph: Graph, reader: Reader, how: _Import | None = None) -> list[N
         raise InvalidArgumentError(
             None, None, f"Malformed graph data, {builder.position()}: {type(e).__name__}: {e}"
         ) from None
-    try:
-        graph.adopt(builder.nodes, builder.has_late_edges)
-    except (ValueError, RuntimeError) as e:
-        raise InvalidArgumentError(None, None, f"These nodes cannot be added to the graph: {e}") from None
-    return builder.nodes
 
 
 class _Builder:
@@ -114,7 +134,6 @@ class _Builder:
         self.how = how
         self.shift = 0 if how is None else self.base  # what is added to the stream's numbers of nodes
         self.nodes: list[Node] = []
-        self.has_late_edges = False
         self._texts: list[str] = []
         self._ops: dict[int, OpDef] = {}
         self._devices: dict[int, str] = {}
@@ -149,20 +168,20 @@ class _Builder:
         else:
             raise MalformedError(f"unknown record {record[0]!r} of {len(record)} parts")
 
-    def finish(self) -> None:
-        """The checks that need all nodes: the stream is whole, and control edges close no cycle."""
+    def finish(self) -> Arrived:
+        """The nodes, after the checks that need all of them: the stream is whole, and control edges close no cycle."""
         if not self._ended:
             raise MalformedError("the data end too early")
+        has_late_edges = False
         for node, controls in zip(self.nodes, self._controls, strict=True):
             if controls:
                 node.controls = tuple([self._at(i, len(self.nodes)) for i in controls])
-                self.has_late_edges = self.has_late_edges or max(controls) + self.shift >= node.index
-        if self.has_late_edges:
+                has_late_edges = has_late_edges or max(controls) + self.shift >= node.index
+        if has_late_edges:
             cycle = find_cycle([*self.graph.nodes[: self.base], *self.nodes])
             if cycle:
                 raise MalformedError("control edges close a cycle: " + " -> ".join(n.name for n in cycle))
-        if self.base == 0 and self._seed is not None:
-            self.graph.seed = self._seed
+        return Arrived(self.graph, self.nodes, has_late_edges, None if self.base else self._seed)
 
     def _header(self, record: tuple[Any, ...]) -> None:
         if len(record) != 4 or record[0] != FORMAT:

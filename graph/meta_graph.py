@@ -22,9 +22,10 @@ from typing import Any, BinaryIO
 import msgpack
 
 from .aggregation import VariableAggregation, VariableSynchronization
-from .deserialize import import_stream
+from .deserialize import read_stream
 from .errors import InvalidArgumentError
 from .graph import Graph
+from .lookup import element_by_name
 from .node import Node, Tensor
 from .partitioned import SaveSliceInfo
 from .records import MAX_RECORD
@@ -109,8 +110,8 @@ def read_meta_graph(
 
     Args:
         prefix: put before all names, such as `scope/`. clear_devices: let the nodes ask for no device.
-        check: is called with what the file has for a saver and with variables that are like those to come, and raises ValueError (or
-            what comes of a wrong type) if they do not fit.
+        check: is called with what the file has for a saver and with the variables, and raises ValueError (or what comes of a wrong
+            type) if they do not fit. The nodes are not in the graph yet.
 
     Raises:
         InvalidArgumentError: it is damaged or something else, or a name is taken. The graph has not changed then. OSError: it cannot
@@ -127,17 +128,15 @@ def read_meta_graph(
         if head[1] != VERSION:
             raise _bad(meta, f"format version {head[1]!r} is not known; this release reads version {VERSION}")
         file.seek(unpacker.tell())
-        draft = Graph()  # what is told beside the nodes is checked before the graph is touched
-        import_stream(draft, file, prefix, clear_devices)
-        variables, _ = _collect(head[2], draft, prefix, meta)
-        saver = head[2].get("saver")
-        try:
-            check(saver, variables)
-        except _MISFITS as e:
-            raise _bad(meta, f"its saver does not fit its variables: {type(e).__name__}: {e}") from None
-        file.seek(unpacker.tell())
-        nodes = import_stream(graph, file, prefix, clear_devices)
-    variables, collections = _collect(head[2], graph, prefix, meta)
+        arrived = read_stream(graph, file, prefix, clear_devices)
+    # What is told beside the nodes is checked before the graph is touched.
+    variables, collections = _collect(head[2], arrived.nodes, prefix, meta)
+    saver = head[2].get("saver")
+    try:
+        check(saver, variables)
+    except _MISFITS as e:
+        raise _bad(meta, f"its saver does not fit its variables: {type(e).__name__}: {e}") from None
+    nodes = arrived.join()
     for name, values in collections.items():
         for value in values:
             graph.add_to_collection(name, value)
@@ -168,10 +167,10 @@ def _written(value: Any, variables: dict[Variable, int]) -> tuple[str, Any] | No
 
 
 def _collect(
-    about: Mapping[str, Any], graph: Graph, prefix: str, meta: MetaGraph
+    about: Mapping[str, Any], nodes: Sequence[Node], prefix: str, meta: MetaGraph
 ) -> tuple[list[Variable], dict[str, list[Any]]]:
-    """The variables and collections that a file tells of, as objects of a graph that has its nodes."""
-    names = _Names(graph, prefix)
+    """The variables and collections that a file tells of, made of its nodes."""
+    names = _Names({node.name: node for node in nodes}, prefix)
     try:
         variables = [_variable(parts, names) for parts in about["variables"]]
         collections = {
@@ -198,16 +197,20 @@ def _value(kind: str, told: Any, names: _Names, variables: list[Variable]) -> An
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Nodes and tensors of a graph by the names that a file has for them."""
+    """Nodes and tensors by the names that a file has for them."""
 
-    graph: Graph
+    nodes: Mapping[str, Node]
     prefix: str
 
     def node(self, name: str) -> Node:
-        return self.graph.get_operation_by_name(f"{self.prefix}{name}")
+        found = element_by_name(self.nodes, f"{self.prefix}{name}", allow_tensor=False)
+        assert isinstance(found, Node)
+        return found
 
     def tensor(self, name: str) -> Tensor:
-        return self.graph.get_tensor_by_name(f"{self.prefix}{name}")
+        found = element_by_name(self.nodes, f"{self.prefix}{name}", allow_operation=False)
+        assert isinstance(found, Tensor)
+        return found
 
 
 # --- variables --------------------------------------------------------------------------------------------------------
