@@ -180,6 +180,7 @@ from .graph.graph import Graph
 from .graph.graph_keys import GraphKeys
 from .graph.indexed_slices import (
     IndexedSlices,
+    IndexedSlicesValue,
 )
 from .graph.initializers import (
     constant_initializer,
@@ -639,6 +640,7 @@ __all__ = [
     "GraphKeys",
     "GraphOptions",
     "IndexedSlices",
+    "IndexedSlicesValue",
     "InteractiveSession",
     "LocalCluster",
     "NoGradient",

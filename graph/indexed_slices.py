@@ -9,7 +9,7 @@ on the spot.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .build import convert
 from .dtypes import DType
@@ -93,6 +93,21 @@ class IndexedSlices(TensorOperators):
     def __repr__(self) -> str:
         shape = text(self.shape.dims_tuple)
         return f"<dt.IndexedSlices values={self.values!r} indices={self.indices.name} dense_shape={shape}>"
+
+
+class IndexedSlicesValue(NamedTuple):
+    """What a session gives for `IndexedSlices`: arrays in place of its tensors.
+
+    Attributes:
+        values: the rows. indices: where each belongs. dense_shape: shape of the whole, or None.
+
+    >>> session.run(dt.IndexedSlices([[1.0, 2.0]], [3])).indices
+    array([3], dtype=int32)
+    """
+
+    values: Any
+    indices: Any
+    dense_shape: Any = None
 
 
 def map_values(f: Callable[[Tensor], Tensor], x: Any) -> Any:

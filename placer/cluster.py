@@ -185,6 +185,16 @@ class DeviceInfo:
     bandwidth: float | None = None
     flops: float | None = None
 
+    @property
+    def device_type(self) -> str:
+        """Its type, `CPU` or `GPU`, as TensorFlow's `list_devices` tells it."""
+        return self.name.device_type
+
+    @property
+    def memory_limit_bytes(self) -> int:
+        """`memory_bytes` under TensorFlow's name; 0 when unknown."""
+        return self.memory_bytes or 0
+
     def __str__(self) -> str:
         return f"{self.name} (emulated)" if self.emulated else str(self.name)
 

@@ -1,7 +1,8 @@
 """Fetches and feeds as users write them, turned into names and back.
 
 A fetch is a tensor, a node, a name, a variable, or lists, tuples, dicts and namedtuples of those, nested as you like; the result
-has the same structure, with None where a node stood. A feed is a dict from tensors (or names, variables' values) to values.
+has the same structure, with None where a node stood, and an `IndexedSlicesValue` for `IndexedSlices`. A feed is a dict from
+tensors (or names, variables' values) to values.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from ..graph.build import to_array
 from ..graph.dtypes import string
 from ..graph.graph import Graph
-from ..graph.indexed_slices import IndexedSlices
+from ..graph.indexed_slices import IndexedSlices, IndexedSlicesValue
 from ..graph.node import Node, Tensor
 from ..graph.shape import compatible, text
 
@@ -63,7 +64,7 @@ def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
         if isinstance(fetch, IndexedSlices):
             values, indices = one(fetch.values), one(fetch.indices)
             dense = one(fetch.dense_shape) if fetch.dense_shape is not None else None
-            return lambda v: IndexedSlices(values(v), indices(v), dense(v) if dense else None)
+            return lambda v: IndexedSlicesValue(values(v), indices(v), dense(v) if dense else None)
         element = _element(graph, fetch, "fetch")
         if not graph.is_fetchable(element):
             raise ValueError(f"Operation '{element.name}' has been marked as not fetchable.")
@@ -107,7 +108,7 @@ def parse_feeds(graph: Graph, feed_dict: Mapping[Any, Any] | None) -> dict[str, 
     out: dict[str, Any] = {}
     for key, value in feed_dict.items():
         if isinstance(key, IndexedSlices):
-            pairs: Sequence[tuple[Any, Any]] = list(zip((key.values, key.indices), tuple(value)[:2], strict=True))
+            pairs: Sequence[tuple[Any, Any]] = _fed_rows(key, value)
         elif isinstance(key, tuple):
             pairs = list(zip(key, value, strict=True))
         else:
@@ -116,6 +117,18 @@ def parse_feeds(graph: Graph, feed_dict: Mapping[Any, Any] | None) -> dict[str, 
             tensor = key if isinstance(key, Tensor) and key.op.graph is graph else _fed_tensor(graph, k)
             out[tensor.name] = feed_value(tensor, v)
     return out
+
+
+def _fed_rows(key: IndexedSlices, value: Any) -> list[tuple[Any, Any]]:
+    """Values and indices, and the shape of the whole where the graph has one and a value for it is given."""
+    given = tuple(value)
+    if len(given) not in (2, 3):
+        raise ValueError(
+            f"IndexedSlices are fed with (values, indices) or (values, indices, dense_shape), not {len(given)} values"
+        )
+    if key.dense_shape is None or len(given) == 2 or given[2] is None:
+        return [(key.values, given[0]), (key.indices, given[1])]
+    return [(key.values, given[0]), (key.indices, given[1]), (key.dense_shape, given[2])]
 
 
 def _fed_tensor(graph: Graph, key: Any) -> Tensor:

@@ -39,6 +39,22 @@ def test_fetches_come_back_in_their_structure(session: tf.Session) -> None:
     assert result[3] == 1 and isinstance(result[4], collections.OrderedDict) and result[4]["z"].dtype == np.int32
 
 
+def test_rows_of_a_tensor_are_fetched_and_fed_as_arrays(session: tf.Session) -> None:
+    table = tf.placeholder(tf.float32, [4, 2])
+    (rows,) = tf.gradients(tf.reduce_sum(tf.square(tf.gather(table, [3, 1]))), table)
+    assert isinstance(rows, tf.IndexedSlices)
+    before = len(tf.get_default_graph().get_operations())
+    fetched = session.run({"rows": rows}, {table: np.arange(8).reshape(4, 2)})["rows"]
+    assert isinstance(fetched, tf.IndexedSlicesValue) and len(tf.get_default_graph().get_operations()) == before
+    assert fetched.values.tolist() == [[12, 14], [4, 6]]
+    assert fetched.indices.tolist() == [3, 1] and fetched.dense_shape.tolist() == [4, 2]
+    doubled = tf.IndexedSlices(rows.values * 2.0, rows.indices)
+    assert session.run(doubled, {rows: fetched}).values.tolist() == [[24, 28], [8, 12]]
+    assert session.run(doubled, {rows: fetched[:2]}).dense_shape is None
+    with pytest.raises(ValueError, match="values, indices"):
+        session.run(doubled, {rows: (fetched.values,)})
+
+
 def test_nothing_is_fetched_by_an_empty_list(session: tf.Session) -> None:
     tf.constant(1.0)
     assert session.run([]) == []
@@ -272,6 +288,8 @@ def test_list_devices_names_emulated_ones(monkeypatch: pytest.MonkeyPatch) -> No
             "/job:localhost/replica:0/task:0/device:GPU:0 (emulated)",
             "/job:localhost/replica:0/task:0/device:GPU:1 (emulated)",
         ]
+        assert [d.device_type for d in session.list_devices()] == ["CPU", "GPU", "GPU"]
+        assert all(d.memory_limit_bytes == (d.memory_bytes or 0) for d in session.list_devices())
         with tf.device("/gpu:1"):
             assert session.run(tf.constant(2.0) * 2.0) == 4
 
