@@ -46,12 +46,17 @@ def _with_gradient_op(op: str) -> Any:
     return lambda node, grad: [apply(op, (grad, node.inputs[0]), dict(node.attrs))]
 
 
+def _from_output(op: str) -> Any:
+    """Gradient rule: `op(gradient, output)`, where the output tells the piece as well: the input need not be kept for it."""
+    return lambda node, grad: [apply(op, (grad, node.outputs[0]), dict(node.attrs))]
+
+
 def _linear_pieces(op: str) -> Any:
     """Gradient rule of a gradient op that only asks in which piece x lies."""
     return lambda node, grad: [_second(op, node, grad), None]
 
 
-define_elementwise("Relu", lambda m, x: m.maximum(x, 0), NUMBERS, gradient=_with_gradient_op("ReluGrad"))
+define_elementwise("Relu", lambda m, x: m.maximum(x, 0), NUMBERS, gradient=_from_output("ReluGrad"))
 define_elementwise(
     "ReluGrad", lambda m, g, x: m.where(x > 0, g, 0), NUMBERS, arity=2, gradient=_linear_pieces("ReluGrad")
 )
@@ -59,7 +64,7 @@ define_elementwise(
     "Relu6",
     lambda m, x: m.minimum(m.maximum(x, 0), 6),
     NUMBERS,
-    gradient=_with_gradient_op("Relu6Grad"),
+    gradient=_from_output("Relu6Grad"),
     flops=2,
 )
 define_elementwise(
