@@ -27,6 +27,7 @@ from .unit import RunGuarded, Unit, UnitStep, taken_by
 ALONE = (
     1 << 16
 )  # elements from which one operation is a kernel: its result lies in kept memory, and threads share the work
+"""One that chooses is from SMALL: NumPy takes 4 ns for each element of a `where`, which jumps, and a kernel 0.1 ns."""
 BATCH = 64  # what a size that only the running graph knows counts as
 MOST_ARRAYS = 40  # inputs and outputs of one kernel; more are seldom of one loop, and calling it would take long
 
@@ -186,7 +187,7 @@ class _Result:
                     return self.result()
                 self.reasons.update({n.name: str(e) for n in own})
                 continue
-            kernels[max(own, key=lambda n: place[n])] = kernel
+            kernels[max((n for n in own if n not in group.lifted), key=lambda n: place[n])] = kernel
             gone.update(own)
         inside = {view for k in kernels.values() for view in k.nodes if view in self.views}
         # A kernel that looks something up takes it from outside, whoever else has a copy.
@@ -244,9 +245,10 @@ class _Result:
             raise NotFusibleError("it is too small to gain")
 
     def is_worth_alone(self, node: Node) -> bool:
-        """Whether it is large, NumPy takes several passes for it, or goes along memory in strides."""
+        """Whether it is large, NumPy takes long or several passes for it, or goes along memory in strides."""
         pattern = self.walk.patterns[node]
-        if math.prod(BATCH if d is None else d for d in pattern.sizes.values()) >= ALONE:
+        elements = math.prod(BATCH if d is None else d for d in pattern.sizes.values())
+        if elements >= ALONE or node in self.walk.choosing and elements >= SMALL:
             return True
         across = node.type in EXTREMES and pattern.position != max(pattern.sizes)
         return across or node.type in LAST_AXIS or node.type == "OneHot"

@@ -10,6 +10,9 @@ group is closed as soon as any other step takes a tensor of it. Sends, receives 
 their order, so what was said of the global order (no two devices wait for each other) stays true. Two groups cannot wait for
 each other either: whoever takes from a group has closed it.
 
+A reduction of what a closed group has in hand is lifted into it all the same (the gradient of a bias, from what the product before
+it took): it is made earlier, and what it reduces need not be read once more. Nothing else is: what is large would lie in memory for longer.
+
 What reads rows of a variable runs with its kernel, before anything else that takes the variable's handle.
 
 A receive closes all groups: what can be computed before is not to wait for another task.
@@ -38,6 +41,7 @@ from .unit import RecvTensor, RunGuarded, SendTensor, Unit, taken_by
 
 MOST_NODES = 200
 _READS = LOOKUPS | {"ReadVariableOp", "VarIsInitializedOp"}  # what leaves the variable whose handle it takes as it is
+_CHOICES = frozenset(["select"])
 LATEST = 16  # how many open groups are asked whether they read what a node reads
 SMALL = 4096  # elements below which NumPy's few calls are as quick as a kernel's one
 
@@ -78,6 +82,8 @@ class Group:
     dims: dict[Tensor, Axes] = field(default_factory=dict)  # of what it makes and what it reads
     made: set[Tensor] = field(default_factory=set)
     reads_state: bool = False  # rows of a variable
+    part: int = 0  # of the unit, between marks of control flow
+    lifted: set[Node] = field(default_factory=set)  # nodes that run earlier than where they stood
 
     @property
     def kept(self) -> list[Axis]:
@@ -110,6 +116,7 @@ class Walk:
         patterns: of the nodes in them, and of views.
         views: views that stand by themselves, of which groups may have copies.
         reasons: node name -> why it is in no group.
+        choosing: nodes that choose between two values for each element.
         passed: nodes that were too small to look at.
         guarded: what the nodes that may be dead wait for.
     """
@@ -128,6 +135,8 @@ class Walk:
         self.at_hand: set[Node] = set()  # those of them that may be copied here
         self.reasons: dict[str, str] = {}
         self.groups: dict[Group, None] = {}
+        self.choosing: set[Node] = set()
+        self.part = 0
         self.passed: list[Node] = []
         self.small_dims: dict[Dims, bool] = {}
         self.guards = Guards()
@@ -151,6 +160,7 @@ class Walk:
                 self.open.clear()
                 if not isinstance(step, RecvTensor):  # a loop begins, tests or ends: nothing moves across
                     self.at_hand.clear()
+                    self.part += 1
 
     def node(self, node: Node, sources: Sources) -> None:
         if node.type in ("Const", "Placeholder"):
@@ -174,14 +184,15 @@ class Walk:
             check_types(self.data_only(node, pattern), self.types)
             if (pattern.position is not None or pattern.row is not None) and not self.positions:
                 raise NotFusibleError(f"{node.type} has a template of its own")
-            self.trial(node, pattern)
+            if self.trial(node, pattern).operations & _CHOICES:
+                self.choosing.add(node)
             self.taken([node.inputs[i] for i in pattern.before])
         except NotFusibleError as e:
             self.reasons[node.name] = str(e)
             self.patterns.pop(node, None)
             self.taken(node.inputs)
             return
-        if not self.joined(node, pattern, sources):
+        if not (self.joined(node, pattern, sources) or self.lifted(node, pattern, sources)):
             self.taken(node.inputs)
             if pattern.is_view:
                 self.views.add(node)
@@ -212,7 +223,7 @@ class Walk:
         return stand_in
 
     @staticmethod
-    def trial(node: Node, pattern: Pattern) -> None:
+    def trial(node: Node, pattern: Pattern) -> LoopsBuilder:
         """Write the node in loop IR, alone, so that one that cannot be written is known now."""
         builder = LoopsBuilder([i in pattern.reduced for i in range(max(pattern.space, default=-1) + 1)])
         operands = loaded(builder, node, pattern)
@@ -222,6 +233,7 @@ class Walk:
             row = [x for x in pattern.row if x is not None]
             operands.append(builder.gather(0, node.outputs[0].dtype, operands[0], row))
         rule_of(node, pattern.is_view)(builder, node, operands)
+        return builder
 
     # --- who takes what --------------------------------------------------------------------------------------------
 
@@ -274,6 +286,29 @@ class Walk:
             self.unite(merged)
             self.add(merged.main, node, pattern, merged.mapping)
             return True
+        return False
+
+    def lifted(self, node: Node, pattern: Pattern, sources: Sources) -> bool:
+        """Put a reduction into a closed group that makes what it reduces, and has all it takes, if there is one."""
+        if not pattern.reduced or pattern.before or node.opdef.is_stateful:
+            return False
+        given = list(zip(node.inputs, pattern.inputs, strict=True))
+        if any(labels is None and t.op.type != "Const" for t, labels in given):
+            return False
+        data = [(t, labels) for t, labels in given if labels is not None]
+        for group in dict.fromkeys(self.group_of.get(t) for t, _ in data):
+            if group is None or group in self.open or group.part != self.part or group.sources != sources:
+                continue
+            if group.reads_state or len(group.nodes) >= MOST_NODES:
+                continue
+            if not all(t in group.dims or t.op.type == "Const" for t, _ in data):
+                continue
+            merged = self.merged([group], data, pattern)
+            if merged is not None:
+                self.unite(merged)
+                group.lifted.add(node)
+                self.add(group, node, pattern, merged.mapping)
+                return True
         return False
 
     def merged(self, groups: Sequence[Group], data: Sequence[tuple[Tensor, Labels]], pattern: Pattern) -> _Join | None:
@@ -369,7 +404,9 @@ class Walk:
     def start(self, node: Node, pattern: Pattern, sources: Sources) -> None:
         """A new group of one node."""
         axes = {label: Axis(pattern.sizes[label]) for label in sorted(pattern.space)}
-        group = Group([axes[label] for label in sorted(axes)], {axes[label] for label in pattern.reduced}, sources)
+        group = Group(
+            [axes[label] for label in sorted(axes)], {axes[label] for label in pattern.reduced}, sources, part=self.part
+        )
         self.open[group] = self.groups[group] = None
         self.add(group, node, pattern, axes)
 

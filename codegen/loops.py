@@ -211,6 +211,11 @@ class LoopsBuilder:
         """A value's element type."""
         return self._values[number].dtype
 
+    @property
+    def operations(self) -> frozenset[str]:
+        """What has been written so far, by name."""
+        return frozenset(v.op for v in self._values)
+
     def constant_of(self, number: int) -> Any:
         """The number that a value always is; None when it is no constant."""
         v = self._values[number]

@@ -212,6 +212,65 @@ def test_a_receive_ends_the_kernels_before_it() -> None:
     assert kinds == ["FusedNodes", "RecvTensor", "FusedNodes"]
 
 
+def kinds_of(steps: Sequence[Any]) -> list[str]:
+    """What each step is: the ops of a kernel joined by +."""
+    return [
+        "+".join(n.type for n in s.nodes) if isinstance(s, FusedNodes) else s.type
+        for s in steps
+        if getattr(s, "type", "") != "Const"
+    ]
+
+
+def bias_gradient(between: Callable[[Any], Any]) -> tuple[list[Any], list[Any]]:
+    """A sum that stands behind what closes the kernel which makes what it sums."""
+    g, y, w = (dt.placeholder(dt.float32, s) for s in ([None, 96], [None, 96], [96, 80]))
+    x = dt.multiply(g, dt.tanh(y)) * 2.0
+    product = dt.matmul(x, w)
+    return [product, dt.reduce_sum(between(x), 0)], [g, y, w]
+
+
+def test_a_sum_is_lifted_into_the_kernel_that_makes_what_it_sums() -> None:
+    with dt.Graph().as_default():
+        fetches, feeds = bias_gradient(lambda x: x)
+        assert kinds_of(fuse(unit_of(fetches, feeds)).steps) == ["Tanh+Mul+Mul+Sum", "MatMul"]
+
+
+def test_what_takes_something_else_is_not_lifted() -> None:
+    with dt.Graph().as_default():
+        fetches, feeds = bias_gradient(lambda x: x * 3.0)
+        assert kinds_of(fuse(unit_of(fetches, feeds)).steps) == ["Tanh+Mul+Mul", "MatMul", "Mul+Sum"]
+
+
+@pytest.mark.parametrize("backend", ["numpy", "numba"])
+def test_a_lifted_sum_is_right(backend: str) -> None:
+    values = [
+        np.random.default_rng(i).standard_normal(s).astype(np.float32)
+        for i, s in enumerate([(5, 96), (5, 96), (96, 80)])
+    ]
+    with dt.Graph().as_default() as graph:
+        fetches, feeds = bias_gradient(lambda x: x)
+        with dt.Session(graph=graph, config=dt.ConfigProto(kernel_backend=backend)) as session:
+            _, total = session.run(fetches, dict(zip(feeds, values, strict=True)))
+    np.testing.assert_allclose(total, (values[0] * np.tanh(values[1]) * 2.0).sum(0), rtol=1e-4, atol=1e-5)
+
+
+def test_a_sum_is_not_lifted_into_another_part_of_a_loop() -> None:
+    with dt.Graph().as_default():
+        fetches, feeds = bias_gradient(lambda x: x)
+        unit = unit_of(fetches, feeds)
+        at = next(i for i, s in enumerate(unit.steps) if isinstance(s, Node) and s.type == "Sum")
+        unit = Unit(unit.device, (*unit.steps[:at], EndLoop(()), *unit.steps[at:]), unit.feeds, unit.fetches)
+        assert not any("Sum" in [n.type for n in kernel.nodes[:-1]] for kernel in fuse(unit).kernels)
+
+
+def test_a_choice_is_a_kernel_by_itself_sooner_than_other_ops() -> None:
+    with dt.Graph().as_default():
+        g, y = dt.placeholder(dt.float32, [None, 96]), dt.placeholder(dt.float32, [None, 96])
+        (chosen,) = dt.gradients(dt.nn.relu(y), [y], [g])
+        assert [k.nodes[-1].type for k in fuse(unit_of([chosen], [g, y])).kernels] == ["ReluGrad"]
+        assert not fuse(unit_of([g + y], [g, y])).kernels
+
+
 @pytest.mark.parametrize(("sizes", "answer"), [([], True), ([8], True), ([64, 64], False), ([None], False)])
 def test_what_has_only_small_tensors_is_known_at_once(sizes: list[int | None], answer: bool) -> None:
     x = dt.placeholder(dt.float32, [])
