@@ -55,8 +55,8 @@ class Channel(NamedTuple):  # a tuple, since a chain that changes device at each
         dims: its static shape; () for a control edge.
         relays: the channel whose value this one passes on inside a task, or None.
         loop: name of the loop in which it crosses once per iteration; None: it crosses once per step.
-        paces: whether it stands for no edge of the graph: it tells a sender how far the receiver is
-            (receive_schedule.py).
+        paces: whether it stands for no edge of the graph: it only tells how far its sender is
+            (receive_schedule.py, and the ends of runtime/carried.py).
     """
 
     id: int

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -32,6 +32,7 @@ from ..placer.profile import Profile, as_profile
 from ..placer.receive_schedule import schedule_receives
 from ..placer.search.step import CLIENT
 from ..placer.urgency import urgent_first
+from .carried import carried, carried_by, with_ends
 from .config import ConfigProto
 from .registration import Registration
 from .reports import must_report
@@ -78,6 +79,7 @@ class Part:
         feeds: names of the values that it must be given.
         fetches: names of the values that it gives back, in order.
         reports: whether it tells when it has done its part (`reports.py`).
+        carried: whether the tensors that come to it start it (`carried.py`).
     """
 
     task: str
@@ -86,6 +88,7 @@ class Part:
     feeds: tuple[str, ...]
     fetches: tuple[str, ...]
     reports: bool = True
+    carried: bool = False
 
 
 @dataclass(slots=True)
@@ -110,6 +113,10 @@ class MasterSession:
     def places_pruned(self) -> bool:
         """Whether only what a run needs is placed (`GraphOptions.place_pruned_graph`)."""
         return self.is_local and self.config.graph_options.place_pruned_graph
+
+    def tasks_of(self, incarnations: Collection[int]) -> frozenset[str]:
+        """The tasks whose processes have these numbers."""
+        return frozenset(d.name.task_name for d in self.cluster.devices if d.incarnation in incarnations)
 
 
 class Master:
@@ -162,13 +169,20 @@ class Master:
         return found
 
     def prepare(
-        self, handle: str, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], warm: bool = False
+        self,
+        handle: str,
+        fetches: Sequence[str],
+        targets: Sequence[str],
+        feeds: Sequence[str],
+        warm: bool = False,
+        here: Collection[int] = (),
     ) -> list[Part]:
         """Make everything ready to run one signature, and say which tasks take part.
 
         Args:
             fetches: names of tensors to give back. targets: names of nodes to run. feeds: names of tensors that will be given.
             warm: have all kernels compiled before this returns.
+            here: incarnations of the servers in the client's process.
 
         Raises:
             InvalidArgumentError: a node cannot be placed; a placeholder is needed and not fed; a name is unknown.
@@ -176,13 +190,14 @@ class Master:
         """
         session = self.session(handle)
         with session.lock, collector_paused():
-            plan = self._plan(session, fetches, targets, feeds)
+            plan = self._plan(session, fetches, targets, feeds, here)
             if session.config.log_device_placement:
                 self._log_placement(session, plan.decisions)
             self._keep(session, plan.decisions)
             by_task: dict[str, list[Unit]] = {}
             for unit in units_of(plan.partitioned, session.graph):
                 by_task.setdefault(_task_of(unit.device), []).append(unit)
+            started = carried(plan.partitioned, session.tasks_of(here))
             program = secrets.token_hex(8)
             incarnations = {}
             for task, units in by_task.items():
@@ -190,6 +205,7 @@ class Master:
                 registration = Registration(
                     program, handle, tuple(units), session.seed, config.isolate_session_state, config.kernel_options(warm),
                     config.peer_timeout_s, config.graph_options.compress_sendrecv,
+                    carried_by(plan.partitioned, task, started), started.get(task, ""),
                 )  # fmt: skip
                 incarnations[task] = self._peers.register(task, registration)
                 session.programs.setdefault(task, set()).add(program)
@@ -202,12 +218,19 @@ class Master:
                     tuple(dict.fromkeys(name for u in units for name, _ in u.feeds)),
                     tuple(dict.fromkeys(name for u in units for name, _ in u.fetches)),
                     must_report(units),
+                    task in started,
                 )
                 for task, units in by_task.items()
             ]
 
     def plan(
-        self, handle: str, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str = ""
+        self,
+        handle: str,
+        fetches: Sequence[str],
+        targets: Sequence[str],
+        feeds: Sequence[str],
+        program: str = "",
+        here: Collection[int] = (),
     ) -> Plan:
         """What a signature would do, were it prepared now; or, when `program` names a prepared one, what that does.
 
@@ -219,7 +242,7 @@ class Master:
         session = self.session(handle)
         with session.lock:
             if not program:
-                return self._plan(session, fetches, targets, feeds)
+                return self._plan(session, fetches, targets, feeds, here)
             found = session.plans.get(program)
             if found is None:
                 raise InvalidArgumentError(None, None, f"No program {program} is prepared in session {handle}")
@@ -231,6 +254,7 @@ class Master:
         fetches: Sequence[str],
         targets: Sequence[str],
         feeds: Sequence[str],
+        here: Collection[int],
     ) -> Plan:
         graph = session.graph
         placement = None if session.places_pruned else self._place(session)
@@ -268,6 +292,7 @@ class Master:
             cut = urgency.sends_first(cut)
         if options.enable_recv_scheduling:
             cut = schedule_receives(cut)
+        cut = with_ends(cut, session.tasks_of(here))
         return Plan(graph, session.cluster, placement, cut, tuple(fetches), tuple(targets), tuple(feeds))
 
     def _place(self, session: MasterSession) -> Placement:

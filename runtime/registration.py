@@ -25,6 +25,8 @@ class Registration:
         kernels: how kernels are made.
         peer_timeout_s: a task that is silent for so long is taken for dead.
         compresses: whether tensors are compressed on their way to other machines.
+        carries: the tasks whose parts are started by the tensors that come from this one (`carried.py`).
+        tells: if this part is started so: the task that hears of its errors; else nothing.
     """
 
     program: str
@@ -35,12 +37,15 @@ class Registration:
     kernels: KernelOptions = field(default_factory=KernelOptions)
     peer_timeout_s: float = 5.0
     compresses: bool = False
+    carries: tuple[str, ...] = ()
+    tells: str = ""
 
     def to_fields(self) -> dict[str, Any]:
         """Plain data for a `register` message."""
         info = {
             "seed": self.seed, "isolated": self.isolated, "kernels": self.kernels.to_fields(),
             "peer_timeout_s": float(self.peer_timeout_s), "compresses": self.compresses,
+            "carries": list(self.carries), "tells": self.tells,
         }  # fmt: skip
         return {"program": self.program, "session": self.session, "partition": pack_units(self.units), "info": info}
 
@@ -60,12 +65,17 @@ class Registration:
             )
         if not isinstance(compresses, bool):
             raise InvalidArgumentError(None, None, "A register message says wrongly whether the session compresses")
+        carries, tells = info.get("carries", ()), info.get("tells", "")
+        if not isinstance(carries, list | tuple) or not all(isinstance(t, str) for t in (*carries, tells)):
+            raise InvalidArgumentError(None, None, "A register message says wrongly which tasks are started by tensors")
         try:
             kernels = KernelOptions.from_fields(info.get("kernels"))
         except (TypeError, ValueError) as e:
             raise InvalidArgumentError(None, None, f"Malformed kernel options in a register message: {e}") from None
         units = tuple(unpack_units(fields["partition"]))
-        return cls(fields["program"], fields["session"], units, seed, isolated, kernels, peer_timeout_s, compresses)
+        return cls(
+            fields["program"], fields["session"], units, seed, isolated, kernels, peer_timeout_s, compresses, tuple(carries), tells
+        )  # fmt: skip
 
 
 __all__ = ["Registration"]
