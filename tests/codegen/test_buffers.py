@@ -24,6 +24,12 @@ def test_memory_is_used_again_once_its_result_is_gone() -> None:
     assert address(buffers.empty((512, 1500), FLOAT)) == where
 
 
+def test_results_begin_with_a_line_of_the_cache() -> None:
+    buffers = Buffers()
+    held = [buffers.empty((LARGE + i,), FLOAT) for i in range(5)]
+    assert {address(a) % 64 for a in held} == {0}
+
+
 def test_a_view_keeps_the_memory() -> None:
     buffers = Buffers()
     view = buffers.empty((1024, 1024), FLOAT)[3:5].T
