@@ -535,6 +535,12 @@ from .graph.templates import (
 from .graph.tensor_array import (
     TensorArray,
 )
+from .graph.variable_creation import (
+    disable_resource_variables,
+    enable_resource_variables,
+    resource_variables_enabled,
+    variable_creator_scope,
+)
 from .graph.variable_lists import (
     all_variables,
     assert_variables_initialized,
@@ -561,13 +567,7 @@ from .graph.variable_scope import (
     variable_op_scope,
     variable_scope,
 )
-from .graph.variables import (
-    Variable,
-    disable_resource_variables,
-    enable_resource_variables,
-    resource_variables_enabled,
-    variable_creator_scope,
-)
+from .graph.variables import Variable
 from .logging import get_logger
 from .placer.plan import (
     Plan,

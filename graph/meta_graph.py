@@ -30,7 +30,8 @@ from .node import Node, Tensor
 from .partitioned import SaveSliceInfo
 from .records import MAX_RECORD
 from .serialize import records
-from .variables import RefVariable, ResourceVariable, Variable
+from .variable_kinds import RefVariable, ResourceVariable
+from .variables import Variable
 
 FORMAT = "dovetail-meta-graph"
 VERSION = 1

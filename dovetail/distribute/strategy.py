@@ -19,7 +19,7 @@ from ..graph.device import canonical_name
 from ..graph.graph_keys import GraphKeys
 from ..graph.node import Node, Tensor
 from ..graph.structure import flatten, map_structure, pack
-from ..graph.variables import variable_creator_scope
+from ..graph.variable_creation import variable_creator_scope
 from .context import contexts, entered, get_replica_context
 from .extended import Extended
 from .reduction import CrossDeviceOps, ReduceOp, ReductionToOneDevice

@@ -10,7 +10,7 @@ from ..graph.errors import UnimplementedError
 from ..graph.indexed_slices import IndexedSlices
 from ..graph.node import Node, Tensor
 from ..graph.structure import children, describe, map_structure
-from ..graph.variables import ResourceVariable
+from ..graph.variable_kinds import ResourceVariable
 from .context import contexts, get_replica_context
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class DistributedVariable(ResourceVariable):
         from ..graph.ops.passing import group
 
         values = value.values if isinstance(value, DistributedValues) else [value] * len(self.values)
-        if self._on_read and op == "AssignVariableOp" and self.aggregation is VariableAggregation.SUM:
+        if self._on_read and op == "Assign" and self.aggregation is VariableAggregation.SUM:
             values = [v / self._strategy.num_replicas_in_sync for v in values]  # so that the sum reads as was assigned
         if len(self.values) == 1:
             node: Node = self.values[0]._change(op, values[0], name, False)

@@ -20,8 +20,9 @@ from ..graph.indexed_slices import IndexedSlices, map_values
 from ..graph.node import Node, Tensor
 from ..graph.ops.state import assign_add, change_resource
 from ..graph.partitioned import PartitionedVariable
+from ..graph.variable_kinds import ResourceVariable
 from ..graph.variable_lists import trainable_variables
-from ..graph.variables import ResourceVariable, Variable
+from ..graph.variables import Variable
 from .slot_creator import create_slot, create_slot_with_initializer, create_zeros_slot
 
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..graph.shape import is_static
+from ..graph.variable_kinds import ResourceVariable
 from ..graph.variable_scope import get_variable, variable_scope
-from ..graph.variables import ResourceVariable
 
 
 def create_slot(primary: Any, val: Any, name: str, colocate_with_primary: bool = True) -> Any:

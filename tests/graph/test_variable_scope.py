@@ -10,6 +10,7 @@ from dovetail.graph.graph_keys import GraphKeys
 from dovetail.graph.initializers import zeros_initializer
 from dovetail.graph.interpret import Interpreter
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
+from dovetail.graph.variable_kinds import ResourceVariable
 from dovetail.graph.variable_lists import global_variables, local_variables, trainable_variables
 from dovetail.graph.variable_scope import (
     AUTO_REUSE,
@@ -20,7 +21,6 @@ from dovetail.graph.variable_scope import (
     variable_op_scope,
     variable_scope,
 )
-from dovetail.graph.variables import ResourceVariable
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ from dovetail.graph.errors import FailedPreconditionError, UnimplementedError
 from dovetail.graph.graph import Graph
 from dovetail.graph.interpret import Interpreter
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
+from dovetail.graph.variable_creation import disable_resource_variables, enable_resource_variables
+from dovetail.graph.variable_kinds import RefVariable, ResourceVariable
 from dovetail.graph.variable_lists import (
     all_variables,
     assert_variables_initialized,
@@ -19,13 +21,7 @@ from dovetail.graph.variable_lists import (
     trainable_variables,
     variables_initializer,
 )
-from dovetail.graph.variables import (
-    RefVariable,
-    ResourceVariable,
-    Variable,
-    disable_resource_variables,
-    enable_resource_variables,
-)
+from dovetail.graph.variables import Variable
 
 
 @pytest.fixture
