@@ -2,7 +2,8 @@
 
 A server's variables are read by other processes. If a value lies where those can read it, nothing has to be copied for them
 (`runtime/shared_memory.py`). This layer knows no processes: a runtime says where there is such memory (`use`), and `state.py`
-asks for it, and whether what lies there may be changed now.
+asks for it, and whether what lies there may be changed now. Where others want to read a variable without asking for its value each
+time, the runtime gives it a `Post`, which is told of each change.
 """
 
 from __future__ import annotations
@@ -17,11 +18,27 @@ Array = np.ndarray[Any, Any]
 class Memory(Protocol):
     """Memory that others may read."""
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
-        """An array of undefined content, which refers to a `base` of its own; None: there is no room, or it is small."""
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], small: bool = False) -> Array | None:
+        """An array of undefined content, which refers to a `base` of its own; None: there is no room, or it is small.
+
+        With `small` it may be of any size.
+        """
+
+    def holds(self, value: Array) -> bool:
+        """Whether a contiguous array lies in this memory."""
 
     def may_change(self, base: Any) -> bool:
         """Whether `base` is that of an array which this has made, and nobody else reads it now."""
+
+
+class Post(Protocol):
+    """Where others look for a variable's value. Who holds the variable's lock calls it."""
+
+    def change(self) -> None:
+        """The value is about to change, or to go elsewhere: nobody may read it until `show`."""
+
+    def show(self, value: Array | None) -> None:
+        """From now on this is the value; None: there is none. One that does not lie in shared memory is not shown to others."""
 
 
 _used: list[Memory] = []
@@ -32,10 +49,10 @@ def use(memory: Memory) -> None:
     _used[:] = [memory]
 
 
-def kept_copy(value: Array) -> Array:
-    """A contiguous copy for a variable to keep, at the best place that there is."""
+def kept_copy(value: Array, posted: bool = False) -> Array:
+    """A contiguous copy for a variable to keep, at the best place that there is; for one with a post, also where it is small."""
     if _used and value.dtype.kind != "O":
-        found = _used[0].empty(value.shape, value.dtype)
+        found = _used[0].empty(value.shape, value.dtype, posted)
         if found is not None:
             np.copyto(found, value)
             return found
@@ -45,3 +62,17 @@ def kept_copy(value: Array) -> Array:
 def may_change(value: Array) -> bool:
     """Whether an array that nobody else refers to may be written into: its memory is its own, and no other process reads it."""
     return value.base is None or any(memory.may_change(value.base) for memory in _used)
+
+
+def shared(value: Array) -> Array:
+    """An array for a variable with a post to keep: itself if others can read it where it lies, else a copy that they can.
+
+    Itself, too, where there is no room.
+    """
+    if not _used or value.dtype.kind == "O" or any(memory.holds(value) for memory in _used):
+        return value
+    found = _used[0].empty(value.shape, value.dtype, True)
+    if found is None:
+        return value
+    np.copyto(found, value)
+    return found

@@ -22,7 +22,7 @@ import numpy as np
 from .collectives import Collectives
 from .dtypes import DType
 from .errors import FailedPreconditionError, InvalidArgumentError
-from .memory import kept_copy, may_change
+from .memory import Post, kept_copy, may_change, shared
 from .requests import Desk
 from .shape import Dims, compatible, text
 
@@ -57,15 +57,18 @@ class VariableState:
 
     A read is a snapshot that costs nothing: what it gave out is never changed. So an update stores a new array, or changes the
     old one where nobody but the variable holds it (`changing`). Either is atomic: while one is at work readers wait.
+
+    A variable that has a post (`graph/memory.py`) tells it of each change, and keeps its value where others can read it.
     """
 
-    __slots__ = ("_value", "dtype", "lock", "name")
+    __slots__ = ("_post", "_value", "dtype", "lock", "name")
 
     def __init__(self, name: str, dtype: DType) -> None:
         self.name = name
         self.dtype = dtype.base
         self.lock = threading.Lock()
         self._value: Array | None = None
+        self._post: Post | None = None
 
     @property
     def is_initialized(self) -> bool:
@@ -107,20 +110,64 @@ class VariableState:
                 None,
                 f"Variable '{self.name}' has shape {text(dims)}; a value of shape {text(array.shape)} cannot be assigned to it",
             )
-        if array is value or array.base is not None:
-            array = kept_copy(array)  # what came in may be a view of a message or of a fed array
-        array.flags.writeable = False
+        is_own = array is not value and array.base is None  # else it may be a view of a message or of a fed array
+        if not is_own and self._post is None:
+            array, is_own = kept_copy(array), True
         with self.lock:
-            self._value = array
-        return array
+            return self._store(array, is_own)
 
     def update(self, change: Callable[[Array], Any]) -> Array:
         """Store `change(old value)`, atomically; `change` must not modify its argument."""
         with self.lock:
             new = np.asarray(change(self._there()), self.dtype.np)
+            self._store(new)
+        return new
+
+    def post(self, post: Post | None) -> None:
+        """Tell this post of each change from now on; None: nobody any more."""
+        with self.lock:
+            if self._post is not None:
+                self._post.show(None)
+            self._post = post
+            value: Any = self._value
+            if post is None:
+                return
+            if isinstance(value, np.ndarray):
+                value = self._value = shared(value)
+                value.flags.writeable = False
+            post.show(value)
+
+    def move(self, value: Any) -> None:
+        """Store a value that lies where no post can show it, such as a GPU's memory. For holders of the lock."""
+        if self._post is not None:
+            self._post.show(None)
+        self._value = value
+
+    def _store(self, new: Array, is_own: bool = True) -> Array:
+        """Make an array the value; a copy of it, where it is not its variable's own. For holders of the lock.
+
+        With a post, the old value is overwritten where nobody holds it: others know then where the new one lies.
+        """
+        post = self._post
+        if post is None:
+            if not is_own:
+                new = kept_copy(new)
             new.flags.writeable = False
             self._value = new
-        return new
+            return new
+        held: list[Any] = [self._value]
+        self._value = None
+        post.change()
+        try:
+            if _has_room(held[0], new) and _is_free(held):
+                held[0].flags.writeable = True
+                np.copyto(held[0], new)
+            else:
+                held[0] = shared(new) if is_own else kept_copy(new, posted=True)
+        finally:
+            self._put_back(held[0])
+        stored: Array = held[0]
+        return stored
 
     def _take(self) -> Array:
         """The value, for a holder of the lock to overwrite and to put back: a copy, where somebody holds it or a part of it,
@@ -131,14 +178,34 @@ class VariableState:
         """
         held = [self._there()]
         self._value = None
-        if sys.getrefcount(held[0]) > 2 or not may_change(held[0]) or not held[0].flags.c_contiguous:
+        if self._post is not None:
+            self._post.change()
+        if not _is_free(held):
             try:
-                held.append(kept_copy(held[0]))
+                held.append(kept_copy(held[0], self._post is not None))
             except MemoryError:
-                self._value = held[0]
+                self._put_back(held[0])
                 raise
         held[-1].flags.writeable = True
         return held.pop()
+
+    def _put_back(self, value: Array | None) -> None:
+        """End what `_take` began."""
+        if value is not None:
+            value.flags.writeable = False
+        self._value = value
+        if self._post is not None:
+            self._post.show(value)
+
+
+def _has_room(old: Any, new: Array) -> bool:
+    """Whether a value lies in memory that is not NumPy's own, and another one fits there."""
+    return isinstance(old, np.ndarray) and old.base is not None and old.shape == new.shape
+
+
+def _is_free(held: list[Array]) -> bool:
+    """Whether an array may be overwritten that only this list holds: nobody else refers to it, here or in another process."""
+    return sys.getrefcount(held[0]) <= 2 and may_change(held[0]) and held[0].flags.c_contiguous
 
 
 def update_together(states: Sequence[VariableState], change: Callable[..., Sequence[Any]]) -> None:
@@ -150,8 +217,7 @@ def update_together(states: Sequence[VariableState], change: Callable[..., Seque
         new = change(*[s._there() for s in states])
         arrays = [np.asarray(value, s.dtype.np) for s, value in zip(states, new, strict=True)]
         for state, array in zip(states, arrays, strict=True):
-            array.flags.writeable = False
-            state._value = array
+            state._store(array)
 
 
 @contextmanager
@@ -172,8 +238,7 @@ def changing(states: Sequence[VariableState]) -> Iterator[list[Array]]:
             yield values
         finally:
             for state, value in zip(states, values, strict=False):
-                value.flags.writeable = False
-                state._value = value
+                state._put_back(value)
 
 
 def _locked(states: Sequence[VariableState]) -> AbstractContextManager[Any]:
@@ -196,6 +261,7 @@ class Resources:
     def __init__(self, collectives: Collectives | None = None) -> None:
         self.collectives = Collectives() if collectives is None else collectives
         self._containers: dict[str, dict[str, Any]] = {}
+        self._posts: dict[tuple[str, str], Post] = {}  # of variables that are there, and of some that are to come
         self._lock = threading.Lock()
 
     def get_or_create(self, container: str, name: str, kind: type[R], make: Callable[[], R]) -> R:
@@ -207,7 +273,9 @@ class Resources:
         with self._lock:
             found = self._containers.setdefault(container, {})
             if name not in found:
-                found[name] = make()
+                made = found[name] = make()
+                if isinstance(made, VariableState) and (container, name) in self._posts:
+                    made.post(self._posts[container, name])
             resource = found[name]
         if not isinstance(resource, kind):
             raise InvalidArgumentError(
@@ -223,10 +291,24 @@ class Resources:
         """Drop a container with all that is in it; whether it existed."""
         with self._lock:
             lost = self._containers.pop(container, None)
+            for resource in (lost or {}).values():
+                if isinstance(resource, VariableState):
+                    resource.post(None)
         for resource in (lost or {}).values():
             if isinstance(resource, Desk):
                 resource.drop()
         return lost is not None
+
+    def post(self, container: str, name: str, post: Post | None) -> None:
+        """Give the variable of that name a post, as soon as there is such a variable; None: take it away."""
+        with self._lock:
+            if post is None:
+                self._posts.pop((container, name), None)
+            else:
+                self._posts[container, name] = post
+            resource = self.find(container, name)
+            if isinstance(resource, VariableState):
+                resource.post(post)
 
     def __iter__(self) -> Iterator[tuple[str, str, Any]]:
         with self._lock:

@@ -177,8 +177,8 @@ class _Block(np.ndarray[Any, np.dtype[np.uint8]]):
             self.segment.owned[self.number] = 0
 
 
-def _block_of(array: np.ndarray[Any, Any]) -> _Block | None:
-    """The block of this process that a contiguous array lies in."""
+def block_of(array: np.ndarray[Any, Any]) -> _Block | None:
+    """The block of a pool of this process that a contiguous array lies in."""
     base: Any = array
     while type(base) is np.ndarray:
         base = base.base
@@ -208,18 +208,22 @@ class Pool:
         self._tidied = time.monotonic()
         self._lock = threading.Lock()
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], small: bool = False) -> np.ndarray[Any, Any] | None:
         """An array of undefined content in a block of its own, which `lend` need not copy.
 
-        None: it is smaller than `SHARE_BYTES`, or would need more than half of the pool together with what is there, so that there
-        is room to lend other things.
+        None: it is smaller than `SHARE_BYTES`, unless it may be `small`; or would need more than half of the pool together with what
+        is there, so that there is room to lend other things.
         """
         size = math.prod(shape) * dtype.itemsize
-        if size < SHARE_BYTES or dtype.kind == "O" or self._pid != os.getpid():
+        if size < (1 if small else SHARE_BYTES) or dtype.kind == "O" or self._pid != os.getpid():
             return None
         with self._lock:
             block = self._take(_block_bytes(size), self.limit // 2)
         return None if block is None else np.ndarray(shape, dtype, block)
+
+    def holds(self, value: np.ndarray[Any, Any]) -> bool:
+        """Whether a contiguous array lies in a block of this process."""
+        return self._pid == os.getpid() and block_of(value) is not None
 
     def may_change(self, base: Any) -> bool:
         """Whether `base` is that of an array which `empty` has made, and nobody else reads it now."""
@@ -238,7 +242,7 @@ class Pool:
         """
         if time.monotonic() - self._tidied > _IDLE_S:
             self.tidy()
-        block = None if alone else _block_of(array)
+        block = None if alone else block_of(array)
         if block is None or block.segment is None or block.segment.is_retired or block.segment.pid != self._pid:
             with self._lock:
                 block = self._take(_block_bytes(array.nbytes), self.limit)
@@ -369,6 +373,19 @@ def _new_segment(block_bytes: int, blocks: int) -> _Segment:
     return _Segment(fd, number, block_bytes, memory, words, bytearray(blocks))
 
 
+def where(array: np.ndarray[Any, Any]) -> tuple[int, int, int] | None:
+    """Where others find a contiguous array of this process: descriptor and number of its segment, and the offset in it.
+
+    None: it does not lie in a pool, or that of another process. It holds until the array is let go of.
+    """
+    block = block_of(array)
+    if block is None or block.segment is None or block.segment.is_retired or block.segment.pid != os.getpid():
+        return None
+    segment = block.segment
+    offset = _PAGE + block.number * segment.block_bytes
+    return segment.fd, segment.number, offset if array.base is block else offset + _address(array) - _address(block)
+
+
 def new_segment(block_bytes: int, blocks: int) -> _Segment:
     """A segment of no pool: a page for its number, then the blocks. Raises OSError when there is no memory or descriptor."""
     return _new_segment(block_bytes, blocks)
@@ -467,6 +484,10 @@ class Borrower:
         at = _FIRST + reference.loan
         lent.word = found.words[at : at + 1]
         return lent
+
+    def map(self, reference: Reference) -> mmap.mmap:
+        """The whole segment that a reference names. Unreadable: as `borrow`."""
+        return self._mapping(reference).memory
 
     def _mapping(self, reference: Reference) -> _Mapping:
         key = (reference.pid, reference.fd, reference.number)

@@ -60,7 +60,7 @@ def partly_changed(device: Device, states: Sequence[VariableState]) -> Iterator[
         for state in sorted(states, key=lambda s: (s.name, id(s))):  # the order of update_together
             held.enter_context(state.lock)
         for state in states:
-            state._value = on_device(state, device)
+            state.move(on_device(state, device))
         held.enter_context(device.entered())
         if not all(map(held_alone, states)):
             device.must_run("an update of a variable whose value somebody holds")
@@ -280,7 +280,8 @@ class GatherRows(OnDevice):
         if not state.is_initialized or not state.read().shape:
             return self.reference(state, indices)
         with state.lock:
-            value = state._value = on_device(state, self.device)
+            value = on_device(state, self.device)
+            state.move(value)
         return super().__call__(value, indices if type(indices) is DeviceArray else np.asarray(indices))
 
     def choose(self, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:

@@ -39,9 +39,13 @@ _ASSIGNS = frozenset(("Assign", "AssignVariableOp"))
 
 
 def state_kernel(backend: CudaBackend, node: Node, context: Context, fallback: OnHost) -> Kernel | None:
-    """The kernel of a node that changes variables, or draws random numbers; None: it has none for GPUs."""
+    """The kernel of a node that changes variables, draws random numbers, or meets others; None: it has none for GPUs."""
+    from .cuda_collectives import collective_kernel
     from .cuda_rows import rows_kernel
 
+    found = collective_kernel(backend, node, context, fallback)
+    if found is not None:
+        return found
     if node.type in _ASSIGNS:
         return _Assign(backend, node, context, fallback)
     rows = rows_kernel(backend, node, fallback)
@@ -52,10 +56,10 @@ def state_kernel(backend: CudaBackend, node: Node, context: Context, fallback: O
             return RandomOnDevice(backend.device, node, context, fallback)
         except ValueError:  # not this type
             return None
-    found = update_of(node)
-    if found is None:
+    updated = update_of(node)
+    if updated is None:
         return None
-    loops, places, gradient = found
+    loops, places, gradient = updated
     dtype = node.inputs[gradient].dtype.base
     if not dtype.is_floating or dtype not in GPU_SUPPORTED:
         return None
@@ -88,7 +92,7 @@ class _Assign:
         if type(value) is not DeviceArray:
             value = self.backend.device.from_host(np.asarray(value, state.dtype.np), state.name)
         with state.lock:
-            state._value = value
+            state.move(value)
         return state if self.is_ref else ()
 
 
@@ -131,7 +135,7 @@ class Update(OnDevice):
             for state in sorted(set(states), key=lambda s: (s.name, id(s))):  # the order of update_together
                 held.enter_context(state.lock)
             for state in states:
-                state._value = on_device(state, device)
+                state.move(on_device(state, device))
             shape = states[0].read().shape
             ready = self._ready.get(shape)
             if ready is None:

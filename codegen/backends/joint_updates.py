@@ -237,7 +237,7 @@ class JointUpdate(OnDevice):
             for state in sorted(states, key=lambda s: (s.name, id(s))):  # the order of update_together
                 held.enter_context(state.lock)
             for state in states:
-                state._value = on_device(state, device)
+                state.move(on_device(state, device))
             shapes = [each[0].read().shape for each in sets]
             lengths = tuple([g.size for g in gradients])
             run = self._runs.get(lengths)
