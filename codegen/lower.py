@@ -10,7 +10,7 @@ loop becomes one `Loop` instruction, and a node that may be dead a `Guarded` one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +27,7 @@ from .backends.base import Backend
 from .fuse import FusedNodes
 from .guards import asked_for
 from .memory import plan_memory
-from .program import Call, Guarded, Instruction, Loop, Program, Recv, Send, Wait
+from .program import Call, Guarded, Instruction, Loop, Program, Read, Recv, Send, Wait
 from .rewrite import rewrite
 from .unit import BeginLoop, EndLoop, LeaveUnless, RecvTensor, RunGuarded, SendTensor, Unit
 
@@ -37,13 +37,20 @@ _SPECIAL = _RENAMES | {"Const", "Placeholder", "Switch"}  # those that may becom
 PLANNED = 10_000  # steps up to which a program can tell its memory: it keeps its nodes for that
 
 
-def lower(unit: Unit, backend: Backend, context_of: Callable[[Node], Context]) -> Program:
+ReaderOf = Callable[[Sequence[RecvTensor]], Callable[[], Sequence[Any]]]
+"""Makes what reads posted variables, for receives that all have one."""
+
+
+def lower(
+    unit: Unit, backend: Backend, context_of: Callable[[Node], Context], reader_of: ReaderOf | None = None
+) -> Program:
     """Make the program for a unit.
 
     Args:
         unit: nodes in order, with sends, receives, feeds and fetches.
         backend: says what is rewritten and fused, and gives a kernel per node and per fused group.
         context_of: the `Context` for a stateful node.
+        reader_of: makes what reads posted variables; None: there are none.
 
     Raises:
         InvalidArgumentError: a placeholder is needed and not fed.
@@ -56,6 +63,9 @@ def lower(unit: Unit, backend: Backend, context_of: Callable[[Node], Context]) -
     for step in steps:
         _LOWERED[type(step)](lowering, step)
     fetches = lowering.fetch(unit.fetches)
+    if lowering.read and reader_of is not None:
+        receives, slots = zip(*lowering.read, strict=True)
+        lowering.instructions.insert(0, Read(reader_of(receives), receives, slots))
     kept = bytearray([v is not None for v in lowering.slots])
     _let_go(lowering.instructions, _marked(kept + b"\1", [slot for _, slot in fetches]))
     fed, taken = [t for _, t in unit.feeds], [t for _, t in unit.fetches]
@@ -93,6 +103,7 @@ class _Lowering:
         self.plain: dict[OpDef, bool] = {}  # whether nodes of an op become a call, and nothing else
         self.guarded: set[Node] = set()
         self.loops: list[_OpenLoop] = []
+        self.read: list[tuple[RecvTensor, int]] = []  # posted variables, and the slots for their values
 
     def new_slot(self, tensor: Tensor | None, value: Any = None) -> int:
         self.slots.append(value)
@@ -201,7 +212,9 @@ class _Lowering:
         slot = -1 if step.tensor is None else self.arriving_slot(step.tensor)
         if slot < 0 and step.channel in self.asked:
             slot = self.tokens[step.channel] = self.new_slot(None)
-        self.instructions.append(Recv(step.channel, slot, step.source))
+        if step.posted is not None:
+            self.read.append((step, slot))
+        self.instructions.append(Recv(step.channel, slot, step.source, step.posted is not None))
 
     def _cast(self, tensor: Tensor, source: int, given: DType, to: int, wanted: DType) -> None:
         """Put a tensor's value, which may be dead, into another slot as another type."""
@@ -342,7 +355,7 @@ def _let_go(instructions: Iterable[Instruction], used: bytearray, only: set[int]
     is set. `only`: the slots that may go at all (None: all).
     """
     for step in reversed(list(instructions)):
-        if isinstance(step, Recv):
+        if isinstance(step, Recv | Read):
             continue
         if isinstance(step, Loop):
             _let_go_inside(step, used)
@@ -370,7 +383,7 @@ def _used(step: Instruction) -> tuple[int, ...]:
         return (*step.checks, *step.call.inputs, *step.call.outputs, step.token)
     if isinstance(step, Loop):
         return tuple(_slots_of(step))
-    return (step.slot,)
+    return step.slots if isinstance(step, Read) else (step.slot,)
 
 
 def _slots_of(loop: Loop) -> Iterator[int]:

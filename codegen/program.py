@@ -6,6 +6,7 @@ no name and decides nothing: that was all done when it was lowered. Its instruct
     Call     run a kernel on some slots, put the results into others, let go of slots that nobody needs any more
     Send     push a slot's tensor into a channel
     Recv     take a channel's tensor into a slot, or pause the program until it is there
+    Read     read variables of other tasks where they lie, into slots
     Guarded  a Call that may lie in a branch which is not taken: it does not run when a slot that it depends on is dead
     Wait     a Guarded whose kernel may answer later (a dequeue): the program pauses until it does
     Loop     a list of instructions that is run again and again
@@ -15,7 +16,7 @@ Only nodes under a `cond` become Guarded; a program without control flow is Call
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -23,6 +24,7 @@ from ..graph.source import Origin, SourceLine, locate
 
 if TYPE_CHECKING:
     from .memory import MemoryPlan
+    from .unit import RecvTensor
 
 Kernel: TypeAlias = Callable[..., Any]
 
@@ -64,11 +66,30 @@ class Send:
 
 @dataclass(slots=True, eq=False)
 class Recv:
-    """Take a channel's tensor into a slot; slot -1 only waits (a control edge)."""
+    """Take a channel's tensor into a slot; slot -1 only waits (a control edge).
+
+    `unless_read`: a `Read` has put it there already, or has asked for it.
+    """
 
     channel: int
     slot: int
     source: str
+    unless_read: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Read:
+    """Read variables of other tasks where they lie. One that cannot be read is asked for; its `Recv` takes it when it comes.
+
+    Attributes:
+        read: gives the values, None for what cannot be read.
+        receives: of each its place in the unit, with the channel on which it comes otherwise.
+        slots: where the values go.
+    """
+
+    read: Callable[[], Sequence[Any]]
+    receives: tuple[RecvTensor, ...]
+    slots: tuple[int, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -117,7 +138,7 @@ class Loop:
     frees: tuple[int, ...]
 
 
-Instruction: TypeAlias = Call | Send | Recv | Guarded | Loop
+Instruction: TypeAlias = Call | Send | Recv | Read | Guarded | Loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +206,7 @@ def _freed(slots: tuple[int, ...]) -> str:
     return f"  free {', '.join(f's{i}' for i in slots)}" if slots else ""
 
 
-def _line(step: Call | Send | Recv) -> str:
+def _line(step: Call | Send | Recv | Read) -> str:
     if isinstance(step, Call):
         outputs = ", ".join(f"s{i}" for i in step.outputs) or "-"
         inputs = ", ".join(f"s{i}" for i in step.inputs)
@@ -194,8 +215,12 @@ def _line(step: Call | Send | Recv) -> str:
         text = (
             f"send {f's{step.slot}' if step.slot >= 0 else 'control'} -> channel {step.channel} to {step.destination}"
         )
+    elif isinstance(step, Read):
+        names = ", ".join(f"{r.posted.name} of {r.source}" for r in step.receives if r.posted is not None)
+        return f"{', '.join(f's{i}' for i in step.slots)} = read {names}"
     else:
-        return f"{f's{step.slot}' if step.slot >= 0 else 'control'} = recv channel {step.channel} from {step.source}"
+        what = f"{f's{step.slot}' if step.slot >= 0 else 'control'} = recv channel {step.channel} from {step.source}"
+        return what + (" unless read" if step.unless_read else "")
     return text + _freed(step.frees)
 
 

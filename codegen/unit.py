@@ -32,14 +32,38 @@ class SendTensor:
     held: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """A variable of another task, which can be read where it lies.
+
+    Attributes:
+        place: where it is, for those who read it.
+        incarnation: of the process that has it.
+        container, name: what it is there called.
+        node, op, source: the node that reads it, and where the user made that: for errors.
+    """
+
+    place: tuple[int, ...]
+    incarnation: int
+    container: str
+    name: str
+    node: str
+    op: str
+    source: str
+
+
 @dataclass(slots=True, eq=False)
 class RecvTensor:
-    """Wait for a channel's tensor; None: an empty message for a control edge. `travels_as`: as for `SendTensor`."""
+    """Wait for a channel's tensor; None: an empty message for a control edge. `travels_as`: as for `SendTensor`.
+
+    `posted`: the variable whose value it is, which is read where it lies; nobody sends it unless that fails.
+    """
 
     channel: int
     tensor: Tensor | None
     source: str
     travels_as: DType | None = None
+    posted: Posted | None = None
 
 
 @dataclass(slots=True, eq=False)
