@@ -50,6 +50,17 @@ class entered:  # noqa: N801  (used as `with entered(...)`)
         _contexts.stack = self._outer
 
 
+class outside_strategies:  # noqa: N801  (used as `with outside_strategies()`)
+    """A block outside all strategies, in whatever scope the program stands: for a graph that has nothing to do with it."""
+
+    def __enter__(self) -> None:
+        self._outer = _contexts.stack
+        _contexts.stack = ()
+
+    def __exit__(self, *exc: object) -> None:
+        _contexts.stack = self._outer
+
+
 def _default() -> Strategy:
     from .strategy import default_strategy
 

@@ -100,7 +100,7 @@ class Strategy:
 
     @contextmanager
     def scope(self) -> Iterator[Strategy]:
-        """A block in which this strategy is current, and makes the variables.
+        """A block in which this strategy is current, and makes the variables of the default graph.
 
         Raises:
             RuntimeError: inside the scope of another strategy.
@@ -110,13 +110,17 @@ class Strategy:
                 raise RuntimeError(
                     f"Mixing different tf.distribute.Strategy objects: {other!r} is not the same as {self!r}"
                 )
-        if contexts():  # already inside
+        if self._is_open():
             with entered(self, None):
                 yield self
             return
         graph = get_default_graph()
         with graph.as_default(), variable_creator_scope(self._make), self._default_device(), entered(self, None):
             yield self
+
+    def _is_open(self) -> bool:
+        """Whether the program is in this strategy's scope, and in the graph for which it was opened."""
+        return bool(contexts()) and self._make in get_default_graph().scopes.creators
 
     def _default_device(self) -> Any:
         return nullcontext()
@@ -143,7 +147,7 @@ class Strategy:
                 "Method requires being in cross-replica context, use get_replica_context().merge_call(): "
                 "strategy.run cannot be called inside the function that strategy.run runs"
             )
-        with self.scope() if not contexts() else nullcontext():
+        with nullcontext() if self._is_open() else self.scope():
             return run_replicas(self, fn, tuple(args), dict(kwargs or {}))
 
     experimental_run_v2 = run

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..distribute.context import outside_strategies
 from ..graph.errors import UnimplementedError
 from ..graph.graph import Graph
 from ..graph.graph_keys import GraphKeys
@@ -140,8 +141,8 @@ class Estimator:
 
     @contextmanager
     def _graph(self, config: RunConfig, strategy: Any) -> Iterator[Graph]:
-        """A new graph, with a global step, in which to build."""
-        with Graph().as_default() as graph, ExitStack() as blocks:
+        """A new graph, with a global step, in which to build. It may be made while another one is trained under a strategy."""
+        with outside_strategies(), Graph().as_default() as graph, ExitStack() as blocks:
             graph.seed = config.tf_random_seed
             if strategy is not None:
                 blocks.enter_context(strategy.scope())

@@ -125,6 +125,8 @@ def test_scopes():
         assert same is one and distribute.get_strategy() is one and distribute.in_cross_replica_context()
         with pytest.raises(RuntimeError, match="Mixing different"), other.scope():
             pass
+        with dt.Graph().as_default(), one.scope():  # another graph has blocks of its own
+            assert len(dt.get_variable("v", initializer=1.0).values) == 2
     assert not distribute.has_strategy()
 
 

@@ -228,6 +228,30 @@ def test_train_and_evaluate_in_one_process(tmp_path):
     assert again[0] == metrics
 
 
+@pytest.mark.parametrize(
+    "kinds", [("mirrored", "mirrored"), ("mirrored", "one"), ("central", None), (None, "mirrored")]
+)
+def test_evaluating_while_training_has_a_strategy_of_its_own(tmp_path, kinds):
+    both: dict[str | None, Any] = {
+        "mirrored": tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"]),
+        "central": tf.distribute.CentralStorageStrategy(["/cpu:0", "/cpu:1"], "/cpu:0"),
+        "one": tf.distribute.OneDeviceStrategy("/cpu:0"),
+    }
+    config = {
+        "experimental_distribute": tf.estimator.DistributeConfig(both.get(kinds[0]), both.get(kinds[1])),
+        "session_config": tf.ConfigProto(device_count={"CPU": 2}),
+    }
+    found = tf.estimator.train_and_evaluate(
+        made(tmp_path, **config),
+        tf.estimator.TrainSpec(input_fn(), max_steps=40),
+        tf.estimator.EvalSpec(input_fn(1), steps=None, throttle_secs=0),
+    )
+    assert found is not None
+    metrics, _ = found
+    assert metrics is not None
+    assert metrics["global_step"] == 40 and metrics["error"] < 0.5
+
+
 def test_an_evaluator_follows_checkpoints_to_the_last(tmp_path, monkeypatch):
     trainer = made(tmp_path)
     trainer.train(input_fn(), steps=20)
