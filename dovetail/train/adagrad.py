@@ -5,16 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from ..graph.build import convert
-from ..graph.node import Tensor
-from ..graph.ops.training import apply_update
-from .optimizer import Optimizer, as_type
+from .rules import RuleOptimizer
 
 
-class AdagradOptimizer(Optimizer):
+class AdagradOptimizer(RuleOptimizer):
     """Adagrad. Its slot is `accumulator`.
 
     Args:
@@ -27,6 +23,10 @@ class AdagradOptimizer(Optimizer):
         ValueError: the initial value is not positive.
     """
 
+    rule = "Adagrad"
+    slots = {"accum": ("accumulator", "initial")}
+    scalars = {"lr": "learning_rate"}
+
     def __init__(
         self,
         learning_rate: Any,
@@ -36,22 +36,4 @@ class AdagradOptimizer(Optimizer):
     ) -> None:
         if initial_accumulator_value <= 0.0:
             raise ValueError(f"initial_accumulator_value must be positive: {initial_accumulator_value}")
-        super().__init__(use_locking, name)
-        self._learning_rate = learning_rate
-        self._initial = initial_accumulator_value
-
-    def _create_slots(self, var_list: Sequence[Any]) -> None:
-        from ..graph.initializers import constant_initializer
-
-        for v in var_list:
-            start, dtype = constant_initializer(self._initial), v.dtype.base
-            self._get_or_make_slot_with_initializer(v, start, v.get_shape(), dtype, "accumulator", self._name)
-
-    def _prepare(self) -> None:
-        rate = self._learning_rate() if callable(self._learning_rate) else self._learning_rate
-        self._learning_rate_tensor = convert(rate, name="learning_rate")
-
-    def _apply(self, variable: Any, gradient: Tensor, indices: Tensor | None) -> Any:
-        rate = as_type(self._learning_rate_tensor, variable.dtype)
-        places = [variable, self.get_slot(variable, "accumulator")]
-        return apply_update("Adagrad", places, gradient, {"lr": rate}, indices=indices)
+        super().__init__(use_locking, name, learning_rate=learning_rate, initial=initial_accumulator_value)

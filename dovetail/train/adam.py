@@ -13,11 +13,11 @@ from typing import Any
 
 from ..graph.build import convert
 from ..graph.node import Node, Tensor
-from ..graph.ops.training import apply_update
-from .optimizer import Optimizer, as_type
+from .optimizer import as_type
+from .rules import RuleOptimizer
 
 
-class AdamOptimizer(Optimizer):
+class AdamOptimizer(RuleOptimizer):
     """Adam. Its slots are `m` and `v`.
 
     Args:
@@ -31,8 +31,9 @@ class AdamOptimizer(Optimizer):
     >>> train_op = AdamOptimizer(1e-3).minimize(loss)
     """
 
-    _rule = "Adam"
-    _more: tuple[str, ...] = ()  # settings that only a rule of a subclass has
+    rule = "Adam"
+    slots = {"m": ("m", 0), "v": ("v", 0)}
+    scalars = {"lr": "learning_rate", "beta1": "beta1", "beta2": "beta2", "epsilon": "epsilon"}
 
     def __init__(
         self,
@@ -43,9 +44,7 @@ class AdamOptimizer(Optimizer):
         use_locking: bool = False,
         name: str = "Adam",
     ) -> None:
-        super().__init__(use_locking, name)
-        self._settings = {"learning_rate": learning_rate, "beta1": beta1, "beta2": beta2, "epsilon": epsilon}
-        self._tensors: dict[str, Tensor] = {}
+        super().__init__(use_locking, name, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
 
     def _get_beta_accumulators(self) -> tuple[Any, Any]:
         return self._get_non_slot_variable("beta1_power"), self._get_non_slot_variable("beta2_power")
@@ -55,29 +54,12 @@ class AdamOptimizer(Optimizer):
         for name in ("beta1", "beta2"):
             setting = self._settings[name]
             self._create_non_slot_variable(setting() if callable(setting) else setting, f"{name}_power", first)
-        for v in var_list:
-            self._zeros_slot(v, "m", self._name)
-            self._zeros_slot(v, "v", self._name)
+        super()._create_slots(var_list)
 
-    def _prepare(self) -> None:
-        for name, setting in self._settings.items():
-            self._tensors[name] = convert(setting() if callable(setting) else setting, name=name)
-
-    def _apply(self, variable: Any, gradient: Tensor, indices: Tensor | None) -> Any:
-        dtype = variable.dtype
-        beta1_power, beta2_power = self._get_beta_accumulators()
-        scalars = {
-            "beta1_power": convert(beta1_power),
-            "beta2_power": convert(beta2_power),
-            "lr": self._tensors["learning_rate"],
-            "beta1": self._tensors["beta1"],
-            "beta2": self._tensors["beta2"],
-            "epsilon": self._tensors["epsilon"],
-        }
-        places = [variable, self.get_slot(variable, "m"), self.get_slot(variable, "v")]
-        scalars.update({name: self._tensors[name] for name in self._more})
-        scalars = {name: as_type(value, dtype) for name, value in scalars.items()}
-        return apply_update(self._rule, places, gradient, scalars, indices=indices)
+    def _scalars(self, variable: Any) -> dict[str, Tensor]:
+        powers = [convert(power) for power in self._get_beta_accumulators()]
+        beta1_power, beta2_power = (as_type(power, variable.dtype) for power in powers)
+        return {"beta1_power": beta1_power, "beta2_power": beta2_power, **super()._scalars(variable)}
 
     def _finish(self, update_ops: Sequence[Node], name_scope: str) -> Node:
         beta1_power, beta2_power = self._get_beta_accumulators()
@@ -99,8 +81,8 @@ class AdamWOptimizer(AdamOptimizer):
     >>> train_op = AdamWOptimizer(1e-3, weight_decay=0.01).minimize(loss)
     """
 
-    _rule = "AdamW"
-    _more = ("weight_decay",)
+    rule = "AdamW"
+    scalars = {**AdamOptimizer.scalars, "weight_decay": "weight_decay"}
 
     def __init__(
         self,

@@ -18,7 +18,6 @@ from ..graph.ops.statistics import norm
 from ..graph.ops.training import apply_update
 from .adam import AdamOptimizer
 from .momentum import MomentumOptimizer
-from .optimizer import as_type
 
 
 def _ratio(above: Tensor, below: Tensor, scale: Any) -> Tensor:
@@ -60,20 +59,14 @@ class LARSOptimizer(MomentumOptimizer):
         return self._apply(var, convert(grad), None)
 
     def _apply(self, variable: Any, gradient: Tensor, indices: Tensor | None) -> Any:
-        rate = as_type(self._learning_rate_tensor, variable.dtype)
+        scalars = self._scalars(variable)
         if not any(word in variable.name for word in self._skip):
             value = convert(variable)
             held, steep = norm(value), norm(gradient)
             below = steep + self._decay * held + self._epsilon
-            rate = rate * where_v2(greater(steep, 0.0), _ratio(held, below, self._eeta), 1.0)
+            scalars["lr"] *= where_v2(greater(steep, 0.0), _ratio(held, below, self._eeta), 1.0)
             gradient = gradient + self._decay * value
-        return apply_update(
-            "Momentum",
-            [variable, self.get_slot(variable, "momentum")],
-            gradient,
-            {"lr": rate, "momentum": as_type(self._momentum_tensor, variable.dtype)},
-            flags={"use_nesterov": self._use_nesterov},
-        )
+        return apply_update(self.rule, self._places(variable), gradient, scalars, flags=dict(self.flags))
 
 
 class LAMBOptimizer(AdamOptimizer):
@@ -88,6 +81,8 @@ class LAMBOptimizer(AdamOptimizer):
         exclude_from_weight_decay: a variable whose name has one of these in it does not decay.
         name: name of its nodes and slots.
     """
+
+    rule = "Lamb"
 
     def __init__(
         self,
@@ -107,35 +102,21 @@ class LAMBOptimizer(AdamOptimizer):
         return self._apply(var, convert(grad), None)
 
     def _apply(self, variable: Any, gradient: Tensor, indices: Tensor | None) -> Node:
-        dtype = variable.dtype
-        rate, beta1, beta2, epsilon = (
-            as_type(self._tensors[n], dtype) for n in ("learning_rate", "beta1", "beta2", "epsilon")
-        )
-        power1, power2 = (as_type(convert(p), dtype) for p in self._get_beta_accumulators())
+        scalars = self._scalars(variable)
+        beta1, beta2 = scalars["beta1"], scalars["beta2"]
         decay = 0.0 if any(word in variable.name for word in self._excluded) else self._decay
-        places = [variable, self.get_slot(variable, "m"), self.get_slot(variable, "v")]
+        places = self._places(variable)
         # The step that the update will make, for its norm. (If another worker changes the variable between, the update is made
         # of the new values, and only this norm is of the old ones.)
         value, m, v = (convert(p) for p in places)
         new_m = beta1 * m + (1.0 - beta1) * gradient
         new_v = beta2 * v + (1.0 - beta2) * gradient * gradient
-        step = new_m / (1.0 - power1) / (sqrt(new_v / (1.0 - power2)) + epsilon)
+        mean, square = new_m / (1.0 - scalars["beta1_power"]), new_v / (1.0 - scalars["beta2_power"])
+        step = mean / (sqrt(square) + scalars["epsilon"])
         if decay:
             step = step + decay * value
-        return apply_update(
-            "Lamb",
-            places,
-            gradient,
-            {
-                "beta1_power": power1,
-                "beta2_power": power2,
-                "lr": rate * _ratio(norm(value), norm(step), 1.0),
-                "beta1": beta1,
-                "beta2": beta2,
-                "epsilon": epsilon,
-                "weight_decay": decay,
-            },
-        )
+        scalars["lr"] *= _ratio(norm(value), norm(step), 1.0)
+        return apply_update(self.rule, places, gradient, {**scalars, "weight_decay": decay})
 
 
 __all__ = ["LAMBOptimizer", "LARSOptimizer"]

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from ..graph.build import convert
-from ..graph.node import Tensor
-from ..graph.ops.training import apply_update
-from .optimizer import Optimizer, as_type
+from .rules import RuleOptimizer
 
 
-class MomentumOptimizer(Optimizer):
+class MomentumOptimizer(RuleOptimizer):
     """Gradient descent with momentum. Its slot is `momentum`.
 
     Args:
@@ -25,6 +21,10 @@ class MomentumOptimizer(Optimizer):
     >>> train_op = MomentumOptimizer(0.1, 0.9).minimize(loss)
     """
 
+    rule = "Momentum"
+    slots = {"accum": ("momentum", 0)}
+    scalars = {"lr": "learning_rate", "momentum": "momentum"}
+
     def __init__(
         self,
         learning_rate: Any,
@@ -33,30 +33,5 @@ class MomentumOptimizer(Optimizer):
         name: str = "Momentum",
         use_nesterov: bool = False,
     ) -> None:
-        super().__init__(use_locking, name)
-        self._learning_rate = learning_rate
-        self._momentum = momentum
-        self._use_nesterov = use_nesterov
-
-    def _create_slots(self, var_list: Sequence[Any]) -> None:
-        for v in var_list:
-            self._zeros_slot(v, "momentum", self._name)
-
-    def _prepare(self) -> None:
-        rate = self._learning_rate() if callable(self._learning_rate) else self._learning_rate
-        self._learning_rate_tensor = convert(rate, name="learning_rate")
-        momentum = self._momentum() if callable(self._momentum) else self._momentum
-        self._momentum_tensor = convert(momentum, name="momentum")
-
-    def _apply(self, variable: Any, gradient: Tensor, indices: Tensor | None) -> Any:
-        return apply_update(
-            "Momentum",
-            [variable, self.get_slot(variable, "momentum")],
-            gradient,
-            {
-                "lr": as_type(self._learning_rate_tensor, variable.dtype),
-                "momentum": as_type(self._momentum_tensor, variable.dtype),
-            },
-            indices=indices,
-            flags={"use_nesterov": self._use_nesterov},
-        )
+        super().__init__(use_locking, name, learning_rate=learning_rate, momentum=momentum)
+        self.flags = {"use_nesterov": use_nesterov}

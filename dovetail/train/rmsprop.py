@@ -7,16 +7,13 @@ arXiv:1308.0850).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from ..graph.build import convert
-from ..graph.node import Tensor
-from ..graph.ops.training import apply_update
-from .optimizer import Optimizer, as_type
+from ..graph.initializers import Ones
+from .rules import RuleOptimizer
 
 
-class RMSPropOptimizer(Optimizer):
+class RMSPropOptimizer(RuleOptimizer):
     """RMSProp. Its slots are `rms` (which starts at one), `momentum`, and `mg` when centred.
 
     Args:
@@ -29,6 +26,8 @@ class RMSPropOptimizer(Optimizer):
         name: name of its nodes and slots.
     """
 
+    scalars = {"lr": "learning_rate", "rho": "decay", "momentum": "momentum", "epsilon": "epsilon"}
+
     def __init__(
         self,
         learning_rate: Any,
@@ -39,35 +38,8 @@ class RMSPropOptimizer(Optimizer):
         centered: bool = False,
         name: str = "RMSProp",
     ) -> None:
-        super().__init__(use_locking, name)
-        self._settings = {
-            "learning_rate": learning_rate,
-            "decay": decay,
-            "momentum": momentum,
-            "epsilon": epsilon,
-        }
-        self._tensors: dict[str, Tensor] = {}
-        self._centered = centered
-
-    def _create_slots(self, var_list: Sequence[Any]) -> None:
-        from ..graph.initializers import ones_initializer
-
-        for v in var_list:
-            self._get_or_make_slot_with_initializer(
-                v, ones_initializer(), v.get_shape(), v.dtype.base, "rms", self._name
-            )
-            if self._centered:
-                self._zeros_slot(v, "mg", self._name)
-            self._zeros_slot(v, "momentum", self._name)
-
-    def _prepare(self) -> None:
-        for name, setting in self._settings.items():
-            self._tensors[name] = convert(setting() if callable(setting) else setting, name=name)
-
-    def _apply(self, variable: Any, gradient: Tensor, indices: Tensor | None) -> Any:
-        names = {"lr": "learning_rate", "rho": "decay", "momentum": "momentum", "epsilon": "epsilon"}
-        scalars = {scalar: as_type(self._tensors[name], variable.dtype) for scalar, name in names.items()}
-        slots = ("mg", "rms", "momentum") if self._centered else ("rms", "momentum")
-        places = [variable, *(self.get_slot(variable, slot) for slot in slots)]
-        rule = "CenteredRMSProp" if self._centered else "RMSProp"
-        return apply_update(rule, places, gradient, scalars, indices=indices)
+        super().__init__(
+            use_locking, name, learning_rate=learning_rate, decay=decay, momentum=momentum, epsilon=epsilon
+        )
+        self.rule = "CenteredRMSProp" if centered else "RMSProp"
+        self.slots = {"ms": ("rms", Ones), **({"mg": ("mg", 0)} if centered else {}), "mom": ("momentum", 0)}

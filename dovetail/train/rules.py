@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..graph.build import convert
+from ..graph.initializers import Constant, Initializer
 from ..graph.node import Tensor
 from ..graph.ops.training import RULES, apply_update
 from .optimizer import Optimizer, as_type
@@ -14,13 +15,15 @@ from .optimizer import Optimizer, as_type
 class RuleOptimizer(Optimizer):
     """An optimizer that is one rule.
 
-    A subclass says its `rule`, and how slots and scalars are called: `slots`, slot of the rule -> (name, where it starts);
-    `scalars`, scalar of the rule -> setting.
+    A subclass says its `rule`, and how slots and scalars are called: `slots`, slot of the rule -> (name, where it starts: a number, a
+    setting, or a type of initializers); `scalars`, scalar of the rule -> setting. Settings are numbers, scalar tensors, or functions
+    that give one; `flags` are the rule's attrs that differ from its defaults.
     """
 
     rule: str
-    slots: Mapping[str, tuple[str, Any]] = {}
+    slots: Mapping[str, tuple[str, float | str | type[Initializer]]] = {}
     scalars: Mapping[str, str] = {}
+    flags: Mapping[str, bool] = {}
 
     def __init__(self, use_locking: bool, name: str, **settings: Any) -> None:
         super().__init__(use_locking, name)
@@ -28,16 +31,15 @@ class RuleOptimizer(Optimizer):
         self._tensors: dict[str, Tensor] = {}
 
     def _create_slots(self, var_list: Sequence[Any]) -> None:
-        from ..graph.initializers import constant_initializer
-
         for v in var_list:
             for slot, start in self.slots.values():
                 value = self._settings[start] if isinstance(start, str) else start
                 if value == 0:
                     self._zeros_slot(v, slot, self._name)
                 else:
+                    initializer = value() if isinstance(value, type) else Constant(value)
                     self._get_or_make_slot_with_initializer(
-                        v, constant_initializer(value), v.get_shape(), v.dtype.base, slot, self._name
+                        v, initializer, v.get_shape(), v.dtype.base, slot, self._name
                     )
 
     def _prepare(self) -> None:
@@ -45,10 +47,19 @@ class RuleOptimizer(Optimizer):
             setting = self._settings[name]
             self._tensors[name] = convert(setting() if callable(setting) else setting, name=name)
 
+    def _places(self, variable: Any) -> list[Any]:
+        """The variable and its slots, in the rule's order."""
+        return [variable, *(self.get_slot(variable, self.slots[slot][0]) for slot in RULES[self.rule].slots)]
+
+    def _scalars(self, variable: Any) -> dict[str, Tensor]:
+        """The rule's scalars, in the variable's type."""
+        return {s: as_type(self._tensors[name], variable.dtype) for s, name in self.scalars.items()}
+
     def _apply(self, variable: Any, gradient: Tensor, indices: Tensor | None) -> Any:
-        kept = [self.get_slot(variable, self.slots[slot][0]) for slot in RULES[self.rule].slots]
-        scalars = {s: as_type(self._tensors[name], variable.dtype) for s, name in self.scalars.items()}
-        return apply_update(self.rule, [variable, *kept], gradient, scalars, indices=indices)
+        scalars = self._scalars(variable)
+        return apply_update(
+            self.rule, self._places(variable), gradient, scalars, indices=indices, flags=dict(self.flags)
+        )
 
 
 def not_negative(**settings: Any) -> None:
