@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -20,18 +21,29 @@ from ..graph.ops.random import random_normal
 from ..graph.ops.reduce import reduce_sum
 
 
-def _start(learning_rate: TensorLike, global_step: Any) -> tuple[Tensor, Tensor]:
-    """Rate and step as scalars of one floating type."""
+@contextmanager
+def _scope(
+    learning_rate: TensorLike, global_step: Any, name: str | None, default_name: str
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The scope of a schedule, with rate and step as scalars of one floating type."""
     if global_step is None:
         raise ValueError("global_step is required for a learning rate that decays.")
     rate = convert(learning_rate, name="learning_rate")
     if rate.dtype.base not in FLOATS:
         rate = cast(rate, float32)
-    return rate, cast(convert(global_step), rate.dtype.base)
+    step = _like(rate, global_step)
+    with rate.graph.name_scope(name or default_name):
+        yield rate, step
+
+
+def _like(rate: Tensor, x: Any) -> Tensor:
+    """A number or tensor in the rate's type."""
+    found: Tensor = cast(convert(x), rate.dtype.base)
+    return found
 
 
 def _part(step: Tensor, decay_steps: Any, staircase: bool) -> Tensor:
-    part = step / cast(convert(decay_steps), step.dtype.base)
+    part = step / _like(step, decay_steps)
     return floor(part) if staircase else part
 
 
@@ -43,10 +55,26 @@ def exponential_decay(
     staircase: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """`learning_rate * decay_rate ** (global_step / decay_steps)`; with `staircase`, the exponent is cut to a whole number."""
-    rate, step = _start(learning_rate, global_step)
-    with rate.graph.name_scope(name or "ExponentialDecay"):
-        base = cast(convert(decay_rate), rate.dtype.base)
+    """`learning_rate * decay_rate ** (global_step / decay_steps)`.
+
+    Args:
+        learning_rate: the rate to start from: a number, or a scalar tensor.
+        global_step: the step, a variable or scalar tensor that counts updates.
+        decay_steps: in how many steps the rate falls to `decay_rate` of itself; number or scalar tensor, as `decay_rate`.
+        staircase: cut `global_step / decay_steps` to a whole number, so that the rate falls at once after so many steps.
+        name: of the scope; None: the function's own.
+
+    Returns:
+        a scalar of the rate's type; float32 for a rate of integers.
+
+    Raises:
+        ValueError: there is no step.
+
+    >>> step = dt.train.get_or_create_global_step()
+    >>> rate = dt.train.exponential_decay(0.1, step, decay_steps=1000, decay_rate=0.96)
+    """
+    with _scope(learning_rate, global_step, name, "ExponentialDecay") as (rate, step):
+        base = _like(rate, decay_rate)
         return rate * power_of(base, _part(step, decay_steps, staircase))
 
 
@@ -58,10 +86,9 @@ def natural_exp_decay(
     staircase: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """`learning_rate * exp(-decay_rate * global_step / decay_steps)`."""
-    rate, step = _start(learning_rate, global_step)
-    with rate.graph.name_scope(name or "NaturalExpDecay"):
-        return rate * exp(-cast(convert(decay_rate), rate.dtype.base) * _part(step, decay_steps, staircase))
+    """`learning_rate * exp(-decay_rate * global_step / decay_steps)`; arguments as of `exponential_decay`."""
+    with _scope(learning_rate, global_step, name, "NaturalExpDecay") as (rate, step):
+        return rate * exp(-_like(rate, decay_rate) * _part(step, decay_steps, staircase))
 
 
 def inverse_time_decay(
@@ -72,10 +99,9 @@ def inverse_time_decay(
     staircase: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """`learning_rate / (1 + decay_rate * global_step / decay_steps)`."""
-    rate, step = _start(learning_rate, global_step)
-    with rate.graph.name_scope(name or "InverseTimeDecay"):
-        result: Tensor = rate / (cast(convert(decay_rate), rate.dtype.base) * _part(step, decay_steps, staircase) + 1.0)
+    """`learning_rate / (1 + decay_rate * global_step / decay_steps)`; arguments as of `exponential_decay`."""
+    with _scope(learning_rate, global_step, name, "InverseTimeDecay") as (rate, step):
+        result: Tensor = rate / (_like(rate, decay_rate) * _part(step, decay_steps, staircase) + 1.0)
         return result
 
 
@@ -90,17 +116,17 @@ def polynomial_decay(
 ) -> Tensor:
     """From `learning_rate` to `end_learning_rate` in `decay_steps` steps, by a power of what is left of them.
 
-    After them it stays there; with `cycle` it starts again from the same rate, over twice, three times... the steps.
+    After them it stays there; with `cycle` it starts again from the same rate, over twice, three times... the steps. Other
+    arguments as of `exponential_decay`.
     """
-    rate, step = _start(learning_rate, global_step)
-    with rate.graph.name_scope(name or "PolynomialDecay"):
-        steps = cast(convert(decay_steps), rate.dtype.base)
-        end = cast(convert(end_learning_rate), rate.dtype.base)
+    with _scope(learning_rate, global_step, name, "PolynomialDecay") as (rate, step):
+        steps = _like(rate, decay_steps)
+        end = _like(rate, end_learning_rate)
         if cycle:
             steps = steps * where_v2(equal(step, 0.0), 1.0, ceil(step / steps))
         else:
             step = minimum(step, steps)
-        exponent = cast(convert(power), rate.dtype.base)
+        exponent = _like(rate, power)
         result: Tensor = (rate - end) * power_of(1.0 - step / steps, exponent) + end
         return result
 
@@ -125,10 +151,12 @@ def piecewise_constant(x: Any, boundaries: Sequence[Any], values: Sequence[Any],
 def cosine_decay(
     learning_rate: TensorLike, global_step: Any, decay_steps: Any, alpha: float = 0.0, name: str | None = None
 ) -> Tensor:
-    """Half a wave of the cosine, from `learning_rate` to `alpha` of it in `decay_steps` steps (Loshchilov and Hutter, 2017)."""
-    rate, step = _start(learning_rate, global_step)
-    with rate.graph.name_scope(name or "CosineDecay"):
-        steps = cast(convert(decay_steps), rate.dtype.base)
+    """Half a wave of the cosine, from `learning_rate` to `alpha` of it in `decay_steps` steps (Loshchilov and Hutter, 2017).
+
+    Other arguments as of `exponential_decay`.
+    """
+    with _scope(learning_rate, global_step, name, "CosineDecay") as (rate, step):
+        steps = _like(rate, decay_steps)
         wave = 0.5 * (1.0 + cos(math.pi * minimum(step, steps) / steps))
         return rate * ((1.0 - alpha) * wave + alpha)
 
@@ -142,18 +170,17 @@ def cosine_decay_restarts(
     alpha: float = 0.0,
     name: str | None = None,
 ) -> Tensor:
-    """Cosine decay that starts again: each time over `t_mul` times as many steps, from `m_mul` times the rate."""
-    rate, step = _start(learning_rate, global_step)
-    with rate.graph.name_scope(name or "SGDRDecay"):
-        done = step / cast(convert(first_decay_steps), rate.dtype.base)
+    """`cosine_decay` that starts again: each time over `t_mul` times as many steps, from `m_mul` times the rate."""
+    with _scope(learning_rate, global_step, name, "SGDRDecay") as (rate, step):
+        done = step / _like(rate, first_decay_steps)
         if t_mul == 1.0:
             restart = floor(done)
             part = done - restart
         else:
             restart = floor(log(1.0 - done * (1.0 - t_mul)) / math.log(t_mul))
-            before = (1.0 - power_of(cast(convert(t_mul), rate.dtype.base), restart)) / (1.0 - t_mul)
-            part = (done - before) / power_of(cast(convert(t_mul), rate.dtype.base), restart)
-        high = power_of(cast(convert(m_mul), rate.dtype.base), restart)
+            before = (1.0 - power_of(_like(rate, t_mul), restart)) / (1.0 - t_mul)
+            part = (done - before) / power_of(_like(rate, t_mul), restart)
+        high = power_of(_like(rate, m_mul), restart)
         wave = 0.5 * high * (1.0 + cos(math.pi * part))
         return rate * ((1.0 - alpha) * wave + alpha)
 
@@ -167,7 +194,10 @@ def linear_cosine_decay(
     beta: float = 0.001,
     name: str | None = None,
 ) -> Tensor:
-    """A line to zero times `num_periods` waves of the cosine (Bello et al., 2017)."""
+    """`learning_rate * ((alpha + line) * wave + beta)`: a line from 1 to 0, and `num_periods` waves of the cosine (Bello et al., 2017).
+
+    Other arguments as of `exponential_decay`.
+    """
     return _linear_cosine(learning_rate, global_step, decay_steps, num_periods, alpha, beta, None, name)
 
 
@@ -182,7 +212,7 @@ def noisy_linear_cosine_decay(
     beta: float = 0.001,
     name: str | None = None,
 ) -> Tensor:
-    """The same with normal noise, whose variance is `initial_variance / (1 + global_step) ** variance_decay`."""
+    """`linear_cosine_decay` with normal noise on the line, whose variance is `initial_variance / (1 + global_step) ** variance_decay`."""
     noise = initial_variance, variance_decay
     return _linear_cosine(learning_rate, global_step, decay_steps, num_periods, alpha, beta, noise, name)
 
@@ -197,9 +227,8 @@ def _linear_cosine(
     noise: tuple[float, float] | None,
     name: str | None,
 ) -> Tensor:
-    rate, step = _start(learning_rate, global_step)
-    with rate.graph.name_scope(name or "LinearCosineDecay"):
-        steps = cast(convert(decay_steps), rate.dtype.base)
+    with _scope(learning_rate, global_step, name, "LinearCosineDecay") as (rate, step):
+        steps = _like(rate, decay_steps)
         step = minimum(step, steps)
         line = (steps - step) / steps
         if noise is not None:
@@ -212,9 +241,8 @@ def _linear_cosine(
 
 def linear_warmup(learning_rate: TensorLike, global_step: Any, warmup_steps: Any, name: str | None = None) -> Tensor:
     """From 0 to `learning_rate` in `warmup_steps` steps, and then as it is: a number, or another schedule. TensorFlow has no such name."""
-    rate, step = _start(learning_rate, global_step)
-    with rate.graph.name_scope(name or "LinearWarmup"):
-        steps = maximum(cast(convert(warmup_steps), rate.dtype.base), np.float32(1e-30))
+    with _scope(learning_rate, global_step, name, "LinearWarmup") as (rate, step):
+        steps = maximum(_like(rate, warmup_steps), np.float32(1e-30))
         return where_v2(less_equal(step, steps), rate * step / steps, rate)
 
 
