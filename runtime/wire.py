@@ -2,21 +2,26 @@
 
 A message is a kind, some named fields, and tensors. It travels as a list of frames:
 
-    frame 0          the header: msgpack of [version, kind, fields, [[dtype, shape, place], ...]]
-    frames 1 .. n    the raw elements of tensors, C order, little-endian, as every machine here is
-    then             the value of each field of type `bytes`, in the order of the kind's row
+    frame 0    the header: what the message begins with, its description, and then what differs from step to step
+    then       the raw elements of tensors, C order, little-endian, as every machine here is
+    then       the value of each field of type `bytes`, in the order of the kind's row
 
-Fields of type `bytes` (a graph, a partition) leave the header so that the header stays small: unpacking
-msgpack can need seventy times the memory of its input, raw frames need none. In the header such a field holds
-its length.
+    header         0x94, version, how many numbers, 0 (a byte each), the size of the description (4 bytes),
+                   the numbers: the kind's required fields of type int (8 bytes each), the description, the values
+    description    msgpack of [kind, the other fields, [[dtype, shape, place], ...]]
 
-A tensor of strings has dtype `string`; its frame is one uint32 length per element, then all the bytes.
+The description of a message is the same at each step of a run signature. So either side remembers those that it has seen: a step
+costs a look into a table instead of packing, unpacking and checking them again.
 
-A tensor's place is its bytes themselves, when they are few: a frame costs more than copying them does. It is where the tensor
-lies in shared memory, or nothing: then the tensor has a frame, or a word: then its frame is compressed in that way (`compression.py`).
+A tensor's place says where its bytes are: `here`, among the values, when they are few, since a frame costs more than copying them
+does; `lent`: in shared memory, and the values say where; the name of a compression (`compression.py`): in a frame, made smaller;
+without a place they are a frame as they are.
 
-Nothing that arrives is trusted. `KINDS` says which kinds exist and what each carries; `decode` checks a
-message against it, and every bound below, before it makes a single array. Whatever is wrong, it raises
+Fields of type `bytes` (a graph, a partition) leave the header so that the header stays small: unpacking msgpack can need seventy
+times the memory of its input, raw frames need none. In the description such a field holds its length.
+
+Nothing that arrives is trusted. `KINDS` (kinds.py) says which kinds exist and what each carries; `decode` checks a
+message against it, and every bound, before it makes a single array. Whatever is wrong, it raises
 `WireError`, nothing else. Nothing is ever unpickled or evaluated. `encode` checks the same table, so that a
 mistake shows where it was made.
 
@@ -25,24 +30,40 @@ This module knows no sockets: it can be tested, fuzzed and reused without any.
 
 from __future__ import annotations
 
+import contextlib
+import struct
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgpack
 import numpy as np
 
-from ..graph import dtypes
 from . import compression
+from .kinds import HEAD, KINDS, MAX_DEPTH, KindSchema, WireError, check_fields
 from .shared_memory import SHARE_BYTES
+from .tensor_bytes import (
+    BOOL,
+    BORROW_BYTES,
+    HERE,
+    LENT,
+    MAX_DIM,
+    MAX_RANK,
+    NAME_OF,
+    PLACE,
+    Bytes,
+    Frame,
+    Layout,
+    Tensor,
+    layout_of,
+    pack_tensor,
+    strings_size,
+    unpack_compressed,
+    unpack_tensor,
+)
 
-VERSION = 1  # one byte on the wire, so below 128
-
-#: A frame of this many bytes or more is borrowed from its array, not copied. Copying 64 KiB costs about what
-#: the bookkeeping of a borrowed buffer costs (8 µs). Whoever sends a larger array must not write into it
-#: afterwards.
-BORROW_BYTES = 64 * 1024
+VERSION = 2  # one byte on the wire
 
 #: A tensor of at most this many bytes travels in the header, as long as those of a message need no more than `MAX_INLINE` together.
 INLINE_BYTES = 4096
@@ -51,39 +72,27 @@ MAX_INLINE = 256 * 1024
 MAX_HEADER = 1 << 20  # bytes, for most kinds
 MAX_WIDE_HEADER = 16 << 20  # bytes, for the kinds whose fields describe whole plans
 MAX_TENSORS = 16_384  # per message
-MAX_RANK = 32
-MAX_DIM = 1 << 40
-MAX_DEPTH = 16  # lists and dicts inside one another, in one field
 
-Frame: TypeAlias = bytes | memoryview
-Bytes: TypeAlias = "Frame | np.ndarray[Any, np.dtype[np.uint8]]"
-"""A frame, or shared memory."""
-Tensor: TypeAlias = np.ndarray[Any, Any] | np.generic
+_MOST_REMEMBERED: Final = 1_024  # descriptions, each way; so what others send takes a bounded part of the memory
+_LONGEST_REMEMBERED: Final = 1_024  # bytes of one
 
-
-class WireError(ValueError):
-    """A message that breaks the protocol, arriving or about to leave.
-
-    Attributes:
-        request: the request number of the message, as far as it could be read; else 0. An answer can name it.
-    """
-
-    def __init__(self, message: str, request: int = 0) -> None:
-        super().__init__(message)
-        self.request = request
+_FIRST: Final = 0x94  # as version 1 had it, so that either notices the other
+_HEAD_BYTES: Final = struct.calcsize(HEAD)
+_NUMBERS = [struct.Struct(f"<4xI{n}q") for n in range(1 + max(len(schema.numbers) for schema in KINDS.values()))]
 
 
 class UnreadableError(WireError):
     """A tensor lies in shared memory that the receiver cannot read: the sender should let tensors travel."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False, repr=False)  # a frozen one takes twice as long to make
 class Message:
     """One message. Compared by identity, since arrays have no single truth value.
 
     Attributes:
         kind: a key of `KINDS`.
-        fields: plain values: None, bool, int, float, str, bytes, and lists and str-keyed dicts of them.
+        fields: plain values: None, bool, int, float, str, bytes, and lists and str-keyed dicts of them. The lists and dicts of
+            one that arrived belong to others, too: nobody changes them.
         tensors: arrays of any element type in `graph.dtypes`, strings as object arrays of bytes or str.
             Decoded ones are read-only and alias the received buffer.
 
@@ -105,107 +114,30 @@ class Message:
         return f"Message({', '.join(parts)})"
 
 
-@dataclass(frozen=True, slots=True)
-class KindSchema:
-    """What one kind of message carries.
-
-    Attributes:
-        kind: its name.
-        fields: field name -> the Python types its value may have.
-        required: the fields that must be there; the others may be missing or None.
-        tensors: whether tensors may be attached.
-        given: whether they are the receiver's to write into; else he shares them with others.
-        wide: whether the header may have up to `MAX_WIDE_HEADER` bytes.
-        blobs: the fields of type `bytes`, which travel in frames of their own.
-    """
-
-    kind: str
-    fields: Mapping[str, tuple[type, ...]]
-    required: frozenset[str]
-    tensors: bool
-    given: bool
-    wide: bool
-    blobs: tuple[str, ...]
-
-
-# A float may be written as an int; a list may be given as a tuple (it arrives as a list).
-_TYPES: dict[str, tuple[type, ...]] = {
-    "bool": (bool,), "int": (int,), "float": (float, int), "str": (str,), "bytes": (bytes,),
-    "list": (list, tuple), "dict": (dict,),
-}  # fmt: skip
-_SCALARS = frozenset({type(None), bool, int, float, str, bytes})
-
-
-def _row(kind: str, fields: str = "", *, tensors: bool = False, given: bool = False, wide: bool = False) -> KindSchema:
-    """One row of `KINDS`; `fields` reads `name type, name? type|type`; what has a `?` may be missing."""
-    types: dict[str, tuple[type, ...]] = {}
-    required: set[str] = set()
-    blobs: list[str] = []
-    for entry in filter(None, map(str.strip, fields.split(","))):
-        name, type_names = entry.split()
-        if not name.endswith("?"):
-            required.add(name)
-        name = name.removesuffix("?")
-        types[name] = tuple(t for type_name in type_names.split("|") for t in _TYPES[type_name])
-        if type_names == "bytes":
-            blobs.append(name)
-        if entry.split()[0].endswith("?"):
-            types[name] += (type(None),)
-    if len(kind) > 31:
-        raise ValueError(f"kind {kind!r}: at most 31 characters, so that the header starts in one known way")
-    return KindSchema(kind, types, frozenset(required), tensors, given, wide, tuple(blobs))
-
-
-#: Every kind of message there is. A new kind is a new row.
-KINDS: dict[str, KindSchema] = {row.kind: row for row in (
-    _row("hello", "memory? list, readable bool, lane? list"),
-    _row("ping", "seq int, request? int"),
-    _row("pong", "seq int, incarnation int, clock? int, working? bool"),
-    _row("status", "request int"),
-    _row("devices", "request int, devices list, incarnation int", wide=True),
-    _row("stats", "request int"),
-    _row("figures", "request int, figures dict", wide=True),
-    _row("create_session", "request int, config dict"),
-    _row("waiting", "request int, tasks list"),
-    _row("session_created", "request int, session str, devices list", wide=True),
-    _row("extend", "request int, session str, from_version int, graph bytes"),
-    _row("extended", "request int, version int"),
-    _row("prepare", "request int, session str, feeds list, fetches list, targets list, warm? bool", wide=True),
-    _row("prepared", "request int, parts list", wide=True),
-    _row("plan", "request int, session str, feeds list, fetches list, targets list, program str", wide=True),
-    _row("planned", "request int, plan bytes"),
-    _row("register", "request int, program str, session str, partition bytes, info dict", wide=True),
-    _row("registered", "request int, incarnation int"),
-    _row("release", "programs list"),
-    _row("missing", "step int, task str, channels list"),
-    _row("coming", "step int, task str, known bool"),
-    _row("accounted", "step int, task str, channels list"),
-    _row("run", "request int, step int, program str, feeds list, trace? bool, quiet? bool", tensors=True),
-    _row("trace", "request int, notes bytes"),
-    _row("done", "request int, fetches list", tensors=True, given=True),
-    _row("tensors", "step int, channels list, without list", tensors=True),
-    _row(
-        "collective",
-        "event str, task str, group str, token int, instance? str, run? int, sender? int, to? int, tag? int, what? str, "
-        "reason? str, code? str",
-        tensors=True,
-    ),
-    _row("abort", "step int, code str, reason str"),
-    _row("touch", "session str"),
-    _row("close_session", "request int, session str"),
-    _row("forget_session", "request int, session str"),
-    _row("closed", "request int"),
-    _row("reset", "request int, containers list, config? dict"),
-    _row("reset_containers", "request int, containers list, sessions? list"),
-    _row("error", "request int, code str, message str, node? str, task? str"),
-)}  # fmt: skip
-
-
 Lend: TypeAlias = Callable[[np.ndarray[Any, Any], bool], "list[int] | None"]
 """Says where the receiver can read an array, or, if so asked, a copy of its own; None: it has to travel."""
 
 Borrow: TypeAlias = Callable[[Any, int], np.ndarray[Any, np.dtype[np.uint8]]]
 """The bytes at such a place, so many; ValueError when they cannot be read."""
+
+_Known: TypeAlias = tuple[KindSchema, dict[str, Any], tuple[Layout, ...], int]
+"""What a description means: the kind, the fields in it, its tensors, and how many frames the message has without its `bytes`."""
+
+_packed: dict[Hashable, bytes] = {}  # kind, fields and tensors' descriptions -> the description
+_understood: dict[bytes, _Known] = {}
+_K = TypeVar("_K", bound=Hashable)
+_V = TypeVar("_V")
+
+
+def _remember(table: dict[_K, _V], key: _K, value: _V) -> None:
+    """Keep what a description means, or is made of; forget the oldest one if there are too many. Several threads may do so."""
+    table[key] = value
+    if len(table) > _MOST_REMEMBERED:
+        with contextlib.suppress(KeyError, RuntimeError):  # another thread was quicker
+            del table[next(iter(table))]
+
+
+# --- out -------------------------------------------------------------------------------------------------------------
 
 
 def encode(message: Message, lend: Lend | None = None, compressed: bool = False) -> list[Frame]:
@@ -222,53 +154,92 @@ def encode(message: Message, lend: Lend | None = None, compressed: bool = False)
     if schema is None:
         raise WireError(f"there is no message kind {message.kind!r}; known kinds: {', '.join(KINDS)}")
     fields = message.fields
-    request = _request_of(fields)
-    _check_fields(schema, fields, request)
     frames: list[Frame] = [b""]
     specs: list[tuple[Any, ...]] = []
+    values: list[Frame] = []
+    if message.tensors:
+        _check_attached(schema, len(message.tensors))
+        _pack_tensors(message.tensors, schema, lend, compressed, frames, specs, values)
+    try:
+        others = dict(fields)
+        numbers = [others.pop(name) for name in schema.numbers]
+        key = schema.kind, tuple(others.items()), tuple(specs)
+        description = _packed.get(key)
+    except (KeyError, TypeError, ValueError):  # one is missing; or there is a list, or what can be no field
+        description = key = None
+    if description is None:
+        description = _describe(schema, fields, specs, frames)
+        if key is not None and schema.tensors and len(description) <= _LONGEST_REMEMBERED:
+            _remember(_packed, key, description)
+    try:
+        head = schema.head.pack(_FIRST, VERSION, len(numbers), len(description), *numbers)
+    except struct.error as error:
+        raise WireError(f"message {message.kind!r} cannot be packed: {error}") from None
+    frames[0] = b"".join((head, description, *values))
+    if len(frames[0]) > MAX_HEADER:
+        limit = MAX_WIDE_HEADER if schema.wide else MAX_HEADER
+        if len(frames[0]) > limit:
+            raise WireError(
+                f"message {message.kind!r}: its fields need {len(frames[0])} bytes, more than the {limit} allowed"
+            )
+    return frames
+
+
+def _pack_tensors(
+    tensors: Sequence[Tensor], schema: KindSchema, lend: Lend | None, compressed: bool,
+    frames: list[Frame], specs: list[tuple[Any, ...]], values: list[Frame],
+) -> None:  # fmt: skip
+    """Describe tensors, and put their bytes, or where they lie, among the frames and values."""
     inline = 0
     room = compression.MOST_BYTES if compressed else 0
-    if message.tensors:
-        _check_attached(schema, len(message.tensors), request)
-        for index, tensor in enumerate(message.tensors):
-            if lend is not None and tensor.nbytes >= SHARE_BYTES and tensor.dtype in _NAME_OF:
-                place = lend(np.asarray(tensor), schema.given)
-                if place is not None:
-                    specs.append((_NAME_OF[tensor.dtype], tensor.shape, place))
-                    continue
-            if room and tensor.dtype in _NAME_OF:
-                packed = compression.compress(np.asarray(tensor), room)
-                if packed is not None:
-                    room -= tensor.nbytes
-                    specs.append((_NAME_OF[tensor.dtype], tensor.shape, compression.NAME))
-                    frames.append(packed)
-                    continue
-            name, buffer = _pack_tensor(tensor, index, request)
-            size = len(buffer)
-            if size <= INLINE_BYTES and inline + size <= MAX_INLINE:
-                inline += size
-                specs.append((name, tensor.shape, buffer))
-            else:
-                specs.append((name, tensor.shape))
-                frames.append(buffer)
-    if schema.blobs:
-        fields = dict(fields)
-        for blob in schema.blobs:
-            if fields.get(blob) is not None:
-                frames.append(fields[blob])
-                fields[blob] = len(fields[blob])
+    for index, tensor in enumerate(tensors):
+        if (lend is not None or room) and getattr(tensor, "nbytes", 0) >= SHARE_BYTES and tensor.dtype in NAME_OF:
+            place = None if lend is None else lend(np.asarray(tensor), schema.given)
+            if place is not None:
+                specs.append((NAME_OF[tensor.dtype], tensor.shape, LENT))
+                values.append(PLACE.pack(*place))
+                continue
+            packed = compression.compress(np.asarray(tensor), room) if room else None
+            if packed is not None:
+                room -= tensor.nbytes
+                specs.append((NAME_OF[tensor.dtype], tensor.shape, compression.NAME))
+                frames.append(packed)
+                continue
+        name, buffer = pack_tensor(tensor, index)
+        size = len(buffer)
+        if size <= INLINE_BYTES and inline + size <= MAX_INLINE:
+            inline += size
+            specs.append((name, tensor.shape, HERE))
+            values.append(buffer)
+        else:
+            specs.append((name, tensor.shape))
+            frames.append(buffer)
+
+
+def _describe(schema: KindSchema, fields: Any, specs: Sequence[Any], frames: list[Frame]) -> bytes:
+    """Check a message, and pack its description; the fields of type `bytes` become frames."""
+    check_fields(schema.kind, schema.fields, schema.required, fields)
+    others = {name: value for name, value in fields.items() if name not in schema.numbers}
+    for blob in schema.blobs:
+        frames.append(fields[blob])
+        others[blob] = len(fields[blob])
     try:
-        header: bytes = _packers.pack((VERSION, message.kind, fields, specs))
+        return _packers.pack((schema.kind, others, specs))
     except Exception as error:  # an int beyond 64 bits, a str with lone surrogates
-        raise WireError(f"message {message.kind!r} cannot be packed: {error}", request) from None
-    limit = MAX_WIDE_HEADER if schema.wide else MAX_HEADER
-    if len(header) > limit:
-        raise WireError(
-            f"message {message.kind!r}: its fields need {len(header)} bytes, more than the {limit} allowed",
-            request,
-        )
-    frames[0] = header
-    return frames
+        raise WireError(f"message {schema.kind!r} cannot be packed: {error}") from None
+
+
+class _Packers(threading.local):
+    """One packer per thread: making one costs more than packing; it serves one thread at a time."""
+
+    def __init__(self) -> None:
+        self.pack: Callable[[Any], bytes] = msgpack.Packer().pack
+
+
+_packers = _Packers()
+
+
+# --- in --------------------------------------------------------------------------------------------------------------
 
 
 def decode(frames: Sequence[Frame], borrow: Borrow | None = None) -> Message:
@@ -282,300 +253,174 @@ def decode(frames: Sequence[Frame], borrow: Borrow | None = None) -> Message:
     if not frames:
         raise WireError("an empty message: there is no header frame")
     header = frames[0]
-    _check_preamble(header)
+    if len(header) < _HEAD_BYTES or header[0] != _FIRST or header[1] != VERSION or len(header) > MAX_HEADER:
+        _check_start(header)
+    if type(header) is not bytes:
+        header = bytes(header)
+    count = header[2]
+    begin = _HEAD_BYTES + 8 * count
+    if count >= len(_NUMBERS) or len(header) < begin or header[3]:
+        raise WireError("the header is not [numbers, description, values]")
+    numbers = _NUMBERS[count].unpack_from(header)
+    at = begin + numbers[0]
+    description = header[begin:at]
+    known = _understood.get(description)
+    fields: dict[str, Any] = {}
     try:
-        # The first byte says "an array of four", so what comes out has four elements.
-        _, kind, fields, specs = msgpack.unpackb(header, raw=False, strict_map_key=True)
-    except Exception as error:  # msgpack's own, and for some inputs TypeError or OverflowError
-        raise WireError(f"the header is not msgpack: {error or type(error).__name__}") from None
-    if type(kind) is not str or type(fields) is not dict or type(specs) is not list:
-        raise WireError("the header is not [version, kind, fields, tensors]")
-    request = _request_of(fields)
-    schema = KINDS.get(kind)
-    if schema is None:
-        raise WireError(f"there is no message kind {kind[:64]!r}", request)
-    if specs:
-        _check_attached(schema, len(specs), request)
-    count = 1  # frames of their own
-    for spec in specs:
-        if type(spec) is not list or len(spec) != 3 or type(spec[2]) is str:
-            count += 1
-    if schema.blobs:
-        _restore_blobs(schema, fields, frames, count, request)
-    elif len(frames) != count:
-        raise WireError(f"message {kind!r}: {count - 1} tensors announced, {len(frames) - 1} frames came", request)
-    _check_fields(schema, fields, request)
-    if not specs:
-        return Message(kind, fields)
-    tensors: list[Tensor] = []
-    at = 1
-    room = compression.MOST_BYTES
-    for spec in specs:
-        index = len(tensors)
-        if type(spec) is not list or len(spec) != 3:
-            tensors.append(_unpack_tensor(spec, frames[at], index, request))
-            at += 1
-        elif type(spec[2]) is bytes:
-            tensors.append(_unpack_tensor(spec, spec[2], index, request))
-        elif type(spec[2]) is str:
-            tensor = _compressed_tensor(spec, frames[at], room, index, request)
-            room -= tensor.nbytes
-            tensors.append(tensor)
-            at += 1
-        else:
-            tensors.append(_placed_tensor(spec, borrow, index, request))
-    return Message(kind, fields, tuple(tensors))
+        if known is None:
+            schema, others, specs = _unpacked(description)
+            fields = dict(zip(schema.numbers, numbers[1:], strict=False))
+            known = _understand(schema, others, specs)
+            if schema.tensors and len(description) <= _LONGEST_REMEMBERED:
+                _remember(_understood, description, known)
+        schema, others, layouts, frame_count = known
+        if count != len(schema.numbers):
+            raise WireError(f"message {schema.kind!r} has {len(schema.numbers)} numbers, {count} came")
+        fields = others.copy()
+        for i, name in enumerate(schema.numbers, 1):
+            fields[name] = numbers[i]
+        if schema.blobs:
+            _restore_blobs(schema, fields, frames)
+        elif len(frames) != frame_count:
+            raise WireError(
+                f"message {schema.kind!r}: {frame_count - 1} tensors announced, {len(frames) - 1} frames came"
+            )
+        if not layouts:
+            if at != len(header):
+                raise WireError(f"message {schema.kind!r}: {len(header) - at} bytes too many")
+            return Message(schema.kind, fields)
+        return Message(schema.kind, fields, _unpack_tensors(layouts, header, at, frames, borrow))
+    except WireError as error:
+        error.request = fields.get("request") or 0
+        raise
 
 
-# Checks: the same for what leaves and what arrives.
-
-
-def _request_of(fields: Any) -> int:
-    request = fields.get("request", 0) if type(fields) is dict else 0
-    return request if type(request) is int else 0
-
-
-def _check_preamble(header: Frame) -> None:
-    """Look at the bytes that every version of the protocol has in one place, before msgpack does."""
+def _check_start(header: Frame) -> None:
+    """Look at the bytes that every version of the protocol has in one place, and at how many there are."""
     size = len(header)
-    if size < 3 or header[0] != 0x94:  # msgpack for "an array of four elements"
+    if size < 3 or header[0] != _FIRST:
         raise WireError("not a message of this protocol")
     if header[1] != VERSION:
         raise WireError(
             f"the peer speaks version {header[1]} of the protocol, this process version {VERSION}: "
             "run the same release of dovetail in all tasks and clients"
         )
-    if size > MAX_HEADER and (size > MAX_WIDE_HEADER or not bytes(header[2:34]).startswith(_WIDE)):
-        raise WireError(f"a header of {size} bytes is larger than its kind allows")
+    if size < _HEAD_BYTES:
+        raise WireError("a header that is cut off")
+    if size > MAX_HEADER:
+        begin = _HEAD_BYTES + 8 * header[2] + 1
+        if size > MAX_WIDE_HEADER or not bytes(header[begin : begin + 32]).startswith(_WIDE):
+            raise WireError(f"a header of {size} bytes is larger than its kind allows")
 
 
-def _check_fields(schema: KindSchema, fields: dict[str, Any], request: int) -> None:
-    if type(fields) is not dict:
-        raise WireError(f"message {schema.kind!r}: fields must be a dict, not {type(fields).__name__}")
-    types = schema.fields
-    for name, value in fields.items():
-        allowed = types.get(name)
-        if allowed is None:
-            known = ", ".join(types) or "none"
-            raise WireError(f"message {schema.kind!r} has no field {_short(name)}; its fields: {known}", request)
-        kind = type(value)
-        if kind not in allowed:
-            expected = " or ".join(t.__name__ for t in allowed if t is not tuple)
-            raise WireError(f"message {schema.kind!r}: field {name!r} must be {expected}, not {kind.__name__}", request)
-        if (kind is list or kind is dict or kind is tuple) and value:
-            if kind is not dict and _SCALARS.issuperset(map(type, value)):
-                continue
-            try:
-                _check_plain(value, 1)
-            except WireError as error:
-                raise WireError(f"message {schema.kind!r}: field {name!r} {error}", request) from None
-    if not schema.required <= fields.keys():
-        missing = ", ".join(sorted(schema.required - fields.keys()))
-        raise WireError(f"message {schema.kind!r} lacks {missing}", request)
+_WIDE = tuple(msgpack.packb(schema.kind) for schema in KINDS.values() if schema.wide)
 
 
-def _check_plain(value: Any, depth: int) -> None:
-    """Only plain values, with str keys, not too deep: code that walks a field later needs no guard."""
-    if depth > MAX_DEPTH:
-        raise WireError(f"nests deeper than {MAX_DEPTH}")
-    items: Iterable[Any] = value
-    if type(value) is dict:
-        for key in value:
-            if type(key) is not str:
-                raise WireError(f"has a key {_short(key)}; keys must be str")
-        items = value.values()
-    for item in items:
-        kind = type(item)
-        if kind in _SCALARS:
-            continue
-        if kind is not list and kind is not dict and kind is not tuple:
-            raise WireError(f"holds a {kind.__name__}; only plain values can travel")
-        _check_plain(item, depth + 1)
+def _unpacked(description: bytes) -> tuple[KindSchema, dict[str, Any], list[Any]]:
+    """The parts of a description, of which nothing is known yet but the kind."""
+    try:
+        parts = msgpack.unpackb(description, raw=False, strict_map_key=True)
+    except Exception as error:  # msgpack's own, and for some inputs TypeError or OverflowError
+        raise WireError(f"the description is not msgpack: {error or type(error).__name__}") from None
+    if type(parts) is not list or len(parts) != 3 or [type(part) for part in parts] != [str, dict, list]:
+        raise WireError("the description is not [kind, fields, tensors]")
+    kind, others, specs = parts
+    schema = KINDS.get(kind)
+    if schema is None:
+        raise WireError(f"there is no message kind {kind[:64]!r}")
+    return schema, others, specs
 
 
-def _check_attached(schema: KindSchema, count: int, request: int) -> None:
+def _understand(schema: KindSchema, others: dict[str, Any], specs: list[Any]) -> _Known:
+    """What a description means, after everything in it was checked."""
+    if specs:
+        _check_attached(schema, len(specs))
+    layouts = tuple([layout_of(spec, index) for index, spec in enumerate(specs)])
+    check_fields(schema.kind, schema.described, schema.required.difference(schema.numbers), others)
+    return schema, others, layouts, 1 + sum(where not in (HERE, LENT) for where, *_ in layouts)
+
+
+def _check_attached(schema: KindSchema, count: int) -> None:
     if not schema.tensors:
-        raise WireError(f"message {schema.kind!r} carries no tensors, but {count} are attached", request)
+        raise WireError(f"message {schema.kind!r} carries no tensors, but {count} are attached")
     if count > MAX_TENSORS:
-        raise WireError(f"message {schema.kind!r}: {count} tensors, at most {MAX_TENSORS} can travel together", request)
+        raise WireError(f"message {schema.kind!r}: {count} tensors, at most {MAX_TENSORS} can travel together")
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 64 else text[:61] + "..."
+def _unpack_tensors(
+    layouts: Sequence[Layout], header: bytes, at: int, frames: Sequence[Frame], borrow: Borrow | None
+) -> tuple[Tensor, ...]:
+    """The tensors of a message whose values begin at `at` of its header."""
+    tensors: list[Tensor] = []
+    frame = 1
+    room = compression.MOST_BYTES
+    for layout in layouts:
+        where, size, dtype, shape = layout
+        index = len(tensors)
+        if where is HERE:
+            end = at + (size if dtype is not None else strings_size(layout, header, at, index))
+            if dtype is not None and dtype is not BOOL and end <= len(header):  # any bytes are such a tensor
+                tensors.append(np.ndarray(shape, dtype, header[at:end]))
+            else:
+                tensors.append(unpack_tensor(layout, header[at:end], index))
+            at = end
+        elif where is LENT:
+            tensors.append(_unpack_lent(layout, header[at : at + PLACE.size], borrow, index))
+            at += PLACE.size
+        else:
+            if where:
+                tensors.append(unpack_compressed(layout, frames[frame], room, index))
+                room -= layout[1]
+            else:
+                tensors.append(unpack_tensor(layout, frames[frame], index))
+            frame += 1
+    if at != len(header):
+        raise WireError(f"{len(header) - at} bytes too many for the values of a message")
+    return tuple(tensors)
 
 
-# Tensors. The element types are those of `graph.dtypes`, under the same names.
-
-_NP_OF = {t.name: t.np for t in dtypes.ALL if t.np.kind != "O"}
-_NAME_OF = {np_dtype: name for name, np_dtype in _NP_OF.items()}
-_STRING = dtypes.string.name
-_BOOL = np.dtype(np.bool_)
-_LENGTH = np.dtype("<u4")
-
-
-def _pack_tensor(tensor: Tensor, index: int, request: int) -> tuple[str, Frame]:
-    """The element type's name and the bytes of one tensor."""
-    if not isinstance(tensor, (np.ndarray, np.generic)):
-        raise WireError(f"tensor {index} is a {type(tensor).__name__}, not a NumPy array", request)
-    dtype = tensor.dtype
-    name = _NAME_OF.get(dtype)
-    if name is None:
-        if dtype.kind in "OSUT":
-            return _STRING, _pack_strings(np.asarray(tensor), index, request)
-        name = None if dtype.isnative else _NAME_OF.get(dtype.newbyteorder("="))
-        if name is None:
-            raise WireError(f"tensor {index} has element type {dtype}, which cannot travel", request)
-        tensor = tensor.astype(_NP_OF[name])
-    if tensor.nbytes < BORROW_BYTES:
-        return name, tensor.tobytes()
-    # bfloat16 and float8 do not offer the buffer protocol; their bytes do.
-    return name, np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data
-
-
-def _pack_strings(array: np.ndarray[Any, Any], index: int, request: int) -> bytes:
-    values: list[bytes] = []
-    for value in array.ravel().tolist():
-        if type(value) is str:
-            try:
-                value = value.encode()
-            except UnicodeEncodeError as error:
-                raise WireError(f"tensor {index}: {error}", request) from None
-        if type(value) is not bytes:
-            raise WireError(
-                f"tensor {index} holds a {type(value).__name__}; arrays of objects may hold bytes and str",
-                request,
-            )
-        values.append(value)
-    lengths = [len(value) for value in values]
-    if lengths and max(lengths) >= 1 << 32:
-        raise WireError(
-            f"tensor {index} holds a string of {max(lengths)} bytes; at most {(1 << 32) - 1} can travel",
-            request,
-        )
-    return b"".join([np.array(lengths, _LENGTH).tobytes(), *values])
-
-
-def _unpack_tensor(spec: Any, frame: Bytes, index: int, request: int) -> Tensor:
-    """One read-only array over `frame`, after everything about it was checked. Its description may go on after the shape."""
-    if type(spec) is not list or not 2 <= len(spec) <= 3 or type(spec[0]) is not str or type(spec[1]) is not list:
-        raise WireError(f"tensor {index}: its description is not [dtype, shape]", request)
-    name, shape = spec[0], spec[1]
-    if len(shape) > MAX_RANK:
-        raise WireError(f"tensor {index} has rank {len(shape)}, at most {MAX_RANK} is allowed", request)
-    count = 1
-    for dim in shape:
-        if type(dim) is not int or not 0 <= dim <= MAX_DIM:
-            raise WireError(f"tensor {index} has a dimension {_short(dim)}", request)
-        count *= dim
-    try:
-        if name == _STRING:
-            return _unpack_strings(shape, count, frame, index, request)
-        dtype = _NP_OF.get(name)
-        if dtype is None:
-            raise WireError(f"tensor {index} has an unknown element type {_short(name)}", request)
-        size = count * dtype.itemsize
-        if size != len(frame):
-            raise WireError(f"tensor {index}: {name}{shape} needs {size} bytes, its frame has {len(frame)}", request)
-        array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, frame)
-        # A bool that is neither 0 nor 1 would be true and false by turns, depending on who asks.
-        if dtype is _BOOL and size and np.ndarray(size, np.uint8, frame).max() > 1:
-            raise WireError(f"tensor {index}: a bool is neither 0 nor 1", request)
-        if type(frame) is bytes:  # nobody can write into it, and Python aligns it
-            return array
-        flags = array.flags
-        if not flags.aligned:  # small frames may start at any byte of the receive buffer
-            array = array.copy()
-            flags = array.flags
-        flags.writeable = False
-        return array
-    except (ValueError, TypeError, OverflowError, MemoryError) as error:
-        if isinstance(error, WireError):
-            raise
-        raise WireError(f"tensor {index}: {name}{_short(shape)} cannot be made: {error}", request) from None
-
-
-def _compressed_tensor(spec: list[Any], frame: Frame, room: int, index: int, request: int) -> Tensor:
-    """One read-only array of what a frame unpacks to, if it says that it is so much and no more than `room`."""
-    dtype, size = _size_of(spec, index, request)
-    if spec[2] != compression.NAME:
-        raise WireError(f"tensor {index} is compressed in an unknown way {_short(spec[2])}", request)
-    if size > room:
-        raise WireError(
-            f"tensor {index}: compressed tensors of a message have more than {compression.MOST_BYTES} bytes", request
-        )
-    try:
-        memory = compression.decompress(frame, size, dtype.itemsize)
-    except (ValueError, MemoryError) as error:
-        raise WireError(f"tensor {index}: {error}", request) from None
-    return _unpack_tensor(spec, memory, index, request)
-
-
-def _size_of(spec: list[Any], index: int, request: int) -> tuple[np.dtype[Any], int]:
-    """A tensor's element type and how many bytes it has, as its description says."""
-    name, shape = spec[0], spec[1]
-    dtype = _NP_OF.get(name) if type(name) is str else None
-    if dtype is None:
-        raise WireError(f"tensor {index} has an element type that cannot lie there: {_short(name)}", request)
-    count = 1
-    for dim in shape if type(shape) is list else [None]:
-        if type(dim) is not int or not 0 <= dim <= MAX_DIM:
-            raise WireError(f"tensor {index} has a dimension {_short(dim)}", request)
-        count *= dim
-    return dtype, count * dtype.itemsize
-
-
-def _placed_tensor(spec: list[Any], borrow: Borrow | None, index: int, request: int) -> Tensor:
+def _unpack_lent(layout: Layout, place: bytes, borrow: Borrow | None, index: int) -> Tensor:
     """One read-only array over shared memory."""
     if borrow is None:
-        raise WireError(f"tensor {index} cannot lie in shared memory here", request)
-    _, size = _size_of(spec, index, request)
+        raise WireError(f"tensor {index} cannot lie in shared memory here")
+    if len(place) != PLACE.size:
+        raise WireError(f"tensor {index} is lent, and where is cut off")
     try:
-        memory = borrow(spec[2], size)
+        memory = borrow(list(PLACE.unpack(place)), layout[1])
     except ValueError as error:
-        raise UnreadableError(f"tensor {index} lies in shared memory that cannot be read: {error}", request) from None
-    return _unpack_tensor(spec, memory, index, request)
+        raise UnreadableError(f"tensor {index} lies in shared memory that cannot be read: {error}") from None
+    return unpack_tensor(layout, memory, index)
 
 
-def _unpack_strings(shape: list[int], count: int, frame: Bytes, index: int, request: int) -> Tensor:
-    start = count * _LENGTH.itemsize
-    if start > len(frame):
-        raise WireError(
-            f"tensor {index}: {count} strings need {start} bytes for lengths, its frame has {len(frame)}",
-            request,
-        )
-    lengths = np.ndarray(count, _LENGTH, frame)
-    if start + int(lengths.sum(dtype=np.uint64)) != len(frame):
-        raise WireError(f"tensor {index}: the lengths of its strings do not add up to its frame", request)
-    flat = np.empty(count, object)
-    for i, length in enumerate(lengths.tolist()):
-        flat[i] = bytes(frame[start : start + length])
-        start += length
-    array = flat.reshape(shape)
-    array.setflags(write=False)
-    return array
-
-
-def _restore_blobs(schema: KindSchema, fields: dict[str, Any], frames: Sequence[Frame], at: int, request: int) -> None:
-    """Put the fields of type `bytes` back where the header has their lengths."""
-    for name in schema.blobs:
-        length = fields.get(name)
-        if length is None:
-            continue
-        if type(length) is not int or at >= len(frames) or length != len(frames[at]):
-            raise WireError(f"message {schema.kind!r}: field {name!r} and its frame do not match", request)
+def _restore_blobs(schema: KindSchema, fields: dict[str, Any], frames: Sequence[Frame]) -> None:
+    """Put the fields of type `bytes` back where the description has their lengths."""
+    for at, name in enumerate(schema.blobs, 1):
+        if at >= len(frames) or fields[name] != len(frames[at]):
+            raise WireError(f"message {schema.kind!r}: field {name!r} and its frame do not match")
         fields[name] = bytes(frames[at])
-        at += 1
-    if at != len(frames):
-        raise WireError(f"message {schema.kind!r}: {len(frames) - at} frames too many", request)
+    if len(frames) > 1 + len(schema.blobs):
+        raise WireError(f"message {schema.kind!r}: {len(frames) - 1 - len(schema.blobs)} frames too many")
 
 
-class _Packers(threading.local):
-    """One packer per thread: making one costs more than packing; it serves one thread at a time."""
-
-    def __init__(self) -> None:
-        self.pack: Callable[[Any], bytes] = msgpack.Packer().pack
-
-
-_packers = _Packers()
-_WIDE = tuple(msgpack.packb(schema.kind) for schema in KINDS.values() if schema.wide)
+__all__ = [
+    "BORROW_BYTES",
+    "INLINE_BYTES",
+    "KINDS",
+    "MAX_DEPTH",
+    "MAX_DIM",
+    "MAX_HEADER",
+    "MAX_RANK",
+    "MAX_TENSORS",
+    "MAX_WIDE_HEADER",
+    "VERSION",
+    "Borrow",
+    "Bytes",
+    "Frame",
+    "Lend",
+    "Message",
+    "Tensor",
+    "UnreadableError",
+    "WireError",
+    "decode",
+    "encode",
+]

@@ -21,6 +21,7 @@ import contextlib
 import inspect
 import random
 import socket
+import struct
 import sys
 import tempfile
 import time
@@ -59,7 +60,8 @@ def record() -> list[Frames]:
     def note(frames: Sequence[Any]) -> None:
         copied = [bytes(f) for f in frames]
         if sum(map(len, copied)) < 20_000:
-            recorded.setdefault(copied[0][:40], copied)
+            description = copied[0][8 + 8 * copied[0][2] :]
+            recorded.setdefault(description[:40], copied)
 
     def at_server(self: Endpoint, peer: bytes, frames: list[Any]) -> None:
         note(frames)
@@ -160,19 +162,42 @@ def _frames(frames: Frames, corpus: Sequence[Frames], rng: random.Random) -> Non
 
 def _values(frames: Frames, corpus: Sequence[Frames], rng: random.Random) -> None:
     """Change something inside the header that is still a header."""
-    try:
-        header = msgpack.unpackb(frames[0], raw=False, strict_map_key=False)
-    except Exception:
+    parts = _taken_apart(frames[0])
+    if parts is None:
         return
-    if type(header) is not list or len(header) != 4:
-        return
-    if rng.random() < 0.1:
-        header[1] = rng.choice(list(KINDS))
+    numbers, described, values = parts
+    where = rng.random()
+    if where < 0.1:
+        described[0] = rng.choice(list(KINDS))
+    elif where < 0.3 and numbers:
+        numbers[rng.randrange(len(numbers))] = rng.choice([n for n in INTERESTING if type(n) is int and n < 1 << 63])
+    elif where < 0.4:
+        values = (
+            values + rng.randbytes(rng.randrange(1, 9))
+            if rng.random() < 0.5
+            else values[: rng.randrange(len(values) + 1)]
+        )
     else:
-        part = rng.choice((2, 2, 3))
-        header[part] = _changed(header[part], rng)
+        part = rng.choice((1, 1, 2))
+        described[part] = _changed(described[part], rng)
     with contextlib.suppress(Exception):
-        frames[0] = msgpack.packb(header)
+        description = msgpack.packb(described)
+        head = struct.pack(f"<BBBxI{len(numbers)}q", 0x94, wire.VERSION, len(numbers), len(description), *numbers)
+        frames[0] = head + description + values
+
+
+def _taken_apart(header: bytes) -> tuple[list[int], list[Any], bytes] | None:
+    """The numbers of a header, what its description says, and its values; None if it is none any more."""
+    try:
+        _, _, count, size = struct.unpack_from("<BBBxI", header)
+        numbers = list(struct.unpack_from(f"<{count}q", header, 8))
+        at = 8 + 8 * count
+        described = msgpack.unpackb(header[at : at + size], raw=False, strict_map_key=False)
+    except Exception:
+        return None
+    if type(described) is not list or len(described) != 3:
+        return None
+    return numbers, described, header[at + size :]
 
 
 def _changed(value: Any, rng: random.Random) -> Any:
@@ -361,7 +386,7 @@ def main() -> None:
     parser.add_argument("--atheris", action="store_true", help="fuzz the decoder by coverage")
     arguments = parser.parse_args()
     corpus = record()
-    print(f"{len(corpus)} messages recorded, of {len({f[0][:12] for f in corpus})} kinds")
+    print(f"{len(corpus)} messages recorded, of {len({decode(f).kind for f in corpus})} kinds")
     if arguments.atheris:
         fuzz_with_atheris(corpus, arguments.count)
     began = time.monotonic()

@@ -27,7 +27,7 @@ from dovetail.runtime.backlog import Backlog
 from dovetail.runtime.connections import Connection, Connections
 from dovetail.runtime.sockets import AddressInUse
 from dovetail.runtime.transport import Endpoint
-from dovetail.runtime.wire import Message, WireError
+from dovetail.runtime.wire import VERSION, Message, WireError, decode, encode
 
 WAIT_S = 60.0  # far beyond what anything here takes; only a failure waits so long
 
@@ -384,9 +384,9 @@ def test_garbage_is_answered_and_hurts_nobody(echo: Endpoint, client: Connection
     try:
         for i, frames in enumerate([[b""], [b"garbage"], [b"", b"", b""], [os.urandom(100)] * 5], 1):
             rude.send_multipart(frames)
-            answer = msgpack.unpackb(rude.recv())
-            assert answer[1] == "error" and answer[2]["code"] == "INVALID_ARGUMENT"
-            assert echo.address in answer[2]["message"]
+            answer = decode([rude.recv()])
+            assert answer.kind == "error" and answer.fields["code"] == "INVALID_ARGUMENT"
+            assert echo.address in answer.fields["message"]
             client.send(ping(i))
             assert (reply := client.recv(WAIT_S)) is not None and reply.fields == {"seq": i}
             assert echo.counters.malformed == i
@@ -397,8 +397,9 @@ def test_garbage_is_answered_and_hurts_nobody(echo: Endpoint, client: Connection
 def test_the_answer_to_garbage_names_its_request(echo: Endpoint) -> None:
     rude = dealer(echo)
     try:
-        rude.send(msgpack.packb([1, "status", {"request": 12, "odd": 0}, []]))
-        fields = msgpack.unpackb(rude.recv())[2]
+        description = msgpack.packb(["status", {"odd": 0}, []])
+        rude.send(struct.pack("<BBBxIq", 0x94, VERSION, 1, len(description), 12) + description)
+        fields = decode([rude.recv()]).fields
         assert fields["request"] == 12 and "no field 'odd'" in fields["message"]
     finally:
         rude.close()
@@ -456,7 +457,7 @@ def test_a_client_cannot_take_the_name_of_a_dialled_peer(echo: Endpoint, client:
             )
             command = b"\x05READY" + properties
             raw.sendall(bytes([4, len(command)]) + command)
-            message = msgpack.packb([1, "ping", {"seq": 1}, []])
+            (message,) = encode(ping())
             raw.sendall(bytes([0, len(message)]) + message)
             until(lambda: echo.counters.ignored == 1, "the forger is ignored")
         client.send(ping())

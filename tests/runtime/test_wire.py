@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
 
@@ -56,7 +57,9 @@ def messages(draw: st.DrawFn) -> Message:
     schema = draw(st.sampled_from(list(KINDS.values())))
     fields = {}
     for name, types in schema.fields.items():
-        if name in schema.required or draw(st.booleans()):
+        if name in schema.numbers:
+            fields[name] = draw(st.integers(-(2**63), 2**63 - 1))
+        elif name in schema.required or draw(st.booleans()):
             fields[name] = draw(st.one_of([OF_TYPE[t] for t in types if t is not tuple]))
     attached = draw(st.lists(tensors() | strings(), max_size=4)) if schema.tensors else []
     return Message(schema.kind, fields, tuple(attached))
@@ -202,7 +205,8 @@ def test_a_message_prints_short() -> None:
         (Message("ping", {"seq": True}), "must be int, not bool"),
         (Message("ping", {"seq": np.int64(1)}), "must be int, not int64"),
         (Message("ping", {"seq": 1, "more": 1}), "no field 'more'; its fields: seq"),
-        (Message("ping", {"seq": 2**64}), "cannot be packed"),
+        (Message("ping", {"seq": 2**63}), "cannot be packed"),
+        (Message("ping", {"seq": 1, "request": 2**64}), "cannot be packed"),
         (Message("ping", {"seq": 1}, (np.zeros(1),)), "carries no tensors"),
         (Message("abort", {"step": 1, "code": "\ud800", "reason": ""}), "cannot be packed"),
         (Message("create_session", {"request": 1, "config": {1: 2}}), "key 1"),
@@ -234,12 +238,33 @@ def test_a_field_that_contains_itself_does_not_leave() -> None:
 # What may not enter.
 
 
-def header(*parts: object) -> bytes:
-    return bytes(msgpack.packb(list(parts)))
+def header(version: int, kind: object, fields: object, *specs: object) -> bytes:
+    """A header; what of its fields are the numbers of its kind travels as such, if it is an int."""
+    numbers: list[int] = []
+    if isinstance(kind, str) and kind in KINDS and isinstance(fields, dict):
+        fields = dict(fields)
+        for name in KINDS[kind].numbers:
+            if type(fields.get(name)) is not int:
+                break
+            numbers.append(fields.pop(name))
+    return raw(numbers, msgpack.packb([kind, fields, *specs]), version=version)
+
+
+def raw(
+    numbers: list[int], description: bytes, values: bytes = b"", version: int = V, size: int | None = None
+) -> bytes:
+    """A header of these parts."""
+    size = len(description) if size is None else size
+    return struct.pack(f"<BBBxI{len(numbers)}q", 0x94, version, len(numbers), size, *numbers) + description + values
 
 
 def tensor_message(spec: object, frame: bytes) -> list[bytes]:
     return [header(V, "tensors", {"step": 1, "channels": [1], "without": []}, [spec]), frame]
+
+
+def values_message(spec: list[object], values: bytes) -> list[bytes]:
+    fields = {"step": 1, "channels": [1], "without": []}
+    return [header(V, "tensors", fields, [spec if len(spec) == 3 else [*spec, "here"]]) + values]
 
 
 def extend(graph: object, *frames: bytes) -> list[bytes]:
@@ -257,32 +282,44 @@ def nested(depth: int) -> list[object]:
 MALFORMED: list[tuple[str, list[bytes], str]] = [
     ("no frames", [], "empty message"),
     ("empty header", [b""], "not a message"),
-    ("not msgpack", [b"GET / HTTP/1.1"], "not a message"),
-    ("cut off", [header(V, "ping", {"seq": 1}, [])[:-3]], "not msgpack"),
-    ("trailing bytes", [header(V, "ping", {"seq": 1}, []) + b"\0"], "not msgpack"),
-    ("three parts", [header(V, "ping", {"seq": 1})], "not a message"),
-    ("five parts", [header(V, "ping", {"seq": 1}, [], 0)], "not a message"),
-    ("newer version", [header(V + 1, "ping", {"seq": 1}, [])], "version 2.*same release"),
-    ("version of another type", [header("1", "ping", {"seq": 1}, [])], "speaks version"),
-    ("kind is a number", [header(V, 7, {}, [])], "the header is not"),
-    ("kind is a list", [header(V, [], {}, [])], "the header is not"),
-    ("fields are a list", [header(V, "ping", [], [])], "the header is not"),
-    ("tensors are a map", [header(V, "ping", {"seq": 1}, {})], "the header is not"),
+    ("not ours", [b"GET / HTTP/1.1"], "not a message"),
+    ("version alone", [b"\x94\x02\x00"], "cut off"),
+    ("cut off", [header(V, "abort", {"step": 1, "code": "c", "reason": "r"}, [])[:-3]], "not msgpack"),
+    ("numbers cut off", [header(V, "ping", {"seq": 1}, [])[:12]], "header is not"),
+    ("more numbers than any kind has", [raw([1] * 100, b"")], "header is not"),
+    ("the fourth byte", [raw([], b"")[:3] + b"\1" + raw([], b"")[4:]], "header is not"),
+    ("trailing bytes", [header(V, "ping", {"seq": 1}, []) + b"\0"], "1 bytes too many"),
+    ("trailing bytes of tensors", [header(V, "tensors", {"step": 1, "channels": [], "without": []}, [["int8", [1], "here"]]) + b"12"],
+     "1 bytes too many"),
+    ("bytes in the description", [raw([1], msgpack.packb(["ping", {}, []]) + b"\0")], "not msgpack"),
+    ("a description that goes on", [raw([1], msgpack.packb(["ping", {}, []]), size=1 << 31)], "bytes too many"),
+    ("a number too many", [raw([1, 2], msgpack.packb(["ping", {}, []]))], "has 1 numbers, 2 came"),
+    ("a number too few", [raw([], msgpack.packb(["ping", {}, []]))], "has 1 numbers, 0 came"),
+    ("a number twice", [raw([1], msgpack.packb(["ping", {"seq": 2}, []]))], "no field 'seq'"),
+    ("two parts", [raw([1], msgpack.packb(["ping", {}]))], "the description is not"),
+    ("four parts", [raw([1], msgpack.packb(["ping", {}, [], 0]))], "the description is not"),
+    ("a map", [raw([1], msgpack.packb({"ping": 1, "a": 2, "b": 3}))], "the description is not"),
+    ("newer version", [header(V + 1, "ping", {"seq": 1}, [])], "version 3.*same release"),
+    ("older version", [msgpack.packb([1, "ping", {"seq": 1}, []])], "version 1.*same release"),
+    ("kind is a number", [header(V, 7, {}, [])], "the description is not"),
+    ("kind is a list", [header(V, [], {}, [])], "the description is not"),
+    ("fields are a list", [header(V, "ping", [], [])], "the description is not"),
+    ("tensors are a map", [header(V, "ping", {"seq": 1}, {})], "the description is not"),
     ("unknown kind", [header(V, "exec", {}, [])], "no message kind 'exec'"),
-    ("missing field", [header(V, "ping", {}, [])], "lacks seq"),
+    ("missing field", [header(V, "abort", {"step": 1, "code": "c"}, [])], "lacks reason"),
     ("unknown field", [header(V, "ping", {"seq": 1, "x": 1}, [])], "no field 'x'"),
     ("key of bytes", [header(V, "ping", {b"seq": 1}, [])], "no field b'seq'"),
     ("key of int", [header(V, "ping", {1: 1}, [])], "not msgpack"),
-    ("wrong type", [header(V, "ping", {"seq": "1"}, [])], "must be int, not str"),
-    ("bool for int", [header(V, "ping", {"seq": True}, [])], "must be int, not bool"),
-    ("None for a required field", [header(V, "ping", {"seq": None}, [])], "must be int, not NoneType"),
-    ("timestamp", [header(V, "ping", {"seq": msgpack.Timestamp(1)}, [])], "must be int, not Timestamp"),
+    ("wrong type", [header(V, "touch", {"session": 1}, [])], "must be str, not int"),
+    ("bool for int", [header(V, "ping", {"seq": 1, "request": True}, [])], "must be int or NoneType, not bool"),
+    ("None for a required field", [header(V, "touch", {"session": None}, [])], "must be str, not NoneType"),
+    ("timestamp", [header(V, "touch", {"session": msgpack.Timestamp(1)}, [])], "must be str, not Timestamp"),
     ("extension", [header(V, "release", {"programs": [msgpack.ExtType(5, b"x")]}, [])], "holds a ExtType"),
-    ("bad utf-8", [b"\x94\x01\xa4ping\x81\xa3seq\xa2\xff\xff\x90"], "not msgpack"),
+    ("bad utf-8", [raw([], b"\x93\xa5touch\x81\xa7session\xa2\xff\xff\x90")], "not msgpack"),
     ("nested key of bytes", [header(V, "release", {"programs": [{b"k": 1}]}, [])], "key b'k'"),
     ("too deep", [header(V, "release", {"programs": nested(wire.MAX_DEPTH)}, [])], "deeper"),
-    ("far too deep", [b"\x94\x01\xa7release\x81\xa8programs" + b"\x91" * 9_999 + b"\x90\x90"], "not msgpack"),
-    ("announces too much", [b"\x94\x01\xa7release\x81\xa8programs\xdd\xff\xff\xff\xff\x90"], "not msgpack"),
+    ("far too deep", [raw([], b"\x93\xa7release\x81\xa8programs" + b"\x91" * 9_999 + b"\x90\x90")], "not msgpack"),
+    ("announces too much", [raw([], b"\x93\xa7release\x81\xa8programs\xdd\xff\xff\xff\xff\x90")], "not msgpack"),
     ("header too large", [header(V, "abort", {"reason": "r" * wire.MAX_HEADER}, [])], "larger"),
     ("wide header too large", [header(V, "devices", {"x": bytes(wire.MAX_WIDE_HEADER)}, [])], "larger"),
     ("tensor for ping", [header(V, "ping", {"seq": 1}, [["int8", [1]]]), b"1"], "carries no tensors"),
@@ -290,8 +327,12 @@ MALFORMED: list[tuple[str, list[bytes], str]] = [
     ("a frame too few", tensor_message(["int8", [1]], b"1")[:1], "1 tensors announced, 0 frames"),
     ("too many tensors", [header(V, "tensors", {}, [0] * (wire.MAX_TENSORS + 1))], "at most"),
     ("spec is no list", tensor_message(1, b""), "not .dtype, shape"),
-    ("spec is too long", tensor_message(["int8", [1], 0, 0], b"1"), "not .dtype, shape"),
-    ("memory and a frame", tensor_message(["int8", [1], [1, 2, 3, 4, 5]], b"1"), "0 tensors announced, 1 frames"),
+    ("spec is too long", tensor_message(["int8", [1], "here", 0], b"1"), "not .dtype, shape"),
+    ("an unknown place", tensor_message(["int8", [1], "there"], b"1"), "unknown way: 'there'"),
+    ("a place of another type", tensor_message(["int8", [1], []], b"1"), "unknown way"),
+    ("strings that are lent", tensor_message(["string", [1], "lent"], b"1"), "strings, which cannot lie there"),
+    ("values and a frame", tensor_message(["int8", [1], "here"], b"1"), "0 tensors announced, 1 frames"),
+    ("memory and a frame", tensor_message(["int8", [1], "lent"], b"1"), "0 tensors announced, 1 frames"),
     ("dtype is no str", tensor_message([[], [1]], b"1"), "not .dtype, shape"),
     ("shape is no list", tensor_message(["int8", 1], b"1"), "not .dtype, shape"),
     ("unknown dtype", tensor_message(["object", [1]], b"12345678"), "unknown element type 'object'"),
@@ -302,7 +343,16 @@ MALFORMED: list[tuple[str, list[bytes], str]] = [
     ("dimension of bool", tensor_message(["int8", [True]], b"1"), "dimension True"),
     ("dimension too large", tensor_message(["int8", [wire.MAX_DIM + 1, 0]], b""), "dimension"),
     ("shape that overflows", tensor_message(["int8", HUGE], b""), "cannot be made"),
+    ("shape that overflows here", values_message(["int8", HUGE], b""), "cannot be made"),
     ("rank too large", tensor_message(["int8", [1] * 33], b"1"), "rank 33"),
+    ("values too short", values_message(["float32", [2]], b"1234567"), "needs 8 bytes, its frame has 7"),
+    ("values too long", values_message(["float32", [2]], b"123456789"), "1 bytes too many"),
+    ("values of a bool", values_message(["bool", [3]], b"\0\1\2"), "neither 0 nor 1"),
+    ("values of strings", values_message(["string", [3]], b"\0" * 11), "3 strings need 12 bytes"),
+    ("values of strings that claim more", values_message(["string", [1]], b"\4\0\0\0abc"), "do not add up"),
+    ("values of strings that claim less", values_message(["string", [1]], b"\2\0\0\0abc"), "1 bytes too many"),
+    ("values of strings that overflow", values_message(["string", [2]], b"\xff" * 8), "do not add up"),
+    ("lent to nobody", values_message(["int8", [1], "lent"], b"1" * 40), "cannot lie in shared memory here"),
     ("frame too short", tensor_message(["float32", [2]], b"1234567"), "needs 8 bytes, its frame has 7"),
     ("frame too long", tensor_message(["float32", [2]], b"123456789"), "needs 8 bytes, its frame has 9"),
     ("frame for nothing", tensor_message(["float32", [0]], b"1"), "needs 0 bytes"),
@@ -315,7 +365,7 @@ MALFORMED: list[tuple[str, list[bytes], str]] = [
     ("strings of impossible shape", tensor_message(["string", HUGE], b""), "made"),
     ("graph of another length", extend(2, b"1"), "do not match"),
     ("graph without frame", extend(2), "do not match"),
-    ("graph in the header", extend(b"1", b"1"), "do not match"),
+    ("graph in the description", extend(b"1", b"1"), "must be int, not bytes"),
     ("graph and more", extend(1, b"1", b""), "1 frames too many"),
     ("graph missing", extend(None), "lacks graph"),
 ]  # fmt: skip
@@ -328,6 +378,36 @@ def test_a_malformed_message_is_refused(frames: list[bytes], says: str) -> None:
             decode(form)
 
 
+def test_what_was_seen_before_is_checked_as_if_it_were_new() -> None:
+    fields = {"step": 1, "channels": [1], "without": []}
+    for _ in range(2):
+        good = header(V, "tensors", fields, [["bool", [2], "here"], ["string", [1], "here"]])
+        assert decode([good + b"\0\1" + b"\1\0\0\0x"]).tensors[1].tolist() == [b"x"]
+        for values in (b"", b"\0\2" + b"\1\0\0\0x", b"\0\1" + b"\2\0\0\0x", b"\0\1" + b"\1\0\0\0xx"):
+            with pytest.raises(WireError):
+                decode([good + values])
+        with pytest.raises(WireError, match="frames came"):
+            decode([good + b"\0\1" + b"\1\0\0\0x", b""])
+        with pytest.raises(WireError, match="numbers, 0 came"):
+            decode([raw([], good[16:] + b"\0\1", size=len(good) - 16)])
+
+
+def test_messages_do_not_share_their_fields() -> None:
+    frames = encode(Message("done", {"request": 1, "fetches": ("a",)}, (np.zeros(1),)))
+    decode(frames).fields["fetches"] = None
+    assert decode(frames).fields == {"request": 1, "fetches": ["a"]}
+
+
+def test_what_is_remembered_of_others_is_bounded() -> None:
+    for i in range(2 * wire._MOST_REMEMBERED):
+        assert decode(encode(Message("done", {"request": i, "fetches": (f"fetch {i}",)}))).fields["request"] == i
+    assert len(wire._packed) == len(wire._understood) == wire._MOST_REMEMBERED
+    before = set(wire._packed), set(wire._understood)
+    decode(encode(Message("done", {"request": 1, "fetches": ("x" * wire._LONGEST_REMEMBERED,)})))
+    decode(encode(Message("abort", {"step": 1, "code": "no tensors", "reason": "of no step"})))
+    assert (set(wire._packed), set(wire._understood)) == before
+
+
 def test_the_error_names_the_request_when_it_can_be_read() -> None:
     with pytest.raises(WireError) as caught:
         decode([header(V, "status", {"request": 41, "odd": 1}, [])])
@@ -335,7 +415,7 @@ def test_the_error_names_the_request_when_it_can_be_read() -> None:
 
 
 def test_a_hostile_header_costs_little_time() -> None:
-    frames = [header(V, "release", {"programs": []}, [])[:-2] + b"\x90" * (wire.MAX_HEADER - 100)]
+    frames = [raw([], b"\x93\xa7release\x81\xa8programs\x90" + b"\x90" * (wire.MAX_HEADER - 100))]
     start = time.perf_counter()
     with pytest.raises(WireError):
         decode(frames)
@@ -365,7 +445,8 @@ def test_random_bytes_are_survived(frames: list[bytes]) -> None:
 
 @given(st.binary(max_size=100), st.lists(st.binary(max_size=20), max_size=2))
 def test_random_bytes_behind_a_good_start_are_survived(tail: bytes, frames: list[bytes]) -> None:
-    survive([b"\x94\x01" + tail, *frames])
+    survive([raw([1], tail), *frames])
+    survive([b"\x94\x02" + tail, *frames])
 
 
 @given(st.sampled_from([*KINDS, "exec"]), st.dictionaries(st.text(max_size=9), PLAIN), PLAIN, st.binary())
