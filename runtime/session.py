@@ -64,10 +64,12 @@ class Session:
         target: '' for this process, or a server's `target` ("zmq://host:port"; "grpc://host:port" is understood too).
         graph: the graph to run; None: the default graph.
         config: a `ConfigProto`.
+        wait_for_cluster: how long to wait for tasks that have not started, in seconds; None: what `config` says (30). The log
+            says which are missing.
 
     Raises:
         NotFoundError: a target of unknown form.
-        UnavailableError: no server answers there, or tasks of its cluster are missing (`config.wait_for_cluster_s`).
+        UnavailableError: no server answers there, or tasks of its cluster are missing.
         TypeError: `config` is no ConfigProto.
 
     >>> with Session() as session:
@@ -75,8 +77,17 @@ class Session:
     6.0
     """
 
-    def __init__(self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None) -> None:
+    def __init__(
+        self,
+        target: str = "",
+        graph: Graph | None = None,
+        config: ConfigProto | None = None,
+        *,
+        wait_for_cluster: float | None = None,
+    ) -> None:
         self._config = check_config(config).settled()
+        if wait_for_cluster is not None:
+            self._config = dataclasses.replace(self._config, wait_for_cluster_s=float(wait_for_cluster))
         if graph is not None and not isinstance(graph, Graph):
             raise TypeError(f"graph must be a Graph, not {type(graph).__name__}")
         if isinstance(target, bytes):
@@ -416,12 +427,19 @@ class InteractiveSession(Session):
     In this process it places only what a run needs (`GraphOptions.place_pruned_graph`): a slip does not spoil the graph.
     """
 
-    def __init__(self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None) -> None:
+    def __init__(
+        self,
+        target: str = "",
+        graph: Graph | None = None,
+        config: ConfigProto | None = None,
+        *,
+        wait_for_cluster: float | None = None,
+    ) -> None:
         if not target:
             config = check_config(config)
             options = dataclasses.replace(config.graph_options, place_pruned_graph=True)
             config = dataclasses.replace(config, graph_options=options)
-        super().__init__(target, graph, config)
+        super().__init__(target, graph, config, wait_for_cluster=wait_for_cluster)
         for context in (self._graph.as_default(), self.as_default()):
             context.__enter__()
             self._contexts.append(context)

@@ -285,7 +285,7 @@ def test_a_missing_task_is_named_and_can_be_filtered_out() -> None:
                     tf.errors.UnavailableError, match=f"/job:ps/replica:0/task:0 at {missing}.*device_filters"
                 ),
             ):
-                tf.Session(server.target, config=tf.ConfigProto(wait_for_cluster_s=0.5))
+                tf.Session(server.target, wait_for_cluster=0.5)
             config = tf.ConfigProto(device_filters=["/job:worker"])
             with Timed(), tf.Session(server.target, config=config) as session:
                 assert session.run(tf.constant(1.0) + 1.0) == 2
