@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from ..graph.build import TensorLike
@@ -17,22 +17,12 @@ from ..graph.ops.joining import stack
 from ..graph.ops.reduce import reduce_sum
 from ..graph.ops.scattering import scatter_nd
 from ..graph.ops.shapes import reshape
-from .totals import Metric, aligned, as_float, metric, ratio, spread
-
-Names = Sequence[str] | str | None
+from .totals import Build, Metric, Names, aligned, as_float, metric, ratio, spread
 
 
-def _of_table(
-    default_name: str,
-    value: Callable[[Tensor], Tensor],
-    labels: TensorLike,
-    predictions: TensorLike,
-    num_classes: int,
-    weights: TensorLike | None,
-    metrics_collections: Names,
-    updates_collections: Names,
-    name: str | None,
-) -> Metric:
+def _of_table(num_classes: int, value: Callable[[Tensor], Tensor]) -> Build:
+    """What a metric counts, and has as its value, that follows from the table."""
+
     def build(labels: Tensor, predictions: Tensor, weights: Tensor | None) -> Any:
         labels, predictions, weights = aligned(cast(labels, int64), cast(predictions, int64), weights)
         cells = stack([reshape(labels, [-1]), reshape(predictions, [-1])], 1)
@@ -40,8 +30,7 @@ def _of_table(
         table = scatter_nd(cells, reshape(each, [-1]), [num_classes, num_classes])
         return {"total_confusion_matrix": table}, value
 
-    inputs = labels, predictions, weights
-    return metric(name, default_name, inputs, build, metrics_collections, updates_collections)
+    return build
 
 
 def mean_iou(
@@ -69,8 +58,8 @@ def mean_iou(
         seen = reduce_sum(as_float(greater(union, 0.0)))
         return ratio(reduce_sum(ratio(right, union)), seen)
 
-    rest = weights, metrics_collections, updates_collections, name
-    return _of_table("mean_iou", value, labels, predictions, num_classes, *rest)
+    inputs, build = (labels, predictions, weights), _of_table(num_classes, value)
+    return metric(name, "mean_iou", inputs, build, metrics_collections, updates_collections)
 
 
 def mean_per_class_accuracy(
@@ -87,8 +76,8 @@ def mean_per_class_accuracy(
     def value(table: Tensor) -> Tensor:
         return truediv(reduce_sum(ratio(diag_part(table), reduce_sum(table, 1))), float(num_classes))
 
-    rest = weights, metrics_collections, updates_collections, name
-    return _of_table("mean_accuracy", value, labels, predictions, num_classes, *rest)
+    inputs, build = (labels, predictions, weights), _of_table(num_classes, value)
+    return metric(name, "mean_accuracy", inputs, build, metrics_collections, updates_collections)
 
 
 __all__ = ["mean_iou", "mean_per_class_accuracy"]

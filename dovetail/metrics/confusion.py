@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,9 +20,8 @@ from ..graph.ops.math import log
 from ..graph.ops.reduce import reduce_sum
 from ..graph.ops.scan import argmin
 from ..graph.ops.shapes import reshape
-from .totals import Metric, aligned, as_float, metric, ratio, spread
+from .totals import Build, Metric, Names, PairMetric, aligned, as_float, metric, of_pairs, ratio, spread
 
-Names = Sequence[str] | str | None
 CASES = ("true_positives", "false_negatives", "true_negatives", "false_positives")
 EPSILON = 1e-7  # moves the first and last threshold outside [0, 1], as TensorFlow does: scores of 0 and 1 are inside
 SMOOTH = 1e-6  # TensorFlow's: what is added to counts before dividing, for curves that begin with nothing
@@ -63,23 +62,13 @@ def _counts(
     return {case: count(both[case]()) for case in cases}
 
 
-def _classified(
-    default_name: str,
-    cases: Sequence[str],
-    value: Callable[..., Tensor],
-    labels: TensorLike,
-    predictions: TensorLike,
-    thresholds: Sequence[float] | None,
-    weights: TensorLike | None,
-    metrics_collections: Names,
-    updates_collections: Names,
-    name: str | None,
-) -> Metric:
+def _counted(cases: Sequence[str], value: Callable[..., Tensor], thresholds: Sequence[float] | None = None) -> Build:
+    """What a metric counts, and has as its value, that follows from how often each case happens."""
+
     def build(labels: Tensor, predictions: Tensor, weights: Tensor | None) -> Any:
         return _counts(labels, predictions, weights, thresholds, cases), value
 
-    inputs = labels, predictions, weights
-    return metric(name, default_name, inputs, build, metrics_collections, updates_collections)
+    return build
 
 
 _ARGUMENTS = """
@@ -93,28 +82,30 @@ _ARGUMENTS = """
     """
 
 
-def _of_classes(name: str, cases: Sequence[str], value: Callable[..., Tensor], doc: str) -> Callable[..., Metric]:
+def _of_classes(name: str, cases: Sequence[str], value: Callable[..., Tensor], doc: str) -> PairMetric:
     """A metric of predicted classes."""
+    more = _ARGUMENTS.format(
+        predictions="predictions: what the model says, likewise.", result="a scalar; 0 where nothing was counted"
+    )
+    return of_pairs(name, _counted(cases, value), doc + more)
 
-    def found(
+
+class ThresholdMetric(Protocol):
+    """A metric of labels and scores at several thresholds."""
+
+    def __call__(
+        self,
         labels: TensorLike,
         predictions: TensorLike,
+        thresholds: Sequence[float],
         weights: TensorLike | None = None,
         metrics_collections: Names = None,
         updates_collections: Names = None,
         name: str | None = None,
-    ) -> Metric:
-        rest = weights, metrics_collections, updates_collections, name
-        return _classified(own, cases, value, labels, predictions, None, *rest)
-
-    own = found.__name__ = found.__qualname__ = name
-    found.__doc__ = doc + _ARGUMENTS.format(
-        predictions="predictions: what the model says, likewise.", result="a scalar; 0 where nothing was counted"
-    )
-    return found
+    ) -> Metric: ...
 
 
-def _at_thresholds(name: str, cases: Sequence[str], value: Callable[..., Tensor], doc: str) -> Callable[..., Metric]:
+def _at_thresholds(name: str, cases: Sequence[str], value: Callable[..., Tensor], doc: str) -> ThresholdMetric:
     """A metric of predicted scores, for each of several thresholds."""
 
     def found(
@@ -126,8 +117,8 @@ def _at_thresholds(name: str, cases: Sequence[str], value: Callable[..., Tensor]
         updates_collections: Names = None,
         name: str | None = None,
     ) -> Metric:
-        rest = weights, metrics_collections, updates_collections, name
-        return _classified(own, cases, value, labels, predictions, list(thresholds), *rest)
+        inputs, build = (labels, predictions, weights), _counted(cases, value, list(thresholds))
+        return metric(name, own, inputs, build, metrics_collections, updates_collections)
 
     own = found.__name__ = found.__qualname__ = name
     found.__doc__ = doc + _ARGUMENTS.format(
@@ -243,8 +234,8 @@ def auc(
             heights = truediv(add(y[:-1], y[1:]), 2.0)
         return reduce_sum(multiply(widths, heights))
 
-    rest = limits, weights, metrics_collections, updates_collections, name
-    return _classified("auc", CASES, area, labels, predictions, *rest)
+    inputs, build = (labels, predictions, weights), _counted(CASES, area, limits)
+    return metric(name, "auc", inputs, build, metrics_collections, updates_collections)
 
 
 def _interpolated(tp: Tensor, fn: Tensor, fp: Tensor) -> Tensor:
@@ -259,22 +250,9 @@ def _interpolated(tp: Tensor, fn: Tensor, fp: Tensor) -> Tensor:
     return reduce_sum(ratio(areas, add(tp[1:], fn[1:])))
 
 
-def _trade(
-    default_name: str,
-    level: float,
-    labels: TensorLike,
-    predictions: TensorLike,
-    num_thresholds: int,
-    value: Callable[..., Tensor],
-    weights: TensorLike | None,
-    metrics_collections: Names,
-    updates_collections: Names,
-    name: str | None,
-) -> Metric:
+def _check_level(level: float) -> None:
     if not 0 <= level <= 1:
         raise ValueError(f"it must be in the range [0, 1], not {level}")
-    rest = _even_thresholds(num_thresholds), weights, metrics_collections, updates_collections, name
-    return _classified(default_name, CASES, value, labels, predictions, *rest)
 
 
 def sensitivity_at_specificity(
@@ -288,14 +266,15 @@ def sensitivity_at_specificity(
     name: str | None = None,
 ) -> Metric:
     """The recall at the threshold where the share of right noes comes nearest to `specificity`. Other arguments as of `auc`."""
+    _check_level(specificity)
 
     def value(tp: Tensor, fn: Tensor, tn: Tensor, fp: Tensor) -> Tensor:
         specific = ratio(tn, add(tn, fp))
         at = argmin(absolute(subtract(specific, convert(specificity, dtype=float32))), 0)
         return ratio(gather(tp, at), add(gather(tp, at), gather(fn, at)))
 
-    rest = weights, metrics_collections, updates_collections, name
-    return _trade("sensitivity_at_specificity", specificity, labels, predictions, num_thresholds, value, *rest)
+    inputs, build = (labels, predictions, weights), _counted(CASES, value, _even_thresholds(num_thresholds))
+    return metric(name, "sensitivity_at_specificity", inputs, build, metrics_collections, updates_collections)
 
 
 def specificity_at_sensitivity(
@@ -309,14 +288,15 @@ def specificity_at_sensitivity(
     name: str | None = None,
 ) -> Metric:
     """The share of right noes at the threshold where the recall comes nearest to `sensitivity`. Other arguments as of `auc`."""
+    _check_level(sensitivity)
 
     def value(tp: Tensor, fn: Tensor, tn: Tensor, fp: Tensor) -> Tensor:
         distance = absolute(subtract(_recall(tp, fn), convert(sensitivity, dtype=float32)))
         at = argmin(distance, 0)
         return ratio(gather(tn, at), add(gather(tn, at), gather(fp, at)))
 
-    rest = weights, metrics_collections, updates_collections, name
-    return _trade("specificity_at_sensitivity", sensitivity, labels, predictions, num_thresholds, value, *rest)
+    inputs, build = (labels, predictions, weights), _counted(CASES, value, _even_thresholds(num_thresholds))
+    return metric(name, "specificity_at_sensitivity", inputs, build, metrics_collections, updates_collections)
 
 
 __all__ = [

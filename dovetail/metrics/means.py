@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from ..graph.build import TensorLike, convert
@@ -13,9 +13,7 @@ from ..graph.ops.compare import equal, less
 from ..graph.ops.creation import ones_like
 from ..graph.ops.reduce import reduce_sum
 from ..graph.ops.shapes import expand_dims, size
-from .totals import Metric, aligned, as_float, metric, ratio, spread
-
-Names = Sequence[str] | str | None
+from .totals import Metric, Names, PairMetric, aligned, as_float, metric, of_pairs, ratio, spread
 
 
 def mean(
@@ -44,11 +42,13 @@ def mean(
     return metric(name, "mean", (values, weights), build, metrics_collections, updates_collections)
 
 
-def _mean_parts(values: Tensor, weights: Tensor | None) -> tuple[dict[str, Tensor], Callable[..., Tensor]]:
+def _mean_parts(
+    values: Tensor, weights: Tensor | None, value: Callable[..., Tensor] = ratio
+) -> tuple[dict[str, Tensor], Callable[..., Tensor]]:
     if weights is None:
-        return {"total": reduce_sum(values), "count": as_float(convert(size(values)))}, ratio
+        return {"total": reduce_sum(values), "count": as_float(convert(size(values)))}, value
     each = spread(weights, values)
-    return {"total": reduce_sum(multiply(values, each)), "count": reduce_sum(each)}, ratio
+    return {"total": reduce_sum(multiply(values, each)), "count": reduce_sum(each)}, value
 
 
 def mean_tensor(
@@ -68,27 +68,19 @@ def mean_tensor(
     return metric(name, "mean", (values, weights), build, metrics_collections, updates_collections)
 
 
-def _of_pairs(default_name: str, each: Callable[[Tensor, Tensor], Tensor], doc: str) -> Callable[..., Metric]:
-    """A metric that is the mean of a function of label and prediction."""
+def _of_pairs(
+    name: str, each: Callable[[Tensor, Tensor], Tensor], doc: str, value: Callable[..., Tensor] = ratio
+) -> PairMetric:
+    """A metric that is the mean of a function of label and prediction, or `value` of its total and count."""
 
-    def found(
-        labels: TensorLike,
-        predictions: TensorLike,
-        weights: TensorLike | None = None,
-        metrics_collections: Names = None,
-        updates_collections: Names = None,
-        name: str | None = None,
-    ) -> Metric:
-        def build(labels: Tensor, predictions: Tensor, weights: Tensor | None) -> Any:
-            labels, predictions, weights = aligned(labels, predictions, weights)
-            return _mean_parts(each(labels, predictions), weights)
+    def build(labels: Tensor, predictions: Tensor, weights: Tensor | None) -> Any:
+        labels, predictions, weights = aligned(labels, predictions, weights)
+        return _mean_parts(each(labels, predictions), weights, value)
 
-        return metric(
-            name, default_name, (labels, predictions, weights), build, metrics_collections, updates_collections
-        )
-
-    found.__name__ = found.__qualname__ = default_name
-    found.__doc__ = f"""{doc}
+    return of_pairs(
+        name,
+        build,
+        f"""{doc}
 
     Args:
         labels: what is right. predictions: what the model says, of the same shape.
@@ -99,8 +91,8 @@ def _of_pairs(default_name: str, each: Callable[[Tensor, Tensor], Tensor], doc: 
 
     Raises:
         ValueError: the shapes differ.
-    """
-    return found
+    """,
+    )
 
 
 def _difference(labels: Tensor, predictions: Tensor) -> Tensor:
@@ -122,25 +114,12 @@ mean_squared_error = _of_pairs(
     lambda labels, predictions: square(_difference(labels, predictions)),
     "The mean of (prediction - label)^2.",
 )
-
-
-def root_mean_squared_error(
-    labels: TensorLike,
-    predictions: TensorLike,
-    weights: TensorLike | None = None,
-    metrics_collections: Names = None,
-    updates_collections: Names = None,
-    name: str | None = None,
-) -> Metric:
-    """The square root of `mean_squared_error`. Arguments as there."""
-
-    def build(labels: Tensor, predictions: Tensor, weights: Tensor | None) -> Any:
-        labels, predictions, weights = aligned(labels, predictions, weights)
-        parts, _ = _mean_parts(square(_difference(labels, predictions)), weights)
-        return parts, lambda total, count: sqrt(ratio(total, count))
-
-    inputs = labels, predictions, weights
-    return metric(name, "root_mean_squared_error", inputs, build, metrics_collections, updates_collections)
+root_mean_squared_error = _of_pairs(
+    "root_mean_squared_error",
+    lambda labels, predictions: square(_difference(labels, predictions)),
+    "The square root of `mean_squared_error`.",
+    lambda total, count: sqrt(ratio(total, count)),
+)
 
 
 def mean_relative_error(
@@ -181,8 +160,7 @@ def mean_cosine_distance(
         products = reduce_sum(multiply(as_float(predictions), as_float(labels)), [dim], keepdims=True)
         if weights is not None and weights.shape.rank == (products.shape.rank or 0) - 1:
             weights = expand_dims(weights, dim)
-        parts, _ = _mean_parts(products, weights)
-        return parts, lambda total, count: subtract(1.0, ratio(total, count))
+        return _mean_parts(products, weights, lambda total, count: subtract(1.0, ratio(total, count)))
 
     inputs = labels, predictions, weights
     return metric(name, "mean_cosine_distance", inputs, build, metrics_collections, updates_collections)

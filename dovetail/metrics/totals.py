@@ -6,7 +6,7 @@ Under a distribution strategy each replica has sums of its own, and the value is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from ..distribute.context import get_replica_context
 from ..graph.aggregation import VariableAggregation, VariableSynchronization
@@ -26,20 +26,38 @@ from ..graph.variables import Variable
 Metric = tuple[Tensor, Tensor]
 """(value so far, value after this step's batch was added)."""
 
+Names = Sequence[str] | str | None
+Build = Callable[..., tuple[Mapping[str, Tensor], Callable[..., Tensor]]]
+"""A function of a metric's inputs, such as labels, predictions and weights: what this batch adds to each sum, by the sum's name, and the
+function from the sums to the value."""
+
+
+class PairMetric(Protocol):
+    """A metric of labels and predictions."""
+
+    def __call__(
+        self,
+        labels: TensorLike,
+        predictions: TensorLike,
+        weights: TensorLike | None = None,
+        metrics_collections: Names = None,
+        updates_collections: Names = None,
+        name: str | None = None,
+    ) -> Metric: ...
+
 
 def metric(
     name: str | None,
     default_name: str,
     inputs: Sequence[Any],
-    build: Callable[..., tuple[Mapping[str, Tensor], Callable[..., Tensor]]],
-    metrics_collections: Sequence[str] | str | None,
-    updates_collections: Sequence[str] | str | None,
+    build: Build,
+    metrics_collections: Names,
+    updates_collections: Names,
 ) -> Metric:
     """A metric.
 
     Args:
-        inputs: labels, predictions, weights: what `build` is called with; None stays None.
-        build: gives what this batch adds to each sum, by the sum's name, and the function from the sums to the value.
+        inputs: labels, predictions, weights: what `build` is called with, as tensors; None stays None.
         metrics_collections, updates_collections: where the two tensors are put besides.
     """
     with variable_scope(name, default_name):
@@ -51,6 +69,24 @@ def metric(
     _collect(metrics_collections, value)
     _collect(updates_collections, update)
     return value, update
+
+
+def of_pairs(title: str, build: Build, doc: str) -> PairMetric:
+    """A metric as a function of that name, with that docstring. `build` gets labels, predictions and weights."""
+
+    def found(
+        labels: TensorLike,
+        predictions: TensorLike,
+        weights: TensorLike | None = None,
+        metrics_collections: Names = None,
+        updates_collections: Names = None,
+        name: str | None = None,
+    ) -> Metric:
+        return metric(name, title, (labels, predictions, weights), build, metrics_collections, updates_collections)
+
+    found.__name__ = found.__qualname__ = title
+    found.__doc__ = doc
+    return found
 
 
 def _total(part: Tensor, name: str) -> Any:
@@ -80,7 +116,7 @@ def _of_all_replicas(value_of: Callable[..., Tensor], totals: Sequence[Any]) -> 
     return found
 
 
-def _collect(collections: Sequence[str] | str | None, tensor: Tensor) -> None:
+def _collect(collections: Names, tensor: Tensor) -> None:
     graph = get_default_graph()
     for name in [collections] if isinstance(collections, str) else collections or []:
         graph.add_to_collection(name, tensor)
@@ -145,4 +181,4 @@ def as_float(x: Tensor, dtype: DType = float32) -> Tensor:
     return found
 
 
-__all__ = ["Metric", "aligned", "as_float", "metric", "ratio", "spread"]
+__all__ = ["Build", "Metric", "Names", "PairMetric", "aligned", "as_float", "metric", "of_pairs", "ratio", "spread"]
