@@ -29,12 +29,17 @@ SMALLEST, LARGEST = (
     1 << 18,
     1 << 30,
 )  # multiply-adds of one product: from where OpenBLAS takes threads, to where we use it again
-_UNITS = 16  # so many units of work threads can share: who is done early takes another one
-_WIDEST = 256  # bytes of a panel's steps that stay in the cache: columns of a unit, float32
+_TALLEST, _WIDEST = (
+    16,
+    8,
+)  # tiles and panels of a unit: rows of so many tiles stay in the second cache while panels go over them
+_UNITS = 32  # so many units of work threads should have to share: who is done early takes another one
+_LEAST, _MOST = 1 << 20, 1 << 22  # multiply-adds of a unit: some 13 to 50 microseconds
+_PANELS_KEPT, _ROWS_KEPT = 1 << 20, 1 << 19  # bytes that stay laid out for the next units, in the second cache
 _NS_PER_FLOP = 0.008  # one core, float32
 _SHAPES_KEPT = 64  # per product: more means that hardly any comes twice
 
-_FUNCTIONS = {"multiply": ("rrwc", (3, 3, 5, 5, 2))}
+FUNCTIONS = {"multiply": ("rrwwcc", (3, 3, 5, 5, 4))}
 _TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 
@@ -61,8 +66,7 @@ def matrix_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | 
         launch = launches.get(key)
         if launch is not None:
             out = buffers.empty(launch.shape, a.dtype)
-            vectors = a.reshape(-1), b.reshape(-1), out.reshape(-1)
-            share_units(function, vectors, launch.terms, launch.units, launch.threads)
+            launch.plan.run(function, a.reshape(-1), b.reshape(-1), out.reshape(-1))
             return out
         product = product_of(node, a, b, threads)
         if product is None:
@@ -75,7 +79,7 @@ def matrix_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | 
         product.run(function, out.reshape(-1))
         return out
 
-    return source_of("matrix_loops", _FUNCTIONS, dtype.name), call
+    return source_of("matrix_loops", FUNCTIONS, dtype.name), call
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +111,42 @@ class Product:
 
     def run(self, function: Any, out: Array) -> None:
         """Write the product into a vector."""
-        share_units(function, (self.a, self.b, out), *self.terms())
+        self.plan().run(function, self.a, self.b, out)
 
-    def terms(self) -> tuple[tuple[Any, ...], int, int]:
-        """What the kernel is told beside the vectors, how many units of work there are, and for how many threads."""
+    def plan(self) -> Plan:
+        """How to do it."""
         matrices, size = math.prod(self.stack), self.a.itemsize
         time = 2.0 * matrices * self.rows * self.inner * self.columns * _NS_PER_FLOP * size / 4
-        wanted = max(1, min(_UNITS, int(2 * time / PARALLEL_NS))) if self.threads > 1 else 1
-        unit, units = _unit(self.rows, self.columns, matrices, size, self.a_jumps[4] == 1, wanted)
+        unit, units, room = _unit(self.rows, self.inner, self.columns, matrices, size, self.a_jumps[4] == 1)
         counts = (1,) * (3 - len(self.stack)) + self.stack if len(self.stack) <= 3 else (1, 1, matrices)
         terms = (self.rows, self.inner, self.columns), counts, self.a_jumps, self.b_jumps, unit
-        return terms, units, self.threads if time >= PARALLEL_NS else 1
+        return Plan(terms, units, min(self.threads, units) if time >= PARALLEL_NS else 1, room)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a product is done.
+
+    Attributes:
+        terms: what the kernel is told beside the vectors; the last are rows and panels of a unit, and how many pieces of each factor
+            stay laid out.
+        units: of work, for `threads`. room: how many numbers each of them lays out.
+    """
+
+    terms: tuple[tuple[int, ...], ...]
+    units: int
+    threads: int
+    room: int
+
+    def run(self, function: Any, a: Array, b: Array, out: Array) -> None:
+        """Do it."""
+        room = buffers.empty((self.threads * self.room,), out.dtype)
+        share_units(function, (a, b, out, room, self.laid()), self.terms, self.units, self.threads)
+
+    def laid(self) -> Array:
+        """What lies in the threads' rooms: nothing."""
+        unit = self.terms[-1]
+        return np.full(self.threads * (unit[2] + unit[3]), -1, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +154,7 @@ class _Launch:
     """What there is to know of a product whose factors lie in memory as they are taken, for one pair of shapes."""
 
     shape: tuple[int, ...]
-    terms: tuple[Any, ...]
-    units: int
-    threads: int
+    plan: Plan
 
 
 def _launch_of(product: Product, a: Array, b: Array) -> _Launch | None:
@@ -135,7 +162,7 @@ def _launch_of(product: Product, a: Array, b: Array) -> _Launch | None:
     for mine, given in ((product.a, a), (product.b, b)):
         if not given.flags.c_contiguous or mine.size != given.size or mine.ctypes.data != given.ctypes.data:
             return None
-    return _Launch((*product.stack, product.rows, product.columns), *product.terms())
+    return _Launch((*product.stack, product.rows, product.columns), product.plan())
 
 
 def product_of(node: Node, a: Array, b: Array, threads: int) -> Product | None:
@@ -178,24 +205,22 @@ def _flat(x: Array) -> tuple[Array, tuple[int, ...]]:
 
 
 @lru_cache(maxsize=1024)
-def _unit(rows: int, columns: int, matrices: int, size: int, direct: bool, wanted: int) -> tuple[tuple[int, int], int]:
-    """Rows and panels of a unit of work, and how many units there are: `wanted` or more, with as little laid out twice as can be."""
+def _unit(
+    rows: int, inner: int, columns: int, matrices: int, size: int, direct: bool
+) -> tuple[tuple[int, int, int, int], int, int]:
+    """Rows and panels of a unit of work, how many pieces of each factor stay laid out; units; numbers that a thread lays out."""
+    from .matrix_loops import INNER
     from .matrix_tile import MR, NR  # which only load with Numba
 
     lanes = NR["float32"] * 4 // size
-    panels = -(-columns // lanes)
-    most = max(1, _WIDEST * 4 // (size * lanes))
-    best: tuple[float, tuple[int, int], int] | None = None
-    for wide in range(1, min(panels, most) + 1):
-        across = -(-panels // wide)
-        down = min(-(-rows // MR), max(1, -(-wanted // (across * matrices))))
-        high = -(-rows // (down * MR)) * MR
-        down = -(-rows // high)
-        # What each number of the product costs: numbers of both factors that are moved for it, and panels that are not full.
-        twice = 1.0 / min(high, rows) + (0.25 if direct else 1.0) / (wide * lanes)
-        uneven = (across * wide * lanes) / columns * (down * high) / rows
-        cost = (1.0 + 8.0 * twice) * uneven
-        if best is None or cost < best[0]:
-            best = cost, (high, wide), matrices * down * across
-    assert best is not None
-    return best[1:]
+    down = -(-rows // (_TALLEST * MR))
+    high = -(-rows // (down * MR)) * MR
+    wanted = min(_MOST, max(_LEAST, matrices * rows * inner * columns // _UNITS))
+    wide = max(1, min(_WIDEST, -(-columns // lanes), round(wanted / (high * max(1, inner) * lanes))))
+    across = -(-columns // (wide * lanes))
+    times = max(1, -(-inner // INNER))
+    steps = max(1, -(-inner // times))
+    panels = max(1, min(across * times, _PANELS_KEPT // (size * steps * wide * lanes))) if down > 1 else 1
+    blocks = 0 if direct else times if across > 1 and size * times * steps * high <= _ROWS_KEPT else 1
+    room = panels * steps * wide * lanes + blocks * steps * high + MR * lanes
+    return (high, wide, blocks, panels), matrices * down * across, -(-room // lanes) * lanes

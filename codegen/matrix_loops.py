@@ -1,15 +1,17 @@
 """What compiled matrix products do, as functions that Numba compiles; see `image_loops` for how this text is used.
 
-A unit of work is a block of the product: all columns of a few panels, and many rows. INNER steps of the summed axis are done at a
-time, so that what is read again and again stays in the caches (Goto and van de Geijn, 2008): the panels of the second factor are
-laid out for these steps, then HIGH rows of the first factor at a time go over them. The numbers are added in one order, whoever
-computes them.
+A unit of work is a block of the product: some rows, and all columns of a few panels. INNER steps of the summed axis are done at a
+time, so that what is read again and again stays in the caches (Goto and van de Geijn, 2008). What is laid out for a unit, panels of
+the second factor and rows of the first, stays laid out for the next ones that need it, as far as the second cache holds it: each
+thread has its own places for that. The numbers are added in one order, whoever computes them.
+
+Each thread has a part of the units, which lie beside each other, and takes those of others only when its own are done: what it
+wrote, or read, in the kernel before is still in its core's caches.
 """
 
 # mypy: ignore-errors
 # Numba infers the types of what is compiled.
 
-import numpy as np
 from numba import njit, types  # noqa: F401 (what is added to this text uses them)
 
 from dovetail.codegen import vecmath as m
@@ -25,34 +27,34 @@ from dovetail.codegen.matrix_tile import (
     tile,
     transpose,
 )  # fmt: skip
-from dovetail.codegen.threads import FINISHED, TAKEN
+from dovetail.codegen.threads import FINISHED, LINE
 
-HIGH, INNER = 96, 256  # rows (a multiple of all MR) and steps: together they fit into the second cache
+INNER = 256  # steps at a time: a panel of so many stays in the first cache
 LOOKS = 20_000  # at how many units are finished, some 50 microseconds: a unit takes about as long
 NR32, NR64 = NR["float32"], NR["float64"]
 
 
 @njit(error_model="numpy")
-def lay_out_rows(x, block, at, jumps, high, steps):
-    """Rows that are contiguous across the summed axis: MR of them interleaved, one group after the other."""
+def lay_out_rows(x, block, begin, at, jumps, high, steps):
+    """Rows that are contiguous across the summed axis: MR of them interleaved, one group after the other, from `begin` on."""
     whole = high // MR
     for k in range(steps):
-        of, to = at + k * jumps[1], k * MR
+        of, to = at + k * jumps[1], begin + k * MR
         for _ in range(whole):
             move_rows(block, to, x, of)
             of, to = of + MR, to + MR * steps
     for k in range(steps):
         for j in range(high - whole * MR):
-            m.store(block, 0, (whole * steps + k) * MR + j, m.load(x, 1, at + whole * MR + j + k * jumps[1]))
+            m.store(block, 0, begin + (whole * steps + k) * MR + j, m.load(x, 1, at + whole * MR + j + k * jumps[1]))
 
 
 @njit(error_model="numpy")
-def lay_out_panels(x, panel, at, jumps, columns, steps, lanes):
-    """Panels of the second factor, one after the other. jumps: to the next step, to the next column."""
+def lay_out_panels(x, panel, begin, at, jumps, columns, steps, lanes):
+    """Panels of the second factor, one after the other, from `begin` on. jumps: to the next step, to the next column."""
     whole = columns // lanes
     if jumps[1] == 1:
         for k in range(steps):
-            of, to = at + k * jumps[0], k * lanes
+            of, to = at + k * jumps[0], begin + k * lanes
             for _ in range(whole):
                 move_columns(panel, to, x, of)
                 of, to = of + lanes, to + lanes * steps
@@ -60,7 +62,7 @@ def lay_out_panels(x, panel, at, jumps, columns, steps, lanes):
         squares = steps // SQUARE * SQUARE
         for p in range(whole):
             for j in range(0, lanes, SQUARE):
-                of, to = at + (p * lanes + j) * jumps[1], p * lanes * steps + j
+                of, to = at + (p * lanes + j) * jumps[1], begin + p * lanes * steps + j
                 for k in range(0, squares, SQUARE):
                     transpose(panel, to + k * lanes, lanes, x, of + k, jumps[1])
                 for k in range(squares, steps):
@@ -69,7 +71,7 @@ def lay_out_panels(x, panel, at, jumps, columns, steps, lanes):
     rest = columns - whole * lanes
     if rest > 0:
         wide = lanes if 2 * rest > lanes else lanes // 2
-        of, to = at + whole * lanes * jumps[1], whole * lanes * steps
+        of, to = at + whole * lanes * jumps[1], begin + whole * lanes * steps
         for k in range(steps):
             for j in range(rest):
                 m.store(panel, 0, to + k * wide + j, m.load(x, 1, of + j * jumps[1] + k * jumps[0]))
@@ -81,9 +83,9 @@ def lay_out_panels(x, panel, at, jumps, columns, steps, lanes):
 def narrow(x, at, row_jump, jump, high, steps, panel, begin, wide, lanes, columns, out, to, out_jump, more, sums):
     """A tile with fewer columns than its panel: by way of `sums`."""
     if wide == lanes:
-        tile(x, at, row_jump, jump, high, steps, panel, begin, sums, 0, lanes, False)
+        tile(x, at, row_jump, jump, high, steps, panel, begin, sums, 0, lanes, False, panel, begin, 0)
     else:
-        half_tile(x, at, row_jump, jump, high, steps, panel, begin, sums, 0, wide, False)
+        half_tile(x, at, row_jump, jump, high, steps, panel, begin, sums, 0, wide, False, panel, begin, 0)
     for i in range(high):
         for j in range(columns):
             value = m.load(sums, 1, i * wide + j)
@@ -103,6 +105,20 @@ def place_of(matrix, counts, jumps):
 
 
 @njit(error_model="numpy")
+def next_unit(counters, who, units):
+    """A unit that nobody has taken, or -1: of this thread's own part the next one, then the last ones of others."""
+    threads = counters.size // LINE - 1
+    for i in range(threads):
+        owner = (who + i) % threads
+        first, last = units * owner // threads, units * (owner + 1) // threads
+        taken = count_up(counters, (owner + 1) * LINE, 1 if i == 0 else 1 << 32)
+        front, back = taken & 0xFFFFFFFF, taken >> 32
+        if front + back < last - first:
+            return first + front if i == 0 else last - 1 - back
+    return -1
+
+
+@njit(error_model="numpy")
 def wait(counters, units):
     """Look for a while whether all units are finished."""
     looks = 0
@@ -110,80 +126,96 @@ def wait(counters, units):
         looks += 1
 
 
-def multiply(a, b, c, counters, sizes, counts, a_jumps, b_jumps, unit, lo, hi):
-    """Units lo to hi of all products, shared with all who call this with the same counters.
+def multiply(a, b, c, room, laid, counters, sizes, counts, a_jumps, b_jumps, unit, who, units):
+    """The units of all products, shared with all who call this with the same counters; `who`: which of them this is.
 
     Who finds none left looks for a while whether the others have finished theirs, which spares it being put to sleep and woken.
 
-    sizes: (rows, inner, columns). counts: of the stack's three axes. a_jumps, b_jumps: to the next matrix along each of these, then
-    to the next row and column. unit: (rows, panels) of a unit of work.
+    room: memory to lay out in, for all threads; laid: what each has there, -1 for nothing. sizes: (rows, inner, columns). counts: of the
+    stack's three axes. a_jumps, b_jumps: to the next matrix along each of these, then to the next row and column. unit: (rows, panels) of
+    a unit, and how many pieces of each factor stay laid out; a piece is what a unit needs for its steps at a time.
     """
     rows, inner, columns = sizes
+    tall, wide = unit[0], unit[1] * (NR32 if a.itemsize == 4 else NR64)
     lanes = NR32 if a.itemsize == 4 else NR64
-    down, wide = (rows + unit[0] - 1) // unit[0], unit[1] * lanes
-    across = (columns + wide - 1) // wide
+    down, across = (rows + tall - 1) // tall, (columns + wide - 1) // wide
     times = max(1, (inner + INNER - 1) // INNER)
     most = max(1, (inner + times - 1) // times)  # as many steps each time
+    group = max(1, min(across, unit[3] // times))  # so many units beside each other have their panels laid out
     direct = a_jumps[4] == 1
-    panel, sums = np.empty(most * wide, a.dtype), np.empty(MR * lanes, a.dtype)
-    block = np.empty(0 if direct else HIGH * most, a.dtype)
+    mine = room.size // (counters.size // LINE - 1)
+    panels = room[who * mine : who * mine + unit[3] * most * wide]
+    block = room[who * mine + panels.size : (who + 1) * mine - MR * lanes]
+    sums = room[(who + 1) * mine - MR * lanes : (who + 1) * mine]
+    has_rows = laid[who * (unit[2] + unit[3]) :][: unit[2]]
+    has_panels = laid[who * (unit[2] + unit[3]) :][unit[2] : unit[2] + unit[3]]
     while True:
-        work = lo + count_up(counters, TAKEN)
-        if work >= hi:
+        work = next_unit(counters, who, units)
+        if work < 0:
             break
-        matrix, top, left = work // (down * across), work // across % down * unit[0], work % across * wide
+        matrix, within = work // (down * across), work % (down * across)
+        first = within // (down * group) * group
+        beside = min(group, across - first)
+        within -= first * down
+        row, part = within // beside, first + within % beside
+        top, left = row * tall, part * wide
         of, at = place_of(matrix, counts, a_jumps), place_of(matrix, counts, b_jumps)
-        high, width = min(unit[0], rows - top), min(wide, columns - left)
+        high, width = min(tall, rows - top), min(wide, columns - left)
         begin = (matrix * rows + top) * columns + left
-        for k0 in range(0, max(inner, 1), most):
+        tiles = 0
+        for time in range(times):
+            k0 = time * most
             steps, more = min(most, inner - k0), k0 > 0
-            lay_out_panels(
-                b, panel, at + k0 * b_jumps[3] + left * b_jumps[4], (b_jumps[3], b_jumps[4]), width, steps, lanes
-            )
-            for i0 in range(0, high, HIGH):
-                some = min(HIGH, high - i0)
-                start = of + (top + i0) * a_jumps[3] + k0 * a_jumps[4]
-                if not direct:
-                    lay_out_rows(a, block, start, (a_jumps[3], a_jumps[4]), some, steps)
-                for j in range(0, width, lanes):
-                    own = min(lanes, width - j)
-                    for i in range(0, some, MR):
-                        few, to = min(MR, some - i), begin + (i0 + i) * columns + j
+            name = (matrix * across + part) * times + time
+            slot = name % unit[3]
+            panel = slot * most * wide
+            if has_panels[slot] != name:
+                has_panels[slot] = name
+                lay_out_panels(
+                    b,
+                    panels,
+                    panel,
+                    at + k0 * b_jumps[3] + left * b_jumps[4],
+                    (b_jumps[3], b_jumps[4]),
+                    width,
+                    steps,
+                    lanes,
+                )
+            start = of + top * a_jumps[3] + k0 * a_jumps[4]
+            if not direct:
+                name = (matrix * down + row) * times + time
+                slot = name % unit[2]
+                start = slot * most * tall
+                if has_rows[slot] != name:
+                    has_rows[slot] = name
+                    lay_out_rows(
+                        a, block, start, of + top * a_jumps[3] + k0 * a_jumps[4], (a_jumps[3], a_jumps[4]), high, steps
+                    )
+            ahead = down == 1 and left + 2 * wide <= columns
+            for j in range(0, width, lanes):
+                own = min(lanes, width - j)
+                half = lanes if 2 * own > lanes else lanes // 2
+                for i in range(0, high, MR):
+                    few, to = min(MR, high - i), begin + i * columns + j
+                    soon, jump = at, 0
+                    if ahead:
+                        if b_jumps[4] == 1:
+                            if i <= MR:
+                                soon, jump = at + k0 * b_jumps[3] + left + wide + j + i // MR * (lanes // 2), b_jumps[3]
+                        elif b_jumps[4] == inner and tiles < 2 * unit[1] * times:
+                            soon, jump = at + (left + wide) * inner + tiles * most * (lanes // 2), lanes // 2
+                        tiles += 1
+                    if own < lanes:
                         if direct:
-                            if own == lanes:
-                                tile(
-                                    a,
-                                    start + i * a_jumps[3],
-                                    a_jumps[3],
-                                    1,
-                                    few,
-                                    steps,
-                                    panel,
-                                    j * steps,
-                                    c,
-                                    to,
-                                    columns,
-                                    more,
-                                )
-                            else:
-                                half = lanes if 2 * own > lanes else lanes // 2
-                                narrow(
-                                    a, start + i * a_jumps[3], a_jumps[3], 1, few, steps, panel, j * steps, half, lanes, own, c,
-                                    to, columns, more, sums,
-                                )  # fmt: skip
-                        elif own == lanes:
-                            tile(block, i * steps, 1, MR, few, steps, panel, j * steps, c, to, columns, more)
-                        else:
-                            half = lanes if 2 * own > lanes else lanes // 2
                             narrow(
-                                block,
-                                i * steps,
+                                a,
+                                start + i * a_jumps[3],
+                                a_jumps[3],
                                 1,
-                                MR,
                                 few,
                                 steps,
-                                panel,
-                                j * steps,
+                                panels,
+                                panel + j * steps,
                                 half,
                                 lanes,
                                 own,
@@ -193,5 +225,60 @@ def multiply(a, b, c, counters, sizes, counts, a_jumps, b_jumps, unit, lo, hi):
                                 more,
                                 sums,
                             )
-        count_up(counters, FINISHED)
-    wait(counters, hi - lo)
+                        else:
+                            narrow(
+                                block,
+                                start + i * steps,
+                                1,
+                                MR,
+                                few,
+                                steps,
+                                panels,
+                                panel + j * steps,
+                                half,
+                                lanes,
+                                own,
+                                c,
+                                to,
+                                columns,
+                                more,
+                                sums,
+                            )
+                    elif direct:
+                        tile(
+                            a,
+                            start + i * a_jumps[3],
+                            a_jumps[3],
+                            1,
+                            few,
+                            steps,
+                            panels,
+                            panel + j * steps,
+                            c,
+                            to,
+                            columns,
+                            more,
+                            b,
+                            soon,
+                            jump,
+                        )
+                    else:
+                        tile(
+                            block,
+                            start + i * steps,
+                            1,
+                            MR,
+                            few,
+                            steps,
+                            panels,
+                            panel + j * steps,
+                            c,
+                            to,
+                            columns,
+                            more,
+                            b,
+                            soon,
+                            jump,
+                        )
+        count_up(counters, FINISHED, 1)
+    wait(counters, units)

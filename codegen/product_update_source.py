@@ -10,6 +10,7 @@ from functools import cache
 
 from .loop_text import source_of
 from .loops import Loops
+from .matrix_kernels import FUNCTIONS
 from .numba_source import HEADER, numba_source
 
 PIECE = 1 << 19  # bytes of a gradient that are made at a time: a quarter of a second cache
@@ -19,10 +20,10 @@ PIECE = 1 << 19  # bytes of a gradient that are made at a time: a quarter of a s
 def product_update_source(loops: Loops, places: int, gradient: int) -> str:
     """The text for a rule whose first `places` inputs are overwritten and whose input `gradient` is the product.
 
-    Its kernel takes the values, the other inputs, the two factors, counters (`threads.share_units`), (rows, inner, columns), the
-    factors' jumps, (rows, panels) of a unit of the product, and (rows of a piece, 0).
+    Its kernel takes the values, the other inputs, the two factors, room for the threads' pieces and for what is laid out for them,
+    counters (`threads.share_units`), (rows, inner, columns), the factors' jumps, the unit of a piece's product, and (rows of a piece, 0).
     """
-    product = source_of("matrix_loops", {"multiply": ("rrwc", (3, 3, 5, 5, 2))}, loops.loads[gradient].dtype.name)
+    product = source_of("matrix_loops", FUNCTIONS, loops.loads[gradient].dtype.name)
     product = product[: product.rindex("kernel = ")]
     rule = numba_source(loops, in_place=places).text
     rule = "\n".join(line for line in rule.splitlines() if not line.startswith("#"))
@@ -38,8 +39,8 @@ def product_update_source(loops: Loops, places: int, gradient: int) -> str:
     kinds = [f"types.Array(types.{v.dtype.name}, 1, 'C'{'' if i < places else ', readonly=True'})"
              for i, v in enumerate(loops.loads) if i != gradient]  # fmt: skip
     factor = f"types.Array(types.{loops.loads[gradient].dtype.name}, 1, 'C', readonly=True)"
-    kinds += [factor, factor, "types.Array(types.int64, 1, 'C')"]
-    kinds += [f"types.UniTuple(types.intp, {n})" for n in (3, 5, 5, 2, 2)] + ["types.intp"] * 2
+    kinds += [factor, factor, factor.replace(", readonly=True", ""), "types.Array(types.int64, 1, 'C')"]
+    kinds += [f"types.UniTuple(types.intp, {n})" for n in (3, 5, 5, 4, 2)] + ["types.intp"] * 2
     return "\n".join(
         [
             product,
@@ -49,24 +50,28 @@ def product_update_source(loops: Loops, places: int, gradient: int) -> str:
             "",
             "",
             "def update(",
-            f"    {', '.join([*values, *others])}, a, b, counters, sizes, a_jumps, b_jumps, unit, high, lo, hi",
+            f"    {', '.join([*values, *others])}, a, b, room, counters, sizes, a_jumps, b_jumps, unit, high, who, units",
             "):",
             "    rows, inner, columns = sizes",
-            "    piece, own = np.empty(high[0] * columns, a.dtype), np.zeros(counters.size, np.int64)",
+            "    mine = room.size // (counters.size // LINE - 1)",
+            "    piece, own_room = room[who * mine :][: high[0] * columns], room[who * mine :][high[0] * columns : mine]",
+            "    own, laid = np.zeros(2 * LINE, np.int64), np.full(unit[2] + unit[3], -1, np.int64)",
             "    wide = unit[1] * (NR32 if a.itemsize == 4 else NR64)",
             "    while True:",
-            "        work = lo + count_up(counters, TAKEN)",
-            "        if work >= hi:",
+            "        work = next_unit(counters, who, units)",
+            "        if work < 0:",
             "            break",
             "        top = work * high[0]",
             "        some = min(high[0], rows - top)",
             "        first, count = top * columns, some * columns",
-            "        units = ((some + unit[0] - 1) // unit[0]) * ((columns + wide - 1) // wide)",
+            "        parts = ((some + unit[0] - 1) // unit[0]) * ((columns + wide - 1) // wide)",
             "        own[:] = 0",
-            "        product(a[top * a_jumps[3] :], b, piece, own, (some, inner, columns), (1, 1, 1), a_jumps, b_jumps, unit, 0, units)",
+            "        laid[: unit[2]] = -1  # rows, which are others; the panels are the same for all pieces",
+            "        product(a[top * a_jumps[3] :], b, piece, own_room, laid, own, (some, inner, columns), (1, 1, 1), a_jumps, b_jumps, "
+            "unit, 0, parts)",
             f"        change({', '.join(given)}, count, 0, count)",
-            "        count_up(counters, FINISHED)",
-            "    wait(counters, hi - lo)",
+            "        count_up(counters, FINISHED, 1)",
+            "    wait(counters, units)",
             "",
             "",
             f"kernel = njit(types.void({', '.join(kinds)}), nogil=True, error_model='numpy', cache=True)(update)",

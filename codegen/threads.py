@@ -24,7 +24,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 PARALLEL_NS = 300_000.0  # work that takes longer is shared: handing some to a thread costs about 50,000 ns
-TAKEN, FINISHED = 0, 8  # the places of counters of units; each has a line of the cache
+LINE = 8  # counters of units in a line of the cache; each has one
+FINISHED = 0  # the place of the counter of units that are done; behind it each thread has one for those that have been taken of its part
 _PER_THREAD = 4  # ranges; more even the load out better, and cost a call each
 
 Ranges: TypeAlias = "tuple[tuple[int, int], ...]"
@@ -131,21 +132,22 @@ def share_units(
     units: int,
     threads: int,
 ) -> None:
-    """Call `function(*arrays, counters, *numbers, 0, units)` on up to so many threads, each of which takes units until none is left.
+    """Call `function(*arrays, counters, *numbers, who, units)` on up to so many threads, each of which takes units until none is left.
 
-    They count those that are taken, and that are finished, in `counters`, without Python's lock. So units can be small, and the
-    caller goes on as soon as the last one is finished, without being put to sleep and woken.
+    `who` is the number of the thread; the caller's is 0. They count those that are taken, and that are finished, in `counters`, without
+    Python's lock. So units can be small, and the caller goes on as soon as the last one is finished, without being put to sleep and
+    woken.
     """
-    counters = np.zeros(2 * FINISHED, np.int64)
+    threads = max(1, min(threads, units))
+    counters = np.zeros((threads + 1) * LINE, np.int64)
     arguments = (*arrays, counters, *numbers)
-    helpers = min(threads, units) - 1
-    if helpers <= 0:
+    if threads <= 1:
         function(*arguments, 0, units)
         return
-    work = _Work(function, arguments, ((0, units),) * helpers)
+    work = _Work(function, arguments, tuple((who, units) for who in range(1, threads)))
     all_helpers = _helpers(os.getpid())
     all_helpers.leave_core_of_caller()
-    for _ in range(helpers):
+    for _ in range(threads - 1):
         all_helpers.put(work)
     try:
         function(*arguments, 0, units)

@@ -16,6 +16,7 @@ import numpy as np
 
 from ...graph.shape import element_count
 from ...graph.state import VariableState, changing
+from ..buffers import buffers
 from ..matrix_kernels import Product, product_of
 from ..product_update_source import PIECE, product_update_source
 from ..program import Call, Guarded, Instruction, Loop, Program, Recv, Send, Wait
@@ -68,11 +69,14 @@ class ProductUpdate(WarmingKernel):
         assert self.function is not None
         row = product.columns * product.dtype.itemsize
         high = max(1, min(product.rows, PIECE // row))
-        sizes, _, a_jumps, b_jumps, unit = replace(product, rows=high, threads=1).terms()[0]
+        plan = replace(product, rows=high, threads=1).plan()
+        sizes, _, a_jumps, b_jumps, unit = plan.terms
+        pieces = -(-product.rows // high)
+        threads = min(self._threads, pieces)
+        room = buffers.empty((threads * (high * product.columns + plan.room),), product.dtype)
         arrays = [np.asarray(x).reshape(-1) for x in (*values, *others)]
         numbers = (product.rows, *sizes[1:]), a_jumps, b_jumps, unit, (high, 0)
-        pieces = -(-product.rows // high)
-        share_units(self.function, (*arrays, product.a, product.b), numbers, pieces, self._threads)
+        share_units(self.function, (*arrays, product.a, product.b, room), numbers, pieces, threads)
 
 
 def with_product_updates(program: Program, threads: int, compile_first: bool = False) -> Program:
