@@ -11,7 +11,7 @@ the nodes one by one on NumPy when they differ.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..graph.dtypes import DType, int64
@@ -60,7 +60,7 @@ class FusedNodes:
     """Nodes that one kernel runs: a step of a unit.
 
     Attributes:
-        nodes: in an order in which they can run one by one.
+        nodes: in an order in which they can run one by one; among them, shapes that others need and the kernel knows.
         inputs: tensors that come from outside; the kernel's inputs, in order.
         shapes: tensors that the nodes take besides, which the kernel does not look at (the target of a broadcast).
         outputs: tensors that somebody outside takes.
@@ -192,7 +192,8 @@ class _Result:
         inside = {view for k in kernels.values() for view in k.nodes if view in self.views}
         # A kernel that looks something up takes it from outside, whoever else has a copy.
         inside -= {t.op for k in kernels.values() for t in (*k.inputs, *k.shapes)}
-        gone.update(v for v in self.dropped(inside, takers, gone))
+        gone.update(self.dropped(sorted(inside, key=place.__getitem__), takers, gone))
+        gone.update(self.unasked(kernels.values(), takers, gone))
         steps: list[UnitStep | FusedNodes] = []
         for step in self.unit.steps:
             node = _node_of(step)
@@ -223,15 +224,21 @@ class _Result:
             out.setdefault(t, []).append(None)
         return out
 
-    def dropped(self, inside: set[Node], takers: dict[Tensor, list[object]], gone: set[Node]) -> list[Node]:
-        """Views of which kernels have copies and that nobody else takes."""
+    def dropped(self, inside: Sequence[Node], takers: dict[Tensor, list[object]], gone: set[Node]) -> list[Node]:
+        """Of views, in the order of the unit, of which kernels have copies: those that nobody else takes."""
         out: list[Node] = []
         left = set(gone)
-        for view in sorted(inside, key=lambda n: n.index, reverse=True):
+        for view in reversed(inside):
             if all(t is not None and t in left for t in takers.get(view.outputs[0], ())):
                 out.append(view)
                 left.add(view)
         return out
+
+    def unasked(self, kernels: Iterable[FusedNodes], takers: dict[Tensor, list[object]], gone: set[Node]) -> set[Node]:
+        """Shapes that only kernels take which know them."""
+        found = {n for k in kernels for n in k.nodes if n.type == "Shape"}
+        found -= {t.op for k in kernels for t in (*k.inputs, *k.shapes)}
+        return {n for n in found if all(isinstance(t, Node) and t in gone for t in takers.get(n.outputs[0], ()))}
 
     def check_worth(self, group: Group, own: Sequence[Node]) -> None:
         if len(own) < 2 and not self.lone and not self.is_worth_alone(own[0]):
@@ -313,12 +320,22 @@ def _kernel(
     ranges: list[tuple[int, int]] = []
     tables: dict[tuple[Tensor, Labels], int] = {}  # and the axes of a row -> number of the input
     lookups: list[tuple[int, int]] = []
+    run: dict[Node, None] = {}
     for node in nodes:
         operands = []
         pattern = pattern_of(node)
-        assumed += [
-            (a, _in_space(a.labels, node, pattern, axes_of)) for a in pattern.assumed if not _is_constant(a.tensor)
-        ]
+        for a in pattern.assumed:
+            axes, maker = _in_space(a.labels, node, pattern, axes_of), a.tensor.op
+            if (
+                a.over is None
+                and maker.type == "Shape"
+                and axes_of.get(maker.inputs[0]) == axes
+                and maker.inputs[0] in values
+            ):
+                run[maker] = None  # for the references: the kernel knows that it is so
+            elif not _is_constant(a.tensor):
+                assumed.append((a, axes))
+        run[node] = None
         for i, (t, own) in enumerate(zip(node.inputs, pattern.inputs, strict=True)):
             if own is None:
                 if i or pattern.row is None:
@@ -364,10 +381,11 @@ def _kernel(
             raise NotFusibleError("its axes are in another order")
         builder.store(values[t], axes)
     loops, parts = builder.finish()
-    ignored = tuple(t for t in dict.fromkeys(others) if not _is_constant(t))
+    looked_at = {a.tensor for a, _ in assumed}
+    ignored = tuple(t for t in dict.fromkeys(others) if t in looked_at or not (_is_constant(t) or t.op in run))
     facts = dict.fromkeys(Assumption(ignored.index(a.tensor), axes, a.over) for a, axes in assumed)
     return FusedNodes(
-        tuple(nodes), tuple(inputs), ignored, tuple(outputs), loops, parts, tuple(input_axes),
+        tuple(run), tuple(inputs), ignored, tuple(outputs), loops, parts, tuple(input_axes),
         tuple(axes_of[t] for t in outputs), {t: axes_of[t] for n in nodes for t in (*n.inputs, *n.outputs) if t in axes_of},
         reduced, sizes, tuple(facts), tuple(dict.fromkeys(ranges)), lookups=tuple(dict.fromkeys(lookups)),
     )  # fmt: skip
@@ -388,7 +406,7 @@ def _in_space(labels: Labels, node: Node, pattern: Pattern, axes_of: Mapping[Ten
 
 def kernel_of(group: FusedNodes, nodes: Sequence[Node], output: Tensor) -> FusedNodes:
     """The kernel of the first few of a group's nodes, giving one tensor: to find out which node is wrong."""
-    return _kernel(nodes, [output], group.axes_of, group.reduced, group.sizes)
+    return _kernel([n for n in nodes if n.type != "Shape"], [output], group.axes_of, group.reduced, group.sizes)
 
 
 def fuse(
@@ -413,6 +431,6 @@ def fuse(
     Guarantees: every node's value is made before anybody takes it; sends, receives, stateful nodes and all other steps keep
     their order; a fused node's value exists outside its kernel only if somebody there takes it.
     """
-    walk = Walk(unit, small=small, types=types, positions=positions)
+    walk = Walk(unit, small=small, types=types, positions=positions, numbers=again)
     walk.walk()
     return _Result(walk, lone, computed_again(walk) if again else Again()).result()

@@ -20,7 +20,8 @@ A receive closes all groups: what can be computed before is not to wait for anot
 Where control flow is, a group stays on one side: its nodes are all in one loop body, and all dead or alive together (`guards`).
 
 Views (reshapes that only add or drop axes of size 1, broadcasts, identities) cost nothing inside a kernel, so each group that
-wants one gets its own copy of it, and the node itself goes when nobody else is left.
+wants one gets its own copy of it, and the node itself goes when nobody else is left. So does arithmetic on single numbers, where
+kernels may compute things again (`numbers`).
 """
 
 from __future__ import annotations
@@ -114,16 +115,25 @@ class Walk:
     Attributes:
         groups: those that were formed, in order; some are not worth a kernel.
         patterns: of the nodes in them, and of views.
-        views: views that stand by themselves, of which groups may have copies.
+        views: views, and arithmetic on numbers, that stand by themselves, and of which groups may have copies.
         reasons: node name -> why it is in no group.
         choosing: nodes that choose between two values for each element.
         passed: nodes that were too small to look at.
         guarded: what the nodes that may be dead wait for.
     """
 
-    def __init__(self, unit: Unit, *, small: bool, types: Sequence[DType] = SUPPORTED, positions: bool = True) -> None:
+    def __init__(
+        self,
+        unit: Unit,
+        *,
+        small: bool,
+        types: Sequence[DType] = SUPPORTED,
+        positions: bool = True,
+        numbers: bool = False,
+    ) -> None:
         self.unit = unit
         self.positions = positions
+        self.numbers = numbers
         self.small = small
         self.types = types
         self.fed = {t for _, t in unit.feeds}
@@ -194,11 +204,15 @@ class Walk:
             return
         if not (self.joined(node, pattern, sources) or self.lifted(node, pattern, sources)):
             self.taken(node.inputs)
-            if pattern.is_view:
+            if pattern.is_view or self.is_number(node, pattern):
                 self.views.add(node)
                 self.at_hand.add(node)
             else:
                 self.start(node, pattern, sources)
+
+    def is_number(self, node: Node, pattern: Pattern) -> bool:
+        """Whether it makes one number from others, which each group may compute for itself."""
+        return self.numbers and not pattern.space and not node.opdef.is_stateful and None not in pattern.inputs
 
     def is_small(self, node: Node) -> bool:
         """Whether it is small, and takes nothing from a group that is not: the quick way past most nodes of most graphs."""
@@ -250,6 +264,8 @@ class Walk:
         if found is not None or tensor.op not in self.at_hand:
             return found
         pattern = self.patterns[tensor.op]
+        if not pattern.is_view:
+            return None
         base = self.known(group, tensor.op.inputs[0])
         labels = pattern.inputs[0]
         if base is None or labels is None:
@@ -434,10 +450,10 @@ class Walk:
         view = tensor.op
         if view in self.at_hand:
             pattern = self.patterns[view]
-            labels = pattern.inputs[0]
-            assert labels is not None
             axis_of = {label: axis for label, axis in zip(pattern.outputs[0], axes, strict=True) if label is not None}
-            self.read(group, view.inputs[0], tuple(None if x is None else axis_of[x] for x in labels))
+            for t, labels in zip(view.inputs, pattern.inputs, strict=True):
+                if labels is not None:
+                    self.read(group, t, tuple(None if x is None else axis_of[x] for x in labels))
             group.nodes.append(view)
         elif tensor in self.group_of:
             self.taken([tensor])

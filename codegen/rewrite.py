@@ -1,7 +1,7 @@
 """Rewriting: a unit's nodes are replaced by fewer, or cheaper, ones that give the same.
 
 Two walks over the steps, in their order. The first *simplifies*: what depends on constants only is computed now, equal nodes
-become one, and the rules of `rules/algebra.py` and `rules/arranging.py` are applied, to what they made themselves too. As inputs
+become one, and the rules of `rules/algebra.py`, `arranging.py` and `shapes.py` are applied, to what they made themselves too. As inputs
 come first, each node is seen with inputs that are simple already, so one walk is enough. The second *recognises* functions that
 were spelled out (`rules/functions.py`); it replaces only what nobody else looks into. After each walk, nodes that it has left
 without a taker go; those that had none before stay, because the step runs them for themselves.
@@ -35,6 +35,7 @@ from .rules.algebra import algebra_rules
 from .rules.arranging import arranging_rules
 from .rules.functions import function_rules
 from .rules.pattern import Match, Rule, match, may_match, needs, roots
+from .rules.shapes import shape_rules
 from .rules.stores import dead_stores
 from .unit import BeginLoop, EndLoop, LeaveUnless, RunGuarded, SendTensor, Unit, UnitStep, taken_by
 
@@ -106,7 +107,7 @@ def rewrite(unit: Unit, wanted: Rewrites) -> Rewritten:
     With DOVETAIL_DEBUG=1, each rule that fired is logged with how often it did; with 2, each place.
     """
     fired: list[Fired] = []
-    walk = _Walk(unit, wanted, (*algebra_rules, *arranging_rules) if wanted.rules else ())
+    walk = _Walk(unit, wanted, (*algebra_rules, *arranging_rules, *shape_rules) if wanted.rules else ())
     if wanted.fold or wanted.merge or wanted.rules or walk.current:
         unit = walk.run()
         fired += walk.fired

@@ -9,6 +9,7 @@ import pytest
 import dovetail as dt
 from dovetail.codegen.fuse import FusedNodes, Fusion, fuse
 from dovetail.codegen.groups import has_only_small
+from dovetail.codegen.rewrite import Rewrites, rewrite
 from dovetail.codegen.unit import EndLoop, RecvTensor, Unit
 from dovetail.graph.interpret import execution_order
 from dovetail.graph.node import Node
@@ -269,6 +270,44 @@ def test_a_choice_is_a_kernel_by_itself_sooner_than_other_ops() -> None:
         (chosen,) = dt.gradients(dt.nn.relu(y), [y], [g])
         assert [k.nodes[-1].type for k in fuse(unit_of([chosen], [g, y])).kernels] == ["ReluGrad"]
         assert not fuse(unit_of([g + y], [g, y])).kernels
+
+
+def loss_and_gradients(batch: int | None) -> tuple[list[Any], list[Any]]:
+    """The gradient of a mean of losses, and what is fed."""
+    x, y, w = (dt.placeholder(t, s) for t, s in ((dt.float32, [batch, 6]), (dt.int64, [batch]), (dt.float32, [6, 5])))
+    logits = dt.matmul(x, w) * 3.0
+    losses = dt.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
+    return [dt.gradients(dt.reduce_mean(losses), [logits])[0]], [x, y, w]
+
+
+def test_the_gradient_of_a_mean_of_losses_is_part_of_their_kernel() -> None:
+    with dt.Graph().as_default():
+        fetches, feeds = loss_and_gradients(None)
+        unit = rewrite(unit_of(fetches, feeds), Rewrites()).unit
+        fusion = fuse(unit, small=True, again=True)
+    (kernel,) = fusion.kernels
+    assert kinds_of([s for s in fusion.steps if s is not kernel]) == ["MatMul", "Size"]
+    assert not kernel.assumed
+    assert not kernel.shapes
+    assert len(kernel.outputs) == 1
+
+
+@pytest.mark.parametrize("batch", [1, 7])
+def test_the_gradient_of_a_mean_of_losses_is_right(batch: int) -> None:
+    rng = np.random.default_rng(0)
+    values = [
+        rng.standard_normal((batch, 6)).astype(np.float32),
+        rng.integers(0, 5, batch),
+        np.ones((6, 5), np.float32),
+    ]
+    results = []
+    for backend in ("numpy", "numba"):
+        with dt.Graph().as_default() as graph:
+            fetches, feeds = loss_and_gradients(None)
+            config = dt.ConfigProto(kernel_backend=backend)
+            with dt.Session(graph=graph, config=config) as session:
+                results.append(session.run(fetches, dict(zip(feeds, values, strict=True)))[0])
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize(("sizes", "answer"), [([], True), ([8], True), ([64, 64], False), ([None], False)])

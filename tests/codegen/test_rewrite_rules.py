@@ -16,6 +16,7 @@ from dovetail.codegen.rewrite import Rewrites, rewrite
 from dovetail.codegen.rules.algebra import algebra_rules
 from dovetail.codegen.rules.arranging import arranging_rules
 from dovetail.codegen.rules.functions import function_rules
+from dovetail.codegen.rules.shapes import shape_rules
 from dovetail.codegen.unit import Unit
 from dovetail.graph.build import apply
 from dovetail.graph.interpret import Interpreter, execution_order
@@ -48,7 +49,8 @@ def evaluate(unit: Unit, values: Sequence[Any]) -> list[Any]:
 class Case:
     """A rule, a program, the lines that are left of it without feeds and fetches, and how near its numbers must be.
 
-    `feeds`: element type and shape of each placeholder (x, y, z), or the arrays to feed to them.
+    `feeds`: element type and shape of each placeholder (x, y, z), or the arrays to feed to them. `unknown`: their first sizes are
+    not known.
     """
 
     rule: str
@@ -57,6 +59,7 @@ class Case:
     feeds: tuple[Any, ...] = (SPECIAL,)
     tolerance: float = 0.0
     fast: bool = False
+    unknown: bool = False
 
 
 def floats(*shape: int, low: float = -3.0, high: float = 3.0) -> Any:
@@ -161,6 +164,21 @@ CASES = [
         (whole(9),),
     ),
     Case("sum of one", lambda x: dt.abs(apply("AddN", (x,))), "y = Abs(x)"),
+    Case("integer divided by one", lambda x: dt.abs(x // 1), "y = Abs(x)", (whole(9),)),
+    Case(
+        "shape of what it is made from",
+        lambda x: dt.size(dt.cast(dt.exp(x) * 2.0, dt.int32)),
+        "y = Size(x, out_type=int32)",
+        (ROWS,),
+        unknown=True,
+    ),
+    Case(
+        "arithmetic before a broadcast",
+        lambda x, a, b: a - dt.broadcast_to(b, dt.shape(x)) * a,
+        "a = Shape(x, out_type=int32)\na = Mul(x3, x2)\ny = Sub(x2, a)\ny = BroadcastTo(y, a)",
+        (ROWS, SPECIAL[10], SPECIAL[11]),
+        unknown=True,
+    ),
     Case("sigmoid", lambda x: 1.0 / (1.0 + dt.exp(-x)), "y = Sigmoid(x)", (SPECIAL,), 1e-6),
     Case(
         "softmax",
@@ -228,7 +246,11 @@ CASES = [
 def rewritten(case: Case) -> tuple[Unit, Any]:
     graph = dt.Graph()
     with graph.as_default():
-        feeds = [dt.placeholder(v.dtype, v.shape, name=f"x{i + 1}" if i else "x") for i, v in enumerate(case.feeds)]
+        shapes = [(None, *v.shape[1:]) if case.unknown and v.ndim else v.shape for v in case.feeds]
+        feeds = [
+            dt.placeholder(v.dtype, dims, name=f"x{i + 1}" if i else "x")
+            for i, (v, dims) in enumerate(zip(case.feeds, shapes, strict=True))
+        ]
         result = case.build(*feeds)
     unit = unit_of([result], feeds)
     return unit, rewrite(unit, Rewrites(fast=case.fast, recognised=FUNCTIONS))
@@ -269,7 +291,7 @@ def test_a_rule_keeps_the_numbers(case: Case) -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    names = {r.name for r in (*algebra_rules, *arranging_rules, *function_rules)}
+    names = {r.name for r in (*algebra_rules, *arranging_rules, *shape_rules, *function_rules)}
     assert sorted(names) == sorted(c.rule for c in CASES)
 
 
