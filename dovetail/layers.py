@@ -166,13 +166,6 @@ def dense(
     return _called(layer, inputs)
 
 
-def _conv(
-    kind: type[Layer], inputs: Any, filters: int, kernel_size: Any, strides: Any, padding: str, **kwargs: Any
-) -> Tensor:
-    reuse = kwargs.pop("reuse")
-    return _called(kind(filters, kernel_size, strides, padding, _reuse=reuse, **kwargs), inputs)
-
-
 def conv2d(
     inputs: Any,
     filters: int,
@@ -202,12 +195,12 @@ def conv2d(
         padding: "valid" or "same". data_format: "channels_last" or "channels_first".
         activation and what follows: as of `dense`.
     """
-    return _conv(
-        Conv2D, inputs, filters, kernel_size, strides, padding, data_format=data_format, dilation_rate=dilation_rate,
-        activation=activation, use_bias=use_bias, kernel_initializer=kernel_initializer, bias_initializer=bias_initializer,
-        kernel_regularizer=kernel_regularizer, bias_regularizer=bias_regularizer, activity_regularizer=activity_regularizer,
-        kernel_constraint=kernel_constraint, bias_constraint=bias_constraint, trainable=trainable, name=name, reuse=reuse,
+    layer = Conv2D(
+        filters, kernel_size, strides, padding, data_format, dilation_rate, activation, use_bias, kernel_initializer, bias_initializer,
+        kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint, bias_constraint, trainable=trainable,
+        name=name, _reuse=reuse,
     )  # fmt: skip
+    return _called(layer, inputs)
 
 
 def conv1d(
@@ -232,12 +225,12 @@ def conv1d(
     reuse: bool | None = None,
 ) -> Tensor:
     """A convolution over steps: `[batch, steps, channels]` -> `[batch, steps, filters]`; arguments as of `conv2d`."""
-    return _conv(
-        Conv1D, inputs, filters, kernel_size, strides, padding, data_format=data_format, dilation_rate=dilation_rate,
-        activation=activation, use_bias=use_bias, kernel_initializer=kernel_initializer, bias_initializer=bias_initializer,
-        kernel_regularizer=kernel_regularizer, bias_regularizer=bias_regularizer, activity_regularizer=activity_regularizer,
-        kernel_constraint=kernel_constraint, bias_constraint=bias_constraint, trainable=trainable, name=name, reuse=reuse,
+    layer = Conv1D(
+        filters, kernel_size, strides, padding, data_format, dilation_rate, activation, use_bias, kernel_initializer, bias_initializer,
+        kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint, bias_constraint, trainable=trainable,
+        name=name, _reuse=reuse,
     )  # fmt: skip
+    return _called(layer, inputs)
 
 
 def conv2d_transpose(
@@ -261,12 +254,12 @@ def conv2d_transpose(
     reuse: bool | None = None,
 ) -> Tensor:
     """The way back of a convolution: images grow by the strides; arguments as of `conv2d`."""
-    return _conv(
-        Conv2DTranspose, inputs, filters, kernel_size, strides, padding, data_format=data_format, activation=activation,
-        use_bias=use_bias, kernel_initializer=kernel_initializer, bias_initializer=bias_initializer,
-        kernel_regularizer=kernel_regularizer, bias_regularizer=bias_regularizer, activity_regularizer=activity_regularizer,
-        kernel_constraint=kernel_constraint, bias_constraint=bias_constraint, trainable=trainable, name=name, reuse=reuse,
+    layer = Conv2DTranspose(
+        filters, kernel_size, strides, padding, data_format, 1, activation, use_bias, kernel_initializer, bias_initializer,
+        kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint, bias_constraint, trainable=trainable,
+        name=name, _reuse=reuse,
     )  # fmt: skip
+    return _called(layer, inputs)
 
 
 def max_pooling2d(
