@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -21,6 +21,21 @@ from . import schedules
 from .backend import copies, set_value
 
 
+class Clipping(TypedDict, total=False):
+    """What every optimizer takes beside its own settings: see `Optimizer`."""
+
+    clipnorm: float | None
+    clipvalue: float | None
+    global_clipnorm: float | None
+    lr: Any
+
+
+class Common(Clipping, total=False):
+    """The same, and what all but those that decay weights in their own way take."""
+
+    weight_decay: float | None
+
+
 class Optimizer(_Optimizer):
     """Base of the optimizers.
 
@@ -31,7 +46,7 @@ class Optimizer(_Optimizer):
         weight_decay: share of a weight, times the learning rate, that each update takes off it first; None: none.
         clipnorm: L2 norm down to which each gradient is scaled. clipvalue: limit of each of its numbers.
         global_clipnorm: L2 norm down to which all gradients together are scaled.
-        name: its name, and that of its nodes.
+        name: its name, and that of its nodes. lr: the learning rate under its old name.
         settings: the numbers of the rule.
     """
 

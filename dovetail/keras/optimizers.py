@@ -8,7 +8,7 @@ schedule of `iterations`, the variable that counts the updates.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from ..graph.build import convert
 from ..graph.dtypes import float32
@@ -19,7 +19,7 @@ from ..graph.ops.passing import group
 from ..graph.ops.training import apply_update
 from ..train.optimizer import Optimizer as _Optimizer, as_type
 from . import schedules
-from .optimizer import Optimizer
+from .optimizer import Clipping, Common, Optimizer
 from .registry import Registry
 
 
@@ -30,7 +30,12 @@ class SGD(Optimizer):
     """
 
     def __init__(
-        self, learning_rate: Any = 0.01, momentum: float = 0.0, nesterov: bool = False, name: str = "SGD", **kwargs: Any
+        self,
+        learning_rate: Any = 0.01,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        name: str = "SGD",
+        **kwargs: Unpack[Common],
     ) -> None:
         if not 0 <= momentum <= 1:
             raise ValueError(f"momentum must be in [0, 1], not {momentum}")
@@ -61,7 +66,7 @@ class Adam(Optimizer):
         epsilon: float = 1e-7,
         amsgrad: bool = False,
         name: str = "Adam",
-        **kwargs: Any,
+        **kwargs: Unpack[Common],
     ) -> None:
         settings = {"beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon, "amsgrad": amsgrad}
         super().__init__(learning_rate, name, settings=settings, **kwargs)
@@ -104,7 +109,7 @@ class AdamW(Adam):
         epsilon: float = 1e-7,
         amsgrad: bool = False,
         name: str = "AdamW",
-        **kwargs: Any,
+        **kwargs: Unpack[Clipping],
     ) -> None:
         super().__init__(learning_rate, beta_1, beta_2, epsilon, amsgrad, name, weight_decay=weight_decay, **kwargs)
         self._decays_itself = not amsgrad
@@ -125,7 +130,7 @@ class RMSprop(Optimizer):
         epsilon: float = 1e-7,
         centered: bool = False,
         name: str = "RMSprop",
-        **kwargs: Any,
+        **kwargs: Unpack[Common],
     ) -> None:
         settings = {"rho": rho, "momentum": momentum, "epsilon": epsilon, "centered": centered}
         super().__init__(learning_rate, name, settings=settings, **kwargs)
@@ -150,7 +155,7 @@ class Adagrad(Optimizer):
         initial_accumulator_value: float = 0.1,
         epsilon: float = 1e-7,
         name: str = "Adagrad",
-        **kwargs: Any,
+        **kwargs: Unpack[Common],
     ) -> None:
         settings = {"initial_accumulator_value": initial_accumulator_value, "epsilon": epsilon}
         super().__init__(learning_rate, name, settings=settings, **kwargs)
@@ -174,7 +179,7 @@ class Adadelta(Optimizer):
         rho: float = 0.95,
         epsilon: float = 1e-7,
         name: str = "Adadelta",
-        **kwargs: Any,
+        **kwargs: Unpack[Common],
     ) -> None:
         super().__init__(learning_rate, name, settings={"rho": rho, "epsilon": epsilon}, **kwargs)
 
@@ -196,7 +201,7 @@ class Adamax(Optimizer):
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
         name: str = "Adamax",
-        **kwargs: Any,
+        **kwargs: Unpack[Common],
     ) -> None:
         settings = {"beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon}
         super().__init__(learning_rate, name, settings=settings, **kwargs)
@@ -225,7 +230,7 @@ class Nadam(Adamax):
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
         name: str = "Nadam",
-        **kwargs: Any,
+        **kwargs: Unpack[Common],
     ) -> None:
         super().__init__(learning_rate, beta_1, beta_2, epsilon, name, **kwargs)
         self._product: Any = None
