@@ -34,6 +34,7 @@ from typing import Any
 from .boards import Board, Layout, Machine, Meeting, label_of
 from .errors import AbortedError, InvalidArgumentError, OpError, ResourceExhaustedError, UnavailableError, from_code
 from .exchanges import Array, Exchange, Part
+from .links import Linked
 from .memberships import Group, Key, Member, Membership, Table, Turn
 from .requests import Desk
 from .sharing import Sharing
@@ -193,6 +194,8 @@ class Collectives(Desk[Member | Turn]):
     def _enter(self, request: Member) -> None:
         membership = request.membership
         membership.waiting[request.key] = request
+        if isinstance(request.exchange, Linked):
+            request.exchange.tell = lambda result: self._do(lambda: self._link_ended(request, result))
         self._route(request, request.exchange.begin())
         for sender, tag, signature, array in membership.early.pop(request.key, ()):
             self._receive(request, sender, tag, signature, array)
@@ -203,6 +206,8 @@ class Collectives(Desk[Member | Turn]):
     def _withdraw(self, request: Member | Turn) -> None:
         membership = request.membership
         (membership.turns if isinstance(request, Turn) else membership.waiting).pop(request.key, None)
+        if isinstance(request.exchange, Linked):
+            request.exchange.stop()
         self._fail(membership, self._ended_early(request))
 
     def _take_back(self, request: Member | Turn, value: Any) -> None:
@@ -217,6 +222,19 @@ class Collectives(Desk[Member | Turn]):
         for group in self._groups.values():
             for membership in group.memberships:
                 yield from membership.requests
+
+    def _link_ended(self, request: Member, result: Any) -> None:
+        """A run on a link has ended: with its result, or an error."""
+        membership = request.membership
+        if membership.waiting.get(request.key) is not request:
+            return  # the step is over
+        if isinstance(result, OpError):
+            self._fail(membership, type(result)(None, None, f"{request.what}: {result.message}"))
+            return
+        assert isinstance(request.exchange, Linked)
+        request.exchange.ended(result)
+        self._route(request, ())
+        self._check_left(membership)
 
     # --- boards ----------------------------------------------------------------------------------------------------
 
@@ -402,6 +420,7 @@ class Collectives(Desk[Member | Turn]):
                 self._fail(membership, from_code(fields["code"], f"{task}: {fields.get('reason')}", None))
             else:
                 membership.left[task] = f"{task} {fields.get('reason')}"
+                membership.closed.add(task)
                 self._check_left(membership)
             return
         if fields["event"] == "poke":
@@ -464,8 +483,9 @@ class Collectives(Desk[Member | Turn]):
         """Fail when something still needs parts of a task that takes part no longer."""
         for request in membership.requests:
             for rank in request.expects():
-                reason = membership.left.get(membership.task_of[rank])
-                if reason is not None:
+                task = membership.task_of[rank]
+                reason = membership.left.get(task)
+                if reason is not None and not (task in membership.closed and _is_under_way(request)):
                     self._fail(membership, AbortedError(None, None, f"{request.what}: {reason}"))
                     return
 
@@ -480,6 +500,8 @@ class Collectives(Desk[Member | Turn]):
         membership.early.clear()
         membership.tables = {}
         for request in requests:
+            if isinstance(request.exchange, Linked):
+                request.exchange.stop()
             request.refuse(type(error)(None, None, error.message))
 
     # --- time ------------------------------------------------------------------------------------------------------
@@ -554,6 +576,11 @@ class Collectives(Desk[Member | Turn]):
 
     def _memberships(self) -> list[Membership]:
         return [m for g in self._groups.values() for m in g.memberships if m.error is None]
+
+
+def _is_under_way(request: Member | Turn) -> bool:
+    """Whether it runs on a link: who has done his part of that may leave before the others have noticed that they are done."""
+    return isinstance(request.exchange, Linked) and request.exchange.is_under_way
 
 
 def _differ(request: Member | Turn, sender: int, signature: str) -> OpError:

@@ -104,7 +104,8 @@ class Membership:
     Attributes:
         group: the group's name. ranks: task -> its ranks. token: what tells it from all others.
         peers: other task -> its token; None until it has joined. is_spread: whether each member has a task of its own.
-        error: why it has failed. left: tasks that take part no longer -> why.
+        error: why it has failed. left: tasks that take part no longer -> why; those of them
+            that are `closed` have done all that they had begun.
     """
 
     def __init__(self, group: str, task_of: Sequence[str], here: str) -> None:
@@ -115,6 +116,7 @@ class Membership:
         self.peers: dict[str, int | None] = {t: None for t in dict.fromkeys(task_of) if t != here}
         self.error: OpError | None = None
         self.left: dict[str, str] = {}
+        self.closed: set[str] = set()
         self.waiting: dict[Key, Member] = {}
         self.turns: dict[Key, Turn] = {}
         self.tables: dict[str, Table] = {}  # by instance

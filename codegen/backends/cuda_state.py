@@ -43,7 +43,7 @@ def state_kernel(backend: CudaBackend, node: Node, context: Context, fallback: O
     from .cuda_collectives import collective_kernel
     from .cuda_rows import rows_kernel
 
-    found = collective_kernel(backend, node, context, fallback)
+    found = collective_kernel(backend, node, context)
     if found is not None:
         return found
     if node.type in _ASSIGNS:

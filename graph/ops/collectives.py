@@ -2,31 +2,26 @@
 
 A group is a list of devices; each member runs its own node, on its device, with its rank. The nodes may be in one graph, or
 in the graphs of several clients that run the same program: what belongs together has the same members and the same `instance`.
+What they do when they run is in `collective_runs.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
-
-import numpy as np
 
 from .. import exchanges
 from ..build import TensorLike, apply, convert, make
+from ..collective_runs import are_gpus, meeting
+from ..default_graph import get_default_graph
 from ..device import canonical_name
 from ..dtypes import FLOATS, DType
-from ..errors import InvalidArgumentError, UnimplementedError
-from ..exchanges import flat, unflat
 from ..node import Node, Tensor
 from ..opdef import Attrs, Cost, Output, Trait, define, nbytes, size
-from ..sharing import Sharing
-from ..spreading import SCATTER_BYTES, Gathering, Scattering, can_be_shared
-from ..state import Context
 
-Array = np.ndarray[Any, Any]
-
-WAYS = ("auto", "ring", "doubling")
+WAYS = ("auto", "ring", "doubling", "nccl")
 
 
 def _check_group(attrs: Attrs) -> int:
@@ -97,106 +92,26 @@ def _infer_barrier(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     return []
 
 
-def _ask(
-    context: Context,
-    attrs: dict[str, Any],
-    what: str,
-    signature: str,
-    exchange: exchanges.Exchange,
-    finish: Callable[[Any], Any],
-    sharing: Sharing | None = None,
-) -> Any:
-    members, rank = attrs["members"], attrs["rank"]
-    instance = attrs["instance"] or context.node_name
-    key = instance, context.run_number()
-    text = f"the {what} '{instance}' of {len(members)} members"
-    collectives = context.resources.collectives
-    return collectives.take_part(
-        context.session, members, rank, key, f"{what} {signature}", text, exchange, finish, sharing
-    )
-
-
-def _frozen(array: Array) -> Array:
-    """The same, for reading; it may be another's array."""
-    view = np.asarray(array).view()
-    view.flags.writeable = False
-    return view
-
-
-def _signature(values: Sequence[Array]) -> str:
-    return _described(*((v.dtype, v.shape) for v in values))
-
-
-@lru_cache(1_000)
-def _described(*values: tuple[np.dtype[Any], tuple[int, ...]]) -> str:
-    return " ".join(f"{dtype}{list(shape)}" for dtype, shape in values)
-
-
-def _all_reduce(context: Context, *values: Array, reduction: str, way: str, **group: Any) -> Any:
-    arrays = [np.asarray(v) for v in values]
-    shapes = [a.shape for a in arrays]
-    whole = flat(arrays)
-    exchange = exchanges.all_reduce(group["rank"], len(group["members"]), whole, reduction, way)
-
-    def finish(result: Array) -> Any:
-        result = np.asarray(result)
-        if len(shapes) == 1:
-            return _frozen(result.reshape(shapes[0]))
-        return tuple(unflat(_frozen(result), shapes))
-
-    sharing = Sharing(whole, reduction) if way == "auto" else None
-    return _ask(context, group, "all_reduce", f"{reduction} {way} {_signature(arrays)}", exchange, finish, sharing)
-
-
-def _all_gather(context: Context, value: Array, **group: Any) -> Any:
-    if value.ndim == 0:
-        raise InvalidArgumentError(context.node_name, None, "A scalar has no first axis, along which values are joined")
-    exchange = exchanges.all_gather(group["rank"], len(group["members"]), value)
-    sharing = Gathering(value) if can_be_shared(value) else None
-    return _ask(context, group, "all_gather", f"{value.dtype}{list(value.shape[1:])}", exchange, _frozen, sharing)
-
-
-def _reduce_scatter(context: Context, value: Array, reduction: str, **group: Any) -> Any:
-    count = len(group["members"])
-    if value.ndim == 0 or len(value) % count:
-        raise InvalidArgumentError(
-            context.node_name, None, f"A value of shape {value.shape} cannot be shared evenly by {count} members"
-        )
-    exchange = exchanges.reduce_scatter(group["rank"], count, value, reduction)
-    sharing = Scattering(value, reduction, count) if value.nbytes <= SCATTER_BYTES else None
-    return _ask(context, group, "reduce_scatter", f"{reduction} {_signature([value])}", exchange, _frozen, sharing)
-
-
-def _broadcast(context: Context, value: Array, root: int, **group: Any) -> Any:
-    exchange = exchanges.Tree(group["rank"], len(group["members"]), value, root)
-    return _ask(context, group, "broadcast", f"{root} {_signature([value])}", exchange, np.array)
-
-
-def _barrier(context: Context, **group: Any) -> Any:
-    exchange = exchanges.Doubling(group["rank"], len(group["members"]), np.zeros(1, np.int8), "max")
-    return _ask(context, group, "barrier", "", exchange, lambda _: (), Sharing(np.zeros(1, np.int8), "max"))
-
-
 def _cost(node: Node) -> Cost:
     """A ring's: each byte is added once per member, and moves about twice."""
     moved = sum(nbytes(t) for t in node.inputs)
     return Cost(float(sum(size(t) for t in node.inputs)), 4.0 * moved)
 
 
-for _name, _infer, _reference in (
-    ("CollectiveReduce", _infer_reduce, _all_reduce),
-    ("CollectiveGather", _infer_gather, _all_gather),
-    ("CollectiveReduceScatter", _infer_scatter, _reduce_scatter),
-    ("CollectiveBroadcast", _infer_broadcast, _broadcast),
-    ("CollectiveBarrier", _infer_barrier, _barrier),
+for _name, _infer, _what in (
+    ("CollectiveReduce", _infer_reduce, "all_reduce"),
+    ("CollectiveGather", _infer_gather, "all_gather"),
+    ("CollectiveReduceScatter", _infer_scatter, "reduce_scatter"),
+    ("CollectiveBroadcast", _infer_broadcast, "broadcast"),
+    ("CollectiveBarrier", _infer_barrier, "barrier"),
 ):
     define(
         _name,
         infer=_infer,
-        reference=_reference,
+        reference=partial(meeting, _what),
         cost=_cost,
         traits=Trait.STATEFUL | Trait.BLOCKING,
-        device_types=("CPU",),
+        device_types=("CPU", "GPU"),
     )
 
 
@@ -205,6 +120,13 @@ def _group(members: Sequence[Any], rank: int, instance: str | None) -> dict[str,
     # A task's complete name has a replica, which is 0 where none is named.
     names = tuple(n if "/replica:" in n else n.replace("/task:", "/replica:0/task:") for n in names)
     return {"members": names, "rank": int(rank), "instance": instance or ""}
+
+
+def _at(members: Sequence[str], rank: int) -> AbstractContextManager[None]:
+    """Where a member's node goes: to its device, if all are GPUs; else it is left to the blocks around it."""
+    if not are_gpus(members) or not 0 <= rank < len(members):
+        return nullcontext()
+    return get_default_graph().device(f"/device:{members[rank].partition('/device:')[2]}")
 
 
 def all_reduce(
@@ -224,7 +146,8 @@ def all_reduce(
             the session's own.
         rank: which of them this node is: it must run on that device's task.
         reduction: "sum", "mean", "prod", "min" or "max".
-        communication: "ring", "doubling", or "auto": by size.
+        communication: "ring", "doubling", "nccl" (all members are GPUs, which then need NCCL), or "auto": by NCCL where all members
+            are GPUs that have it, else by size.
         instance: what the nodes that belong together have in common; None: the node's name.
         name: of the node.
 
@@ -233,20 +156,16 @@ def all_reduce(
 
     Raises (when it runs):
         InvalidArgumentError: members bring different shapes or types, or the node runs elsewhere. UnavailableError: a member is
-            dead. AbortedError: a member's step has ended early, or it has begun anew. All members get the error.
+            dead. AbortedError: a member's step has ended early, or it has begun anew. FailedPreconditionError: NCCL was asked
+            for, and a member does not have it. All members get the error.
 
     >>> total = all_reduce(gradient, ["/job:worker/task:0/cpu:0", "/job:worker/task:1/cpu:0"], rank=0, instance="g")
     """
-    if str(communication).lower() == "nccl":
-        raise UnimplementedError(
-            None,
-            None,
-            "Collectives by NCCL are not supported: use communication 'ring' or 'auto'; values pass through the CPU",
-        )
     several = isinstance(value, (list, tuple))
     tensors = [convert(v) for v in value] if several else [convert(value)]
     attrs = _group(members, rank, instance) | {"reduction": str(reduction).lower(), "way": str(communication).lower()}
-    outputs = list(make("CollectiveReduce", tensors, attrs, name).outputs)
+    with _at(attrs["members"], rank):
+        outputs = list(make("CollectiveReduce", tensors, attrs, name).outputs)
     return outputs if several else outputs[0]
 
 
@@ -254,7 +173,9 @@ def all_gather(
     value: TensorLike, members: Sequence[Any], rank: int, instance: str | None = None, name: str | None = None
 ) -> Tensor:
     """What all members bring, joined along the first axis in the order of ranks. First sizes may differ; rest as `all_reduce`."""
-    return apply("CollectiveGather", (convert(value),), _group(members, rank, instance), name)
+    attrs, x = _group(members, rank, instance), convert(value)
+    with _at(attrs["members"], rank):
+        return apply("CollectiveGather", (x,), attrs, name)
 
 
 def reduce_scatter(
@@ -266,8 +187,9 @@ def reduce_scatter(
     name: str | None = None,
 ) -> Tensor:
     """What all members bring, reduced; each member gets an equal share of the rows, in the order of ranks. Rest as `all_reduce`."""
-    attrs = _group(members, rank, instance) | {"reduction": str(reduction).lower()}
-    return apply("CollectiveReduceScatter", (convert(value),), attrs, name)
+    attrs, x = _group(members, rank, instance) | {"reduction": str(reduction).lower()}, convert(value)
+    with _at(attrs["members"], rank):
+        return apply("CollectiveReduceScatter", (x,), attrs, name)
 
 
 def broadcast(
@@ -279,13 +201,16 @@ def broadcast(
     name: str | None = None,
 ) -> Tensor:
     """What member `root` brings. The others' values say only shape and type. Rest as `all_reduce`."""
-    attrs = _group(members, rank, instance) | {"root": int(root)}
-    return apply("CollectiveBroadcast", (convert(value),), attrs, name)
+    attrs, x = _group(members, rank, instance) | {"root": int(root)}, convert(value)
+    with _at(attrs["members"], rank):
+        return apply("CollectiveBroadcast", (x,), attrs, name)
 
 
 def barrier(members: Sequence[Any], rank: int, instance: str | None = None, name: str | None = None) -> Node:
     """A node that ends when all members have come to it. Rest as `all_reduce`."""
-    return make("CollectiveBarrier", (), _group(members, rank, instance), name)
+    attrs = _group(members, rank, instance)
+    with _at(attrs["members"], rank):
+        return make("CollectiveBarrier", (), attrs, name)
 
 
 __all__ = ["all_gather", "all_reduce", "barrier", "broadcast", "reduce_scatter"]

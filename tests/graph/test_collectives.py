@@ -360,5 +360,33 @@ def test_what_a_graph_refuses(build, text):
 
 
 def test_nccl_is_refused_with_advice():
-    with dt.Graph().as_default(), pytest.raises(dt.errors.UnimplementedError, match="'ring' or 'auto'"):
-        ops.all_reduce(1.0, ["/gpu:0"], 0, communication="NCCL")
+    with dt.Graph().as_default(), dt.Session() as session:
+        y = ops.all_reduce(1.0, ["/cpu:0"], 0, communication="NCCL")
+        with pytest.raises(
+            dt.errors.FailedPreconditionError, match="not all of its members are GPUs.*'auto' or 'ring'"
+        ):
+            session.run(y)
+
+
+def test_gpus_without_nccl_say_so_or_go_on_by_messages(monkeypatch):
+    monkeypatch.setenv("DOVETAIL_EMULATE_GPUS", "2")
+    members = ["/gpu:0", "/gpu:1"]
+    with dt.Graph().as_default(), dt.Session() as session:
+        values = [np.array([1.0, 2.0], np.float32), np.array([10.0, 20.0], np.float32)]
+        for way in ("auto", "ring"):
+            made = [ops.all_reduce(v, members, i, "sum", way, instance=way) for i, v in enumerate(values)]
+            assert [m.op.device for m in made] == ["/device:GPU:0", "/device:GPU:1"]
+            for _ in range(2):
+                assert [m.tolist() for m in session.run(made)] == [[11.0, 22.0]] * 2
+        others = [
+            (ops.all_gather(v, members, i, instance="g"), ops.reduce_scatter(v, members, i, instance="s"),
+             ops.broadcast(v, members, i, root=1, instance="b"), ops.barrier(members, i, instance="w"))
+            for i, v in enumerate(values)
+        ]  # fmt: skip
+        for i, (gathered, scattered, sent, _) in enumerate(session.run(others)):
+            assert gathered.tolist() == [1.0, 2.0, 10.0, 20.0]
+            assert scattered.tolist() == [[11.0], [22.0]][i]
+            assert sent.tolist() == [10.0, 20.0]
+        made = [ops.all_reduce(v, members, i, "sum", "nccl", instance="n") for i, v in enumerate(values)]
+        with pytest.raises(dt.errors.FailedPreconditionError, match=r"member 0 \(/device:GPU:0\) has no NCCL"):
+            session.run(made)
