@@ -9,17 +9,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from ..graph.default_graph import default_session, get_default_graph
-from ..graph.errors import AbortedError, CancelledError, NotFoundError, OpError, UnavailableError
+from ..graph.errors import (
+    AbortedError,
+    CancelledError,
+    InvalidArgumentError,
+    NotFoundError,
+    OpError,
+    UnavailableError,
+)
 from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
 from ..placer.cluster import DeviceInfo
@@ -32,6 +40,9 @@ from .in_process import in_process
 from .master import Part
 from .recorder import Gathered
 from .target import Target
+
+if TYPE_CHECKING:
+    from .partial_run import PartialRun
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +113,8 @@ class Session:
         self._parsed: dict[Any, Fetches] = {}
         self._last: tuple[Signature, list[Part]] | None = None
         self._told: tuple[str, Plan] | None = None  # a program that metadata was asked for, and its plan
+        self._partial_runs: dict[str, PartialRun] = {}
+        self._numbers = itertools.count(1)  # of partial runs
         self._lock = threading.Lock()
         self._closed = False
         self._contexts: list[AbstractContextManager[Any]] = []
@@ -162,12 +175,61 @@ class Session:
             TypeError, ValueError: fetches or feeds that cannot be understood; nothing has run then.
             OpError: what went wrong while preparing or running (see `dt.errors`); its `op` is the node.
         """
-        self._check_open()
-        if self._graph.version == 0:
-            raise RuntimeError("The Session graph is empty. Add operations to the graph before calling run().")
+        self._check_runnable()
         wanted = self._parse(fetches)
         feeds = parse_feeds(self._graph, feed_dict)
         return wanted.rebuild(self._run(wanted, feeds, options, run_metadata))
+
+    def partial_run_setup(self, fetches: Any, feeds: Iterable[Any] | None = None) -> str:
+        """Agree on a step that is run in several calls of `partial_run`.
+
+        Args:
+            fetches: everything that will be fetched or run, in any structure. feeds: every tensor that will be fed.
+
+        Returns:
+            A handle for `partial_run`. It is forgotten when everything has been fetched, or a step has failed.
+
+        Raises:
+            RuntimeError: the session is closed, or its graph is empty. TypeError, ValueError: as of `run`.
+            InvalidArgumentError: nothing is to be fetched.
+
+        >>> handle = session.partial_run_setup([hidden, loss], [x, y])
+        >>> seen = session.partial_run(handle, hidden, {x: images})
+        >>> session.partial_run(handle, loss, {y: answer(seen)})  # `hidden` is not computed again
+        """
+        from .partial_run import PartialRun
+
+        self._check_runnable()
+        wanted = self._parse(fetches)
+        made = PartialRun(self._graph, wanted, [self._fed_tensor(key) for key in feeds or ()])
+        with self._lock:
+            handle = f"partial run {next(self._numbers)} of {', '.join((*wanted.tensors, *wanted.targets))}"
+            self._partial_runs[handle] = made
+        return handle
+
+    def partial_run(self, handle: str, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
+        """Go on with a step that was agreed on: feed some of its feeds, and get some of its fetches.
+
+        Over all calls each node runs once, when a fetch needs it. What later calls need is kept in this process.
+
+        Args:
+            handle: what `partial_run_setup` gave. fetches, feed_dict: as for `run`; each feed and each fetch once.
+
+        Raises:
+            InvalidArgumentError: what was not agreed on, was fed or fetched before, or needs what has not been fed.
+            UnimplementedError: nodes inside a loop or a branch that change something are needed by two calls. What `run` raises.
+        """
+        self._check_runnable()
+        run = self._partial_runs.get(handle)
+        if run is None:
+            raise InvalidArgumentError(None, None, "Must run 'setup' before performing partial runs!")
+        wanted = self._parse(fetches)
+        try:
+            found = run.run(wanted, parse_feeds(self._graph, feed_dict), lambda w, f: self._run(w, f, None))
+        finally:
+            if run.is_over:
+                self._partial_runs.pop(handle, None)
+        return wanted.rebuild({name: _given_back(value) for name, value in found.items()})
 
     # --- plans -----------------------------------------------------------------------------------------------------
 
@@ -374,6 +436,11 @@ class Session:
     def _check_open(self) -> None:
         if self._closed:
             raise RuntimeError("Attempted to use a closed Session.")
+
+    def _check_runnable(self) -> None:
+        self._check_open()
+        if self._graph.version == 0:
+            raise RuntimeError("The Session graph is empty. Add operations to the graph before calling run().")
 
     # --- life ------------------------------------------------------------------------------------------------------
 
