@@ -50,6 +50,11 @@ SETTINGS = {
             "the only folder in which this process writes and reads checkpoints for steps; default: anywhere",
         ),
         Setting(
+            "DOVETAIL_DIRECT_READS",
+            1,
+            "1: a task reads variables of others of its machine in their memory, where it can; 0: their values are sent",
+        ),
+        Setting(
             "DOVETAIL_EMULATE_GPUS",
             0,
             "how many emulated GPU devices each task has: the CPU's kernels under a GPU's name",

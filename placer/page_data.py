@@ -37,7 +37,7 @@ LISTED = 8  # nodes that a warning leads to
 VERSION = 1
 """Of the payload; a page is written together with its payload, so no page ever reads another version."""
 
-NARROW, PACES = 1, 2
+NARROW, PACES, DIRECT = 1, 2, 3
 """How a channel carries its value, where that is special: as bfloat16; not at all, since it tells the receiver's pace."""
 
 K = TypeVar("K", bound=Hashable)
@@ -256,7 +256,13 @@ class _Writer:
             "channelBytes": [c.bytes for c in channels],
             "channelExact": [c.control or is_static(c.dims) for c in channels],
             "channelHow": [
-                PACES if c.paces else NARROW if isinstance(v, Tensor) and c.dtype is not v.dtype.base else 0
+                PACES
+                if c.paces
+                else DIRECT
+                if c.direct
+                else NARROW
+                if isinstance(v, Tensor) and c.dtype is not v.dtype.base
+                else 0
                 for c, v in zip(channels, plan.partitioned.values, strict=True)
             ],
             "channelRelays": [0 if c.relays is None else position[c.relays] + 1 for c in channels],  # +1
@@ -283,7 +289,7 @@ class _Writer:
             loops: list[int] = []
             for kind, what in partition.steps:
                 if isinstance(what, Channel):
-                    if kind == "recv":
+                    if kind in ("recv", "read"):
                         fresh.setdefault(what.name, []).append(what)
                         latest[what.name] = what
                         loop_of[position[what.id]] = loops[-1] if loops else 0

@@ -55,8 +55,8 @@ class Channel(NamedTuple):  # a tuple, since a chain that changes device at each
         dims: its static shape; () for a control edge.
         relays: the channel whose value this one passes on inside a task, or None.
         loop: name of the loop in which it crosses once per iteration; None: it crosses once per step.
-        paces: whether it stands for no edge of the graph: it only tells how far its sender is
-            (receive_schedule.py, and the ends of runtime/carried.py).
+        paces: whether it stands for no edge of the graph: it tells a sender how far the receiver is
+            (receive_schedule.py).
     """
 
     id: int
@@ -70,6 +70,7 @@ class Channel(NamedTuple):  # a tuple, since a chain that changes device at each
     relays: int | None = None
     loop: str | None = None
     paces: bool = False
+    direct: bool = False
 
     @property
     def crosses_tasks(self) -> bool:
@@ -88,7 +89,7 @@ class LoopPart:
 
 Step: TypeAlias = (
     tuple[Literal["node"], Node]
-    | tuple[Literal["send", "recv"], Channel]
+    | tuple[Literal["send", "recv", "read"], Channel]
     | tuple[Literal["loop", "test", "end"], LoopPart]
 )
 
@@ -99,7 +100,8 @@ class Partition:
 
     Attributes:
         device: complete name.
-        steps: `("node", node)`, `("send", channel)`, `("recv", channel)`; around and in a loop `("loop", part)`,
+        steps: `("node", node)`, `("send", channel)`, `("recv", channel)`, or `("read", channel)` where another task's
+            variable is read where it lies (direct_reads.py); around and in a loop `("loop", part)`,
             `("test", part)` where it is left unless its LoopCond is true, `("end", part)`.
         feeds: names of the fed tensors that its nodes take.
         fetches: names of the tensors that it returns.
@@ -124,6 +126,11 @@ class Partition:
     def receives(self) -> list[Channel]:
         """The channels it receives on, in order."""
         return [what for kind, what in self.steps if kind == "recv" and isinstance(what, Channel)]
+
+    @property
+    def reads(self) -> list[Channel]:
+        """The channels whose values it reads where they lie."""
+        return [what for kind, what in self.steps if kind == "read" and isinstance(what, Channel)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,12 @@ class Plan:
                 if c.dtype is bfloat16 and not any(t.name == c.name and t.dtype.base is bfloat16 for t in node.outputs):
                     how += " as bfloat16"
                 often = f", once per iteration of '{c.loop}'" if c.loop is not None else ""
-                lines.append(f"  sent as {c.name} ({how}{often}) {short(c.source)} -> {short(c.destination)}")
+                if c.direct:
+                    lines.append(
+                        f"  read as {c.name} ({how}) by {short(c.destination)} in the memory of {short(c.source)}"
+                    )
+                else:
+                    lines.append(f"  sent as {c.name} ({how}{often}) {short(c.source)} -> {short(c.destination)}")
         return "\n".join(lines)
 
     def why_not(self, name: str | Node | Tensor, device: str) -> str:

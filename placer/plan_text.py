@@ -12,8 +12,8 @@
     {"placed": [device, rule, demand, group] per node}     -1: not placed; group -1: on its own
     {"channel": {"name": "w/read:0", "source": 0, "destination": 2, ...}}
     {"partition": 0, "feeds": [...], "fetches": [...], "loops": [[name, LoopCond, [Merge, ...]], ...],
-     "steps": [node, ..., "s0", "r1", ...]}                s: send on a channel, r: receive; l, t, e: begin,
-                                                           test and end of a loop of this partition
+     "steps": [node, ..., "s0", "r1", ...]}                s: send on a channel, r: receive, d: read directly;
+                                                           l, t, e: begin, test and end of a loop of this partition
     {"guarded": [node, node or "r1", ...]}                 may be dead, with control inputs that may be
     {"end": number of lines before}
 
@@ -144,8 +144,9 @@ def _records(plan: Plan, with_graph: bool) -> Iterator[Any]:
         found = {f: getattr(channel, f) for f in _CHANNEL_FIELDS}
         found["source"], found["destination"] = devices[channel.source], devices[channel.destination]
         found["dtype"] = None if channel.dtype is None else channel.dtype.name
-        if not found["paces"]:
-            del found["paces"]  # files from before it was there are read, too
+        for told in ("paces", "direct"):
+            if not found[told]:
+                del found[told]  # files from before it was there are read, too
         yield {"channel": found}
     for device_name, p in plan.partitions.items():
         loops = {what: None for _, what in p.steps if isinstance(what, LoopPart)}
@@ -162,7 +163,8 @@ def _records(plan: Plan, with_graph: bool) -> Iterator[Any]:
 def _step(kind: str, what: Node | Channel | LoopPart, loops: Mapping[LoopPart, int]) -> int | str:
     if isinstance(what, Node):
         return what.index
-    return f"{kind[0]}{what.id if isinstance(what, Channel) else loops[what]}"
+    letter = "d" if kind == "read" else kind[0]
+    return f"{letter}{what.id if isinstance(what, Channel) else loops[what]}"
 
 
 def _nodes(nodes: Iterable[Node]) -> Iterator[Any]:
@@ -380,8 +382,9 @@ class _Reader:
         given["dtype"] = None if given["dtype"] is None else _BY_NAME[given["dtype"]]
         given["dims"] = _dims(given["dims"])
         _str(given["name"]), _int(given["bytes"], 1 << 62)
-        if not isinstance(given.get("paces", False), bool):
-            raise _BadError(f"`paces` must be true or false, not {given['paces']!r}")
+        for told in ("paces", "direct"):
+            if not isinstance(given.get(told, False), bool):
+                raise _BadError(f"`{told}` must be true or false, not {given[told]!r}")
         self._channels.append(Channel(id=len(self._channels), **given))
 
     def _take_partition(self, record: dict[str, Any]) -> None:
@@ -508,6 +511,8 @@ class _Reader:
                 return "send", self._channel(step)
             case "r":
                 return "recv", self._channel(step)
+            case "d":
+                return "read", self._channel(step)
             case "l" | "t" | "e" as mark:
                 return _MARKS[mark], loops[_int(int(step[1:]), len(loops))]
         raise _BadError(f"unknown step {step!r}")

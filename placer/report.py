@@ -133,13 +133,14 @@ def heading(plan: Plan) -> str:
     """In a line or two: how much runs on how many devices, and what crosses."""
     nodes = sum(len(p.nodes) for p in plan.partitions.values())
     between = [c for c in plan.channels if c.crosses_tasks]
+    direct = sum(c.direct for c in between)
     links = [t for t in plan.traffic if task_of(t.source) != task_of(t.destination)]
     size = size_text(sum(c.bytes for c in between), all(t.exact for t in links))
     tasks = len({task_of(d) for d in plan.partitions})
     text = (
         f"Plan: {count_text(nodes, 'node')} on {count_text(len(plan.partitions), 'device')} of "
         f"{count_text(tasks, 'task')}; {count_text(len(plan.channels), 'channel')}, "
-        f"{len(between)} of them between tasks ({size} per step)"
+        f"{len(between)} of them between tasks ({size} per step)" + (f", {direct} read directly" if direct else "")
     )
     return textwrap.fill(text, WIDTH)
 

@@ -49,6 +49,20 @@ class _OwnWorker:
         self._worker.register(registration)
         return self._worker.devices[0].incarnation
 
+    def sees(self, task: str, owner: str, peer_timeout_s: float) -> bool:
+        return False
+
+    def post(
+        self,
+        task: str,
+        session: str,
+        seed: int,
+        isolated: bool,
+        names: Sequence[tuple[str, str]],
+        peer_timeout_s: float,
+    ) -> tuple[int, Sequence[Sequence[int] | None]]:
+        return self._worker.devices[0].incarnation, [None] * len(names)
+
     def release(self, task: str, programs: Sequence[str]) -> None:
         self._worker.release(programs)
 

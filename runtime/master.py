@@ -17,15 +17,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..codegen.unit import Unit
+from ..codegen.unit import Posted, Unit
 from ..graph.collector import collector_paused
 from ..graph.errors import AbortedError, InvalidArgumentError, OpError
 from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
+from ..graph.settings import setting
 from ..placer.cluster import Cluster, DeviceInfo
+from ..placer.direct_reads import DirectRead, direct_reads, read_directly
 from ..placer.execution_order import execution_order
 from ..placer.joins import passed_over
-from ..placer.partition import needed, partition
+from ..placer.partition import needed, partition, task_of
 from ..placer.place import Placement, place
 from ..placer.plan import STRATEGIES, Plan
 from ..placer.profile import Profile, as_profile
@@ -34,6 +36,7 @@ from ..placer.search.step import CLIENT
 from ..placer.urgency import urgent_first
 from .carried import carried, carried_by, with_ends
 from .config import ConfigProto
+from .posts import MOST_BYTES
 from .registration import Registration
 from .reports import must_report
 from .units import units_of
@@ -53,6 +56,19 @@ class Peers(Protocol):
 
     def register(self, task: str, registration: Registration) -> int:
         """Register one task's part of a signature; gives the incarnation of the process that took it."""
+        ...
+
+    def sees(self, task: str, owner: str, peer_timeout_s: float) -> bool:
+        """Whether one task can read variables in the memory of another one."""
+        ...
+
+    def post(
+        self, task: str, session: str, seed: int, isolated: bool, names: Sequence[tuple[str, str]], peer_timeout_s: float
+    ) -> tuple[int, Sequence[Sequence[int] | None]]:
+        """Have a task post variables of a session, named by container and name.
+
+        Gives the incarnation of its process, and of each where others can read it; None: they cannot.
+        """
         ...
 
     def release(self, task: str, programs: Sequence[str]) -> None:
@@ -108,6 +124,7 @@ class MasterSession:
     )  # devices of stateful nodes, where only what a run needs is placed
     programs: dict[str, set[str]] = field(default_factory=dict)  # task -> handles registered there
     plans: dict[str, Plan] = field(default_factory=dict)  # handle -> what it does
+    near: dict[tuple[str, str], bool] = field(default_factory=dict)  # (owner, reader) -> whether it can read its variables
 
     @property
     def places_pruned(self) -> bool:
@@ -190,12 +207,12 @@ class Master:
         """
         session = self.session(handle)
         with session.lock, collector_paused():
-            plan = self._plan(session, fetches, targets, feeds, here)
+            plan, posted = self._plan(session, fetches, targets, feeds, here)
             if session.config.log_device_placement:
                 self._log_placement(session, plan.decisions)
             self._keep(session, plan.decisions)
             by_task: dict[str, list[Unit]] = {}
-            for unit in units_of(plan.partitioned, session.graph):
+            for unit in units_of(plan.partitioned, session.graph, posted):
                 by_task.setdefault(_task_of(unit.device), []).append(unit)
             started = carried(plan.partitioned, session.tasks_of(here))
             program = secrets.token_hex(8)
@@ -242,7 +259,7 @@ class Master:
         session = self.session(handle)
         with session.lock:
             if not program:
-                return self._plan(session, fetches, targets, feeds, here)
+                return self._plan(session, fetches, targets, feeds, here)[0]
             found = session.plans.get(program)
             if found is None:
                 raise InvalidArgumentError(None, None, f"No program {program} is prepared in session {handle}")
@@ -255,7 +272,8 @@ class Master:
         targets: Sequence[str],
         feeds: Sequence[str],
         here: Collection[int],
-    ) -> Plan:
+    ) -> tuple[Plan, dict[int, Posted]]:
+        """The plan of a signature, and the variables that it reads directly, by channel."""
         graph = session.graph
         placement = None if session.places_pruned else self._place(session)
         try:
@@ -284,16 +302,49 @@ class Master:
                 nodes, placement.device_of, session.cluster, feeds=fed, costs=costs,
                 narrow=options.enable_bfloat16_sendrecv, fetches=fetched if _knows_client(costs) else None,
             )  # fmt: skip
+        passed = passed_over(nodes, placement.device_of)
         cut = partition(
             nodes, placement.device_of, fetches=fetched, feeds=fed,
-            enable_bfloat16_sendrecv=options.enable_bfloat16_sendrecv, passed=passed_over(nodes, placement.device_of),
+            enable_bfloat16_sendrecv=options.enable_bfloat16_sendrecv, passed=passed,
         )  # fmt: skip
         if urgency is not None:
             cut = urgency.sends_first(cut)
+        posted: dict[int, Posted] = {}
+        if setting("DOVETAIL_DIRECT_READS"):
+            reads = direct_reads(cut, nodes, set(fed), MOST_BYTES)
+            posted = self._posted(session, reads)
+            reads = [r for r in reads if r.channel.id in posted]
+            cut = read_directly(cut, reads, {*run, *(t.op for t in fetched)}, passed)
         if options.enable_recv_scheduling:
             cut = schedule_receives(cut)
         cut = with_ends(cut, session.tasks_of(here))
-        return Plan(graph, session.cluster, placement, cut, tuple(fetches), tuple(targets), tuple(feeds))
+        return Plan(graph, session.cluster, placement, cut, tuple(fetches), tuple(targets), tuple(feeds)), posted
+
+    def _posted(self, session: MasterSession, reads: Iterable[DirectRead]) -> dict[int, Posted]:
+        """The variables that can be read directly, by channel: those that the reader sees in the memory of their task, which posts
+        them.
+        """
+        by_task: dict[str, list[DirectRead]] = {}
+        for read in reads:
+            pair = task, reader = task_of(read.channel.source), task_of(read.channel.destination)
+            if pair not in session.near:
+                session.near[pair] = self._peers.sees(reader, task, session.config.peer_timeout_s)
+            if session.near[pair]:
+                by_task.setdefault(task, []).append(read)
+        found = {}
+        for task, wanted in by_task.items():
+            names = [r.place[1:] for r in wanted]
+            config = session.config
+            incarnation, places = self._peers.post(
+                task, session.handle, session.seed, config.isolate_session_state, names, config.peer_timeout_s
+            )
+            for read, place in zip(wanted, places, strict=True):
+                if place is not None:
+                    op = read.reader.type if read.reader.inputs else "Read"
+                    found[read.channel.id] = Posted(
+                        tuple(place), incarnation, *read.place[1:], read.reader.name, op, str(read.reader.source)
+                    )
+        return found
 
     def _place(self, session: MasterSession) -> Placement:
         """Place the whole graph, as far as it has grown; stateful nodes stay where they are."""

@@ -133,6 +133,36 @@ class ServerPeers:
         incarnation: int = reply.fields["incarnation"]
         return incarnation
 
+    def sees(self, task: str, owner: str, peer_timeout_s: float) -> bool:
+        """As `Peers.sees`."""
+        mine = self._worker.task
+        page = (
+            self._worker.direct.page()
+            if owner == mine
+            else self._call(owner, "page", {}, "paged", peer_timeout_s).fields["page"]
+        )
+        if page is None:
+            return False
+        if task == mine:
+            return self._worker.direct.sees(page)
+        return bool(self._call(task, "sees", {"page": page}, "seen", peer_timeout_s).fields["readable"])
+
+    def post(
+        self,
+        task: str,
+        session: str,
+        seed: int,
+        isolated: bool,
+        names: Sequence[tuple[str, str]],
+        peer_timeout_s: float,
+    ) -> tuple[int, Sequence[Sequence[int] | None]]:
+        """As `Peers.post`."""
+        if task == self._worker.task:
+            return self._incarnation, self._worker.post(session, seed, isolated, names)
+        fields = {"session": session, "seed": seed, "isolated": isolated, "names": [list(n) for n in names]}
+        reply = self._call(task, "post", fields, "posted", peer_timeout_s).fields
+        return reply["incarnation"], reply["places"]
+
     def release(self, task: str, programs: Sequence[str]) -> None:
         """As `Peers.release`."""
         if task == self._worker.task:

@@ -25,7 +25,6 @@ only stopped (SIGSTOP) has its variables read; unless it was stopped while it ch
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import mmap
 import os

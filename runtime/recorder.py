@@ -20,7 +20,8 @@ from typing import Any, NamedTuple, TypeAlias
 import msgpack
 import numpy as np
 
-from ..codegen.program import Call, Guarded, Instruction, Kernel, Loop, Program, Send
+from ..codegen.program import Call, Guarded, Instruction, Kernel, Loop, Program, Read, Send
+from ..codegen.unit import RecvTensor
 from ..graph.errors import InternalError
 from ..graph.requests import Request
 from .step import _ABSENT, ChannelKey, Execution, TaskStep
@@ -195,6 +196,13 @@ class Recorder:
                 SendNote(channel, self._source.get(number, ""), destination, clock(), _bytes(value))
             )
 
+    def read(self, receive: RecvTensor, destination: str, began: int, size: int) -> None:
+        """A program has read a variable of another task, which it began then."""
+        if len(self.notes.sends) < MAX_NOTES:
+            self.notes.sends.append(SendNote(receive.channel, receive.source, destination, began, size))
+            if size:
+                self.arrived(receive.channel)
+
     def arrived(self, channel: ChannelKey) -> None:
         """A value has come."""
         if len(self.notes.arrivals) < MAX_NOTES:
@@ -259,6 +267,13 @@ class TracedStep(TaskStep):
             if paused is not None:
                 self._recorder.waited(execution, f"channel {channel}", began)
         return value
+
+    def read(self, now: Read, slots: list[Any], device: str) -> None:
+        """As `TaskStep.read`."""
+        began = clock()
+        super().read(now, slots, device)
+        for receive, slot in zip(now.receives, now.slots, strict=True):
+            self._recorder.read(receive, device, began, _bytes(slots[slot]))
 
     def give(self, destination: str, channel: ChannelKey, value: Any) -> None:
         """As `TaskStep.give`."""

@@ -42,6 +42,7 @@ from . import here, leases
 from .boards import Boards
 from .compression import LEAST_BYTES
 from .config import ConfigProto, check_config
+from .direct_reads import Want
 from .keys import part_of, serve_with, served_with, server_keys
 from .leases import Leases
 from .master import Master, device_fields
@@ -162,7 +163,7 @@ class Server:
             self.task, self._send_collective, self.config.peer_timeout_s, self.incarnation, Boards(self._may_sleep)
         )
         self._worker = Worker(
-            self.task, self.devices, push=self._push, is_near=self._is_near, threads=threads, default_container=self.job_name,
+            self.task, self.devices, push=self._push, is_near=self._is_near, ask=self._want, threads=threads, default_container=self.job_name,
             collectives=self._collectives,
         )  # fmt: skip
         self._began = time.monotonic()
@@ -474,6 +475,7 @@ class Server:
             if self._peers.knows(task):
                 fields = {"step": step, "task": self.task, "channels": list(channels)}
                 self._send(task, Message("missing", fields))
+                self._worker.want_again(step, channels)
         for one in lost:
             self._lose(one)
 
@@ -512,6 +514,49 @@ class Server:
         lost = self._overdue.accounted(time.monotonic(), step, task, sent, self._worker.waiting().get(step))
         if lost is not None:
             self._lose(lost)
+
+    # --- variables that are read where they lie: see `direct_reads.py` ----------------------------------------------
+
+    def _on_page(self, peer: bytes, message: Message) -> None:
+        self._reply(peer, Message("paged", {"request": message.fields["request"], "page": self._worker.direct.page()}))
+
+    def _on_sees(self, peer: bytes, message: Message) -> None:
+        readable = self._worker.direct.sees(message.fields["page"])
+        self._reply(peer, Message("seen", {"request": message.fields["request"], "readable": readable}))
+
+    def _on_post(self, peer: bytes, message: Message) -> None:
+        self._in(self._compile_pool, peer, message, self._post)
+
+    def _post(self, message: Message) -> Message:
+        fields = message.fields
+        names = fields["names"]
+        if not all(isinstance(n, list) and len(n) == 2 and all(isinstance(x, str) for x in n) for n in names):
+            raise InvalidArgumentError(None, None, "A post message names variables by container and name")
+        places = self._worker.post(fields["session"], fields["seed"], fields["isolated"], names)
+        posted = {"incarnation": self.incarnation, "places": [p if p is None else list(p) for p in places]}
+        return Message("posted", {"request": fields["request"], **posted})
+
+    def _want(self, task: str, incarnation: int, step: int, session: str, wants: Sequence[Want]) -> None:
+        fields = {"step": step, "task": self.task, "session": session, "incarnation": incarnation, "wants": list(wants)}
+        self._send(task, Message("want", fields))
+
+    def _on_want(self, peer: bytes, message: Message) -> None:
+        fields = message.fields
+        step, task, wants = fields["step"], fields["task"], fields["wants"]
+        if not self._peers.knows(task):
+            return
+        try:
+            session = fields["session"] if fields["incarnation"] == self.incarnation else ""
+            self._worker.send(task, step, self._worker.values(session, wants))
+        except OpError as e:
+            channels = [w.get("channel") for w in wants if isinstance(w, dict)]
+            self._send(task, Message("denied", {"step": step, "channels": channels, "code": e.code, "message": e.message}))
+
+    def _on_denied(self, peer: bytes, message: Message) -> None:
+        fields = message.fields
+        error = self._worker.direct.denied(fields["step"], fields["channels"], fields["code"], fields["message"])
+        if error is not None:
+            self._worker.fail(fields["step"], error)
 
     def _send(self, task: str, message: Message) -> None:
         if self._endpoint is not None:
@@ -683,6 +728,11 @@ _HANDLERS: dict[str, Callable[[Server, bytes, Message], None]] = {
     "tensors": Server._on_tensors,
     "collective": Server._on_collective,
     "abort": Server._on_abort,
+    "page": Server._on_page,
+    "sees": Server._on_sees,
+    "post": Server._on_post,
+    "want": Server._on_want,
+    "denied": Server._on_denied,
     "missing": Server._on_missing,
     "coming": Server._on_coming,
     "accounted": Server._on_accounted,

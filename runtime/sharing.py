@@ -47,6 +47,11 @@ def pool_of_process() -> Pool | None:
     return pool
 
 
+def borrower() -> Borrower:
+    """What reads other processes' memory."""
+    return _borrower
+
+
 def borrowed() -> int:
     """How many segments of other processes this one has mapped; those of processes that have gone are let go first."""
     _borrower.let_go()

@@ -22,7 +22,7 @@ Nothing here knows of sockets, threads or clocks: the step is told events and ca
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import repeat
@@ -31,7 +31,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..codegen.backends.base import NodeError
-from ..codegen.program import Call, Guarded, Instruction, Loop, Program, Recv, Send, Wait
+from ..codegen.program import Call, Guarded, Instruction, Loop, Program, Read, Recv, Send, Wait
+from ..codegen.unit import RecvTensor
 from ..graph.errors import (
     CancelledError,
     InternalError,
@@ -144,6 +145,9 @@ class Execution:
                         for i in now.frees:
                             slots[i] = None
                     elif type(now) is Recv:
+                        if now.unless_read and slots[now.slot] is not None:
+                            at += 1
+                            continue
                         self.counter = at
                         value = step.take(f"{now.channel}{self.suffix}" if self.suffix else now.channel, self)
                         if value is _ABSENT:
@@ -161,6 +165,8 @@ class Execution:
                         self.counter = at
                         if not self._run_waiting(now):
                             return
+                    elif type(now) is Read:
+                        step.read(now, slots, self.program.device)
                     else:
                         assert type(now) is Loop
                         self._begin_loop(now, at + 1)
@@ -307,6 +313,7 @@ class TaskStep:
         schedule: takes an execution that can go on, and has `run()` called on it, now or soon, by some thread.
         finish: told once, with the fetched values or the error.
         resume: takes an execution whose request was settled, from whichever thread did that; None: as `schedule`.
+        want: asks for variables of other tasks that could not be read; they come on their channels.
     """
 
     def __init__(
@@ -320,6 +327,7 @@ class TaskStep:
         schedule: Callable[[Execution], None],
         finish: Callable[[TaskStep, Mapping[str, Any] | OpError], None],
         resume: Callable[[Execution], None] | None = None,
+        want: Callable[[Sequence[RecvTensor]], None] | None = None,
     ) -> None:
         self.number = number
         self.session = session
@@ -328,6 +336,7 @@ class TaskStep:
         self._schedule = schedule
         self._finish = finish
         self._resume = resume or schedule
+        self._want = want
         self._lock = threading.Lock()
         self._arrived: dict[ChannelKey, Any] = {}
         self._waiting: dict[ChannelKey, Execution] = {}
@@ -348,6 +357,20 @@ class TaskStep:
             self._end({})
         for execution in self._executions:
             self._schedule(execution)
+
+    # --- variables of other tasks ----------------------------------------------------------------------------------
+
+    def read(self, now: Read, slots: list[Any], device: str) -> None:
+        """Read variables where they lie, for a program of this device, as far as they can be; ask for the others."""
+        values = now.read()
+        missing = []
+        for receive, slot, value in zip(now.receives, now.slots, values, strict=True):
+            slots[slot] = value
+            if value is None:
+                missing.append(receive)
+        if missing:
+            assert self._want is not None
+            self._want(missing)
 
     # --- the rendezvous --------------------------------------------------------------------------------------------
 

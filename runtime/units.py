@@ -8,11 +8,12 @@ points into it. The graph travels in the same checked form as every other, so a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple
 from typing import Any
 
 import msgpack
 
-from ..codegen.unit import BeginLoop, EndLoop, LeaveUnless, RecvTensor, RunGuarded, SendTensor, Unit, UnitStep
+from ..codegen.unit import BeginLoop, EndLoop, LeaveUnless, Posted, RecvTensor, RunGuarded, SendTensor, Unit, UnitStep
 from ..graph.deserialize import extend_from_bytes
 from ..graph.dtypes import DType, bfloat16, float32
 from ..graph.errors import InvalidArgumentError
@@ -24,8 +25,8 @@ from ..placer.partition import Channel, LoopPart, Partitioned
 from .awaited import held
 
 
-def units_of(cut: Partitioned, graph: Graph) -> list[Unit]:
-    """The units of all partitions."""
+def units_of(cut: Partitioned, graph: Graph, posted: Mapping[int, Posted] | None = None) -> list[Unit]:
+    """The units of all partitions. `posted`: by channel, the variables that are read directly."""
     units = []
     guarded, waiting = cut.guarded, held(cut)
     for part in cut.partitions.values():
@@ -41,6 +42,9 @@ def units_of(cut: Partitioned, graph: Graph) -> list[Unit]:
                 other = what.dtype if tensor is not None and what.dtype is not tensor.dtype.base else None
                 if kind == "recv":
                     steps.append(RecvTensor(number, tensor, what.source, other))
+                elif kind == "read":
+                    assert posted is not None
+                    steps.append(RecvTensor(number, tensor, what.source, None, posted[number]))
                 else:
                     token = _token(what, value, guarded) if tensor is None else None
                     steps.append(SendTensor(number, tensor, what.destination, token, other, number in waiting))
@@ -150,6 +154,9 @@ def _pack(unit: Unit) -> dict[str, Any]:
             steps.append(("h" if step.held else "s", step.channel, sent, step.destination, *token, *other))
         elif isinstance(step, RecvTensor):
             received = None if step.tensor is None else _address(copy.placeholder(step.tensor))
+            if step.posted is not None:
+                steps.append(("d", step.channel, received, step.source, astuple(step.posted)))
+                continue
             other = () if step.travels_as is None else (step.travels_as.name,)
             steps.append(("r", step.channel, received, step.source, *other))
         elif isinstance(step, RunGuarded):
@@ -231,6 +238,9 @@ class _Unpacking:
                 return RecvTensor(what, None, _text(source))
             tensor = self.tensor(received, new=True)
             return RecvTensor(what, tensor, _text(source), _other_type(tensor, more))
+        if kind == "d":
+            received, source, posted = rest
+            return RecvTensor(_number(what), self.tensor(received, new=True), _text(source), None, _posted(*posted))
         if kind == "g":
             (after,) = rest
             step = RunGuarded(self.node(what), tuple([self.token(a) for a in after]))
@@ -291,6 +301,12 @@ def _other_type(tensor: Tensor, given: Sequence[Any]) -> DType | None:
     if list(given) != [bfloat16.name] or tensor.dtype.base is not float32:
         raise ValueError(f"{tensor.name} cannot travel as {given}")
     return bfloat16
+
+
+def _posted(place: Any, incarnation: Any, *texts: Any) -> Posted:
+    """A posted variable, checked as far as it says where to look; what is there is looked at by who reads it."""
+    container, name, node, op, source = map(_text, texts)
+    return Posted(tuple([_number(n) for n in place]), _number(incarnation), container, name, node, op, source)
 
 
 def _text(value: Any) -> str:

@@ -19,14 +19,16 @@ from typing import Any
 from ..codegen.gpus import gpu_backend
 from ..codegen.lower import lower
 from ..codegen.program import Program
-from ..codegen.unit import SendTensor
+from ..codegen.unit import RecvTensor, SendTensor
 from ..graph.collectives import Collectives
 from ..graph.errors import AbortedError, CancelledError, OpError, ResourceExhaustedError
 from ..graph.node import Node
 from ..graph.state import Context, Resources, SessionState
 from ..placer.cluster import DeviceInfo
+from .direct_reads import DirectReads, Want
 from .here import Host
 from .overdue import Waiting
+from .posts import Place
 from .recorder import Recorder, TracedStep
 from .registration import Registration
 from .slowed import slowed
@@ -134,6 +136,7 @@ class Worker:
         push: (task, step, values by channel): send tensors to another task.
         is_near: whether large tensors cost no more than small ones on the way to a task: it reads this one's memory.
         collectives: where its collective ops meet those of other tasks; None: there are no others.
+        ask: (task, its incarnation, step, session, wants): ask another task for variables: see `direct_reads.py`.
         threads: size of the pool that runs programs which are not small; 0: everything runs in the caller's thread.
     """
 
@@ -144,6 +147,7 @@ class Worker:
         *,
         push: Callable[[str, int, Mapping[ChannelKey, Any]], None] | None = None,
         is_near: Callable[[str], bool] = lambda task: False,
+        ask: Callable[[str, int, int, str, Sequence[Want]], None] | None = None,
         threads: int = 0,
         default_container: str = "",
         collectives: Collectives | None = None,
@@ -155,6 +159,8 @@ class Worker:
         self.default_container = default_container
         self._out = push or _nowhere
         self._is_near = is_near
+        self._ask = ask
+        self.direct = DirectReads(task, default_container)
         self._pool = (
             ThreadPoolExecutor(threads, thread_name_prefix="dovetail-step", initializer=calm_thread)
             if threads
@@ -203,7 +209,7 @@ class Worker:
         for unit in new.units:
             gpu = gpu_backend(new.kernels, host, unit.device, self._gpus)
             backend = host if gpu is None else gpu
-            programs.append(backend.finish(lower(unit, backend, context_of)))
+            programs.append(backend.finish(lower(unit, backend, context_of, self.direct.reader)))
         with self._lock:
             self._loaded[new.program] = Loaded(new.session, tuple(map(slowed, programs)), held)
 
@@ -219,6 +225,7 @@ class Worker:
             self._sessions.pop(handle, None)
             for key in [k for k, v in self._loaded.items() if v.session == handle]:
                 del self._loaded[key]
+            self.direct.close_session(handle)
             steps = [s for s in self._steps.values() if s.session == handle]
         for step in steps:
             step.fail(CancelledError(None, None, "Step was cancelled by an explicit call to `Session.close()`."))
@@ -270,6 +277,7 @@ class Worker:
                 push=lambda destination, channel, value: self._put_out(number, loaded, destination, channel, value),
                 schedule=lambda execution: self._schedule(execution, loaded, host),
                 finish=ended,
+                want=lambda receives: self.want(number, loaded.session, receives),
                 resume=None if resume is None else lambda execution: resume(
                     lambda: self._take_turn(self._run, execution, loaded)
                 ),
@@ -314,6 +322,32 @@ class Worker:
             waiting.append(values)
         if len(self._early) > MAX_EARLY_STEPS:
             self._early.popitem(last=False)
+
+    # --- variables that are read where they lie ----------------------------------------------------------------------
+
+    def post(self, handle: str, seed: int, isolated: bool, names: Iterable[Sequence[str]]) -> list[Place | None]:
+        """Let others read these variables of a session, each named by its container and name."""
+        return self.direct.post(handle, self.open_session(handle, seed, isolated), names)
+
+    def want(self, number: int, session: str, receives: Iterable[RecvTensor]) -> None:
+        """Ask for variables that could not be read. UnavailableError and others: nobody can be asked."""
+        assert self._ask is not None
+        for (task, incarnation), wants in self.direct.wants(number, receives).items():
+            self._ask(task, incarnation, number, session, wants)
+
+    def want_again(self, number: int, channels: Iterable[ChannelKey]) -> None:
+        """Ask again for those of these tensors that are variables: they are overdue."""
+        step, overdue = self._steps.get(number), self.direct.overdue(number, channels)
+        if step is not None and overdue:
+            self.want(number, step.session, overdue)
+
+    def values(self, handle: str, wants: Iterable[Want]) -> dict[int, Any]:
+        """The values of variables that another task has asked for, by channel. Errors are those of `DirectReads.values`."""
+        return self.direct.values(self._sessions.get(handle), wants)
+
+    def send(self, task: str, number: int, values: Mapping[ChannelKey, Any]) -> None:
+        """Send what was asked for."""
+        self._push(task, number, values)
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
@@ -438,6 +472,7 @@ class Worker:
         return step is None or step.may_go_on
 
     def _forget(self, number: int) -> None:
+        self.direct.forget(number)
         with self._lock:
             self._steps.pop(number, None)
             self._sent.pop(number, None)
@@ -491,6 +526,7 @@ class Worker:
             steps = list(self._steps.values())
         for step in steps:
             step.abort(f"The server of {self.task} was stopped")
+        self.direct.close()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 

@@ -87,7 +87,7 @@ function measureDevices(p) {
 /* Whether an input is computed in this step, rather than fed or left out. */
 const flows = (from, index) => plan.runs[from] > 0 && !(plan.hasFed[from] && plan.fed.has(from + ":" + index));
 
-const NARROW = 1, PACES = 2; // how values cross: page_data.py
+const NARROW = 1, PACES = 2, DIRECT = 3; // how values cross: page_data.py
 
 const isControl = (channel) => plan.channelOutput[channel] < 0;
 const crossesTasks = (channel) => plan.devices[plan.channelSource[channel]].task !== plan.devices[plan.channelTarget[channel]].task;
@@ -102,6 +102,7 @@ function channelName(channel) {
 function channelValue(channel) {
   if (isControl(channel)) return [plan.channelHow[channel] === PACES ? "pace of the receiver" : "control edge", 0, true];
   const [words, bytes, exact] = plan.values[plan.outputValue[plan.outputStart[plan.channelNode[channel]] + plan.channelOutput[channel]]];
+  if (plan.channelHow[channel] === DIRECT) return [`${words}, read where it lies`, bytes, exact];
   return plan.channelHow[channel] === NARROW ? [words.replace(/^float32/, "bfloat16"), bytes / 2, exact] : [words, bytes, exact];
 }
 
