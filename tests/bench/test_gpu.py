@@ -8,11 +8,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-sys.path.insert(
-    0, str(Path(__file__).resolve().parents[1] / "codegen")
-)  # pytest's importlib mode leaves the path alone
-
 from fake_driver import FakeDriver, fake_gpus
 
 from dovetail.codegen import triton_compile

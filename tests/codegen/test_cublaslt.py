@@ -2,14 +2,9 @@
 
 import gc
 import inspect
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves the path alone
-
 from fake_cublaslt import FakeCublasLt
 from fake_driver import fake_gpus
 

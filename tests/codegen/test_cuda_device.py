@@ -3,17 +3,12 @@
 import ctypes
 import gc
 import inspect
-import sys
 import threading
 from dataclasses import replace
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves the path alone
-
 from fake_driver import FakeDriver, fake_gpus
 
 from dovetail.codegen.cuda import driver, tune

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import gc
 import random
-import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
+from played_boards import TASKS, Machine, Net, Step
 
 from dovetail.graph import boards, exchanges, sharing as sharing_module
 from dovetail.graph.boards import Board, Layout
 from dovetail.graph.errors import AbortedError, InvalidArgumentError, UnavailableError
 from dovetail.graph.sharing import Sharing
 from dovetail.runtime.boards import Boards
-
-sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves the path alone
-from played_boards import TASKS, Machine, Net, Step  # noqa: E402
 
 TYPES = [np.float32, np.float64, np.int8, np.int64, np.complex64, np.float16]
 

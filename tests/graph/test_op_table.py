@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from op_table import OpCase, check_gradient, check_values, real
 
 from dovetail.graph import opdef
 from dovetail.graph.build import apply
 from dovetail.graph.errors import InternalError
 from dovetail.graph.opdef import define
-
-sys.path.insert(0, str(Path(__file__).parent))  # see test_ops.py
-from op_table import OpCase, check_gradient, check_values, real  # noqa: E402
 
 
 @pytest.fixture

@@ -14,16 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from op_table import OpCase, ScriptCase, check_gradient, check_values, run_script
 
 import dovetail.graph.ops.all  # noqa: F401  (defines every op)
 from dovetail.graph.opdef import Trait, registered
 
 HERE = Path(__file__).parent
-sys.path.insert(
-    0, str(HERE)
-)  # the table's files import op_table by its name; pytest's importlib mode leaves the path alone
-from op_table import OpCase, ScriptCase, check_gradient, check_values, run_script  # noqa: E402
-
 MODULES = [importlib.import_module(p.stem) for p in sorted(HERE.glob("cases_*.py"))]
 ROWS = [row for module in MODULES for row in module.CASES]
 CASES = [row for row in ROWS if isinstance(row, OpCase)]

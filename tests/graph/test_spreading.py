@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import random
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from played_boards import Net as Played
 
 from dovetail.graph import boards, exchanges
 from dovetail.graph.errors import InvalidArgumentError
 from dovetail.graph.spreading import Gathering, Scattering, can_be_shared
-
-sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves the path alone
-from played_boards import Net as Played  # noqa: E402
 
 TYPES = [np.float32, np.float64, np.int8, np.int64, np.complex64, np.bool_]
 

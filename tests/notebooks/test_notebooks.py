@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves the path alone
-from notebooks import ROOT, code_cells, read, run, written  # noqa: E402
+from notebooks import ROOT, code_cells, read, run, written
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 CELL_KEYS = {

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+import page_browser
 import pytest
+from page_browser import complaints, open_page, requests, until
 
 from dovetail.placer.chart import Bar, Chart
-
-sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves the path alone
-import page_browser
-from page_browser import complaints, open_page, requests, until
 
 pytestmark = [
     pytest.mark.slow,

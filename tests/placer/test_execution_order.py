@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from random_graphs import placed_graphs
 
 import dovetail as dt
 from dovetail.graph.node import Node
@@ -16,9 +15,6 @@ from dovetail.placer import urgency
 from dovetail.placer.cluster_input import as_cluster
 from dovetail.placer.execution_order import execution_order
 from dovetail.placer.simulate import simulate, step_of, timeline
-
-sys.path.insert(0, str(Path(__file__).parent))
-from random_graphs import placed_graphs  # noqa: E402
 
 TWO = {job: ["cpu:0", "cpu:1"] for job in "abc"}
 CPU = "/job:w/replica:0/task:{}/device:CPU:0"

@@ -5,12 +5,11 @@ import gzip
 import hashlib
 import json
 import re
-import sys
 from html.parser import HTMLParser
 from importlib.resources import files
-from pathlib import Path
 
 import numpy as np
+import page_plans
 import pytest
 
 import dovetail as dt
@@ -18,9 +17,6 @@ import dovetail.placer
 from dovetail.placer.html import LIBRARY, SCRIPTS, render_html, write_html
 from dovetail.placer.page_data import NARROW, PACES, payload
 from dovetail.placer.plan import Plan
-
-sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves the path alone
-import page_plans
 
 TIMELINE = {"timeline.html", "timeline.css", "timeline.js"}  # the page of chart.py, tested in test_chart.py
 HOSTILE = "</script><img src=x onerror=alert(1)>"

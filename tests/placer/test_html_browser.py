@@ -1,18 +1,14 @@
 """The page of a plan in a real browser: what people click, type and see."""
 
 import re
-import sys
-from pathlib import Path
 
+import page_browser
+import page_plans
 import pytest
+from page_browser import complaints, open_page, requests, until
 
 import dovetail as dt
 from dovetail.placer.html import write_html
-
-sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves the path alone
-import page_browser
-import page_plans
-from page_browser import complaints, open_page, requests, until
 
 pytestmark = [
     pytest.mark.slow,

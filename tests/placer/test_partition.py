@@ -1,11 +1,9 @@
 """Cutting a placed graph: who gets what, in which order."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from random_graphs import A0, A1, B0, B1, placed_graphs
 
 import dovetail as dt
 from dovetail.graph.errors import InvalidArgumentError
@@ -13,9 +11,6 @@ from dovetail.graph.node import Node
 from dovetail.placer.cluster_input import make_cluster
 from dovetail.placer.partition import needed, partition, task_of
 from dovetail.placer.place import place
-
-sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves the path alone
-from random_graphs import A0, A1, B0, B1, placed_graphs  # noqa: E402
 
 SHORT = {"a0": A0, "a1": A1, "b0": B0, "b1": B1}
 ALL = make_cluster(dict.fromkeys("abc", 1), {j: ["cpu:0", "cpu:1"] for j in "abc"}, "/job:a/task:0")

@@ -1,21 +1,17 @@
 """Plans as text: what is written is read again, the same plan gives the same text, and damage is told."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from random_graphs import placed_graphs
 
 import dovetail as dt
 from dovetail.graph.errors import InvalidArgumentError
 from dovetail.placer.cluster_input import make_cluster
 from dovetail.placer.plan import Plan, place
 from dovetail.placer.plan_text import parts_of, plan_lines
-
-sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves the path alone
-from random_graphs import placed_graphs  # noqa: E402
 
 CLUSTER = make_cluster({"a": 1, "b": 1, "c": 1}, {"a": ["cpu:0", "cpu:1"], "b": ["cpu:0", "cpu:1"]}, "/job:b")
 

@@ -1,18 +1,13 @@
 """Sends are held back while their receiver is far behind, and nobody waits for ever because of it."""
 
-import sys
-from pathlib import Path
-
 from hypothesis import given, strategies as st
+from random_graphs import A0, A1, B0, B1, C0, placed_graphs
 
 import dovetail as dt
 from dovetail.placer.cluster_input import make_cluster
 from dovetail.placer.partition import needed, partition
 from dovetail.placer.place import place
 from dovetail.placer.receive_schedule import AHEAD, EPOCHS, schedule_receives, start_times
-
-sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves the path alone
-from random_graphs import A0, A1, B0, B1, C0, placed_graphs  # noqa: E402
 
 CLUSTER = make_cluster(dict.fromkeys("abc", 1), {j: ["cpu:0", "cpu:1"] for j in "abc"}, "/job:a/task:0")
 

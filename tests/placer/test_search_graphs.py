@@ -156,7 +156,6 @@ def test_a_timeline_adds_up(graph):
 
 
 def test_contended_links_and_peak_memory_by_hand():
-    sys.path.insert(0, __file__.rpartition("/")[0])
     from search_problems import problem
 
     p = problem([(0, 2), (1, 2)], [[1, 0, 1]], devices=[0, 0], size=3.0, contended=True, memory=[0, 0, 10])

@@ -1,13 +1,7 @@
 """The three objectives, by hand and beside plain Python that follows the definitions."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves the path alone
-
 from search_problems import problem, random_problem
 
 from dovetail.placer.search.clock import loads

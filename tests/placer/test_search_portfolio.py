@@ -1,13 +1,7 @@
 """The searches beside enumeration, their constraints, their proofs, and that they repeat themselves."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves the path alone
-
 from search_problems import best_of_all, problem, random_problem
 
 from dovetail.placer.search.clusters import levels

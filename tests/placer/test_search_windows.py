@@ -1,13 +1,7 @@
 """Refining large steps in windows: it gains, keeps constraints, and repeats itself."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves the path alone
-
 from search_problems import problem
 
 from dovetail.placer.search import portfolio

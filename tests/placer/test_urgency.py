@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from random_graphs import placed_graphs
 
 import dovetail as dt
 from dovetail.graph.node import Node
@@ -15,9 +13,6 @@ from dovetail.placer import urgency
 from dovetail.placer.partition import Channel
 from dovetail.placer.simulate import simulate
 from dovetail.placer.urgency import urgent_first
-
-sys.path.insert(0, str(Path(__file__).parent))
-from random_graphs import placed_graphs  # noqa: E402
 
 CPU = "/job:w/replica:0/task:{}/device:CPU:0"
 ONES = np.ones([256, 256], np.float32)

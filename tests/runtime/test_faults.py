@@ -5,15 +5,11 @@ The full run is the script there; these are the grid of all cases once, and some
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves the path alone
-
 from fault_schedules import WHAT, WHEN, WHOM, Schedule, Suite, kept_open, schedules, wait_until_gone
 
 pytestmark = pytest.mark.slow

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves the path alone
-
 from fuzz_wire import Frames, fuzz_decode, fuzz_lane, fuzz_server, record
 
 from dovetail.runtime.wire import KINDS, decode

@@ -3,20 +3,13 @@
 Beside what `tests/codegen/test_fuzz.py` draws, there are products, with elementwise work before and behind them.
 """
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
-
-sys.path.insert(
-    0, str(Path(__file__).resolve().parents[1] / "codegen")
-)  # pytest's importlib mode leaves the path alone
-
 from fake_driver import fake_gpus
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import dovetail as dt
 from dovetail.codegen import triton_compile

@@ -4,19 +4,12 @@ Kernels run in Triton's interpreter, and as late as they may (`tests/codegen/fak
 """
 
 import gc
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-sys.path.insert(
-    0, str(Path(__file__).resolve().parents[1] / "codegen")
-)  # pytest's importlib mode leaves the path alone
-
 from fake_driver import FakeDriver, fake_gpus
 
 import dovetail as dt

@@ -1,17 +1,10 @@
 """Updates of many variables as one launch on a GPU (a stand-in): when they are, when not, and that the numbers are the CPU's."""
 
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-sys.path.insert(
-    0, str(Path(__file__).resolve().parents[1] / "codegen")
-)  # pytest's importlib mode leaves the path alone
-
 from fake_driver import FakeDriver, fake_gpus
 
 import dovetail as dt

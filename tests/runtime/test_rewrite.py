@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import logging
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from test_random_graphs import Program, programs
 
 import dovetail as dt
 from dovetail.codegen.options import KernelOptions
 from dovetail.codegen.rewrite import Rewrites
-
-sys.path.insert(0, str(Path(__file__).parent))  # the tests are no package
-from test_random_graphs import Program, programs  # noqa: E402
 
 
 def session(**options: Any) -> dt.Session:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import keras_cases as cases
 import numpy as np
 import pytest
 
 import dovetail as dt
 from dovetail import keras
 from dovetail.graph.structure import flatten
-
-sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves the path alone
-import keras_cases as cases  # noqa: E402
 
 HERE = Path(__file__).parent / "data"
 
