@@ -12,6 +12,7 @@ dies, its variables are lost: that is an error for the user.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections import deque
@@ -30,6 +31,8 @@ from ..graph.variable_lists import global_variables
 from ..graph.variable_scope import AUTO_REUSE, get_variable_scope, variable_scope
 from .parameter_server import ParameterServerStrategy
 from .values import DistributedVariable
+
+logger = logging.getLogger(__name__)
 
 MAX_QUEUED = 256  # calls that wait for a worker; `schedule` then waits
 RETRY_S = 0.5
@@ -114,6 +117,7 @@ class ClusterCoordinator:
         self._traced: dict[Any, _Traced] = {}
         self._initialized: set[Any] = set()
         self._session: Any = None
+        self._sessions: list[Any] = [None] * len(self._targets)  # of the workers' threads
         self._changed = threading.Condition()
         self._queue: deque[_Call] = deque()
         self._running = 0
@@ -211,11 +215,14 @@ class ClusterCoordinator:
         return self._session
 
     def close(self) -> None:
-        """Let the workers go. Calls that wait are cancelled."""
+        """Let the workers go. Calls that wait, and those that run, are cancelled."""
         with self._changed:
             self._closed = True
             self._cancel()
+            open_now = list(self._sessions)
             self._changed.notify_all()
+        for session in open_now:
+            _close(session)  # what waits in it for ever ends now
         for thread in self._threads:
             thread.join()
         if self._session is not None:
@@ -265,26 +272,26 @@ class ClusterCoordinator:
 
     def _work(self, n: int, index: int, target: str) -> None:
         """What a worker's thread does: take calls, and run them."""
-        session = None
-        while True:
-            with self._changed:
-                while not self._queue and not self._closed:
-                    self._changed.wait(1.0)
-                if self._closed:
-                    break
-                call = self._queue.popleft()
-                self._running += 1
-                self._changed.notify_all()
+        is_lost = False
+        while (call := self._next()) is not None:
+            result = None
+            outcome: OpError | None = None
             try:
-                if session is None:
-                    session = self._connect(n, index, target)
-                result = session.run(call.traced.results[n], dict(zip(call.traced.feeds[n], call.values, strict=True)))
-                outcome: OpError | None = None
+                if self._sessions[n] is None:
+                    self._connect(n, target)
+                if is_lost:
+                    is_lost = False
+                    logger.warning("/job:worker/task:%d is back", index)
+                feeds = dict(zip(call.traced.feeds[n], call.values, strict=True))
+                result = self._sessions[n].run(call.traced.results[n], feeds)
             except (UnavailableError, AbortedError) as e:
                 outcome = e
-                if "/job:ps" not in e.message:  # the worker: somebody else does it
-                    _close(session)
-                    session = None
+                if "/job:ps" not in e.message and not self._closed:  # the worker: somebody else does it
+                    if not is_lost:
+                        is_lost = True
+                        logger.warning("/job:worker/task:%d is lost: another one does its call. %s", index, e.message)
+                    _close(self._sessions[n])
+                    self._sessions[n] = None
                     with self._changed:
                         self._running -= 1
                         self._queue.appendleft(call)
@@ -295,21 +302,40 @@ class ClusterCoordinator:
                 outcome = e
             except Exception as e:  # the session's own complaint, say of a wrong shape
                 outcome = CancelledError(None, None, f"{type(e).__name__}: {e}")
-            call.result._settle(None if outcome else result, outcome)
+            if self._closed and outcome is not None:
+                outcome = CancelledError(None, None, CANCELLED)
+            call.result._settle(result, outcome)
             with self._changed:
                 self._running -= 1
                 if outcome is not None and self._error is None:
                     self._error = outcome
                     self._cancel()
                 self._changed.notify_all()
-        _close(session)
+        _close(self._sessions[n])
 
-    def _connect(self, n: int, index: int, target: str) -> Any:
+    def _next(self) -> _Call | None:
+        """The next call, when there is one; None when the coordinator is closed."""
+        with self._changed:
+            while not self._queue and not self._closed:
+                self._changed.wait(1.0)
+            if self._closed:
+                self._cancel()  # a call that a lost worker has put back
+                return None
+            self._running += 1
+            self._changed.notify_all()
+            return self._queue.popleft()
+
+    def _connect(self, n: int, target: str) -> None:
+        """A session for a worker's thread, which `close` closes."""
         from ..runtime.session import Session
 
         session = Session(target, graph=self._graph, config=_config())
+        with self._changed:
+            if self._closed:
+                _close(session)
+                raise CancelledError(None, None, CANCELLED)
+            self._sessions[n] = session
         session.run(list(self._per_worker[n]))
-        return session
 
     def _cancel(self) -> None:
         while self._queue:

@@ -73,7 +73,7 @@ def test_each_worker_has_its_own(coordinator):
     assert coordinator.fetch(results) == [7.0, 8.0, 9.0, 10.0]
 
 
-def test_a_killed_worker_loses_no_work(cluster, coordinator):
+def test_a_killed_worker_loses_no_work(cluster, coordinator, caplog):
     with coordinator.strategy.scope():
         v = dt.get_variable("v", initializer=0.0)
 
@@ -88,6 +88,9 @@ def test_a_killed_worker_loses_no_work(cluster, coordinator):
     coordinator.join()
     assert coordinator.fetch(first + results) == [n + 1.0 for n in (*range(10), *range(40))]
     assert coordinator.session.run(v) >= 50.0  # at least once each
+    assert [r.getMessage()[:29] for r in caplog.records if "lost" in r.getMessage()] == [
+        "/job:worker/task:1 is lost: a"
+    ]
     cluster.start("worker", 1)
     assert coordinator.fetch(coordinator.schedule(step, (1.0,))) == 2.0
 
@@ -100,6 +103,19 @@ def test_errors_are_said_once_and_cancel_what_waits(coordinator):
         coordinator.join()
     coordinator.join()  # reported once
     assert coordinator.fetch(coordinator.schedule(lambda x: x * 2, (5,))) == 10
+
+
+def test_closing_cancels_what_runs_and_what_waits(cluster):
+    strategy = ParameterServerStrategy(SimpleClusterResolver(cluster.cluster_spec))
+    results = []
+    with pytest.raises(KeyError, match="mine"), ClusterCoordinator(strategy) as coordinator:
+        with strategy.scope(), dt.device("/job:ps"):
+            empty = dt.FIFOQueue(1, dt.float32, [[]])
+        results += [coordinator.schedule(empty.dequeue) for _ in range(4)]
+        raise KeyError("mine")
+    for result in results:
+        with pytest.raises(dt.errors.CancelledError):
+            result.fetch()
 
 
 def test_a_dead_parameter_server_is_the_users_concern(cluster, coordinator):
