@@ -448,7 +448,7 @@ class Server:
                 self._reply(peer, self._error(request, outcome))
             elif not quiet:
                 self._reply(
-                    peer, Message("done", {"request": request, "fetches": list(outcome)}, tuple(outcome.values()))
+                    peer, Message("done", {"request": request, "fetches": tuple(outcome)}, tuple(outcome.values()))
                 )
             self._clients.pop(step, None)  # now that the answer is on its way
 
@@ -715,7 +715,7 @@ class Server:
                 tensors.append(value)
                 size += value.nbytes
         self._traffic.sent(task, size)
-        fields = {"step": step, "channels": channels, "without": without}
+        fields = {"step": step, "channels": tuple(channels), "without": tuple(without)}
         compressed = size >= LEAST_BYTES and self._worker.compresses(step)
         endpoint.send(self._peers.address(task), Message("tensors", fields, tuple(tensors)), compressed)
 
