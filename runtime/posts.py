@@ -250,12 +250,14 @@ class Owner:
                 self._fd = os.pidfd_open(pid)
             except OSError as e:
                 raise Unreadable(f"process {pid}: {e.strerror}") from None
-            self._poll = select.poll()
-            self._poll.register(self._fd, select.POLLIN)
 
     def is_alive(self) -> bool:
         """Whether the process has not ended."""
-        return self._is_us or not self._poll.poll(0)
+        if self._is_us:
+            return True
+        poll = select.poll()  # one of its own: several threads may ask
+        poll.register(self._fd, select.POLLIN)
+        return not poll.poll(0)
 
     def __del__(self) -> None:
         if self._fd >= 0:
