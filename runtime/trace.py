@@ -58,6 +58,7 @@ class Transfer:
         name: the tensor (`x:0`), or `^node` for an empty message. source, destination: complete device names.
         iteration: of the loops around it, outermost first: `@2@0`; '' outside of loops.
         bytes: of the value. start, finish: when it was put in, and when it had arrived.
+        direct: whether the receiver has read it in the memory of the other task; it was not sent.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Transfer:
     bytes: int
     start: float
     finish: float
+    direct: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,7 @@ class Trace:
             devices.setdefault(k.device, DeviceStepStats(k.device)).node_stats.append(stats)
         for t in self.transfers:
             label = f"[{size_text(t.bytes).replace(' ', '')}] {t.name}{t.iteration} from {t.source} to {t.destination}"
+            label += ", read directly" if t.direct else ""
             rows = devices.setdefault(t.destination, DeviceStepStats(t.destination)).node_stats
             rows.append(self._stats("RecvTensor", t.start, t.finish, label, RECEIVED, t.bytes))
         for device in devices.values():
@@ -219,7 +222,10 @@ class Trace:
         lines += _table(
             ("transfer", "time", "size", "link"),
             [
-                (t.name + t.iteration, time_text(t.finish - t.start), size_text(t.bytes), f"{short(t.source)} -> {short(t.destination)}")
+                (
+                    t.name + t.iteration, time_text(t.finish - t.start), size_text(t.bytes),
+                    f"{short(t.source)} -> {short(t.destination)}" + (", read directly" if t.direct else ""),
+                )
                 for t in slowest
             ],
         )  # fmt: skip
@@ -262,7 +268,11 @@ def traced(gathered: Gathered, plan: Plan) -> Trace:
         number, iteration = _parts_of(key)
         channel = channels.get(number)
         if channel is not None and key in arrivals:  # what came after the step had ended was not looked at
-            transfers.append(Transfer(channel.name, source, destination, iteration, size, at, max(at, arrivals[key])))
+            direct = channel.direct and size > 0  # else it had to be sent, and its size is not noted
+            finish = max(at, arrivals[key])
+            transfers.append(
+                Transfer(channel.name, source, destination, iteration, size or channel.bytes, at, finish, direct)
+            )
     return Trace(
         (gathered.ended - gathered.began) / 1e9,
         gathered.epoch_ns / 1e9,

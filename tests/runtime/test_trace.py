@@ -288,11 +288,13 @@ def test_a_step_over_three_processes_is_on_one_clock(cluster: tf.LocalCluster) -
     for i in range(2):
         with tf.device(f"/job:worker/task:{i}"):
             parts.append(tf.reduce_sum(tf.matmul(x, w), name=f"sum_{i}"))
+    with tf.device("/job:ps/task:0"):
+        parts.append(tf.reduce_sum(w))
     total = tf.add_n(parts)
     with tf.Session(cluster.target("worker", 1)) as session:
         session.run(tf.global_variables_initializer())
         value, trace = traced(session, total, {x: np.ones((4, 64))})
-    assert value == 2 * 4 * 64 * 2048
+    assert value == (2 * 4 + 1) * 64 * 2048
     assert [p.task for p in trace.tasks] == [
         "/job:ps/replica:0/task:0", "/job:worker/replica:0/task:0", "/job:worker/replica:0/task:1",
     ]  # fmt: skip
@@ -302,8 +304,8 @@ def test_a_step_over_three_processes_is_on_one_clock(cluster: tf.LocalCluster) -
     weights = [t for t in trace.transfers if t.bytes == 64 * 2048 * 4]
     assert len(weights) == 2 and all(t.source.startswith("/job:ps") for t in weights)
     assert all(0 <= t.start <= t.finish <= trace.seconds for t in trace.transfers)
-    read = [k for k in trace.kernels if k.op == "Read"]
-    assert all(k.finish <= t.start for k in read for t in weights)
+    assert {t.source.partition("/device")[0] for t in trace.transfers if not t.direct} == {p.task for p in trace.tasks[:2]}
+    assert all(t.direct for t in weights) and "read directly" in str(trace)
 
 
 @pytest.mark.slow
