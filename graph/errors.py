@@ -21,6 +21,7 @@ class OpError(Exception):
         message: the text without class name.
         error_code: TensorFlow's integer status code.
         fault: who can mend it: "user", "peer" or "dovetail".
+        task: where it happened, if that is another task than the one that tells of it.
     """
 
     code: ClassVar[str] = "UNKNOWN"
@@ -32,6 +33,7 @@ class OpError(Exception):
         self.node_def = node_def
         self.op = op
         self.message = message
+        self.task = ""
 
     def __str__(self) -> str:
         return self.message

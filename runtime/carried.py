@@ -1,73 +1,60 @@
 """Which tasks are started by the tensors that come to them, so that the client need not say `run` to them.
 
 A task's part of a step that can do nothing before something comes from another task may as well begin when that comes: the
-message with the tensors names the program (`carries`), and whoever gets it begins the step. Its end comes back in the same way. A
-part whose programs all end with a send to another one does not report (`reports.py`). One that would have to, because it ends with
-an update, sends an empty message at its end, which a part in the client's own process takes at its end: there, reporting is a call.
+message with the tensors says which program it starts, and for which client. All else is as if the client had said it: the task
+answers the client, who asks it for signs of life and tells it when the step is aborted.
 
-    client's process                     ps:0                 ps:1
-    compute the gradients
-    send ──── gradients, start ────────► apply
-    send ──── gradients, start ──────────────────────────────► apply
-    receive ◄──────── end ───────────────┘                    │
-    receive ◄──────── end ────────────────────────────────────┘
+    client        worker              ps:0        ps:1
+    run ────────► compute
+                  gradients, start ──► apply
+                  gradients, start ──────────────► apply
+         ◄──── done ───────────────────┘           │
+         ◄──── done ───────────────────────────────┘
 
-Which parts: those without feeds and fetches each of whose programs begins with a receive. This cannot go round in a circle:
-all programs of a step follow one order, in which a send stands before its receive. What a carried part takes first is so sent before it
-takes anything, and if the sender is carried, too, it took something even earlier. So what is earliest comes from a part that
-the client starts.
+Which parts: those without feeds each of whose programs begins with a receive. This cannot go round in a circle: all programs of a
+step follow one order, in which a send stands before its receive. What a carried part takes first is so sent before it takes
+anything, and if the sender is carried, too, it took something even earlier. So what is earliest comes from a part that the client
+starts.
 
-A carried part does not know the client. Its errors go to a task that waits for its end, through others or not, and reports:
-that one fails, and tells the client. Whose end that is, is found by following last sends, as in `reports.py`.
+A task answers on the client's own connection, so it must know that. A client has a name for its connections, a random number, which
+goes with each `run`, and a task remembers the connection on which it was heard (`Callers`). Who has never been told so is told `run`
+in any case. Whoever is named a client that he does not know begins nothing, but keeps the tensors: the client, which has no answer by
+then, says `run` after all before it first asks for signs of life (`remote.py`). So nothing else needs care: if a message
+that should have started a task is lost, that `run` starts it, and it finds out by itself that its tensors are overdue (`overdue.py`).
+A step that is traced is begun by `run` everywhere, since all are to take notes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection
+from typing import Final, NamedTuple
 
 from ..graph.node import Node
-from ..placer.partition import Channel, Partition, Partitioned, Step, task_of
+from ..placer.partition import Partition, Partitioned, task_of
+
+IDLE_S: Final = 1.0  # of whom nothing was heard for so long, it is not sure that the connection is still there
+FORGET_S: Final = 60.0  # how often it is looked whether those of whom nothing is heard are there
+
+_NOTHING = frozenset({"Const", "VariableV2", "VarHandleOp"})  # to make a constant, or to look up a place, is no work
 
 
-def with_ends(cut: Partitioned, here: Collection[str]) -> Partitioned:
-    """The same, with the messages by which parts that can be carried tell a part of the client's process that they have ended.
+class Carry(NamedTuple):
+    """What tensors start where they come to: a program, for a client."""
 
-    Args:
-        cut: what each device runs. here: the tasks whose servers are in the client's process.
-    """
-    to = _end_of(cut, here)
-    if to is None:
-        return cut
-    channels, values = list(cut.channels), list(cut.values)
-    partitions, taken = dict(cut.partitions), []
-    for parts in _that_can_wait(cut, here).values():
-        open_ends = [(p, last) for p in parts if not _ends_with_send(p) for last in [_last_node(p)]]
-        for part, last in open_ends:
-            if last is None:  # everything is in a loop: there is nothing to name the message by
-                break
-        else:
-            for part, last in open_ends:
-                assert last is not None
-                end = Channel(len(channels), f"^{last.name}", part.device, to, 0, True, None, (), paces=True)
-                channels.append(end)
-                values.append(last)
-                partitions[part.device] = replace(part, steps=(*part.steps, ("send", end)))
-                taken.append(end)
-    if not taken:
-        return cut
-    receives: list[Step] = [("recv", end) for end in taken]
-    partitions[to] = replace(partitions[to], steps=(*partitions[to].steps, *receives))
-    return Partitioned(partitions, channels, values, cut.guarded)
+    program: str
+    client: int
 
 
-def carried(cut: Partitioned, here: Collection[str]) -> Mapping[str, str]:
-    """The tasks that are started by what comes to them, each with the task that is told of their errors."""
-    found = {}
-    for task, parts in _that_can_wait(cut, here).items():
-        if all(map(_ends_with_send, parts)):
-            found[task] = task_of(_reporting(cut, parts[0]).device)
-    return found
+def carried(cut: Partitioned) -> tuple[str, ...]:
+    """The tasks that are started by what comes to them."""
+    by_task: dict[str, list[Partition]] = {}
+    for part in cut.partitions.values():
+        by_task.setdefault(task_of(part.device), []).append(part)
+    return tuple(
+        task
+        for task, parts in by_task.items()
+        if len(by_task) > 1 and not any(p.feeds for p in parts) and all(map(_begins_with_receive, parts))
+    )
 
 
 def carried_by(cut: Partitioned, task: str, started: Collection[str]) -> tuple[str, ...]:
@@ -76,60 +63,51 @@ def carried_by(cut: Partitioned, task: str, started: Collection[str]) -> tuple[s
     return tuple(t for t in sent if t in started and t != task)
 
 
-def _that_can_wait(cut: Partitioned, here: Collection[str]) -> dict[str, list[Partition]]:
-    """The parts that can do nothing before something comes, and to which the client has nothing to say."""
-    by_task: dict[str, list[Partition]] = {}
-    for part in cut.partitions.values():
-        by_task.setdefault(task_of(part.device), []).append(part)
-    if len(by_task) == 1:
-        return {}
-    return {
-        task: parts
-        for task, parts in by_task.items()
-        if task not in here and not any(p.feeds or p.fetches for p in parts) and all(map(_begins_with_receive, parts))
-    }
-
-
 def _begins_with_receive(part: Partition) -> bool:
-    """Whether a part does nothing first but take something; to make a constant, or to look up a variable's place, is nothing."""
+    """Whether a part does no work before it takes something."""
     for kind, what in part.steps:
-        if kind == "recv":
-            return True
         if not (isinstance(what, Node) and what.type in _NOTHING and not what.controls):
-            return False
+            return kind == "recv"
     return False
 
 
-_NOTHING = frozenset({"Const", "VariableV2", "VarHandleOp"})
+class Callers:
+    """The connections on which a task can answer clients, by the clients' names. It knows neither sockets nor clocks.
+
+    Args:
+        is_gone: whether a connection is not there any more. Not cheap.
+
+    >>> callers = Callers(is_gone=lambda peer: True)
+    >>> callers.heard(7, b"peer", 0.0)
+    >>> callers.find(7, 0.5)
+    b'peer'
+    >>> callers.find(7, 60.0)
+    """
+
+    def __init__(self, is_gone: Callable[[bytes], bool]) -> None:
+        self._is_gone = is_gone
+        self._known: dict[int, tuple[bytes, float]] = {}
+
+    def heard(self, client: int, peer: bytes, now: float) -> None:
+        """A client has said its name on a connection."""
+        self._known[client] = peer, now
+
+    def find(self, client: int, now: float) -> bytes | None:
+        """The client's connection, if it is known and there."""
+        peer, since = self._known.get(client, (None, now))
+        if peer is None or now - since < IDLE_S:
+            return peer
+        if self._is_gone(peer):
+            del self._known[client]
+            return None
+        self._known[client] = peer, now
+        return peer
+
+    def tidy(self, now: float) -> None:
+        """Forget clients that are gone."""
+        for client, (_, since) in list(self._known.items()):
+            if now - since >= FORGET_S:
+                self.find(client, now)
 
 
-def _ends_with_send(part: Partition) -> bool:
-    return bool(part.steps) and part.steps[-1][0] == "send"
-
-
-def _last_node(part: Partition) -> Node | None:
-    """The last node that is in no loop."""
-    depth = 0
-    for kind, what in reversed(part.steps):
-        depth += (kind == "end") - (kind == "loop")
-        if isinstance(what, Node) and not depth:
-            return what
-    return None
-
-
-def _reporting(cut: Partitioned, part: Partition) -> Partition:
-    """Where one comes to, following last sends: they lead to ever later steps, so there is an end."""
-    while _ends_with_send(part):
-        what = part.steps[-1][1]
-        assert isinstance(what, Channel)
-        part = cut.partitions[what.destination]
-    return part
-
-
-def _end_of(cut: Partitioned, here: Collection[str]) -> str | None:
-    """The device of the client's process on which ends are awaited: one that gives something back, if there is one."""
-    parts = [p for p in cut.partitions.values() if task_of(p.device) in here]
-    return next((p.device for p in parts if p.fetches), parts[0].device if parts else None)
-
-
-__all__ = ["carried", "carried_by", "with_ends"]
+__all__ = ["Callers", "Carry", "carried", "carried_by"]

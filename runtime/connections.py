@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import select
 import socket
 import time
@@ -347,6 +348,11 @@ class Connections:
 
     With `keys`, only to servers that prove theirs.
 
+    Attributes:
+        name: a number that nobody else has: how servers that have heard it name this client to each other (`carried.py`).
+            Another one when a connection had to be given up.
+        told: addresses of the servers that have heard it, with the process that that was, and the name.
+
     >>> connections = Connections()
     >>> connections.send("localhost:2222", Message("ping", {"seq": 1}))
     >>> connections.poll(0.0)
@@ -357,6 +363,8 @@ class Connections:
     def __init__(self, keys: Keys | None = None) -> None:
         self._keys = keys
         self._connections: dict[str, Connection] = {}
+        self.name = secrets.randbits(62) | 1
+        self.told: dict[str, tuple[int, int]] = {}
         self._watch = _Watch()
         self._wake: socket.socket | None = None
         self._woken: socket.socket | None = None
@@ -438,6 +446,8 @@ class Connections:
     def forget(self, address: str) -> None:
         """Close the connection to `address`, if there is one."""
         connection = self._connections.pop(address, None)
+        if connection is not None:
+            self.name = secrets.randbits(62) | 1  # for the servers, the old one stands for that connection
         if connection is not None:
             connection.close()
 

@@ -71,8 +71,9 @@ class LocalServer(Protocol):
         *,
         host: Host | None,
         recorder: Recorder | None = None,
+        client: int = 0,
     ) -> None:
-        """Run this task's part of a step, what is not too long with `host`."""
+        """Run this task's part of a step, what is not too long with `host`. Its tensors start others for `client`."""
         ...
 
     def abort_here(self, step: int, reason: str) -> None:

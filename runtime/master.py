@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -34,7 +34,7 @@ from ..placer.profile import Profile, as_profile
 from ..placer.receive_schedule import schedule_receives
 from ..placer.search.step import CLIENT
 from ..placer.urgency import urgent_first
-from .carried import carried, carried_by, with_ends
+from .carried import carried, carried_by
 from .config import ConfigProto
 from .posts import MOST_BYTES
 from .registration import Registration
@@ -131,10 +131,6 @@ class MasterSession:
         """Whether only what a run needs is placed (`GraphOptions.place_pruned_graph`)."""
         return self.is_local and self.config.graph_options.place_pruned_graph
 
-    def tasks_of(self, incarnations: Collection[int]) -> frozenset[str]:
-        """The tasks whose processes have these numbers."""
-        return frozenset(d.name.task_name for d in self.cluster.devices if d.incarnation in incarnations)
-
 
 class Master:
     """Sessions of one server, or the one in-process session."""
@@ -186,20 +182,13 @@ class Master:
         return found
 
     def prepare(
-        self,
-        handle: str,
-        fetches: Sequence[str],
-        targets: Sequence[str],
-        feeds: Sequence[str],
-        warm: bool = False,
-        here: Collection[int] = (),
+        self, handle: str, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], warm: bool = False
     ) -> list[Part]:
         """Make everything ready to run one signature, and say which tasks take part.
 
         Args:
             fetches: names of tensors to give back. targets: names of nodes to run. feeds: names of tensors that will be given.
             warm: have all kernels compiled before this returns.
-            here: incarnations of the servers in the client's process.
 
         Raises:
             InvalidArgumentError: a node cannot be placed; a placeholder is needed and not fed; a name is unknown.
@@ -207,14 +196,14 @@ class Master:
         """
         session = self.session(handle)
         with session.lock, collector_paused():
-            plan, posted = self._plan(session, fetches, targets, feeds, here)
+            plan, posted = self._plan(session, fetches, targets, feeds)
             if session.config.log_device_placement:
                 self._log_placement(session, plan.decisions)
             self._keep(session, plan.decisions)
             by_task: dict[str, list[Unit]] = {}
             for unit in units_of(plan.partitioned, session.graph, posted):
                 by_task.setdefault(_task_of(unit.device), []).append(unit)
-            started = carried(plan.partitioned, session.tasks_of(here))
+            started = carried(plan.partitioned)
             program = secrets.token_hex(8)
             incarnations = {}
             for task, units in by_task.items():
@@ -222,7 +211,7 @@ class Master:
                 registration = Registration(
                     program, handle, tuple(units), session.seed, config.isolate_session_state, config.kernel_options(warm),
                     config.peer_timeout_s, config.graph_options.compress_sendrecv,
-                    carried_by(plan.partitioned, task, started), started.get(task, ""),
+                    carried_by(plan.partitioned, task, started),
                 )  # fmt: skip
                 incarnations[task] = self._peers.register(task, registration)
                 session.programs.setdefault(task, set()).add(program)
@@ -241,13 +230,7 @@ class Master:
             ]
 
     def plan(
-        self,
-        handle: str,
-        fetches: Sequence[str],
-        targets: Sequence[str],
-        feeds: Sequence[str],
-        program: str = "",
-        here: Collection[int] = (),
+        self, handle: str, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str = ""
     ) -> Plan:
         """What a signature would do, were it prepared now; or, when `program` names a prepared one, what that does.
 
@@ -259,7 +242,7 @@ class Master:
         session = self.session(handle)
         with session.lock:
             if not program:
-                return self._plan(session, fetches, targets, feeds, here)[0]
+                return self._plan(session, fetches, targets, feeds)[0]
             found = session.plans.get(program)
             if found is None:
                 raise InvalidArgumentError(None, None, f"No program {program} is prepared in session {handle}")
@@ -271,7 +254,6 @@ class Master:
         fetches: Sequence[str],
         targets: Sequence[str],
         feeds: Sequence[str],
-        here: Collection[int],
     ) -> tuple[Plan, dict[int, Posted]]:
         """The plan of a signature, and the variables that it reads directly, by channel."""
         graph = session.graph
@@ -317,7 +299,6 @@ class Master:
             cut = read_directly(cut, reads, {*run, *(t.op for t in fetched)}, passed)
         if options.enable_recv_scheduling:
             cut = schedule_receives(cut)
-        cut = with_ends(cut, session.tasks_of(here))
         return Plan(graph, session.cluster, placement, cut, tuple(fetches), tuple(targets), tuple(feeds)), posted
 
     def _posted(self, session: MasterSession, reads: Iterable[DirectRead]) -> dict[int, Posted]:

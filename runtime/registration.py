@@ -26,7 +26,6 @@ class Registration:
         peer_timeout_s: a task that is silent for so long is taken for dead.
         compresses: whether tensors are compressed on their way to other machines.
         carries: the tasks whose parts are started by the tensors that come from this one (`carried.py`).
-        tells: if this part is started so: the task that hears of its errors; else nothing.
     """
 
     program: str
@@ -38,14 +37,13 @@ class Registration:
     peer_timeout_s: float = 5.0
     compresses: bool = False
     carries: tuple[str, ...] = ()
-    tells: str = ""
 
     def to_fields(self) -> dict[str, Any]:
         """Plain data for a `register` message."""
         info = {
             "seed": self.seed, "isolated": self.isolated, "kernels": self.kernels.to_fields(),
             "peer_timeout_s": float(self.peer_timeout_s), "compresses": self.compresses,
-            "carries": list(self.carries), "tells": self.tells,
+            "carries": list(self.carries),
         }  # fmt: skip
         return {"program": self.program, "session": self.session, "partition": pack_units(self.units), "info": info}
 
@@ -65,8 +63,8 @@ class Registration:
             )
         if not isinstance(compresses, bool):
             raise InvalidArgumentError(None, None, "A register message says wrongly whether the session compresses")
-        carries, tells = info.get("carries", ()), info.get("tells", "")
-        if not isinstance(carries, list | tuple) or not all(isinstance(t, str) for t in (*carries, tells)):
+        carries = info.get("carries", ())
+        if not isinstance(carries, list | tuple) or not all(isinstance(t, str) for t in carries):
             raise InvalidArgumentError(None, None, "A register message says wrongly which tasks are started by tensors")
         try:
             kernels = KernelOptions.from_fields(info.get("kernels"))
@@ -74,7 +72,7 @@ class Registration:
             raise InvalidArgumentError(None, None, f"Malformed kernel options in a register message: {e}") from None
         units = tuple(unpack_units(fields["partition"]))
         return cls(
-            fields["program"], fields["session"], units, seed, isolated, kernels, peer_timeout_s, compresses, tuple(carries), tells
+            fields["program"], fields["session"], units, seed, isolated, kernels, peer_timeout_s, compresses, tuple(carries)
         )  # fmt: skip
 
 

@@ -3,8 +3,9 @@
 Control calls go to the target's master; each step goes straight to the tasks that take part, and their answers come straight back.
 
 Theory of a step. The caller's own thread sends one message per task and waits for one answer from each, but for those whose end
-follows from another one's (`reports.py`); no other thread is involved. While it waits it pings all of them. A task that gives no
-sign of life within the peer timeout is taken for dead; a task whose process has been restarted since is recognised by its
+follows from another one's (`reports.py`); no other thread is involved. Tasks that are started by the tensors that come to them
+(`carried.py`) are told only when they have not answered after a while. While it waits it pings all of them. A task that gives no sign
+of life within the peer timeout is taken for dead; a task whose process has been restarted since is recognised by its
 incarnation. Either way, and when any task reports an error, the others are told to abort the step, and the caller gets one error
 that names the task. So a step always ends.
 """
@@ -104,7 +105,13 @@ class Remote:
             self._addresses[p["task"]] = p["address"]
             parts.append(
                 Part(
-                    p["task"], p["incarnation"], p["program"], tuple(p["feeds"]), tuple(p["fetches"]), p["reports"]
+                    p["task"],
+                    p["incarnation"],
+                    p["program"],
+                    tuple(p["feeds"]),
+                    tuple(p["fetches"]),
+                    p["reports"],
+                    p["carried"],
                 )  # fmt: skip
             )
         return parts
@@ -183,13 +190,33 @@ class Remote:
                 with contextlib.suppress(OSError):
                     connections.send(self._address, Message("touch", {"session": self._handle}))
             try:
-                for address, part in owing.items():
+
+                def tell(address: str, part: Part) -> None:
                     fields = {"request": number, "step": number, "program": part.program, "feeds": part.feeds}
                     if gathered is not None:
                         fields["trace"] = True
+                    else:
+                        fields["client"] = client
                     if address in quiet:
                         fields["quiet"] = True
                     wait.send(connections, address, Message("run", fields, tuple([feeds[n] for n in part.feeds])))
+
+                def tell_the_rest() -> None:
+                    for address, part in started.items():
+                        if address in owing:
+                            tell(address, part)
+
+                started = {}  # those that tensors start
+                client, told = connections.name, connections.told
+                for address, part in owing.items():
+                    if part.carried and gathered is None and told.get(address) == (part.incarnation, client):
+                        started[address] = part
+                        continue
+                    tell(address, part)
+                    if gathered is None:
+                        told[address] = part.incarnation, client
+                if started:
+                    wait.before_asking = tell_the_rest
                 outcomes: deque[tuple[str, Mapping[str, Any] | OpError, Recorder | None]] = deque()
                 host = Host(connections.waker()) if here else None
                 for server, part in list(here.values()):
@@ -205,7 +232,7 @@ class Remote:
                     # A thread that runs a program itself cannot look at the clock.
                     server.start_here(
                         number, part.program, {n: feeds[n] for n in part.feeds}, finish,
-                        host=host if limit is None else None, recorder=recorder,
+                        host=host if limit is None else None, recorder=recorder, client=client if gathered is None else 0,
                     )  # fmt: skip
                 while len(owing) > len(quiet) or here:
                     if outcomes:
@@ -214,7 +241,7 @@ class Remote:
                         if gathered is not None and recorder is not None:
                             gathered.add(task, recorder.finished())
                         if isinstance(result, OpError):
-                            raise from_task(result, task)
+                            raise from_task(result, result.task or task)
                         values.update(result)
                         continue
                     if host is not None and host.work():

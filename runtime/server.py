@@ -40,6 +40,7 @@ from ..placer.cluster import ClusterDef, ClusterSpec, DeviceInfo, local_devices
 from ..placer.plan_text import plan_lines
 from . import here, leases
 from .boards import Boards
+from .carried import Callers, Carry
 from .compression import LEAST_BYTES
 from .config import ConfigProto, check_config
 from .direct_reads import Want
@@ -140,6 +141,7 @@ class Server:
         self._stalled = 0  # steps that were reported to make no progress
         self._clients: dict[int, bytes] = {}  # running step -> the client that waits for it
         self._heard: dict[bytes, float] = {}  # client of a running step -> when it was last heard
+        self._callers = Callers(lambda peer: self._endpoint is None or self._endpoint.is_gone(peer))
         if start:
             self.start()
 
@@ -251,9 +253,10 @@ class Server:
         *,
         host: here.Host | None,
         recorder: Recorder | None = None,
+        client: int = 0,
     ) -> None:
         """As `LocalServer.start_here`."""
-        self._worker.start(step, program, feeds, finish, host=host, recorder=recorder)
+        self._worker.start(step, program, feeds, finish, host=host, recorder=recorder, client=client)
 
     def abort_here(self, step: int, reason: str) -> None:
         """As `LocalServer.abort_here`."""
@@ -283,8 +286,9 @@ class Server:
 
     def _error(self, request: int, error: OpError) -> Message:
         node = error.op if isinstance(error.op, str) else getattr(error.op, "name", None)
+        task = error.task or self.task
         return Message(
-            "error", {"request": request, "code": error.code, "message": error.message, "node": node, "task": self.task}
+            "error", {"request": request, "code": error.code, "message": error.message, "node": node, "task": task}
         )
 
     def _in(self, pool: ThreadPoolExecutor, peer: bytes, message: Message, work: Callable[[Message], Message]) -> None:
@@ -335,6 +339,7 @@ class Server:
         if now >= self._next_look:
             self._next_look = now + LOOK_EVERY_S
             self._end_forsaken_sessions(now)
+            self._callers.tidy(now)
             borrowed()  # a client that was killed may have lent a lot
             for step, seconds, waits in self._watchdog.look(now, self._worker.running(), self._worker.waits_for):
                 self._stalled += 1
@@ -414,14 +419,34 @@ class Server:
 
     def _on_run(self, peer: bytes, message: Message) -> None:
         request, step, program = message.fields["request"], message.fields["step"], message.fields["program"]
-        names = message.fields["feeds"]
+        names, client = message.fields["feeds"], message.fields.get("client", 0)
+        if client:
+            self._callers.heard(client, peer, time.monotonic())
+        if not self._worker.is_new(step):
+            return  # tensors have started it
         if len(names) != len(message.tensors):
             error = InvalidArgumentError(None, None, f"{len(names)} feeds named, {len(message.tensors)} values sent")
             self._reply(peer, self._error(request, error))
             return
+        recorder = Recorder() if message.fields.get("trace") else None
+        feeds = dict(zip(names, message.tensors, strict=True))
+        self._start(peer, request, step, program, feeds, None, client, message.fields.get("quiet", False), recorder)
 
+    def _start(
+        self,
+        peer: bytes,
+        request: int,
+        step: int,
+        program: str,
+        feeds: Mapping[str, Any],
+        arrived: Mapping[ChannelKey, Any] | None,
+        client: int,
+        quiet: bool,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """Begin a part of a step for a client, who is at `peer`."""
         size = 0
-        for tensor in message.tensors:
+        for tensor in feeds.values():
             size += tensor.nbytes
         try:
             self._steps.take(peer)
@@ -435,8 +460,6 @@ class Server:
             return
         self._clients[step] = peer
         self._heard[peer] = time.monotonic()
-        recorder = Recorder() if message.fields.get("trace") else None
-        quiet = message.fields.get("quiet", False)
 
         def finish(outcome: Mapping[str, Any] | OpError) -> None:
             self._steps.give_back(peer)
@@ -452,7 +475,7 @@ class Server:
                 )
             self._clients.pop(step, None)  # now that the answer is on its way
 
-        self._worker.start(step, program, dict(zip(names, message.tensors, strict=True)), finish, recorder=recorder)
+        self._worker.start(step, program, feeds, finish, recorder=recorder, client=client, arrived=arrived)
 
     def _on_tensors(self, peer: bytes, message: Message) -> None:
         fields = message.fields
@@ -462,7 +485,14 @@ class Server:
         for tensor in message.tensors:
             size += tensor.nbytes
         self._traffic.received(size)
-        self._worker.deliver(fields["step"], arrived)
+        step, client = fields["step"], fields.get("client", 0)
+        if client and self._worker.is_new(step):
+            caller = self._callers.find(client, time.monotonic())
+            if caller is not None:
+                program = fields.get("program", "")
+                self._start(caller, step, step, program, {}, arrived, client, not self._worker.reports(program))
+                return
+        self._worker.deliver(step, arrived)
 
     def _on_abort(self, peer: bytes, message: Message) -> None:
         self._worker.abort(message.fields["step"], message.fields["reason"])
@@ -550,7 +580,9 @@ class Server:
             self._worker.send(task, step, self._worker.values(session, wants))
         except OpError as e:
             channels = [w.get("channel") for w in wants if isinstance(w, dict)]
-            self._send(task, Message("denied", {"step": step, "channels": channels, "code": e.code, "message": e.message}))
+            self._send(
+                task, Message("denied", {"step": step, "channels": channels, "code": e.code, "message": e.message})
+            )
 
     def _on_denied(self, peer: bytes, message: Message) -> None:
         fields = message.fields
@@ -670,6 +702,7 @@ class Server:
                     {
                         "task": p.task, "address": self._peers.address(p.task), "incarnation": p.incarnation, "program": p.program,
                         "feeds": list(p.feeds), "fetches": list(p.fetches), "reports": p.reports,
+                        "carried": p.carried,
                     }
                     for p in parts
                 ],
@@ -701,7 +734,7 @@ class Server:
     def _is_near(self, task: str) -> bool:
         return self._endpoint is not None and self._endpoint.is_near(self._peers.address(task))
 
-    def _push(self, task: str, step: int, values: Mapping[ChannelKey, Any]) -> None:
+    def _push(self, task: str, step: int, values: Mapping[ChannelKey, Any], carry: Carry | None = None) -> None:
         """Send tensors of one step to a task, in one message. Control edges and dead values travel without a tensor."""
         endpoint = self._endpoint
         if endpoint is None or self._stopped.is_set():
@@ -716,6 +749,8 @@ class Server:
                 size += value.nbytes
         self._traffic.sent(task, size)
         fields = {"step": step, "channels": tuple(channels), "without": tuple(without)}
+        if carry is not None:
+            fields["program"], fields["client"] = carry
         compressed = size >= LEAST_BYTES and self._worker.compresses(step)
         endpoint.send(self._peers.address(task), Message("tensors", fields, tuple(tensors)), compressed)
 

@@ -331,6 +331,7 @@ class TaskStep:
     ) -> None:
         self.number = number
         self.session = session
+        self.client = 0  # who hears of its end, where what is sent starts the parts of other tasks (`carried.py`)
         self.is_over = False
         self._push = push
         self._schedule = schedule

@@ -25,12 +25,14 @@ from ..graph.errors import AbortedError, CancelledError, OpError, ResourceExhaus
 from ..graph.node import Node
 from ..graph.state import Context, Resources, SessionState
 from ..placer.cluster import DeviceInfo
+from .carried import Carry
 from .direct_reads import DirectReads, Want
 from .here import Host
 from .overdue import Waiting
 from .posts import Place
 from .recorder import Recorder, TracedStep
 from .registration import Registration
+from .reports import must_report
 from .slowed import slowed
 from .step import ChannelKey, Execution, TaskStep, calm_thread
 
@@ -59,6 +61,9 @@ class Loaded:
 
     Attributes:
         held: channels whose tensors wait for a later one: see `awaited.py`.
+        handle: under which it is known.
+        carries: as in `Registration`.
+        reports: whether the client hears of the end (`reports.py`).
         slow: stretch -> how slow it has been.
         last: stretch -> the seconds that it took last.
         gaps: channel -> how long the program then goes on before it sends or pauses, about.
@@ -67,6 +72,9 @@ class Loaded:
     session: str
     programs: tuple[Program, ...]
     held: frozenset[int] = frozenset()
+    handle: str = ""
+    carries: frozenset[str] = frozenset()
+    reports: bool = True
     slow: dict[tuple[str, int], int] = field(default_factory=dict)
     last: dict[tuple[str, int], float] = field(default_factory=dict)
     gaps: dict[ChannelKey, float] = field(default_factory=dict)
@@ -133,7 +141,7 @@ class Worker:
     Args:
         task: `/job:ps/replica:0/task:0`.
         devices: the devices of the task.
-        push: (task, step, values by channel): send tensors to another task.
+        push: (task, step, values by channel, what they start there): send tensors to another task.
         is_near: whether large tensors cost no more than small ones on the way to a task: it reads this one's memory.
         collectives: where its collective ops meet those of other tasks; None: there are no others.
         ask: (task, its incarnation, step, session, wants): ask another task for variables: see `direct_reads.py`.
@@ -145,7 +153,7 @@ class Worker:
         task: str,
         devices: Sequence[DeviceInfo],
         *,
-        push: Callable[[str, int, Mapping[ChannelKey, Any]], None] | None = None,
+        push: Callable[[str, int, Mapping[ChannelKey, Any], Carry | None], None] | None = None,
         is_near: Callable[[str], bool] = lambda task: False,
         ask: Callable[[str, int, int, str, Sequence[Want]], None] | None = None,
         threads: int = 0,
@@ -211,7 +219,9 @@ class Worker:
             backend = host if gpu is None else gpu
             programs.append(backend.finish(lower(unit, backend, context_of, self.direct.reader)))
         with self._lock:
-            self._loaded[new.program] = Loaded(new.session, tuple(map(slowed, programs)), held)
+            self._loaded[new.program] = Loaded(
+                new.session, tuple(map(slowed, programs)), held, new.program, frozenset(new.carries), must_report(new.units)
+            )  # fmt: skip
 
     def release(self, handles: Iterable[str]) -> None:
         """Forget programs."""
@@ -247,12 +257,15 @@ class Worker:
         *,
         host: Host | None = None,
         recorder: Recorder | None = None,
+        client: int = 0,
+        arrived: Mapping[ChannelKey, Any] | None = None,
     ) -> None:
         """Run one step of registered programs; `finish` is told the fetched values or the error, from whichever thread ends it.
 
         What another step resumes is run by that step's thread or the pool; with `resume`, by whoever calls what that is given.
         With `host`, a stretch that is neither small nor long is given to it, if it has time.
-        A `recorder` takes notes of the step.
+        A `recorder` takes notes of the step. Its tensors start the parts of other tasks for `client`, if that is given. `arrived`
+        are tensors that started this one.
         """
         loaded = self._loaded.get(handle)
         if loaded is None:
@@ -272,9 +285,9 @@ class Worker:
             finish(outcome)
 
         try:
-            step = (TaskStep if recorder is None else partial(TracedStep, recorder))(
+            step: TaskStep = (TaskStep if recorder is None else partial(TracedStep, recorder))(
                 number, loaded.session, loaded.programs, feeds,
-                push=lambda destination, channel, value: self._put_out(number, loaded, destination, channel, value),
+                push=lambda destination, channel, value: self._put_out(step, loaded, destination, channel, value),
                 schedule=lambda execution: self._schedule(execution, loaded, host),
                 finish=ended,
                 want=lambda receives: self.want(number, loaded.session, receives),
@@ -285,6 +298,7 @@ class Worker:
         except OpError as e:
             finish(e)
             return
+        step.client = client
         with self._lock:
             self._steps[number] = step
             self.started += 1
@@ -300,7 +314,18 @@ class Worker:
             return
         for values in early:
             step.deliver_all(values)
+        if arrived:
+            step.deliver_all(arrived)
         self._take_turn(step.start)
+
+    def is_new(self, number: int) -> bool:
+        """Whether a step has neither begun here nor ended."""
+        return number not in self._steps and number not in self._ended_set
+
+    def reports(self, handle: str) -> bool:
+        """Whether a client waits for the end of a program."""
+        loaded = self._loaded.get(handle)
+        return loaded is None or loaded.reports
 
     def deliver(self, number: int, values: Mapping[ChannelKey, Any]) -> None:
         """Tensors have come from another task."""
@@ -351,7 +376,7 @@ class Worker:
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
-    def _put_out(self, number: int, loaded: Loaded, destination: str, channel: ChannelKey, value: Any) -> None:
+    def _put_out(self, step: TaskStep, loaded: Loaded, destination: str, channel: ChannelKey, value: Any) -> None:
         """Send a tensor to another task, now or together with later ones.
 
         A message costs as much as some tens of KiB, mostly for waking the other side. So what a program makes for one task
@@ -365,7 +390,7 @@ class Worker:
             loaded.went_on(turn.sent, now - turn.sent_at)
         turn.sent, turn.sent_at = channel, now
         task = destination[: destination.index("/device:")]
-        key = task, number
+        key = task, step.number
         together = turn.outbox.get(key)
         if together is None:
             together = turn.outbox[key] = {}
@@ -378,7 +403,7 @@ class Worker:
             if now - since <= SMALL_S and loaded.gaps.get(channel, 0.0) <= SMALL_S:
                 return
         turn.since.pop(key, None)
-        self._push(task, number, turn.outbox.pop(key))
+        self._push(task, step.number, turn.outbox.pop(key), _carry(step, loaded, task))
 
     def _run(self, execution: Execution, loaded: Loaded) -> None:
         """Run an execution until it pauses or ends, then send what it has put out."""
@@ -397,12 +422,12 @@ class Worker:
             loaded.went_on(turn.sent, ended - turn.sent_at)
         try:
             for (task, number), values in outbox.items():
-                self._push(task, number, values)
+                self._push(task, number, values, _carry(execution.step, loaded, task))
         except OpError as e:
             execution.step.fail(e)
 
-    def _push(self, task: str, number: int, values: Mapping[ChannelKey, Any]) -> None:
-        self._out(task, number, values)
+    def _push(self, task: str, number: int, values: Mapping[ChannelKey, Any], carry: Carry | None = None) -> None:
+        self._out(task, number, values, carry)
         sent = self._sent.get(number)
         if sent is None:
             with self._lock:
@@ -536,5 +561,10 @@ def _moment(channel: ChannelKey) -> tuple[int, ...]:
     return (channel,) if isinstance(channel, int) else tuple(map(int, channel.split("@")))
 
 
-def _nowhere(task: str, step: int, values: Mapping[ChannelKey, Any]) -> None:
+def _carry(step: TaskStep, loaded: Loaded, task: str) -> Carry | None:
+    """What a step's tensors start on a task."""
+    return Carry(loaded.handle, step.client) if step.client and task in loaded.carries else None
+
+
+def _nowhere(task: str, step: int, values: Mapping[ChannelKey, Any], carry: Carry | None) -> None:
     raise AbortedError(None, None, f"{task} is not this process, and it has no connection to other tasks")

@@ -10,6 +10,7 @@ Godefroid, Partial-Order Methods for the Verification of Concurrent Systems, 199
 and those who wait look about, as `runtime/waiting.py` and `runtime/overdue.py` say. Then the promises are checked:
 
 - the client has the right values, or, if something has struck, perhaps an error;
+- nobody was told what tensors tell him, unless time had to pass;
 - no worker holds anything of any step.
 """
 
@@ -25,6 +26,7 @@ import dovetail as tf
 from dovetail.codegen.options import KernelOptions
 from dovetail.graph.errors import AbortedError, CancelledError, OpError, UnavailableError
 from dovetail.placer.cluster import Cluster, local_devices
+from dovetail.runtime.carried import Carry
 from dovetail.runtime.config import ConfigProto
 from dovetail.runtime.master import Master, Part
 from dovetail.runtime.overdue import Overdue
@@ -122,6 +124,7 @@ class Step:
     parts: dict[str, Part]
     owing: set[str]
     client: str
+    late: set[str]  # tasks that are started by tensors, as long as nobody has told them
     values: dict[str, Any] = field(default_factory=dict)
     error: OpError | None = None
 
@@ -134,7 +137,7 @@ class Step:
 class World:
     """Workers, a master, a client and the links between them."""
 
-    def __init__(self, jobs: Sequence[str], graph: tf.Graph) -> None:
+    def __init__(self, jobs: Sequence[str], graph: tf.Graph, carries: bool = True) -> None:
         self.tasks = [f"/job:{job}/replica:0/task:0" for job in jobs]
         self.workers = {
             task: Worker(task, local_devices(task, {"CPU": 1}), push=self._push_from(task)) for task in self.tasks
@@ -144,6 +147,9 @@ class World:
         self._delivered: dict[tuple[str, str], int] = {}
         self.dead: set[str] = set()
         self.steps: list[Step] = []
+        self.knows_client = set(self.tasks) if carries else set()
+        self.carried = 0  # parts that tensors have started
+        self._clients: dict[int, Step] = {}  # by name
         self._numbers = itertools.count(1)
         self._master = Master(self.tasks[0], _Peers(self))
         self._session = self._master.create_session(ConfigProto(peer_timeout_s=3.0), graph)
@@ -165,26 +171,42 @@ class World:
             self.links.setdefault((source, target), deque()).append(message)
 
     def _push_from(self, source: str) -> Callable[[str, int, Mapping[Any, Any]], None]:
-        def push(task: str, number: int, values: Mapping[Any, Any]) -> None:
-            self._say(source, task, lambda: self.workers[task].deliver(number, values))
+        def push(task: str, number: int, values: Mapping[Any, Any], carry: Carry | None = None) -> None:
+            self._say(source, task, lambda: self._come(task, number, values, carry))
 
         return push
+
+    def _come(self, task: str, number: int, values: Mapping[Any, Any], carry: Carry | None) -> None:
+        """As `runtime/server.py` does it."""
+        worker = self.workers[task]
+        if carry is not None and worker.is_new(number) and task in self.knows_client:
+            self.carried += 1
+            self._begin(task, carry.program, self._clients[carry.client], arrived=values)
+        else:
+            worker.deliver(number, values)
 
     # --- the client, as `runtime/remote.py` does it -------------------------------------------------------------------
 
     def start(self, parts: Mapping[str, Part], client: str = CLIENT) -> Step:
         """Begin a step: say so to all tasks that take part."""
-        step = Step(next(self._numbers), dict(parts), set(parts), client)
+        late = {task for task, part in parts.items() if part.carried and task in self.knows_client}
+        step = Step(next(self._numbers), dict(parts), set(parts), client, late)
         self.steps.append(step)
-        for task, part in parts.items():
-            self._say(client, task, lambda task=task, part=part: self._run_at(task, part, step))  # type: ignore[misc]
+        self._clients[step.number] = step
+        for task in parts:
+            if task not in late:
+                self._say(client, task, lambda task=task: self._run_at(task, step))  # type: ignore[misc]
         return step
 
-    def _run_at(self, task: str, part: Part, step: Step) -> None:
+    def _run_at(self, task: str, step: Step) -> None:
+        if self.workers[task].is_new(step.number):
+            self._begin(task, step.parts[task].program, step)
+
+    def _begin(self, task: str, program: str, step: Step, **more: Any) -> None:
         def finish(outcome: Mapping[str, Any] | OpError) -> None:
             self._say(task, step.client, lambda: self._answered(step, task, outcome))
 
-        self.workers[task].start(step.number, part.program, {}, finish)
+        self.workers[task].start(step.number, program, {}, finish, client=step.number, **more)
 
     def _answered(self, step: Step, task: str, outcome: Mapping[str, Any] | OpError) -> None:
         if step.is_over:
@@ -256,6 +278,13 @@ class World:
         for second in range(GIVE_UP_S):
             if all(step.is_over for step in self.steps) and not any(w._steps for w in self._alive()):
                 return
+            for step in self.steps:  # `runtime/remote.py`: who has not answered is told
+                if not step.is_over:
+                    for task in sorted(step.owing & step.late):
+                        self._say(step.client, task, lambda task=task, step=step: self._run_at(task, step))  # type: ignore[misc]
+                    step.late.clear()
+            if not second:
+                self.drain(Choices(()))
             for step in self.steps:  # `runtime/waiting.py`: who is dead, and who works on something else
                 for task in sorted(step.owing):
                     if step.is_over:

@@ -64,8 +64,9 @@ def test_steps_end_and_fail_as_ever(cluster: tf.LocalCluster) -> None:
     with tf.device(DeviceSpec(job="ps", task=0)):
         v = tf.get_variable("quiet", [3], initializer=tf.ones_initializer())
         bad = tf.get_variable("never_initialised", [3], initializer=tf.ones_initializer())
+        squares = tf.square(v), tf.square(bad)  # the variables themselves would be read where they lie
     with tf.device("/job:worker/task:1"):
-        total, never = tf.reduce_sum(v), tf.reduce_sum(bad)
+        total, never = map(tf.reduce_sum, squares)
     with tf.Session(cluster.target("worker", 0)) as session:
         session.run(v.initializer)
         for _ in range(20):
