@@ -25,7 +25,7 @@ from ..program import Kernel
 if TYPE_CHECKING:
     from .cuda import CudaBackend
 
-_Call = Callable[[Any, int, int, Sequence[int]], Any]
+_Call = Callable[[Any, Any, int, Sequence[int]], Any]
 
 
 class _Job:
@@ -64,22 +64,21 @@ class _Collective:
         self.context, self.label = context, node.name
 
     def __call__(self, *values: Any) -> Any:
-        arrays = [v if type(v) is DeviceArray and v.device is self.device else self._brought(v) for v in values]
-        runs.check(self.what, self.context, arrays, self.attrs)
+        runs.check(self.what, self.context, values, self.attrs)
         link = nccl.link_of(self.context.session, self.device, self.attrs["members"], self.attrs["rank"])
-        usable = link if link.card.version and self.is_possible(arrays[0].dtype) else None
+        usable = link if link.card.version and self.is_possible(values[0].dtype) else None
         return runs.linked(
-            self.what, self.context, arrays, self.attrs, lambda key: self._by_messages(arrays, key), usable,
-            lambda: self.job(arrays),
+            self.what, self.context, values, self.attrs, lambda key: self._by_messages(values, key), usable,
+            lambda: self.job([self._brought(v) for v in values]),
         )  # fmt: skip
 
     def _brought(self, value: Any) -> DeviceArray:
-        if type(value) is DeviceArray:
+        if type(value) is DeviceArray:  # which may be on this GPU already
             return self.device.from_peer(value, self.label)
         return self.device.from_host(value, self.label)
 
-    def _by_messages(self, arrays: Sequence[DeviceArray], key: runs.Key) -> Any:
-        return runs.by_messages(self.what, self.context, [np.asarray(a) for a in arrays], self.attrs, key)
+    def _by_messages(self, values: Sequence[Any], key: runs.Key) -> Any:
+        return runs.by_messages(self.what, self.context, [np.asarray(v) for v in values], self.attrs, key)
 
     def ready(self, arrays: Sequence[DeviceArray], call: _Call) -> _Job:
         """A job whose operands, and the room for whose results, are there when the kernels launched so far have run."""
@@ -88,7 +87,7 @@ class _Collective:
 
     def is_possible(self, dtype: np.dtype[Any]) -> bool:
         """Whether NCCL does it for this type; all members say the same."""
-        return True
+        return dtype.kind in "fiubcV" and not dtype.hasobject
 
     def job(self, arrays: Sequence[DeviceArray]) -> _Job:
         """What the link is to do."""
@@ -105,7 +104,7 @@ class _Reduce(_Collective):
         outputs = [self.device.empty(a.shape, a.dtype, self.label) for a in arrays]
         reduction = REDUCTIONS[self.attrs["reduction"]]
 
-        def call(nccl: Any, communicator: int, stream: int, rows: Sequence[int]) -> Any:
+        def call(nccl: Any, communicator: Any, stream: int, rows: Sequence[int]) -> Any:
             nccl.group_start()
             for a, out in zip(arrays, outputs, strict=True):
                 kind, count = counted(a.dtype, a.size)
@@ -128,7 +127,7 @@ class _ReduceScatter(_Collective):
         out = self.device.empty((len(a) // len(self.attrs["members"]), *a.shape[1:]), a.dtype, self.label)
         reduction = REDUCTIONS[self.attrs["reduction"]]
 
-        def call(nccl: Any, communicator: int, stream: int, rows: Sequence[int]) -> Any:
+        def call(nccl: Any, communicator: Any, stream: int, rows: Sequence[int]) -> Any:
             kind, count = counted(out.dtype, out.size)
             if count:
                 nccl.reduce_scatter(a.pointer, out.pointer, count, kind, reduction, communicator, stream)
@@ -144,7 +143,7 @@ class _Broadcast(_Collective):
         (a,) = arrays
         out, root = self.device.empty(a.shape, a.dtype, self.label), self.attrs["root"]
 
-        def call(nccl: Any, communicator: int, stream: int, rows: Sequence[int]) -> Any:
+        def call(nccl: Any, communicator: Any, stream: int, rows: Sequence[int]) -> Any:
             if a.nbytes:
                 nccl.broadcast(a.pointer, out.pointer, a.nbytes, BYTES, root, communicator, stream)
             return out
@@ -162,7 +161,7 @@ class _Gather(_Collective):
         device, rank, row = self.device, self.attrs["rank"], math.prod(a.shape[1:]) * a.dtype.itemsize
         job: _Job
 
-        def call(nccl: Any, communicator: int, stream: int, rows: Sequence[int]) -> Any:
+        def call(nccl: Any, communicator: Any, stream: int, rows: Sequence[int]) -> Any:
             with device.entered():
                 out = device.empty((sum(rows), *a.shape[1:]), a.dtype, self.label)
                 room = device.compute.record()  # kernels may be queued that still use that memory

@@ -74,7 +74,7 @@ class Job(Protocol):
     ready: Event
     """When the operands are there."""
 
-    def call(self, nccl: Any, communicator: int, stream: int, rows: Sequence[int]) -> Any:
+    def call(self, nccl: Any, communicator: Any, stream: int, rows: Sequence[int]) -> Any:
         """Queue it; gives the result, which is there when the stream has come to it. `rows`: of each member."""
         ...
 
@@ -100,7 +100,7 @@ class NcclLink:
         self._jobs: dict[int, tuple[bytes, Job, Sequence[int], Callable[[Any], None]]] = {}
         self._next = 0
         self._is_stopped = self._is_closed = False
-        self._communicator: int | None = None
+        self._communicator: Any = None  # an object of the bindings
         self._stream: Stream | None = None
         self._thread: threading.Thread | None = None
 
@@ -171,7 +171,7 @@ class NcclLink:
         self.device.make_current()
         if self._communicator is None:
             self._connect(nccl, invitation)
-        assert self._communicator is not None and self._stream is not None
+        assert self._stream is not None
         self._stream.wait(job.ready)
         result = job.call(nccl, self._communicator, int(self._stream.handle), rows)
         self._settle(nccl)
@@ -186,7 +186,7 @@ class NcclLink:
             self._stream = Stream(self.device, "collectives")
         identity, config = nccl.UniqueId.from_buffer(invitation), nccl.Config()
         config.blocking = 0
-        self._communicator = int(nccl.comm_init_rank_config(self.size, identity.ptr, self.rank, config.ptr))
+        self._communicator = nccl.comm_init_rank_config(self.size, identity.ptr, self.rank, config.ptr)
         self._settle(nccl)
         logger.info("rank %d of %d is connected by NCCL on %s", self.rank, self.size, self.device)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..graph.build import convert
 from ..graph.default_graph import get_default_graph
-from ..graph.errors import UnimplementedError
+from ..graph.errors import FailedPreconditionError
 from ..graph.indexed_slices import IndexedSlices
 from ..graph.node import Tensor
 from ..graph.opdef import nbytes
@@ -39,11 +39,11 @@ class CollectiveCommunication(enum.Enum):
     """How workers reduce."""
 
     AUTO = "AUTO"
-    """By size: recursive doubling for small values, a ring for large ones."""
+    """By NCCL between GPUs that have it; else by size: recursive doubling for small values, a ring for large ones."""
     RING = "RING"
     """Around a ring."""
     NCCL = "NCCL"
-    """By NCCL, between GPUs; not there."""
+    """By NCCL, between GPUs; an error where a worker does not have it."""
 
 
 class MultiWorkerMirroredStrategy(Strategy):
@@ -60,7 +60,8 @@ class MultiWorkerMirroredStrategy(Strategy):
         server: a server of this process for the task that is running already; None: one is started.
 
     Raises:
-        ValueError: the cluster has parameter servers, or no such task. UnimplementedError: NCCL.
+        ValueError: the cluster has parameter servers, or no such task. FailedPreconditionError: NCCL, and replicas that are not
+            on GPUs.
 
     >>> strategy = MultiWorkerMirroredStrategy()
     >>> with strategy.scope():
@@ -79,16 +80,19 @@ class MultiWorkerMirroredStrategy(Strategy):
     ) -> None:
         wanted = getattr(communication_options, "implementation", None) or communication
         self._communication = CollectiveCommunication(str(getattr(wanted, "value", wanted)).upper())
-        if self._communication is CollectiveCommunication.NCCL:
-            raise UnimplementedError(
-                None, None,
-                "Workers cannot reduce by NCCL: use communication=CollectiveCommunication.RING or AUTO; values of GPUs pass "
-                "through the CPUs then",
-            )  # fmt: skip
         self._resolver = cluster_resolver or TFConfigClusterResolver()
         self._spec = self._resolver.cluster_spec()
         local = list(accelerators() or ["/device:CPU:0"] if devices is None else devices)
         self._server: Any = None
+        self._meets_on = "/device:CPU:0"
+        if ":GPU:" in _text(local[0]).upper() and self._communication is not CollectiveCommunication.RING:
+            self._meets_on = f"/device:{_text(local[0]).partition('/device:')[2]}"
+        elif self._communication is CollectiveCommunication.NCCL:
+            raise FailedPreconditionError(
+                None, None,
+                f"Workers reduce by NCCL only between GPUs, and this one's first replica is on {local[0]}: use "
+                "communication=CollectiveCommunication.AUTO or RING",
+            )  # fmt: skip
         job, index = self._resolver.task_type, self._resolver.task_id
         if not self._spec or job == roles.EVALUATOR or job is None:
             super().__init__(local)
@@ -140,21 +144,21 @@ class MultiWorkerMirroredStrategy(Strategy):
         return ReduceOp.SUM if len(self._workers) > 1 else op
 
     def _collective(self, build: Callable[[str], Any]) -> Any:
-        """What `build(instance)` makes, on this task's CPU. All workers make theirs in the same order."""
+        """What `build(instance)` makes, where this worker meets the others. All workers make theirs in the same order."""
         graph = get_default_graph()
         made = graph.get_collection_ref(_MADE)  # in its graph each worker counts alike
         made.append(self._task)
         instance = str(len(made))
-        with graph.colocate_with(None, ignore_existing=True), graph.device(f"{self._task}/device:CPU:0"):
+        with graph.colocate_with(None, ignore_existing=True), graph.device(f"{self._task}{self._meets_on}"):
             return build(instance)
 
     @property
     def _members(self) -> list[str]:
-        return [f"{w}/device:CPU:0" for w in self._workers]
+        return [f"{w}{self._meets_on}" for w in self._workers]
 
     def _all_reduced(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Each tensor's sum over the workers; those of one type travel together, up to some size."""
-        way = "ring" if self._communication is CollectiveCommunication.RING else "auto"
+        way = self._communication.value.lower()
         done: dict[Tensor, Tensor] = {}
         for bucket in buckets(list(dict.fromkeys(tensors))):
             build = functools.partial(collectives.all_reduce, bucket, self._members, self._rank, "sum", way)

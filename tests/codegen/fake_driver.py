@@ -56,6 +56,7 @@ class Event:
 
     stream: Stream | None = None
     at: int = 0
+    asked: int = 0
 
 
 @dataclass(eq=False)
@@ -74,12 +75,22 @@ class Function:
     shared: int = 48 << 10
 
 
+class NotYet(Exception):  # noqa: N818  (no error)
+    """Work that waits for another GPU: its stream comes back to it."""
+
+
 class FakeDriver:
-    """The driver. `memory`: bytes that each of its GPUs has."""
+    """The driver. `memory`: bytes that each of its GPUs has.
+
+    Attributes:
+        patience: how often somebody may ask whether an event has happened before what it waits for runs; None: for ever.
+    """
 
     def __init__(self, gpus: int = 1, memory: int = 1 << 30) -> None:
         self.gpus = gpus
         self.memory = memory
+        self.patience: int | None = None
+        self._running = threading.RLock()
         self.log: list[tuple[Any, ...]] = []
         self.ran: list[tuple[Any, ...]] = []
         self.kernels: dict[bytes, tuple[TritonKernel, Binary]] = {}
@@ -130,10 +141,21 @@ class FakeDriver:
         (stream.queue if stream.captured is None else stream.captured).append(work)
 
     def _run(self, stream: Stream, upto: int) -> None:
-        while stream.done < upto:
-            work = stream.queue[stream.done]
-            stream.done += 1
-            work()
+        with self._running:
+            while stream.done < upto:
+                work = stream.queue[stream.done]
+                stream.done += 1
+                try:
+                    work()
+                except NotYet:
+                    stream.done -= 1
+                    return
+
+    def _reach(self, stream: Stream, at: int) -> None:
+        """Run a stream up to there, or wait for it."""
+        self._run(stream, at)
+        if stream.done < at:
+            raise NotYet
 
     def _run_all(self) -> None:
         for stream in self.streams:
@@ -164,6 +186,9 @@ class FakeDriver:
 
     def cuDeviceGetName(self, length: int, dev: int) -> tuple[Any, ...]:
         return Result(0), b"Fake GPU\0\0"
+
+    def cuDeviceGetUuid(self, dev: int) -> tuple[Any, ...]:
+        return Result(0), SimpleNamespace(bytes=b"a fake GPU    " + dev.to_bytes(2, "little"))
 
     def cuDeviceTotalMem(self, dev: int) -> tuple[Any, ...]:
         return Result(0), self.memory
@@ -264,7 +289,7 @@ class FakeDriver:
         stream, at = hEvent.stream, hEvent.at
         waiting = self._stream(hStream)
         if stream is not None:
-            self._queue(waiting, lambda: self._run(stream, at))
+            self._queue(waiting, lambda: self._reach(stream, at))
         self.log.append(("wait", waiting.number, stream.number if stream else None))
         return (Result(0),)
 
@@ -273,7 +298,7 @@ class FakeDriver:
 
     def cuEventRecord(self, hEvent: Event, hStream: Stream | int) -> tuple[Any, ...]:
         hEvent.stream = self._stream(hStream)
-        hEvent.at = len(hEvent.stream.queue)
+        hEvent.at, hEvent.asked = len(hEvent.stream.queue), 0
         return (Result(0),)
 
     def cuEventSynchronize(self, hEvent: Event) -> tuple[Any, ...]:
@@ -282,6 +307,10 @@ class FakeDriver:
         return (Result(0),)
 
     def cuEventQuery(self, hEvent: Event) -> tuple[Any, ...]:
+        if self.patience is not None and hEvent.stream is not None:
+            hEvent.asked += 1
+            if hEvent.asked > self.patience:
+                self._run(hEvent.stream, hEvent.at)
         return (Result(0 if hEvent.stream is None or hEvent.stream.done >= hEvent.at else 600),)
 
     def cuEventElapsedTime(self, hStart: Event, hEnd: Event) -> tuple[Any, ...]:

@@ -150,6 +150,6 @@ def test_gradients_travel_in_buckets():
     assert found == [[large[1]], [small[1]], [large[0]], [whole[0]], [small[0]]]
 
 
-def test_nccl_is_refused_with_advice():
-    with pytest.raises(dt.errors.UnimplementedError, match="RING or AUTO"):
-        distribute.MultiWorkerMirroredStrategy(distribute.CollectiveCommunication.NCCL)
+def test_nccl_wants_gpus():
+    with pytest.raises(dt.errors.FailedPreconditionError, match="CPU:0: use communication=.*AUTO or RING"):
+        distribute.MultiWorkerMirroredStrategy(distribute.CollectiveCommunication.NCCL, devices=["/cpu:0"])
