@@ -28,7 +28,7 @@ def element_count(dims: Dims) -> int | None:
 
 def compatible(a: Dims, b: Dims) -> bool:
     """Whether some complete shape fits both."""
-    if a is None or b is None:
+    if a is None or b is None or a == b:
         return True
     return len(a) == len(b) and all(x is None or y is None or x == y for x, y in zip(a, b, strict=True))
 

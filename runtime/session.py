@@ -294,12 +294,13 @@ class Session:
         self._check_open()
         wanted = self._parse(fetches)
         fed = [self._fed_tensor(key) for key in feed_list or ()]
+        names = [t.name for t in fed]
 
         def call(*values: Any, options: RunOptions | None = None, run_metadata: RunMetadata | None = None) -> Any:
             if len(values) != len(fed):
-                raise ValueError(f"Expected {len(fed)} values ({', '.join(t.name for t in fed)}), got {len(values)}")
+                raise ValueError(f"Expected {len(fed)} values ({', '.join(names)}), got {len(values)}")
             self._check_open()
-            feeds = {t.name: feed_value(t, v) for t, v in zip(fed, values, strict=True)}
+            feeds = dict(zip(names, map(feed_value, fed, values), strict=True))
             return wanted.rebuild(self._run(wanted, feeds, options, run_metadata))
 
         return call
@@ -349,9 +350,10 @@ class Session:
         options: RunOptions | None,
         metadata: RunMetadata | None = None,
     ) -> dict[str, Any]:
-        # A fetched tensor that is fed never leaves this process.
-        fetched = tuple(n for n in wanted.tensors if n not in feeds) if feeds else wanted.tensors
-        values: dict[str, Any] = {n: feeds[n] for n in wanted.tensors if n in feeds}
+        fetched, values = wanted.tensors, {}
+        if not feeds.keys().isdisjoint(fetched):  # what is fed never leaves this process
+            values = {n: feeds[n] for n in fetched if n in feeds}
+            fetched = tuple(n for n in fetched if n not in feeds)
         gathered = None
         if metadata is not None:
             metadata.clear()
@@ -377,7 +379,9 @@ class Session:
                     # A task was restarted: what was registered there is gone, so the next run must register anew.
                     self._prepared.clear()
                 raise self._with_node(e) from None
-        return {n: _given_back(v) for n, v in values.items()}
+        for name, value in values.items():
+            values[name] = _given_back(value)
+        return values
 
     def _tell(
         self, metadata: RunMetadata, key: Signature, parts: list[Part], gathered: Gathered | None, partitions: bool
