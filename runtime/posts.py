@@ -34,7 +34,7 @@ import select
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -158,7 +158,8 @@ class Posts:
     """All posts of one task. Each belongs to the sessions that have asked for it. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._free: list[tuple[memoryview, Reference]] = []
+        self._fresh: Iterator[tuple[memoryview, Reference]] = iter(())  # records of the latest segment
+        self._free: list[tuple[memoryview, Reference]] = []  # that have been used
         self._segments: list[tuple[int, int]] = []  # descriptors, and the process that made them
         self._posts: dict[tuple[int, str, str], _Owned] = {}
         self._closed = False
@@ -202,6 +203,7 @@ class Posts:
                         os.close(fd)
             self._segments.clear()
             self._free.clear()
+            self._fresh = iter(())
 
     def __len__(self) -> int:
         return len(self._posts)
@@ -213,16 +215,21 @@ class Posts:
         self._free.append(owned.record)
 
     def _record(self) -> tuple[memoryview, Reference] | None:
-        if not self._free:
+        if self._free:
+            return self._free.pop()
+        found = next(self._fresh, None)
+        if found is None:
             try:
                 made = new_segment(_BYTES, _RECORDS)
             except OSError:
                 return None
             self._segments.append((made.fd, os.getpid()))
-            for i in range(_RECORDS - 1, -1, -1):
-                at = _PAGE + i * _BYTES
-                self._free.append((_words(made.memory, at), Reference(os.getpid(), made.fd, made.number, 0, at)))
-        return self._free.pop()
+            self._fresh = (
+                (_words(made.memory, at), Reference(os.getpid(), made.fd, made.number, 0, at))
+                for at in range(_PAGE, _PAGE + _RECORDS * _BYTES, _BYTES)
+            )
+            found = next(self._fresh)
+        return found
 
 
 @dataclass(slots=True)

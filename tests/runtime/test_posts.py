@@ -1,0 +1,364 @@
+"""Posts: what is read where it lies is a value that the variable had, whatever its owner does meanwhile, and however it ends."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from dovetail.graph import memory
+from dovetail.graph.dtypes import as_dtype, float32, int64, string
+from dovetail.graph.state import Resources, VariableState, changing, update_together
+from dovetail.runtime import posts as module
+from dovetail.runtime.posts import MOST_BYTES, Lookouts, Owner, Place, Posts, can_post, lookout
+from dovetail.runtime.shared_memory import Borrower, Pool, Unreadable, is_available
+
+pytestmark = pytest.mark.skipif(
+    not (is_available() and can_post()), reason="no memory files, or another kind of machine"
+)
+
+SESSION, CONTAINER = "session", "here"
+OWNER = """
+import sys, threading
+import numpy as np
+from dovetail.graph import memory
+from dovetail.graph.dtypes import int64
+from dovetail.graph.state import Resources, VariableState, changing
+from dovetail.runtime.posts import Posts
+from dovetail.runtime.shared_memory import Pool
+
+memory.use(Pool(64 << 20))
+resources, posts = Resources(), Posts()
+print(*posts.post("session", resources, "here", "v"), flush=True)
+state = resources.get_or_create("here", "v", VariableState, lambda: VariableState("v", int64))
+state.assign(np.zeros(4000, np.int64))
+stop = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.readline(), stop.set()), daemon=True).start()
+k, held = 0, []
+while not stop.is_set():
+    k += 1
+    if k % 50 == 0:
+        held = [state.read()]  # so that the next change needs another place
+    elif k % 7 == 0:
+        state.assign(np.full(4000 + k % 100, k))  # another shape, elsewhere
+    elif k % 3 == 0:
+        state.update(lambda old: np.full_like(old, k))
+    else:
+        with changing([state]) as (value,):
+            value[: len(value) // 2] = k
+            value[len(value) // 2 :] = k
+state.assign(np.full(10, -1))
+print("done", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture(autouse=True)
+def pool() -> Iterator[Pool]:
+    used, made = list(memory._used), Pool(64 << 20)
+    memory.use(made)
+    yield made
+    memory._used[:] = used
+    made.close()
+
+
+class Task:
+    """A task with posts, and who reads the variable `v` there."""
+
+    def __init__(self, dtype=float32):
+        self.resources, self.posts, self.borrower = Resources(), Posts(), Borrower()
+        self.dtype = dtype
+        place = self.posts.post(SESSION, self.resources, CONTAINER, "v")
+        assert place is not None
+        self.place = place
+        self.lookout = lookout(place, dtype.np, self.borrower)
+
+    @property
+    def state(self):
+        return self.resources.get_or_create(CONTAINER, "v", VariableState, lambda: VariableState("v", self.dtype))
+
+
+def test_a_post_follows_its_variable():
+    task = Task()
+    assert task.lookout.read() is None
+    state = task.state
+    assert task.lookout.read() is None
+    state.assign(np.arange(3, dtype=np.float32))
+    first = task.lookout.read()
+    np.testing.assert_array_equal(first, [0, 1, 2])
+    assert task.lookout.read() is first and not first.flags.writeable
+    state.update(lambda old: old + 1)
+    update_together([state], lambda old: [old * 2])
+    with changing([state]) as (value,):
+        value[0] = 9
+    np.testing.assert_array_equal(task.lookout.read(), [9, 4, 6])
+    np.testing.assert_array_equal(first, [0, 1, 2])
+    assert task.resources.clear(CONTAINER)
+    assert task.lookout.read() is None
+    state.assign(np.zeros(3, np.float32))  # a step that still runs
+    assert task.lookout.read() is None
+    task.state.assign(np.float32(5))
+    assert task.lookout.read() == 5
+    task.posts.close_session(SESSION)
+    assert task.lookout.read() is None and not len(task.posts)
+
+
+def test_a_variable_that_is_there_already_is_posted_for_all_who_ask():
+    resources, posts = Resources(), Posts()
+    state = resources.get_or_create(CONTAINER, "v", VariableState, lambda: VariableState("v", float32))
+    state.assign([1, 2])
+    held = state.read()
+    place = posts.post("a", resources, CONTAINER, "v")
+    assert place == posts.post("b", resources, CONTAINER, "v")
+    read = lookout(place, np.dtype(np.float32), Borrower()).read
+    np.testing.assert_array_equal(read(), held)
+    posts.close_session("a")
+    np.testing.assert_array_equal(read(), held)
+    posts.close()
+    assert read() is None and posts.post("a", resources, CONTAINER, "v") is None
+
+
+def test_a_record_that_is_used_again_is_not_taken_for_the_old_one():
+    task = Task()
+    task.state.assign([1.0])
+    task.posts.close_session(SESSION)
+    again = task.posts.post(SESSION, task.resources, CONTAINER, "v")
+    assert again is not None and again[:4] == task.place[:4] and again.number != task.place.number
+    assert task.lookout.read() is None
+    assert lookout(again, np.dtype(np.float32), task.borrower).read() == 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.zeros(MOST_BYTES // 4 + 1, np.float32),
+        np.zeros((1,) * 8, np.float32),
+        np.zeros((0, 3), np.float32),
+    ],
+)
+def test_what_cannot_be_shown_is_not_there(value):
+    task = Task()
+    task.state.assign([1.0])
+    task.state.assign(value)
+    assert task.lookout.read() is None
+    task.state.assign([2.0])
+    assert task.lookout.read() == 2
+
+
+def test_what_lies_elsewhere_is_not_there():
+    task = Task()
+    task.state.assign([1.0])
+    with task.state.lock:
+        task.state.move(object())
+    assert task.lookout.read() is None
+    words = Task(string)
+    words.state.assign(np.array([b"x"], object))
+    assert words.lookout.read() is None
+    memory._used.clear()
+    elsewhere = Task()
+    elsewhere.state.assign([1.0])
+    assert elsewhere.lookout.read() is None
+
+
+def test_another_type_than_expected_is_not_read():
+    task = Task()
+    wrong = lookout(task.place, np.dtype(np.int32), task.borrower)
+    task.state.assign([1.0])
+    assert wrong.read() is None and task.lookout.read() == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 14), st.integers(0, 1 << 63 - 1)), min_size=1, max_size=4))
+def test_nothing_that_a_record_says_is_believed(changes):
+    task = Task()
+    task.state.assign(np.ones(3, np.float32))
+    words = task.lookout._words
+    for i, word in changes:
+        words[2 + i % 14 if i % 14 else 2] = word  # all but the sequence number and the post's number
+    words[0] += 2
+    value = task.lookout.read()
+    assert value is None or value.nbytes <= MOST_BYTES
+
+
+def test_places_are_checked():
+    task = Task()
+    for fields in (None, [1] * 4, [1, 2, 3, 4, "5"], [-1] * 5):
+        with pytest.raises(ValueError, match="not the place of a post"):
+            Place.from_fields(fields)
+    for wrong in (task.place._replace(offset=8), task.place._replace(offset=1 << 40), task.place._replace(segment=7)):
+        with pytest.raises(Unreadable):
+            lookout(wrong, np.dtype(np.float32), Borrower())
+    with pytest.raises(Unreadable, match="process"):
+        Owner(1 << 22)  # beyond the largest number of a process
+
+
+def test_a_value_that_never_settles_is_given_up(monkeypatch):
+    monkeypatch.setattr(module, "NAP_S", 0.0)
+    task = Task()
+    task.state.assign([1.0])
+    with changing([task.state]) as (value,):
+        value[:] = 2
+        assert task.lookout.read() is None
+    assert task.lookout.read() == 2
+
+
+def test_a_failed_change_leaves_what_is_there():
+    task = Task()
+    task.state.assign([1.0, 2.0])
+    with pytest.raises(ZeroDivisionError), changing([task.state]) as (value,):
+        value[0] = 7
+        raise ZeroDivisionError
+    np.testing.assert_array_equal(task.lookout.read(), [7, 2])
+    with pytest.raises(ValueError, match="no"):
+        task.state.update(lambda old: (_ for _ in ()).throw(ValueError("no")))
+    np.testing.assert_array_equal(task.lookout.read(), [7, 2])
+
+
+OPERATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["assign", "update", "change", "hold", "let go", "clear", "take down", "transpose", "other"]),
+        st.integers(0, 5),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=100)
+@given(OPERATIONS, st.sampled_from(["float32", "int8", "complex64", "bool", "bfloat16"]))
+def test_reading_gives_what_the_variable_has(operations, name):
+    dtype = as_dtype(name)
+    task = Task(dtype)
+    snapshots = []
+    for what, k in operations:
+        state = task.state
+        if what == "assign":
+            state.assign(np.full((k, 2), k).astype(dtype.np))
+        elif what == "other":
+            task.resources.get_or_create(CONTAINER, "w", VariableState, lambda: VariableState("w", dtype)).assign(
+                state.read() if state.is_initialized else np.ones(2, dtype.np)
+            )
+        elif what == "clear":
+            task.resources.clear(CONTAINER)
+        elif what == "take down":
+            task.posts.close_session(SESSION)
+            task.place = task.posts.post(SESSION, task.resources, CONTAINER, "v")
+            task.lookout = lookout(task.place, dtype.np, task.borrower)
+        elif what == "let go":
+            snapshots.clear()
+        elif state.is_initialized:
+            if what == "hold":
+                snapshots.append((state.read(), state.read().copy()))
+            elif what == "update":
+                state.update(lambda old: np.full_like(old, 3))
+            elif what == "transpose":
+                state.update(np.transpose)
+            else:
+                with changing([state]) as (value,):
+                    value[...] = 1
+        seen = task.lookout.read()
+        if task.state.is_initialized and task.state.read().size:
+            assert seen is not None and seen.dtype == dtype.np
+            np.testing.assert_array_equal(seen, task.state.read())
+            snapshots.append((seen, seen.copy()))
+        else:
+            assert seen is None
+        for value, copy in snapshots:
+            np.testing.assert_array_equal(value, copy)
+
+
+def test_posts_leave_no_descriptors():
+    def count():
+        gc.collect()
+        return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+    Task()  # what is opened once and for all
+    before = count()
+    tasks = [Task() for _ in range(3)]
+    for task in tasks:
+        task.state.assign([1.0])
+        assert task.lookout.read() == 1
+        task.posts.close()
+    del task, tasks
+    memory._used[0].close()
+    assert count() <= before
+
+
+# --- other processes -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def owner() -> Iterator[tuple["subprocess.Popen[str]", Place]]:
+    process = subprocess.Popen([sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    place = Place(*map(int, process.stdout.readline().split()))
+    yield process, place
+    process.kill()
+    process.wait()
+    process.stdin.close()
+    process.stdout.close()
+
+
+def test_readers_never_see_half_a_change(owner):
+    process, place = owner
+    watch = lookout(place, int64.np, Borrower())
+    wrong, counts = [], []
+
+    def read():
+        latest, seen = 0, 0
+        for _ in range(10_000):
+            value = watch.read()
+            if value is None:
+                continue
+            seen += 1
+            if value.min() != value.max() or value[0] < latest:
+                wrong.append((latest, value))
+            latest = value[0]
+        counts.append(seen)
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong and len(counts) == 2
+    print(file=process.stdin, flush=True)
+    assert process.stdout.readline() == "done\n"
+    np.testing.assert_array_equal(watch.read(), np.full(10, -1))
+
+
+def test_a_dead_owner_is_noticed_and_a_stopped_one_is_read(owner):
+    process, place = owner
+    watch = lookout(place, int64.np, Borrower())
+    print(file=process.stdin, flush=True)
+    assert process.stdout.readline() == "done\n"
+    read = Lookouts([watch, None])
+    os.kill(process.pid, signal.SIGSTOP)
+    value, missing = read()
+    assert missing is None
+    np.testing.assert_array_equal(value, np.full(10, -1))
+    process.kill()
+    process.wait()
+    assert read() == [None, None]
+    assert not watch.owner.is_alive()
+    assert Lookouts([lookout(place, int64.np, Borrower())])() == [None]
+
+
+def test_a_forked_child_has_no_posts():
+    task = Task()
+    task.state.assign([1.0])
+    pid = os.fork()
+    if pid == 0:
+        try:
+            task.state.assign([2.0])
+            with changing([task.state]) as (value,):
+                value[:] = 3
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert task.lookout.read() == 1
