@@ -151,5 +151,5 @@ def test_gradients_travel_in_buckets():
 
 
 def test_nccl_wants_gpus():
-    with pytest.raises(dt.errors.FailedPreconditionError, match="CPU:0: use communication=.*AUTO or RING"):
+    with pytest.raises(dt.errors.FailedPreconditionError, match="/cpu:0: use communication=.*AUTO or RING"):
         distribute.MultiWorkerMirroredStrategy(distribute.CollectiveCommunication.NCCL, devices=["/cpu:0"])
