@@ -67,10 +67,10 @@ def share_variables() -> None:
 
 @dataclass(slots=True)
 class _Peer:
-    """A peer: its process number (0: not known), whether it can read our memory, whether it has been told where that is."""
+    """A peer: its process number (0: not known), what lends to it, if it can read our memory, whether it was told where that is."""
 
     pid: int = 0
-    reads: bool = False
+    lend: Lend | None = None
     told: bool = False
 
 
@@ -102,7 +102,7 @@ class Sharing:
                 pass
             else:
                 readable, known.pid = True, reference.pid
-        known.reads = hello.fields["readable"] and known.pid > 0
+        known.lend = _lender(self._pool, known.pid) if hello.fields["readable"] and known.pid > 0 else None
         if place is None:
             return None
         page = None if known.told else self._pool.page().to_fields()
@@ -111,21 +111,12 @@ class Sharing:
 
     def lender(self, peer: bytes) -> Lend | None:
         """What lends tensors to a peer; None if it cannot read our memory."""
-        known, pool = self._peers.get(peer), self._pool
-        if known is None or not known.reads or pool is None:
-            return None
-        pid = known.pid
-
-        def lend(array: np.ndarray[Any, Any], alone: bool) -> list[int] | None:
-            reference = pool.lend(array, pid, alone)
-            return reference.to_fields() if reference is not None else None
-
-        return lend
+        known = self._peers.get(peer)
+        return None if known is None else known.lend
 
     def lends(self, peer: bytes) -> bool:
         """Whether a peer can read our memory."""
-        known = self._peers.get(peer)
-        return known is not None and known.reads
+        return self.lender(peer) is not None
 
     def reads(self, peer: bytes) -> bool:
         """Whether we can read a peer's memory."""
@@ -148,6 +139,14 @@ class Sharing:
             if len(self._peers) > MOST_PEERS:
                 self._peers.popitem(last=False)
         return found
+
+
+def _lender(pool: Pool, pid: int) -> Lend:
+    def lend(array: np.ndarray[Any, Any], alone: bool) -> list[int] | None:
+        reference = pool.lend(array, pid, alone)
+        return reference.to_fields() if reference is not None else None
+
+    return lend
 
 
 def borrow(place: Any, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

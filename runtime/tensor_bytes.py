@@ -49,13 +49,15 @@ _MAX_BYTES = (1 << 63) - 1
 
 def pack_tensor(tensor: Tensor, index: int) -> tuple[str, Frame]:
     """The element type's name and the bytes of one tensor."""
-    if not isinstance(tensor, (np.ndarray, np.generic)):
-        raise WireError(f"tensor {index} is a {type(tensor).__name__}, not a NumPy array")
+    if type(tensor) is not np.ndarray:
+        if not isinstance(tensor, (np.ndarray, np.generic)):
+            raise WireError(f"tensor {index} is a {type(tensor).__name__}, not a NumPy array")
+        tensor = np.asarray(tensor)  # a scalar's own `tobytes` takes eight times as long
     dtype = tensor.dtype
     name = NAME_OF.get(dtype)
     if name is None:
         if dtype.kind in "OSUT":
-            return _STRING, _pack_strings(np.asarray(tensor), index)
+            return _STRING, _pack_strings(tensor, index)
         name = None if dtype.isnative else NAME_OF.get(dtype.newbyteorder("="))
         if name is None:
             raise WireError(f"tensor {index} has element type {dtype}, which cannot travel")

@@ -36,6 +36,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 import zmq
@@ -183,6 +184,7 @@ class Endpoint:
         self._watch(self._router)
         self._poller.register(self._wake_in.fileno(), select.POLLIN)
         self._thread = threading.Thread(target=self._run, name=f"dovetail-io-{self.address}", daemon=True)
+        self._io_thread = 0
         self._thread.start()
 
     def _bind(self, address: str, ip: str, port: int) -> Socket:
@@ -232,17 +234,14 @@ class Endpoint:
             lane = self._lanes.get(peer)
             self._waiting_bytes.enter(peer, _name(peer), frames, 0 if lane is None else lane.waiting_bytes)
         if self._faults is None:
-            if threading.get_ident() == self._thread.ident:
-                self._post(peer, frames)
-            else:
-                self._hand_over(peer, frames)
+            self._hand_over(peer, frames)
         else:
             to = peer.removeprefix(_DIALLED).decode() if peer.startswith(_DIALLED) else None
             self._faults.carry(("to", peer), frames, lambda: self._hand_over(peer, frames), to)
 
     def _hand_over(self, peer: bytes, frames: list[Frame]) -> None:
         """Give one message to the I/O thread, or to the peer's lane."""
-        if self.on_io_thread():
+        if get_ident() == self._io_thread:
             self._post(peer, frames)
             return
         lane = self._lanes.get(peer)
@@ -308,7 +307,7 @@ class Endpoint:
 
     def on_io_thread(self) -> bool:
         """Whether the caller runs on the I/O thread."""
-        return threading.get_ident() == self._thread.ident
+        return get_ident() == self._io_thread
 
     def close(self) -> None:
         """Send what is queued, close the sockets, end the thread.
@@ -326,6 +325,7 @@ class Endpoint:
     # Called on the I/O thread only.
 
     def _run(self) -> None:
+        self._io_thread = get_ident()
         next_tick = time.monotonic() + TICK_S
         try:
             while not self._closing:
