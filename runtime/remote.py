@@ -54,6 +54,7 @@ class Remote:
     def __init__(self, address: str, config: ConfigProto) -> None:
         self._address = address
         self._config = config
+        self._limit_s = config.operation_timeout_in_ms / 1e3 or None
         self._connections = ConnectionPool(client_keys(config.keys))
         self._requests = itertools.count(1)
         # A step's number is drawn once per client and counted on: unique without asking anybody.
@@ -153,8 +154,9 @@ class Remote:
             )
 
     def _limit(self, timeout_s: float | None) -> float | None:
-        limits = [t for t in (timeout_s, self._config.operation_timeout_in_ms / 1e3 or None) if t is not None]
-        return min(limits) if limits else None
+        if timeout_s is None or self._limit_s is None:
+            return self._limit_s if timeout_s is None else timeout_s
+        return min(timeout_s, self._limit_s)
 
     # --- steps -----------------------------------------------------------------------------------------------------
 
@@ -164,6 +166,8 @@ class Remote:
         """As `Target.run`."""
         number = next(self._numbers)
         owing: dict[str, Part] = {}
+        names: dict[str, str] = {}
+        incarnations: dict[str, int] = {}
         quiet: set[str] = set()  # addresses of those that answer only with an error
         here: dict[str, tuple[LocalServer, Part]] = {}  # by task: those whose server is in this process
         for part in parts:
@@ -171,14 +175,13 @@ class Remote:
             server = find(address, part.incarnation)
             if server is None:
                 owing[address] = part
+                names[address], incarnations[address] = part.task, part.incarnation
                 if not part.reports and gathered is None:  # notes are part of an answer
                     quiet.add(address)
             else:
                 here[part.task] = server, part
         limit = self._limit(timeout_s)
         values: dict[str, Any] = {}
-        names = {a: p.task for a, p in owing.items()}
-        incarnations = {a: p.incarnation for a, p in owing.items()}
         connections = self._connections.take()
         try:
             if gathered is not None:
