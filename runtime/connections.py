@@ -49,6 +49,9 @@ class Connection:
     Making one never waits: it connects as soon as a server listens at `address`, and again when the server
     has been away.
 
+    Attributes:
+        closed: whether `close` was called, or a call was interrupted in the middle of a message.
+
     >>> with Connection("localhost:2222") as connection:   # doctest: +SKIP
     ...     connection.send(Message("status", {"request": 1}))
     ...     answer = connection.recv(5.0)
@@ -56,6 +59,7 @@ class Connection:
 
     def __init__(self, address: str, watch: _Watch | None = None, keys: Keys | None = None) -> None:
         self.address = address
+        self.closed = False
         self._keys = keys
         self._knock: list[Knock] = []
         self._watch = watch or _Watch()
@@ -80,11 +84,6 @@ class Connection:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called, or a call was interrupted in the middle of a message."""
-        return bool(self._socket.closed)
 
     def send(self, message: Message) -> None:
         """Send `message`, which nobody needs to be there to take yet.
@@ -121,7 +120,7 @@ class Connection:
         except zmq.ZMQError as error:
             raise self._failed(error) from None
         except BaseException:  # an interrupt: half of the message may be sent, and the next would be taken for its rest
-            self._socket.close(linger=0)
+            self._shut(0)
             raise
 
     def _takes_nothing(self) -> str:
@@ -161,7 +160,7 @@ class Connection:
             self._watch.unsettled.add(self)
         except BaseException:  # an interrupt; after half a message, its rest would be taken for the next one
             if not self.closed and self._socket.get(zmq.RCVMORE):
-                self._socket.close(linger=0)
+                self._shut(0)
             self._watch.unsettled.add(self)
             raise
 
@@ -171,11 +170,23 @@ class Connection:
         if fd == self._fd or lane is None:
             self._watch.unsettled.add(self)
             return
+        self._use_lane(lane, event & select.POLLOUT, 0.0 if event & ~select.POLLOUT else None)
+
+    def waits_on_lane(self, seconds: float) -> bool:
+        """Wait on the lane alone, for so long; False where that cannot be."""
+        lane = self._lane
+        if lane is None or not lane.is_open or lane.waiting():
+            return False
+        self._use_lane(lane, 0, seconds)
+        return True
+
+    def _use_lane(self, lane: Lane, flushes: int, seconds: float | None) -> None:
+        """Write what waits there, if so asked; then take what has come, or comes within so many seconds; None: nothing."""
         try:
-            if event & select.POLLOUT and not lane.flush():
+            if flushes and not lane.flush():
                 self._watch.poller.modify(lane.fd, lane.events())
-            if event & ~select.POLLOUT:
-                for frames in lane.receive():
+            if seconds is not None:
+                for frames in lane.receive_within(seconds) if seconds else lane.receive():
                     self._handle(frames)
         except ConnectionError:
             self._leave()
@@ -185,24 +196,6 @@ class Connection:
         except BaseException:  # an interrupt: what was read may be lost
             self._leave()
             raise
-
-    def waits_on_lane(self, seconds: float) -> bool:
-        """Wait on the lane alone, for so long; False where that cannot be."""
-        lane = self._lane
-        if lane is None or not lane.is_open or lane.waiting():
-            return False
-        try:
-            for frames in lane.receive_within(seconds):
-                self._handle(frames)
-        except ConnectionError:
-            self._leave()
-        except WireError as error:
-            self._leave()
-            self._watch.arrived.append((self, error))
-        except BaseException:  # an interrupt: what was read may be lost
-            self._leave()
-            raise
-        return True
 
     def _handle(self, frames: list[Frame]) -> None:
         if self._faults is not None and not self._faults.passes():
@@ -279,7 +272,11 @@ class Connection:
         for knock in self._knock:
             knock.close()
         self._knock.clear()
-        self._socket.close(linger=LINGER_MS)
+        self._shut(LINGER_MS)
+
+    def _shut(self, linger_ms: int) -> None:
+        self.closed = True
+        self._socket.close(linger=linger_ms)
 
     def why_silent(self) -> str | None:
         """Why the server has not said anything, if it is a matter of keys. Asks the server, for a moment."""
@@ -288,7 +285,7 @@ class Connection:
     def _failed(self, error: zmq.ZMQError) -> ConnectionError:
         if self.closed:
             return ConnectionError(f"the connection to {self.address} is closed")
-        self._socket.close(linger=0)
+        self._shut(0)
         return ConnectionError(f"the connection to {self.address} failed: {error.strerror}")
 
 

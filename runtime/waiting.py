@@ -122,7 +122,7 @@ class Wait:
         self._peer_timeout_s = peer_timeout_s
         self._limit_s = limit_s
         self._what = what
-        self._incarnations = dict(incarnations or {})
+        self._incarnations = incarnations or {}
         self._request = request
         self.before_asking: Callable[[], None] | None = None  # called once, before the first are asked for signs of life
         self._forgotten: dict[str, int] = {}  # who said how often that it does not work on the request
@@ -159,7 +159,8 @@ class Wait:
         heard = now = time.monotonic()
         address = None
         for address in self._owing:
-            heard = min(heard, self._heard[address])
+            if self._heard[address] < heard:
+                heard = self._heard[address]
         patience = heard + self._peer_timeout_s - now
         if self._limit_s is not None:
             patience = min(patience, self._began + self._limit_s - now)
