@@ -20,14 +20,9 @@ from dovetail.graph.node import Node
 
 pytest.importorskip("numba")
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 SIZES = (0, 1, 2, 7, 64, 1009)  # of the axis that is not known before: none, one, even, prime, large
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
-        yield
 
 
 def unit_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> Unit:

@@ -19,6 +19,8 @@ from dovetail.graph.interpret import Interpreter
 
 pytest.importorskip("numba")
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 FLOATS = (dt.float32, dt.float64, dt.float16, dt.bfloat16)
 INTEGERS = (dt.int8, dt.int16, dt.int32, dt.int64, dt.uint8, dt.uint16, dt.uint32, dt.uint64)
 SIZES = (0, 1, 2, 3, 7, 13, 64, 257, 1009)  # none, one, even, odd, prime, a vector's length, large
@@ -222,13 +224,6 @@ def check(data: Any) -> None:
             for tensor, mine, theirs in zip(fetches, got, expected, strict=True):
                 assert np.asarray(mine).dtype == np.asarray(theirs).dtype
                 assert agree(mine, theirs, scale), f"{tensor} on {backend}:\n{mine}\n{theirs}"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
-        yield
 
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]

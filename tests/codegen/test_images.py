@@ -16,12 +16,7 @@ pytest.importorskip("numba")
 from dovetail.codegen.kernel_cache import compile_now  # noqa: E402
 from dovetail.codegen.tile import LANES, ROWS  # noqa: E402
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
-        yield
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def compare(graph: Any, tensor: Any, *, tolerance: float = 1e-4) -> Any:

@@ -11,14 +11,9 @@ from dovetail.graph.dtypes import float32, int32
 
 pytest.importorskip("numba")
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 RNG = np.random.default_rng(0)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
-        yield
 
 
 def session() -> dt.Session:

@@ -13,12 +13,7 @@ pytest.importorskip("numba")
 
 from dovetail.codegen.kernel_cache import compile_now  # noqa: E402
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
-        yield
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def operands(shape: Sequence[int], flips: Sequence[bool], dtype: Any, batch: Sequence[int] = ()) -> tuple[Any, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,15 +18,10 @@ pytest.importorskip("numba")
 
 from dovetail.codegen.kernel_cache import compile_now, source_of  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 NARROW = [float16, bfloat16]
 both = pytest.mark.parametrize("narrow", NARROW, ids=lambda t: t.name)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
-        yield
 
 
 def cast(value: Any, source: DType, to: DType) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,15 +21,10 @@ from dovetail.graph.interpret import execution_order
 
 pytest.importorskip("numba")
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 RNG = np.random.default_rng(0)
 W = RNG.standard_normal((256, 256)).astype(np.float32) / 16
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
-        yield
 
 
 @pytest.fixture

@@ -13,12 +13,7 @@ from dovetail.codegen.backends.random_kernels import RandomKernel, random_kernel
 from dovetail.graph.philox import Stream  # noqa: E402
 from dovetail.graph.state import Context, Resources, SessionState  # noqa: E402
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
-        yield
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def kernel(draw: Any, dtype: str, threads: int = 2) -> RandomKernel:

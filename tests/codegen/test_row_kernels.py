@@ -13,14 +13,9 @@ pytest.importorskip("numba")
 
 from dovetail.codegen.kernel_cache import compile_now  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 RNG = np.random.default_rng(0)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
-        yield
 
 
 def compiled(tensor: Any, threads: int = 2) -> tuple[Any, Any]:

@@ -14,12 +14,7 @@ from dovetail.graph.dtypes import DType, bfloat16, float16, float32, int32
 
 pytest.importorskip("triton")
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
-        yield
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def run(routine: Routine, arrays: dict[str, Any], sizes: dict[str, int]) -> None:

@@ -40,6 +40,8 @@ from dovetail.graph.errors import InternalError
 
 pytest.importorskip("triton")
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 ADD = TritonKernel(
     "add",
     HEADER
@@ -53,13 +55,6 @@ def add(x, y, out, n, scale, BLOCK: tl.constexpr):
      Parameter("scale", "fp32")),
     (("BLOCK", 1024),),
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
-        yield
 
 
 # --- values ----------------------------------------------------------------------------------------------------------

@@ -25,15 +25,10 @@ from dovetail.graph.interpret import Interpreter, execution_order
 
 pytest.importorskip("triton")
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 GOLDEN = Path(__file__).with_name("golden")
 TARGETS = (SM80, SM90, SM100, GFX942)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
-        yield
 
 
 # --- graphs ----------------------------------------------------------------------------------------------------------

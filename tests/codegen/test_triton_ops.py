@@ -29,15 +29,10 @@ from dovetail.graph.philox import Stream
 
 pytest.importorskip("triton")
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 TARGETS = (SM80, SM90, SM100, GFX942)
 RNG = np.random.default_rng(5)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
-        yield
 
 
 def compiles(routine: Routine, targets: Sequence[Target] = (SM80, GFX942), stack: int = 0) -> None:

@@ -29,6 +29,8 @@ from dovetail.graph.ops.windows import Window
 
 pytest.importorskip("triton")
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 WINDOWS = {
     "valid": Window((2, 2), (2, 2)),
     "same, overlapping": Window((3, 2), (1, 2), padding="SAME"),
@@ -38,13 +40,6 @@ WINDOWS = {
 }
 IMAGE = (2, 6, 7, 3)
 DIGITS = {"float64": 1e-14, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1e-2, "int8": 0, "int64": 0}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
-        yield
 
 
 def run(routine: Routine, arrays: dict[str, Any], sizes: dict[str, int]) -> None:

@@ -27,16 +27,11 @@ from dovetail.graph.dtypes import (
 
 pytest.importorskip("triton")
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 TARGETS = (SM80, SM90, SM100, GFX942)
 RNG = np.random.default_rng(5)
 TOLERANCE = {8: 1e-12, 4: 1e-5, 2: 2e-2, 1: 0.0}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
-        yield
 
 
 def compiles(routine: Routine, targets: Sequence[Target] = TARGETS) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,17 +22,12 @@ pytest.importorskip("numba")
 
 from dovetail.codegen.kernel_cache import source_of  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 SCALARS = {"weight_decay": 0.1, "l1": 0.1, "l2": 0.2, "alpha": 0.5, "lr": 0.5, "momentum": 0.9, "rho": 0.9,
            "epsilon": 0.01, "beta1": 0.9, "beta2": 0.99, "beta1_power": 0.9, "beta2_power": 0.99}  # fmt: skip
 FLAGS = [(r.name, {f: on}) for r in RULES.values() for f in r.flags for on in (True, False)]
 PLAIN = [(r.name, {}) for r in RULES.values() if not r.flags]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
-        yield
 
 
 class Update:

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,9 @@ from dovetail.codegen.options import KernelOptions
 from dovetail.codegen.program import Call
 from dovetail.runtime.in_process import InProcess
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
-        yield
 
 
 def fused_kernels(session: dt.Session) -> list[FusedKernel]:
@@ -39,7 +33,8 @@ def chain(x: Any) -> Any:
 
 
 def test_the_first_step_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.codegen.backends.warming.COMPILE_AFTER_S", 3600.0)  # however long a busy machine takes
+    # However long a busy machine takes.
+    monkeypatch.setattr("dovetail.codegen.backends.warming.COMPILE_AFTER_S", 3600.0)
     with dt.Graph().as_default(), dt.Session(config=dt.ConfigProto(kernel_backend="auto")) as session:
         x = dt.placeholder(dt.float32, [None, 5000])
         y = chain(x)
