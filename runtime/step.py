@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, TypeAlias
@@ -69,7 +68,6 @@ Push = Callable[[str, ChannelKey, Any], None]
 _FIRST, _LATER = np.int32(0), np.int32(1)
 
 _thread = threading.local()
-_AS_IT_IS = nullcontext()
 
 
 def calm_thread() -> None:
@@ -112,68 +110,74 @@ class Execution:
 
     def run(self) -> None:
         """Run until the program ends, waits, or fails; tells the step which."""
+        if getattr(_thread, "is_calm", False):
+            self._run()
+        else:
+            with np.errstate(all="ignore"):
+                self._run()
+
+    def _run(self) -> None:
         step = self.step
         slots = self.slots
         instructions = self.instructions
         at = self.counter
         end = len(instructions)
         try:
-            with _AS_IT_IS if getattr(_thread, "is_calm", False) else np.errstate(all="ignore"):
-                while True:
-                    if at == end:
-                        if not self.rounds:
-                            break
-                        at = self._end_of_part()
-                        instructions = self.instructions
-                        end = len(instructions)
-                        if step.is_over:
-                            return
-                        continue
+            while True:
+                if at == end:
+                    if not self.rounds:
+                        break
+                    at = self._end_of_part()
+                    instructions = self.instructions
+                    end = len(instructions)
                     if step.is_over:
                         return
-                    now = instructions[at]
-                    if type(now) is Call:
-                        result = now.kernel(*[slots[i] for i in now.inputs])
-                        outputs = now.outputs
-                        if len(outputs) == 1:
-                            slots[outputs[0]] = result
-                        elif outputs:
-                            for i, value in zip(outputs, result, strict=True):
-                                slots[i] = value
-                            value = None
-                        result = None  # so that the slot alone holds it: the next kernel may write where it is
-                        for i in now.frees:
-                            slots[i] = None
-                    elif type(now) is Recv:
-                        if now.unless_read and slots[now.slot] is not None:
-                            at += 1
-                            continue
-                        self.counter = at
-                        value = step.take(f"{now.channel}{self.suffix}" if self.suffix else now.channel, self)
-                        if value is _ABSENT:
-                            return
-                        if now.slot >= 0:
-                            slots[now.slot] = value
-                    elif type(now) is Send:
-                        channel = f"{now.channel}{self.suffix}" if self.suffix else now.channel
-                        step.give(now.destination, channel, slots[now.slot] if now.slot >= 0 else _EMPTY)
-                        for i in now.frees:
-                            slots[i] = None
-                    elif type(now) is Guarded:
-                        _run_guarded(now, slots)
-                    elif type(now) is Wait:
-                        self.counter = at
-                        if not self._run_waiting(now):
-                            return
-                    elif type(now) is Read:
-                        step.read(now, slots, self.program.device)
-                    else:
-                        assert type(now) is Loop
-                        self._begin_loop(now, at + 1)
-                        instructions = self.instructions
-                        at, end = 0, len(instructions)
+                    continue
+                if step.is_over:
+                    return
+                now = instructions[at]
+                if type(now) is Call:
+                    result = now.kernel(*[slots[i] for i in now.inputs])
+                    outputs = now.outputs
+                    if len(outputs) == 1:
+                        slots[outputs[0]] = result
+                    elif outputs:
+                        for i, value in zip(outputs, result, strict=True):
+                            slots[i] = value
+                        value = None
+                    result = None  # so that the slot alone holds it: the next kernel may write where it is
+                    for i in now.frees:
+                        slots[i] = None
+                elif type(now) is Recv:
+                    if now.unless_read and slots[now.slot] is not None:
+                        at += 1
                         continue
-                    at += 1
+                    self.counter = at
+                    value = step.take(f"{now.channel}{self.suffix}" if self.suffix else now.channel, self)
+                    if value is _ABSENT:
+                        return
+                    if now.slot >= 0:
+                        slots[now.slot] = value
+                elif type(now) is Send:
+                    channel = f"{now.channel}{self.suffix}" if self.suffix else now.channel
+                    step.give(now.destination, channel, slots[now.slot] if now.slot >= 0 else _EMPTY)
+                    for i in now.frees:
+                        slots[i] = None
+                elif type(now) is Guarded:
+                    _run_guarded(now, slots)
+                elif type(now) is Wait:
+                    self.counter = at
+                    if not self._run_waiting(now):
+                        return
+                elif type(now) is Read:
+                    step.read(now, slots, self.program.device)
+                else:
+                    assert type(now) is Loop
+                    self._begin_loop(now, at + 1)
+                    instructions = self.instructions
+                    at, end = 0, len(instructions)
+                    continue
+                at += 1
             fetched = {name: _value(slots[slot]) for name, slot in self.program.fetches}
         except Exception as e:
             step.fail(_explained(e, instructions[at] if at < end else None, self.program.device))
@@ -344,7 +348,7 @@ class TaskStep:
         self._requests: dict[Execution, Request] = {}  # what executions have asked of resources
         self._fetched: dict[str, Any] = {}
         self._executions = [Execution(self, p) for p in programs]
-        self._here = {x.program.device for x in self._executions}
+        self._here = [x.program.device for x in self._executions]
         self._running = len(self._executions)
         for execution in self._executions:
             for name, slot in execution.program.feeds:

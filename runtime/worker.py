@@ -287,7 +287,7 @@ class Worker:
         try:
             step: TaskStep = (TaskStep if recorder is None else partial(TracedStep, recorder))(
                 number, loaded.session, loaded.programs, feeds,
-                push=lambda destination, channel, value: self._put_out(step, loaded, destination, channel, value),
+                push=lambda destination, channel, value: self._put_out(number, client, loaded, destination, channel, value),
                 schedule=lambda execution: self._schedule(execution, loaded, host),
                 finish=ended,
                 want=lambda receives: self.want(number, loaded.session, receives),
@@ -376,7 +376,9 @@ class Worker:
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
-    def _put_out(self, step: TaskStep, loaded: Loaded, destination: str, channel: ChannelKey, value: Any) -> None:
+    def _put_out(
+        self, number: int, client: int, loaded: Loaded, destination: str, channel: ChannelKey, value: Any
+    ) -> None:
         """Send a tensor to another task, now or together with later ones.
 
         A message costs as much as some tens of KiB, mostly for waking the other side. So what a program makes for one task
@@ -390,7 +392,7 @@ class Worker:
             loaded.went_on(turn.sent, now - turn.sent_at)
         turn.sent, turn.sent_at = channel, now
         task = destination[: destination.index("/device:")]
-        key = task, step.number
+        key = task, number
         together = turn.outbox.get(key)
         if together is None:
             together = turn.outbox[key] = {}
@@ -403,7 +405,7 @@ class Worker:
             if now - since <= SMALL_S and loaded.gaps.get(channel, 0.0) <= SMALL_S:
                 return
         turn.since.pop(key, None)
-        self._push(task, step.number, turn.outbox.pop(key), _carry(step, loaded, task))
+        self._push(task, number, turn.outbox.pop(key), _carry(client, loaded, task))
 
     def _run(self, execution: Execution, loaded: Loaded) -> None:
         """Run an execution until it pauses or ends, then send what it has put out."""
@@ -422,7 +424,7 @@ class Worker:
             loaded.went_on(turn.sent, ended - turn.sent_at)
         try:
             for (task, number), values in outbox.items():
-                self._push(task, number, values, _carry(execution.step, loaded, task))
+                self._push(task, number, values, _carry(execution.step.client, loaded, task))
         except OpError as e:
             execution.step.fail(e)
 
@@ -561,9 +563,9 @@ def _moment(channel: ChannelKey) -> tuple[int, ...]:
     return (channel,) if isinstance(channel, int) else tuple(map(int, channel.split("@")))
 
 
-def _carry(step: TaskStep, loaded: Loaded, task: str) -> Carry | None:
-    """What a step's tensors start on a task."""
-    return Carry(loaded.handle, step.client) if step.client and task in loaded.carries else None
+def _carry(client: int, loaded: Loaded, task: str) -> Carry | None:
+    """What a client's tensors start on a task."""
+    return Carry(loaded.handle, client) if client and task in loaded.carries else None
 
 
 def _nowhere(task: str, step: int, values: Mapping[ChannelKey, Any], carry: Carry | None) -> None:
