@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .backends.base import Backend
@@ -11,7 +12,9 @@ if TYPE_CHECKING:
     from .backends.cuda import CudaBackend
 
 
-def gpu_backend(options: KernelOptions, host: Backend, device: str, gpus: frozenset[str]) -> CudaBackend | None:
+def gpu_backend(
+    options: KernelOptions, host: Backend, device: str, gpus: frozenset[str], lends: Callable[[str], bool] | None = None
+) -> CudaBackend | None:
     """The backend for a device's part of a step; None for one that is no GPU.
 
     Args:
@@ -19,6 +22,7 @@ def gpu_backend(options: KernelOptions, host: Backend, device: str, gpus: frozen
         host: the backend of the CPUs, whose rewrites are done here, too.
         device: full device name.
         gpus: full names of the GPUs of this task. GPU:1 is the second that the process sees.
+        lends: which GPUs of other tasks read this process's GPU memory; None: none.
     """
     if device not in gpus:
         return None
@@ -27,6 +31,6 @@ def gpu_backend(options: KernelOptions, host: Backend, device: str, gpus: frozen
     from .gpu_fusion import gpu_rewrites
 
     index = int(device.rpartition(":")[2])
-    backend = CudaBackend(gpu(index), peers=gpus, check=options.check >= 2)
+    backend = CudaBackend(gpu(index), peers=gpus, check=options.check >= 2, lends=lends)
     backend.rewrites = gpu_rewrites(host.rewrites)
     return backend

@@ -38,6 +38,11 @@ SETTINGS = {
         Setting("DOVETAIL_CLIENT_MB", 16384, "MiB that one client may feed to a server's running steps at once; 0: no limit"),
         Setting("DOVETAIL_CLIENT_SESSIONS", 1000, "sessions that one client may have open at a server; 0: no limit"),
         Setting("DOVETAIL_CLIENT_STEPS", 1000, "running steps, and unanswered calls, of one connection to a server; 0: no limit"),
+        Setting(
+            "DOVETAIL_CUDA_IPC",
+            1,
+            "1: GPUs of processes of one machine read each other's memory; 0: tensors between them go by the host's",
+        ),
         Setting("DOVETAIL_CUDA_GRAPHS", 1, "1: launches that follow one another on a GPU become one CUDA graph; 0: they do not"),
         Setting(
             "DOVETAIL_DEBUG",

@@ -20,7 +20,8 @@ from typing import Any
 
 import threadpoolctl
 
-from ..codegen.cuda.driver import gpu_memory
+from ..codegen.cuda.driver import CudaError, gpu_memory
+from ..codegen.cuda.ipc import Outgoing
 from ..graph.collectives import Collectives
 from ..graph.deserialize import extend_from_bytes
 from ..graph.errors import (
@@ -44,6 +45,7 @@ from .carried import Callers, Carry
 from .compression import LEAST_BYTES
 from .config import ConfigProto, check_config
 from .direct_reads import Want
+from .gpu_loans import GpuLoans
 from .keys import part_of, serve_with, served_with, server_keys
 from .leases import Leases
 from .master import Master, device_fields
@@ -164,9 +166,11 @@ class Server:
         self._collectives = Collectives(
             self.task, self._send_collective, self.config.peer_timeout_s, self.incarnation, Boards(self._may_sleep)
         )
+        gpus = [d.name.device_index for d in self.devices if d.name.device_type == "GPU" and not d.emulated]
+        self._gpu_loans = GpuLoans(self.task, gpus, self._send_fields, self._send_otherwise)
         self._worker = Worker(
-            self.task, self.devices, push=self._push, is_near=self._is_near, ask=self._want, threads=threads, default_container=self.job_name,
-            collectives=self._collectives,
+            self.task, self.devices, push=self._push, is_near=self._is_near, ask=self._want, threads=threads,
+            default_container=self.job_name, collectives=self._collectives, lends=self._gpu_loans.lends if gpus else None,
         )  # fmt: skip
         self._began = time.monotonic()
         self._traffic = Traffic()
@@ -341,6 +345,7 @@ class Server:
             self._end_forsaken_sessions(now)
             self._callers.tidy(now)
             borrowed()  # a client that was killed may have lent a lot
+            self._gpu_loans.tick()
             for step, seconds, waits in self._watchdog.look(now, self._worker.running(), self._worker.waits_for):
                 self._stalled += 1
                 logger.warning(
@@ -493,6 +498,39 @@ class Server:
                 self._start(caller, step, step, program, {}, arrived, client, not self._worker.reports(program))
                 return
         self._worker.deliver(step, arrived)
+
+    # --- tensors in GPUs' memory: see `gpu_loans.py` -----------------------------------------------------------------
+
+    def _on_gpu_message(self, peer: bytes, message: Message) -> None:
+        {
+            "gpu_hello": self._gpu_loans.on_hello,
+            "gpu_reader": self._gpu_loans.on_reader,
+            "gpu_refused": self._gpu_loans.on_refused,
+        }[message.kind](message.fields)
+
+    def _on_gpu_loans(self, peer: bytes, message: Message) -> None:
+        arrived = self._gpu_loans.on_loans(message.fields)
+        if arrived:
+            self._traffic.received(sum(value.nbytes for value in arrived.values()))
+            self._worker.deliver(message.fields["step"], arrived)
+
+    def _send_fields(self, task: str, kind: str, fields: dict[str, Any]) -> None:
+        if self._peers.knows(task):
+            self._send(task, Message(kind, fields))
+
+    def _send_otherwise(self, task: str, step: int, tensors: Mapping[ChannelKey, Outgoing]) -> None:
+        """Send by the host's memory what was lent in vain. Not here, where it would wait for the GPU."""
+        self._worker.not_sent(step, tensors)
+
+        def send() -> None:
+            try:
+                self._worker.send(task, step, {channel: lent.on_host() for channel, lent in tensors.items()})
+            except OpError as e:
+                self._worker.fail(step, e)
+            except CudaError as e:
+                self._worker.fail(step, InternalError(None, None, f"A tensor cannot be copied to the host: {e}"))
+
+        self._compile_pool.submit(send)
 
     def _on_abort(self, peer: bytes, message: Message) -> None:
         self._worker.abort(message.fields["step"], message.fields["reason"])
@@ -739,8 +777,15 @@ class Server:
         endpoint = self._endpoint
         if endpoint is None or self._stopped.is_set():
             raise AbortedError(None, None, f"The server of {self.task} is stopping")
-        channels, tensors, without, size = [], [], [], 0
+        channels, tensors, without, loans, size = [], [], [], [], 0
         for channel, value in values.items():
+            if type(value) is Outgoing:
+                loan = self._gpu_loans.lend(channel, value)
+                if loan is not None:
+                    loans.append(loan)
+                    size += value.nbytes
+                    continue
+                value = value.on_host()
             if value is None or value is DEAD:
                 without.append((channel, value is DEAD))
             else:
@@ -752,7 +797,10 @@ class Server:
         if carry is not None:
             fields["program"], fields["client"] = carry
         compressed = size >= LEAST_BYTES and self._worker.compresses(step)
-        endpoint.send(self._peers.address(task), Message("tensors", fields, tuple(tensors)), compressed)
+        if channels or without or carry is not None:
+            endpoint.send(self._peers.address(task), Message("tensors", fields, tuple(tensors)), compressed)
+        if loans:
+            self._send_fields(task, "gpu_loans", {"step": step, "task": self.task, "loans": loans})
 
 
 _HANDLERS: dict[str, Callable[[Server, bytes, Message], None]] = {
@@ -763,6 +811,10 @@ _HANDLERS: dict[str, Callable[[Server, bytes, Message], None]] = {
     "tensors": Server._on_tensors,
     "collective": Server._on_collective,
     "abort": Server._on_abort,
+    "gpu_hello": Server._on_gpu_message,
+    "gpu_reader": Server._on_gpu_message,
+    "gpu_refused": Server._on_gpu_message,
+    "gpu_loans": Server._on_gpu_loans,
     "page": Server._on_page,
     "sees": Server._on_sees,
     "post": Server._on_post,

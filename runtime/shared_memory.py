@@ -137,9 +137,24 @@ class _Segment:
             for loan in [w for w in self.loans if not self.words[_FIRST + w]]:
                 del self.loans[loan]
 
+    def mark(self, block: int, holder: int) -> int:
+        """Lend a block to a process: the loan's word; -1 if all are taken."""
+        self.settle()
+        if len(self.loans) >= _MOST_LOANS:
+            return -1
+        loan = next(w for w in range(_MOST_LOANS) if w not in self.loans)
+        self.loans[loan] = block, holder
+        self.words[_FIRST + loan] = holder & 0xFFFFFFFF or 1
+        return loan
+
+    def take_back(self, loan: int) -> None:
+        """End a loan that its holder has no use for."""
+        self.words[_FIRST + loan] = 0
+        self.settle()
+
     def reclaim(self) -> bool:
         """Take back what the dead hold; whether there was any."""
-        dead = [w for w, (_, holder) in self.loans.items() if self.words[_FIRST + w] and not _is_alive(holder)]
+        dead = [w for w, (_, holder) in self.loans.items() if self.words[_FIRST + w] and not is_alive(holder)]
         for loan in dead:
             self.words[_FIRST + loan] = 0
         self.settle()
@@ -256,12 +271,9 @@ class Pool:
         with self._lock:
             if segment.is_retired:
                 return None
-            segment.settle()
-            if len(segment.loans) >= _MOST_LOANS:
+            loan = segment.mark(block.number, holder)
+            if loan < 0:
                 return None
-            loan = next(w for w in range(_MOST_LOANS) if w not in segment.loans)
-            segment.loans[loan] = block.number, holder
-            segment.words[_FIRST + loan] = holder & 0xFFFFFFFF or 1
             segment.used = time.monotonic()
         offset = _PAGE + block.number * segment.block_bytes + _address(array) - _address(block)
         return Reference(self._pid, segment.fd, segment.number, loan, offset)
@@ -410,7 +422,8 @@ def _address(array: np.ndarray[Any, Any]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether a process is there, and has not ended."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -145,6 +145,7 @@ class Worker:
         is_near: whether large tensors cost no more than small ones on the way to a task: it reads this one's memory.
         collectives: where its collective ops meet those of other tasks; None: there are no others.
         ask: (task, its incarnation, step, session, wants): ask another task for variables: see `direct_reads.py`.
+        lends: which GPUs of other tasks read this one's GPU memory: see `gpu_loans.py`; None: none.
         threads: size of the pool that runs programs which are not small; 0: everything runs in the caller's thread.
     """
 
@@ -156,6 +157,7 @@ class Worker:
         push: Callable[[str, int, Mapping[ChannelKey, Any], Carry | None], None] | None = None,
         is_near: Callable[[str], bool] = lambda task: False,
         ask: Callable[[str, int, int, str, Sequence[Want]], None] | None = None,
+        lends: Callable[[str], bool] | None = None,
         threads: int = 0,
         default_container: str = "",
         collectives: Collectives | None = None,
@@ -168,6 +170,7 @@ class Worker:
         self._out = push or _nowhere
         self._is_near = is_near
         self._ask = ask
+        self._lends = lends
         self.direct = DirectReads(task, default_container)
         self._pool = (
             ThreadPoolExecutor(threads, thread_name_prefix="dovetail-step", initializer=calm_thread)
@@ -215,7 +218,7 @@ class Worker:
         programs = []
         held = frozenset(s.channel for unit in new.units for s in unit.steps if isinstance(s, SendTensor) and s.held)
         for unit in new.units:
-            gpu = gpu_backend(new.kernels, host, unit.device, self._gpus)
+            gpu = gpu_backend(new.kernels, host, unit.device, self._gpus, self._lends)
             backend = host if gpu is None else gpu
             programs.append(backend.finish(lower(unit, backend, context_of, self.direct.reader)))
         with self._lock:
@@ -373,6 +376,13 @@ class Worker:
     def send(self, task: str, number: int, values: Mapping[ChannelKey, Any]) -> None:
         """Send what was asked for."""
         self._push(task, number, values)
+
+    def not_sent(self, number: int, channels: Iterable[ChannelKey]) -> None:
+        """What was sent on these channels has come back: it will be sent once more."""
+        with self._lock:
+            sent = self._sent.get(number, {})
+            for channel in channels:
+                sent.pop(_moment(channel)[0], None)
 
     # --- sending -----------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 Programs of GPUs keep tensors in GPU memory; clients, wires and CPUs do not. So what arrives (a feed, a receive) goes through
 `ToDevice`, and what leaves (a fetch, a send) through `ToHost`. Among the GPUs of one task tensors go from memory to memory, and
-only the receiving side has a step.
+only the receiving side has a step. To a GPU of another process that reads this one's memory, a large tensor is lent (`cuda/ipc.py`).
 
 A send's copy begins where the tensor exists, and is waited for only after the kernels that follow have been launched: they run
 while it is on its way. No send passes a receive, another send, or anything that may have to wait.
@@ -18,7 +18,8 @@ from ...graph.source import UNKNOWN
 from ...graph.state import VariableState
 from ..cuda.array import DeviceArray
 from ..cuda.device import Coming, Device
-from ..program import Call, Instruction, Loop, Program, Recv, Send
+from ..cuda.ipc import LEAST_BYTES, Lends, Outgoing, outgoing
+from ..program import Call, Instruction, Kernel, Loop, Program, Recv, Send
 from .cuda import OnDevice, OnHost, OnShape, View, arriving
 
 _LAUNCHING = (OnDevice, OnShape, View)  # what does not wait for anything
@@ -39,25 +40,38 @@ def beginning(value: Any) -> Any:
     return value.device.coming_to_host(value) if type(value) is DeviceArray and value.nbytes else leaving(value)
 
 
+def offered(value: Any, destination: str, lends: Lends) -> Any:
+    """What leaves for a GPU of another process: where it lies, if that process reads it there; else on its way to the host."""
+    if type(value) is DeviceArray and value.nbytes >= LEAST_BYTES and lends(destination):
+        lent = outgoing(value, destination)
+        if lent is not None:
+            return lent
+    return beginning(value)
+
+
 def ended(value: Any) -> Any:
-    """What has come to the host's memory."""
+    """What has come to the host's memory, or is there to be lent."""
+    if type(value) is Outgoing:
+        return value.wait()
     return value.result() if type(value) is Coming else value
 
 
-def with_crossings(program: Program, device: Device, peers: frozenset[str]) -> Program:
+def with_crossings(program: Program, device: Device, peers: frozenset[str], lends: Lends | None = None) -> Program:
     """The program with a step at each crossing.
 
     Args:
         program: as it was lowered.
         device: the GPU that runs it.
         peers: names of devices that take tensors in GPU memory.
+        lends: which GPUs of other tasks read this one's memory; None: none.
     """
-    return _Crossings(program, device, peers).result()
+    return _Crossings(program, device, peers, lends).result()
 
 
 class _Crossings:
-    def __init__(self, program: Program, device: Device, peers: frozenset[str]) -> None:
+    def __init__(self, program: Program, device: Device, peers: frozenset[str], lends: Lends | None) -> None:
         self.program = program
+        self.lends = lends
         self.device = device
         self.peers = peers
         self.slots = list(program.slots)
@@ -81,6 +95,13 @@ class _Crossings:
         device = self.device
         return Call(lambda value: arriving(device, value), (slot,), (slot,), (), what, "ToDevice", UNKNOWN)
 
+    def begin(self, destination: str) -> Kernel:
+        """What begins to send to a device."""
+        lends = self.lends
+        if lends is None or "/device:GPU:" not in destination:
+            return beginning
+        return lambda value: offered(value, destination, lends)
+
     def leave(self, slot: int, out: int, what: str, frees: tuple[int, ...] = ()) -> Instruction:
         return Call(leaving, (slot,), (out,), frees, what, "ToHost", UNKNOWN)
 
@@ -92,7 +113,9 @@ class _Crossings:
                 coming, there = self.new_slot(), self.new_slot()
                 what = f"to {step.destination}"
                 out += waiting
-                out.append(Call(beginning, (step.slot,), (coming,), step.frees, what, "ToHost", UNKNOWN))
+                out.append(
+                    Call(self.begin(step.destination), (step.slot,), (coming,), step.frees, what, "ToHost", UNKNOWN)
+                )
                 waiting = [
                     Call(ended, (coming,), (there,), (coming,), what, "HasCome", UNKNOWN),
                     replace(step, slot=there, frees=(there,)),

@@ -39,6 +39,7 @@ from .. import triton_compile
 from ..agreement import agree
 from ..cuda.array import DeviceArray
 from ..cuda.device import Device
+from ..cuda.ipc import Incoming, Lends
 from ..cuda.kernels import KernelOnDevice, NotSuitableError, RoutineOnDevice
 from ..cuda.tune import fastest
 from ..edged import EdgedNodes
@@ -79,6 +80,8 @@ def arriving(device: Device, value: Any) -> Any:
     """What comes from the client or another device, where it belongs."""
     if type(value) is DeviceArray:
         return value if value.device is device else device.from_peer(value, "a received tensor")
+    if type(value) is Incoming:
+        return value.taken("a received tensor")
     if isinstance(value, (np.ndarray, np.generic)):
         kind = value.dtype.kind
         number = kind == "f" or (kind == "V" and value.dtype.names is None)
@@ -105,15 +108,19 @@ class CudaBackend:
     Args:
         device: the GPU.
         peers: names of the devices of this task that are GPUs, too: what is sent to them stays in GPU memory.
+        lends: which GPUs of other tasks read this one's memory; None: none.
         check: compare every kernel with the references, at every run.
     """
 
     name = "cuda"
     rewrites = NumpyBackend.rewrites
 
-    def __init__(self, device: Device, *, peers: frozenset[str] = frozenset(), check: bool = False) -> None:
+    def __init__(
+        self, device: Device, *, peers: frozenset[str] = frozenset(), check: bool = False, lends: Lends | None = None
+    ) -> None:
         self.device = device
         self.peers = peers
+        self.lends = lends
         self.check = check
         self.variables: dict[str, tuple[str, str]] = {}  # nodes that give a variable's place: its container and name
         self._host = NumpyBackend()
@@ -163,7 +170,7 @@ class CudaBackend:
         from .joint_updates import with_joint_updates
         from .stretches import with_stretches
 
-        program = with_crossings(program, self.device, self.peers)
+        program = with_crossings(program, self.device, self.peers, self.lends)
         if not self.check:
             program = with_joint_updates(program, self)
         return with_stretches(program, self.device) if setting("DOVETAIL_CUDA_GRAPHS") and not self.check else program

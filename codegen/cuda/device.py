@@ -237,7 +237,7 @@ class Device:
         self.make_current()
         for stream in (self.copy_in, self._main, self.copy_out):
             stream.synchronize()
-        self._let_go()
+        self.let_go()
 
     # --- memory ----------------------------------------------------------------------------------------------------
 
@@ -261,9 +261,10 @@ class Device:
     def hold_until(self, event: Event, what: Any) -> None:
         """Keep something alive until an event has happened: another stream uses its memory."""
         self._held.append((event, what))
-        self._let_go()
+        self.let_go()
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
+        """Let go of what was kept until events that have happened."""
         while self._held:
             try:
                 entry = self._held.popleft()

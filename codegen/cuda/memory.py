@@ -86,6 +86,7 @@ class Pool:
         self._returned: deque[tuple[int, int, int]] = deque()
         self._free: dict[tuple[int, int], list[tuple[int, Any]]] = {}
         self._live: dict[int, tuple[int, str]] = {}
+        self.may_free: Callable[[int], bool] = lambda pointer: True  # whether nobody else sees a block that is free
         self.keeper: list[Block] | None = (
             None  # while a graph is captured: who keeps the blocks whose addresses are in it
         )
@@ -131,10 +132,11 @@ class Pool:
             self._take_back()
             freed = 0
             for (_, size), kept in self._free.items():
-                for pointer, _ in kept:
+                seen = [(pointer, event) for pointer, event in kept if not self.may_free(pointer)]
+                for pointer in {p for p, _ in kept} - {p for p, _ in seen}:
                     self._give_back(pointer)
                     freed += size
-            self._free.clear()
+                kept[:] = seen
             self.held -= freed
             return freed
 

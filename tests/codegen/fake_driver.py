@@ -15,6 +15,8 @@ import contextlib
 import ctypes
 import gc
 import itertools
+import mmap
+import os
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -59,6 +61,16 @@ class Event:
     asked: int = 0
 
 
+class IpcHandle:
+    """CUipcMemHandle: 64 bytes."""
+
+    def __init__(self) -> None:
+        self._bytes = (ctypes.c_ubyte * 64)()
+
+    def getPtr(self) -> int:
+        return ctypes.addressof(self._bytes)
+
+
 @dataclass(eq=False)
 class Module:
     """A loaded image."""
@@ -77,6 +89,27 @@ class Function:
 
 class NotYet(Exception):  # noqa: N818  (no error)
     """Work that waits for another GPU: its stream comes back to it."""
+
+
+class _Mapped:
+    """A file of memory, mapped."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        self.fd, self.size = fd, size
+        self._memory = mmap.mmap(fd, size)
+        self._view = (ctypes.c_ubyte * size).from_buffer(self._memory)
+        self.address = ctypes.addressof(self._view)
+
+    def close(self) -> None:
+        """Unmap it."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+            del self._view
+            self._memory.close()
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class FakeDriver:
@@ -110,6 +143,8 @@ class FakeDriver:
         )
         self.CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
         self.CUstreamCaptureMode = int
+        self.CUipcMemHandle = IpcHandle
+        self.opened: dict[int, Any] = {}  # address -> mapping of another process's memory
         self.CUresult = Result
 
     # --- for tests -------------------------------------------------------------------------------------------------
@@ -222,8 +257,11 @@ class FakeDriver:
         index = self._context()
         if sum(size for _, size, gpu in self.allocated.values() if gpu == index) + bytesize > self.memory:
             return Result(2), None
-        memory = (ctypes.c_ubyte * (bytesize + 512))()
-        address = -(-ctypes.addressof(memory) // 512) * 512
+        # In a file, so that other processes can open it: that is what this driver's handles are about.
+        fd = os.memfd_create("fake GPU")
+        os.ftruncate(fd, bytesize)
+        memory = _Mapped(fd, bytesize)
+        address = memory.address
         ctypes.memset(address, 0xAA, bytesize)
         self.allocated[address] = (memory, bytesize, index)
         self.log.append(("allocate", bytesize))
@@ -233,7 +271,43 @@ class FakeDriver:
         self._run_all()
         memory, size, _ = self.allocated.pop(dptr)
         ctypes.memset(dptr, 0xBB, size)
+        memory.close()
         self.log.append(("free", size))
+        return (Result(0),)
+
+    def cuMemGetAddressRange(self, dptr: int) -> tuple[Any, ...]:
+        memory = self.opened.get(dptr) or self.allocated[dptr][0]
+        return Result(0), dptr, memory.size
+
+    # --- memory of other processes ---------------------------------------------------------------------------------
+
+    def cuIpcGetMemHandle(self, dptr: int) -> tuple[Any, ...]:
+        self._context()
+        memory, size, _ = self.allocated[dptr]
+        handle = IpcHandle()
+        data = struct.pack("=QQQ", os.getpid(), memory.fd, size)
+        ctypes.memmove(handle.getPtr(), data, len(data))
+        self.log.append(("handle", size))
+        return Result(0), handle
+
+    def cuIpcOpenMemHandle(self, handle: IpcHandle, Flags: int) -> tuple[Any, ...]:
+        self._context()
+        assert Flags == 1
+        pid, fd, size = struct.unpack("=QQQ", ctypes.string_at(handle.getPtr(), 24))
+        try:
+            other = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
+        except OSError:
+            return Result(1), None
+        memory = _Mapped(other, size)
+        self.opened[memory.address] = memory
+        self.log.append(("open", size))
+        return Result(0), memory.address
+
+    def cuIpcCloseMemHandle(self, dptr: int) -> tuple[Any, ...]:
+        self._run_all()
+        memory = self.opened.pop(dptr)
+        memory.close()
+        self.log.append(("close", memory.size))
         return (Result(0),)
 
     def cuMemHostAlloc(self, bytesize: int, Flags: int) -> tuple[Any, ...]:

@@ -1,0 +1,327 @@
+"""GPU memory that processes lend each other, on stand-ins for the driver: which calls, that loans come back, and what if not."""
+
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+# pytest's importlib mode leaves the path alone
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "codegen"))
+
+from fake_driver import FakeDriver, Result, fake_gpus
+
+import dovetail as dt
+from dovetail.codegen.cuda.device import device
+from dovetail.codegen.cuda.ipc import LEAST_BYTES, Incoming, closed, handle_of, opened, outgoing
+from dovetail.runtime import gpu_loans
+from dovetail.runtime.gpu_loans import GpuLoans, Ledger
+
+CODEGEN = str(Path(__file__).resolve().parents[1] / "codegen")
+WAIT_S = 60.0
+COUNT = LEAST_BYTES // 4 + 3
+HERE, THERE = "/job:w/replica:0/task:0", "/job:w/replica:0/task:1"
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeDriver]:
+    with fake_gpus(1) as made:
+        yield made
+        gpu_loans._made.clear()
+
+
+def until(condition: Callable[[], Any]) -> None:
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+# --- one block, two sides --------------------------------------------------------------------------------------------
+
+
+class Pair:
+    """A lender and a borrower, whose messages are delivered at once."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, str, dict[str, Any]]] = []
+        self.otherwise: list[tuple[str, int, Any]] = []
+        self.lender = GpuLoans(HERE, [0], self.deliver, lambda *what: self.otherwise.append(what))
+        self.borrower = GpuLoans(THERE, [0], self.deliver, lambda *what: None)
+
+    def deliver(self, task: str, kind: str, fields: dict[str, Any]) -> None:
+        self.sent.append((task, kind, fields))
+        to = self.lender if task == HERE else self.borrower
+        getattr(to, f"on_{kind.removeprefix('gpu_')}")(fields)
+
+    def send(self, value: np.ndarray[Any, Any]) -> Incoming | None:
+        """Lend what a value is on the GPU; what arrives."""
+        assert self.lender.lends(f"{THERE}/device:GPU:0")
+        tensor = outgoing(device(0).from_host(value), f"{THERE}/device:GPU:0")
+        assert tensor is not None
+        loan = self.lender.lend(7, tensor.wait())
+        assert loan is not None
+        return self.borrower.on_loans({"step": 3, "task": HERE, "loans": [loan]}).get(7)
+
+
+@pytest.fixture
+def pair(fake: FakeDriver) -> Pair:
+    made = Pair()
+    assert not made.lender.lends(f"{THERE}/device:GPU:0")  # it is asked first
+    assert [kind for _, kind, _ in made.sent] == ["gpu_hello", "gpu_reader"]
+    return made
+
+
+def test_a_tensor_goes_from_gpu_to_gpu_and_its_loan_comes_back(fake: FakeDriver, pair: Pair) -> None:
+    value = np.arange(COUNT, dtype=np.float32)
+    for n in range(3):
+        arrived = pair.send(value + n)
+        assert arrived is not None and gpu_loans.lent() == 1
+        fake.log.clear()
+        taken = arrived.taken("x")
+        del arrived
+        assert [x[0] for x in fake.log if x[0] in ("copy", "to host", "to device")] == ["copy"]
+        assert gpu_loans.lent() == 1  # the copy is queued, and has not run
+        np.testing.assert_array_equal(np.asarray(taken), value + n)
+        pair.borrower.tick()
+        assert gpu_loans.lent() == 0
+        del taken
+    assert pair.borrower.borrowed() <= 2  # the pool gives the same blocks again: each is opened once
+
+
+def test_a_tensor_that_nobody_takes_comes_back(pair: Pair) -> None:
+    arrived = pair.send(np.zeros(COUNT, np.float32))
+    assert gpu_loans.lent() == 1
+    del arrived
+    assert gpu_loans.lent() == 0
+
+
+def test_views_and_types(pair: Pair) -> None:
+    whole = device(0).from_host(np.arange(4 * COUNT, dtype=np.int16))
+    part = type(whole)(device(0), (2, COUNT), whole.dtype, whole.pointer + 64, whole._owner)
+    tensor = outgoing(part, f"{THERE}/device:GPU:0")
+    assert tensor is not None and tensor.offset == 64
+    pair.lender.lends(f"{THERE}/device:GPU:0")
+    loan = pair.lender.lend(1, tensor.wait())
+    arrived = pair.borrower.on_loans({"step": 3, "task": HERE, "loans": [loan]})[1]
+    wanted = np.arange(4 * COUNT, dtype=np.int16)[32:][: 2 * COUNT].reshape(2, COUNT)
+    np.testing.assert_array_equal(np.asarray(arrived.taken()), wanted)
+
+
+def test_only_blocks_of_the_pool_that_are_large_are_lent(pair: Pair) -> None:
+    gpu = device(0)
+    assert outgoing(gpu.from_host(np.zeros(10)), "") is None
+    x = gpu.from_host(np.zeros(COUNT, np.float32))
+    assert outgoing(type(x)(gpu, x.shape, x.dtype, x.pointer, object()), "") is None
+
+
+def test_the_driver_gets_no_block_back_that_somebody_has_open(fake: FakeDriver, pair: Pair) -> None:
+    arrived = pair.send(np.zeros(COUNT, np.float32))
+    assert arrived is not None
+    block = arrived.taken()
+    np.asarray(block)
+    del arrived, block
+    pair.borrower.tick()
+    assert gpu_loans.lent() == 0
+    pool = device(0).pool
+    before = pool.held
+    freed = pool.trim()
+    assert pool.held == before - freed > 0  # one block is left, though nobody uses it
+    assert pair.borrower.borrowed() == 1
+    pair.borrower.tick()  # it hears that the block is not wanted any more
+    assert pair.borrower.borrowed() == 0 and ("close" in [x[0] for x in fake.log])
+    pool.trim()
+    assert pool.held == 0
+
+
+def test_a_block_is_lent_again_while_it_was_to_be_closed(fake: FakeDriver, pair: Pair) -> None:
+    one = pair.send(np.zeros(COUNT, np.float32))
+    del one
+    assert gpu_loans.lent() == 0
+    device(0).pool.trim()
+    two = pair.send(np.ones(COUNT, np.float32))
+    assert two is not None and pair.borrower.borrowed() == 2  # it is another loan of the same block, opened anew
+    np.testing.assert_array_equal(np.asarray(two.taken()), np.ones(COUNT))
+    del two
+    pair.borrower.tick()
+    assert pair.borrower.borrowed() == 1
+
+
+def test_what_cannot_be_opened_is_sent_otherwise(fake: FakeDriver, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake, "cuIpcOpenMemHandle", lambda handle, Flags: (Result(201), None), raising=False)
+    assert pair.send(np.full(COUNT, 3.0, np.float32)) is None
+    ((task, step, tensors),) = pair.otherwise
+    assert (task, step) == (THERE, 3)
+    np.testing.assert_array_equal(tensors[7].on_host(), np.full(COUNT, 3.0))
+    assert gpu_loans.lent() == 0
+    assert not pair.lender.lends(f"{THERE}/device:GPU:0")  # never again
+
+
+def test_memory_without_a_handle_is_not_lent(fake: FakeDriver, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake, "cuIpcGetMemHandle", lambda dptr: (Result(801), None), raising=False)
+    tensor = outgoing(device(0).from_host(np.zeros(COUNT, np.float32)), f"{THERE}/device:GPU:0")
+    assert tensor is not None and pair.lender.lend(1, tensor) is None
+    assert not pair.lender.lends(f"{THERE}/device:GPU:0")
+
+
+@pytest.mark.parametrize("why", ["setting", "no GPU"])
+def test_who_cannot_read_is_lent_nothing(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    pair = Pair()
+    if why == "setting":
+        monkeypatch.setenv("DOVETAIL_CUDA_IPC", "0")
+    else:
+        pair.borrower.gpus = frozenset()
+    for _ in range(2):
+        assert not pair.lender.lends(f"{THERE}/device:GPU:0")
+    assert len(pair.sent) == (0 if why == "setting" else 2)
+
+
+def test_loans_of_the_dead_come_back(fake: FakeDriver) -> None:
+    ledger = Ledger()
+    dead = subprocess.Popen([sys.executable, "-c", "pass"])
+    tensor = outgoing(device(0).from_host(np.zeros(COUNT, np.float32)), "x")
+    assert tensor is not None and ledger.lend(tensor, dead.pid, THERE, 0) is not None
+    dead.wait()
+    ledger.tidy()
+    assert ledger.lent() == 0
+    pointer = tensor.block.pointer
+    del tensor
+    assert ledger.may_free(0, pointer)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {1: 5}, {1: -1}, {2: "string"}, {2: "nothing"}, {3: [1 << 40]}, {3: [-1]}, {3: [2.5]}, {4: -8}, {4: 1 << 40},
+        {5: b"short"}, {6: 1 << 50}, {7: None}, {8: [1, 2, 3]}, {9: None},
+    ],
+)  # fmt: skip
+def test_malformed_loans_are_refused(pair: Pair, change: dict[int, Any]) -> None:
+    pair.send(np.zeros(COUNT, np.float32))
+    tensor = outgoing(device(0).from_host(np.zeros(COUNT, np.float32)), f"{THERE}/device:GPU:0")
+    assert tensor is not None
+    loan = pair.lender.lend(1, tensor)
+    assert loan is not None
+    ((at, value),) = change.items()
+    loan[at] = value
+    assert pair.borrower.on_loans({"step": 3, "task": HERE, "loans": [loan, 3, []]}) == {}
+
+
+def test_a_handle_of_less_memory_than_said_is_not_used(fake: FakeDriver) -> None:
+    gpu = device(0)
+    x = gpu.from_host(np.zeros(COUNT, np.float32))
+    handle = handle_of(gpu, x._owner.pointer)
+    with pytest.raises(ValueError, match="is said to lie in"):
+        opened(gpu, handle, x._owner.size + 1)
+    assert not fake.opened
+    pointer = opened(gpu, handle, x._owner.size)
+    closed(gpu, pointer)
+    assert not fake.opened
+
+
+# --- servers ---------------------------------------------------------------------------------------------------------
+
+
+def ports() -> list[int]:
+    sockets = [socket.socket() for _ in range(2)]
+    for s in sockets:
+        s.bind(("127.0.0.1", 0))
+    found = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return found
+
+
+def program(sender: int) -> tuple[Any, Any]:
+    """A tensor that is fed to a GPU of one task, and goes on to that of the other: both."""
+    with dt.device(f"/job:w/task:{sender}/gpu:0"):
+        x = dt.placeholder(dt.float32, [None])
+        y = dt.identity(x)
+    with dt.device(f"/job:w/task:{1 - sender}/gpu:0"):
+        return x, dt.identity(y)
+
+
+def test_servers_lend_each_other_gpu_memory(fake: FakeDriver) -> None:
+    spec = {"w": [f"localhost:{p}" for p in ports()]}
+    with dt.train.Server(spec, "w", 0) as one, dt.train.Server(spec, "w", 1) as other, dt.Graph().as_default():
+        x, y = program(0)
+        with dt.Session(one.target) as session:
+            value = np.arange(COUNT, dtype=np.float32)
+            np.testing.assert_array_equal(
+                session.run(y, {x: value}), value
+            )  # by the host's memory: it is asked meanwhile
+            until(lambda: one._gpu_loans._readers.get(THERE))
+            for n in range(3):
+                fake.log.clear()
+                np.testing.assert_array_equal(session.run(y, {x: value + n}), value + n)
+                kinds = [c[0] for c in fake.log if c[0] in ("copy", "to host", "to device")]
+                assert kinds == ["to device", "copy", "to host"]  # fed, lent, fetched
+            assert other._gpu_loans.borrowed() >= 1
+            other._gpu_loans.tick()
+            until(lambda: gpu_loans.lent() == 0)
+            fake.cuIpcOpenMemHandle = lambda handle, Flags: (Result(201), None)  # type: ignore[method-assign]
+            held = [
+                device(0).empty((COUNT,), np.dtype(np.float32)) for _ in range(8)
+            ]  # other blocks than those that are open
+            np.testing.assert_array_equal(session.run(y, {x: value + 9}), value + 9)
+            np.testing.assert_array_equal(session.run(y, {x: value + 10}), value + 10)
+            del held
+
+
+SERVER = """
+    import sys
+    sys.path.insert(0, {codegen!r})
+    from fake_driver import FakeDriver
+    from dovetail.codegen.cuda import driver
+    driver.use(FakeDriver(1))
+    import dovetail as dt
+    server = dt.train.Server({spec!r}, "w", 1)
+    print("ready", flush=True)
+    server.join()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sender", [0, 1])
+def test_nothing_is_left_of_a_process_that_was_killed(fake: FakeDriver, sender: int) -> None:
+    spec = {"w": [f"localhost:{p}" for p in ports()]}
+    text = textwrap.dedent(SERVER.format(codegen=CODEGEN, spec=spec))
+    other = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
+    try:
+        assert other.stdout is not None and other.stdout.readline() == b"ready\n"
+        with dt.train.Server(spec, "w", 0) as server, dt.Graph().as_default():
+            loans = server._gpu_loans
+            x, y = program(sender)
+            value = np.arange(COUNT, dtype=np.float32)
+            with dt.Session(server.target) as session:
+
+                def is_lent() -> bool:
+                    np.testing.assert_array_equal(session.run(y, {x: value}), value)
+                    return bool(gpu_loans._made and gpu_loans._made[0]._exports if sender == 0 else loans.borrowed())
+
+                until(is_lent)
+                os.kill(other.pid, signal.SIGKILL)
+                other.wait()
+                with pytest.raises(dt.errors.OpError):
+                    session.run(y, {x: value})
+            loans.tick()
+            until(lambda: (loans.tick(), gpu_loans.lent() + loans.borrowed() == 0)[1])
+            assert not loans.lends(f"{THERE}/device:GPU:0")
+            gc.collect()
+            device(0).synchronize()
+            device(0).pool.trim()
+            assert device(0).pool.held == 0 and not fake.opened
+    finally:
+        other.kill()
+        other.wait()
+        if other.stdout is not None:
+            other.stdout.close()
