@@ -161,11 +161,12 @@ def encode(message: Message, lend: Lend | None = None, compressed: bool = False)
         _check_attached(schema, len(message.tensors))
         _pack_tensors(message.tensors, schema, lend, compressed, frames, specs, values)
     try:
-        others = dict(fields)
-        numbers = [others.pop(name) for name in schema.numbers]
+        others, numbers = fields.copy(), []
+        for name in schema.numbers:
+            numbers.append(others.pop(name))
         key = schema.kind, tuple(others.items()), tuple(specs)
         description = _packed.get(key)
-    except (KeyError, TypeError, ValueError):  # one is missing; or there is a list, or what can be no field
+    except (AttributeError, KeyError, TypeError):  # one is missing; or there is a list, or what can be no field
         description = key = None
     if description is None:
         description = _describe(schema, fields, specs, frames)

@@ -183,8 +183,7 @@ class Worker:
         self._steps: dict[int, TaskStep] = {}
         self.started = self.failed = 0  # steps, since the worker was made
         self._early: OrderedDict[int, list[Mapping[ChannelKey, Any]]] = OrderedDict()
-        self._ended: deque[int] = deque(maxlen=REMEMBER_STEPS)
-        self._ended_set: set[int] = set()
+        self._ended: OrderedDict[int, None] = OrderedDict()
         self._sent: dict[int, dict[int, ChannelKey]] = {}  # step -> channel without iteration -> the last that was sent
         self._turn = _Turn()
 
@@ -323,7 +322,7 @@ class Worker:
 
     def is_new(self, number: int) -> bool:
         """Whether a step has neither begun here nor ended."""
-        return number not in self._steps and number not in self._ended_set
+        return number not in self._steps and number not in self._ended
 
     def reports(self, handle: str) -> bool:
         """Whether a client waits for the end of a program."""
@@ -343,7 +342,7 @@ class Worker:
 
     def _keep_early(self, number: int, values: Mapping[ChannelKey, Any]) -> None:
         """Keep tensors of a step that may be announced later. For holders of the lock."""
-        if number in self._ended_set:
+        if number in self._ended:
             return
         waiting = self._early.setdefault(number, [])
         if len(waiting) < MAX_EARLY_MESSAGES:
@@ -452,7 +451,7 @@ class Worker:
     def account(self, number: int, channels: Iterable[ChannelKey]) -> tuple[bool, list[ChannelKey]]:
         """Whether this task knows a step, and which of these tensors it has sent, or will never send any more."""
         with self._lock:
-            if number in self._ended_set:
+            if number in self._ended:
                 return True, list(channels)
             if number not in self._steps:
                 return False, []
@@ -514,11 +513,9 @@ class Worker:
             self._steps.pop(number, None)
             self._sent.pop(number, None)
             self._early.pop(number, None)
-            if number not in self._ended_set:
-                if len(self._ended) == REMEMBER_STEPS:
-                    self._ended_set.discard(self._ended[0])
-                self._ended.append(number)
-                self._ended_set.add(number)
+            self._ended[number] = None
+            if len(self._ended) > REMEMBER_STEPS:
+                self._ended.popitem(last=False)
 
     # --- threads ---------------------------------------------------------------------------------------------------
 
