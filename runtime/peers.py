@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..graph.device import is_compatible, parse_strict
-from ..graph.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
+from ..graph.errors import CancelledError, DeadlineExceededError, InvalidArgumentError, UnavailableError
 from ..placer.cluster import Cluster, ClusterSpec, DeviceInfo
 from .config import ConfigProto
 from .keys import Keys
@@ -24,6 +26,17 @@ logger = logging.getLogger(__name__)
 
 CONTROL_TIMEOUT_S = 60.0  # for one call between servers, such as registering a large part
 TELL_MISSING_S = 2.0  # how often a session that is being made says which tasks it waits for
+
+
+@functools.cache
+def _process_ends() -> threading.Event:
+    """Set when this process has come to its end, and waits for its threads.
+
+    `atexit` comes after that, so it would be too late for a thread that waits; `concurrent.futures` uses the same way.
+    """
+    event = threading.Event()
+    threading._register_atexit(event.set)  # type: ignore[attr-defined]
+    return event
 
 
 class ServerPeers:
@@ -50,6 +63,7 @@ class ServerPeers:
         self._endpoint = endpoint
         self._connections = ConnectionPool(keys)
         self._requests = itertools.count(1)
+        self._closed = False
         self._addresses = {
             f"/job:{job}/replica:0/task:{i}": spec.task_address(job, i)
             for job in spec.jobs
@@ -79,9 +93,12 @@ class ServerPeers:
         found: list[DeviceInfo] = list(self._worker.devices)
         began = time.monotonic()
         told = began
+        process_ends = _process_ends()
         with self._connections.borrow() as connections:
             asked_at = -1.0
             while wanted:
+                if self._closed or process_ends.is_set():
+                    raise CancelledError(None, None, f"{self._worker.task} was stopped while it waited for its cluster")
                 now = time.monotonic()
                 if now - asked_at > 0.5:
                     asked_at = now
@@ -201,5 +218,6 @@ class ServerPeers:
                 raise UnavailableError(None, None, e.message) from None
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections, and end what waits for tasks that have not started."""
+        self._closed = True
         self._connections.close()

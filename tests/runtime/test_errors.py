@@ -291,6 +291,41 @@ def test_a_missing_task_is_named_and_can_be_filtered_out() -> None:
                 assert session.run(tf.constant(1.0) + 1.0) == 2
 
 
+def test_a_server_that_is_stopped_waits_for_nobody() -> None:
+    found: list[BaseException] = []
+
+    def wait(server: tf.train.Server) -> None:
+        try:
+            server._peers.devices(tf.ConfigProto(wait_for_cluster_s=3600))
+        except BaseException as e:
+            found.append(e)
+
+    with tf.train.Server({"worker": ["localhost:0"], "ps": ["localhost:9"]}, "worker", 0) as server:
+        waiting = threading.Thread(target=wait, args=(server,))
+        waiting.start()
+    waiting.join(60)
+    assert not waiting.is_alive()
+    assert isinstance(found[0], tf.errors.CancelledError)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_program_whose_server_waits_for_its_cluster() -> None:
+    program = """
+import dovetail as tf
+server = tf.train.Server({"worker": ["localhost:0"], "ps": ["localhost:9"]}, "worker", 0)
+tf.Session(server.target, wait_for_cluster=3600)
+"""
+    waiting = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
+    try:
+        assert waiting.stderr is not None
+        assert "/job:ps/replica:0/task:0 at localhost:9" in waiting.stderr.readline()  # it waits
+        waiting.send_signal(signal.SIGINT)
+        assert "KeyboardInterrupt" in waiting.communicate(timeout=60)[1]
+    finally:
+        waiting.kill()
+        waiting.wait()
+
+
 def test_a_task_that_starts_late_is_waited_for() -> None:
     with socket.socket() as reserved:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
