@@ -22,6 +22,7 @@ import numpy as np
 LARGE = 1 << 16  # bytes; the C library gives larger pieces back to the system, below it reuses memory itself
 KEPT = 1 << 29  # bytes that are kept at most for results to come
 
+_SIZES = 1024  # that are remembered
 _LINE = 64  # bytes of a line of the cache
 _FREE = 2  # references to an array that only the list below, and the call that asks, hold
 
@@ -37,6 +38,9 @@ class Buffers:
         self.kept_bytes = 0
         self._kept = kept
         self._pieces: dict[int, list[np.ndarray[Any, Any]]] = {}  # by size
+        self._alike: dict[
+            int, list[np.ndarray[Any, Any]]
+        ] = {}  # by the size that was asked for: where a free one is likely
         self._begins: dict[int, int] = {}  # by their identities: the first byte of a line
         self._lock = threading.Lock()
 
@@ -46,11 +50,12 @@ class Buffers:
         if size < LARGE:
             return np.empty(shape, dtype)
         with self._lock:
-            found = self._free(size)
+            found = _unused(self._alike.get(size, ()))
             if found is None:
-                return np.empty(shape, dtype)
-            begin = self._begins[id(found)]
-            return found[begin : begin + size].view(dtype).reshape(shape)
+                found = self._free(size)
+                if found is None:
+                    return np.empty(shape, dtype)
+            return np.ndarray(shape, dtype, found, self._begins[id(found)])
 
     def is_own(self, memory: object) -> bool:
         """Whether this is what the memory of a result from here belongs to."""
@@ -62,6 +67,7 @@ class Buffers:
         rounded = -(-size // step) * step  # up to an eighth more, so that nearly equal sizes share
         found = _unused(self._pieces.get(rounded, ()))
         if found is not None:
+            self._remember(size, rounded)
             return found
         for other in sorted(self._pieces):
             if size <= other <= 2 * size:
@@ -76,9 +82,16 @@ class Buffers:
         pieces = self._pieces.setdefault(rounded, [])
         pieces.append(np.empty(rounded + _LINE, np.uint8))
         self._begins[id(pieces[-1])] = -pieces[-1].ctypes.data % _LINE
+        self._remember(size, rounded)
         return pieces[-1]
 
+    def _remember(self, size: int, rounded: int) -> None:
+        if len(self._alike) >= _SIZES:
+            self._alike.clear()
+        self._alike[size] = self._pieces[rounded]
+
     def _drop_unused(self) -> None:
+        self._alike.clear()
         for size, pieces in list(self._pieces.items()):
             held = [pieces[i] for i in range(len(pieces)) if sys.getrefcount(pieces[i]) > _FREE]
             self.kept_bytes -= size * (len(pieces) - len(held))

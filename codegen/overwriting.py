@@ -128,10 +128,8 @@ def is_held_once(inputs: tuple[Any, ...], i: int) -> bool:
     """
     x = inputs[i]
     references = sys.getrefcount(x)
-    if type(x) is not np.ndarray or not x.flags.c_contiguous or not x.flags.writeable:
-        return False
     alone, piece_alone = _counts()
-    if references != alone:
+    if references != alone or type(x) is not np.ndarray or not x.flags.carray:
         return False
     return x.base is None or buffers.is_own(x.base) and sys.getrefcount(x.base) == piece_alone
 

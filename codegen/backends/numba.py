@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 
 FEW_STEPS = 1000  # in a program of so many nodes small ones are fused, too: looking at them all takes 40 ms then
 STRIP = 256  # columns that a range of columns should have: memory is fast along rows
+_UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
+_shape = attrgetter("shape")
 SHAPES_KEPT = 256  # per kernel; a program of ever new shapes starts over
 
 
@@ -138,6 +141,7 @@ class _Launch:
 
     sizes: tuple[int, ...]
     ranges: tuple[tuple[int, int], ...]
+    numbers: tuple[int, ...]  # sizes and the range, where there is one
     outputs: tuple[tuple[tuple[int, ...], np.dtype[Any], bool], ...]  # shape, type, whether it is large
     limits: tuple[tuple[int, int], ...]  # (input, what its numbers must be below)
 
@@ -164,6 +168,7 @@ class FusedKernel(WarmingKernel):
         self._context_of = context_of
         self._variables = tuple(i for i, t in enumerate(group.inputs) if t.dtype is resource)
         self.dying: frozenset[int] = frozenset()
+        self._overwrites = group.overwrites
         self._order = order_of(len(group.inputs), len(group.outputs), group.overwrites)
         self.source = source_of(*as_run(group))
         reference = one_by_one(NumpyBackend(), group.nodes, (*group.inputs, *group.shapes), group.outputs, context_of)
@@ -188,10 +193,9 @@ class FusedKernel(WarmingKernel):
             except FailedPreconditionError:
                 return self._reference(*inputs)  # which says where
             inputs = tuple([held[i].read() if i in held else x for i, x in enumerate(inputs)])
-        key = tuple([inputs[i].shape for i in range(self._loaded)])
+        key = tuple(map(_shape, inputs if len(inputs) == self._loaded else inputs[: self._loaded]))
         if self._assumed:
-            values = tuple([tuple(inputs[i].tolist()) for i in self._assumed])
-            key = (*key, *values)
+            key = (*key, *[tuple(inputs[i].tolist()) for i in self._assumed])
         try:
             launch = self._launches[key]
         except KeyError:
@@ -200,7 +204,7 @@ class FusedKernel(WarmingKernel):
             launch = self._launches[key] = self._launch_for(key)
         if launch is None or launch.limits and not _within(inputs, launch.limits):
             return self._reference(*_given(inputs, held))
-        if self.group.overwrites:
+        if self._overwrites:
             outputs = self._overwritten(inputs, launch)
             arrays = [inputs[i].ravel() for i in self._order.inputs]
             arrays += [outputs[j].ravel() for j in self._order.outputs]
@@ -213,23 +217,25 @@ class FusedKernel(WarmingKernel):
             arrays += [y.ravel() for y in outputs]
         if self._narrow:
             arrays = [as_passed(x) for x in arrays]
-        share(function, (*arrays, *launch.sizes), launch.ranges, self._threads)
+        if launch.numbers:
+            function(*arrays, *launch.numbers)
+        else:
+            share(function, (*arrays, *launch.sizes), launch.ranges, self._threads)
         if self._check:
             self._compare(_given(inputs, held), outputs)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def _overwritten(self, inputs: tuple[Any, ...], launch: _Launch) -> list[Any]:
         """The outputs before the kernel runs: inputs that it may overwrite, copies of those that it may not, and fresh memory."""
-        place = {}
-        for i, j in self.group.overwrites:
+        outputs: list[Any] = [None] * len(launch.outputs)
+        for i, j in self._overwrites:
             if i in self.dying and not self._check and is_held_once(inputs, i):
-                place[j] = inputs[i]
-        outputs = []
+                outputs[j] = inputs[i]
         for j, (shape, dtype, large) in enumerate(launch.outputs):
-            out = place.get(j)
-            outputs.append((buffers.empty(shape, dtype) if large else np.empty(shape, dtype)) if out is None else out)
-        for i, j in self.group.overwrites:
-            if j not in place:
+            if outputs[j] is None:
+                outputs[j] = buffers.empty(shape, dtype) if large else np.empty(shape, dtype)
+        for i, j in self._overwrites:
+            if outputs[j] is not inputs[i]:
                 np.copyto(outputs[j], inputs[i])
         return outputs
 
@@ -294,7 +300,9 @@ def launch_of(
     if 0 in known and any(v.op in ("position", "gather") for v in group.loops.values):
         return None  # there is no place of an extreme, which is an error of the reference; nor a least number of none
     joined = tuple(math.prod(known[a] for a in part) for part in group.parts)
-    return _Launch(joined, _ranges(group.loops, joined, threads, split), tuple(outputs), limits)
+    ranges = _ranges(group.loops, joined, threads, split)
+    numbers = (*joined, *ranges[0]) if len(ranges) == 1 else ()
+    return _Launch(joined, ranges, numbers, tuple(outputs), limits)
 
 
 def _given(inputs: tuple[Any, ...], held: Mapping[int, Any]) -> tuple[Any, ...]:
@@ -304,7 +312,13 @@ def _given(inputs: tuple[Any, ...], held: Mapping[int, Any]) -> tuple[Any, ...]:
 
 def _within(inputs: Sequence[Any], limits: Sequence[tuple[int, int]]) -> bool:
     """Whether all numbers of some inputs are from 0 to below a limit."""
-    return all(int(inputs[i].min()) >= 0 and int(inputs[i].max()) < limit for i, limit in limits)
+    for i, limit in limits:
+        x = inputs[i]
+        if x.dtype.kind == "i":
+            x = x.view(_UNSIGNED[x.itemsize])  # in which what is below 0 is above every limit
+        if np.maximum.reduce(x, None) >= limit:
+            return False
+    return True
 
 
 def _ranges(loops: Loops, sizes: Sequence[int], threads: int, split: int | None) -> tuple[tuple[int, int], ...]:
