@@ -39,7 +39,7 @@ _PANELS_KEPT, _ROWS_KEPT = 1 << 20, 1 << 19  # bytes that stay laid out for the 
 _NS_PER_FLOP = 0.008  # one core, float32
 _SHAPES_KEPT = 64  # per product: more means that hardly any comes twice
 
-FUNCTIONS = {"multiply": ("rrwwcc", (3, 3, 5, 5, 4))}
+FUNCTIONS = {"multiply": ("rrwwccc", (3, 3, 5, 5, 4))}
 _TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 
