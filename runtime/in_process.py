@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 import queue
-import time
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..codegen.cuda.driver import gpu_memory
-from ..graph.errors import DeadlineExceededError, InternalError, OpError
+from ..graph.errors import CancelledError, DeadlineExceededError, InternalError, OpError
 from ..graph.graph import Graph
 from ..graph.settings import setting
 from ..placer.cluster import Cluster, local_devices
@@ -128,28 +128,36 @@ class InProcess:
             outcome.append(result)
             inbox.put(_nothing)
 
-        limits = [t for t in (timeout_s, self._session.config.operation_timeout_in_ms / 1e3) if t]
-        began = time.monotonic()
+        limits = [t for t in (timeout_s, self._session.config.operation_timeout_in_ms / 1e3) if t and t > 0]
+        late: list[str] = []  # what the step did when its time was over
+
+        def expire() -> None:
+            late.append("; ".join(worker.waits_for(number)))
+            worker.abort(number, "Its time is over")  # also when it computes: it ends before its next kernel then
+
+        clock = threading.Timer(min(limits), expire) if limits else None
         try:
+            if clock is not None:
+                clock.daemon = True
+                clock.start()
             worker.start(number, part.program, feeds, finish, inbox.put, recorder=recorder)
             while not outcome:
                 if not worker.may_go_on(number) and inbox.empty():
                     waits = "; ".join(worker.waits_for(number))
                     worker.abort(number, "The step cannot go on")
                     raise InternalError(None, None, f"The step cannot go on: {waits}")
-                left = min(limits) - (time.monotonic() - began) if limits else None
-                try:
-                    go_on = inbox.get(timeout=None if left is None else max(0.0, left))
-                except queue.Empty:
-                    waits = "; ".join(worker.waits_for(number))
-                    raise DeadlineExceededError(
-                        None, None, f"Timed out: this step waited {min(limits):.1f} s, last because {waits}"
-                    ) from None
-                go_on()
+                inbox.get()()
         except BaseException as e:  # also Ctrl-C
             worker.abort(number, f"{type(e).__name__} in the thread that ran the step")
             raise
-        return outcome.pop()  # not left to the step, which refers to it through `finish`
+        finally:
+            if clock is not None:
+                clock.cancel()
+        result = outcome.pop()  # not left to the step, which refers to it through `finish`
+        if late and isinstance(result, CancelledError):
+            why = f"waited {min(limits):.1f} s, last because {late[0]}" if late[0] else f"ran for {min(limits):.1f} s"
+            raise DeadlineExceededError(None, None, f"Timed out: this step {why}")
+        return result
 
     def close(self) -> None:
         """As `Target.close`."""

@@ -360,7 +360,7 @@ class Session:
             if options is not None and options.trace_level != RunOptions.NO_TRACE:
                 gathered = Gathered()
         if fetched or wanted.targets:
-            timeout = options.timeout_in_ms / 1e3 if options is not None and options.timeout_in_ms else None
+            timeout = options.timeout_in_ms / 1e3 if options is not None and options.timeout_in_ms > 0 else None
             key = (fetched, wanted.targets, tuple(feeds))
             try:
                 parts = self._prepared.get(key)

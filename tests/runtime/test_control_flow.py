@@ -617,6 +617,19 @@ def test_a_loop_without_end_stops_with_its_step(target: str) -> None:
         assert session.run(tf.constant(1)) == 1
 
 
+def test_in_this_process_too_a_loop_without_end_stops_with_its_step() -> None:
+    y = tf.while_loop(lambda x: x < 1.0, lambda x: x * 0.5, [0.5])
+    with tf.Session() as session:
+        with pytest.raises(tf.errors.DeadlineExceededError, match=r"Timed out: this step ran for 0\.1 s"):
+            session.run(y, options=tf.RunOptions(timeout_in_ms=100))
+        assert session.run(tf.constant(1), options=tf.RunOptions(timeout_in_ms=-1)) == 1
+    with (
+        tf.Session(config=tf.ConfigProto(operation_timeout_in_ms=100)) as session,
+        pytest.raises(tf.errors.DeadlineExceededError),
+    ):
+        session.run(y)
+
+
 # --- functions along an axis, and gradients, over devices -----------------------------------------------------
 
 
