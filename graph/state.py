@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -220,8 +220,7 @@ def update_together(states: Sequence[VariableState], change: Callable[..., Seque
             state._store(array)
 
 
-@contextmanager
-def changing(states: Sequence[VariableState]) -> Iterator[list[Array]]:
+def changing(states: Sequence[VariableState]) -> AbstractContextManager[list[Array]]:
     """The values of different variables, all contiguous, to be overwritten in place, atomically.
 
     Who holds an old value keeps it: then the variable gets a copy, and it is that which is overwritten. Check everything before
@@ -230,15 +229,35 @@ def changing(states: Sequence[VariableState]) -> Iterator[list[Array]]:
     >>> with changing([state]) as (value,):
     ...     value[rows] += 1
     """
-    with _locked(states):
-        values: list[Array] = []
+    return _Changing(states)
+
+
+class _Changing(AbstractContextManager[list[Array]]):
+    """A class, since a generator as a context takes as long as a small update."""
+
+    __slots__ = ("_locks", "_states", "_values")
+
+    def __init__(self, states: Sequence[VariableState]) -> None:
+        self._states = states
+        self._values: list[Array] = []
+        self._locks = _locked(states)
+
+    def __enter__(self) -> list[Array]:
+        self._locks.__enter__()
         try:
-            for state in states:
-                values.append(state._take())
-            yield values
-        finally:
-            for state, value in zip(states, values, strict=False):
+            for state in self._states:
+                self._values.append(state._take())
+        except BaseException:
+            self.__exit__()
+            raise
+        return self._values
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            for state, value in zip(self._states, self._values, strict=False):
                 state._put_back(value)
+        finally:
+            self._locks.__exit__(None, None, None)
 
 
 def _locked(states: Sequence[VariableState]) -> AbstractContextManager[Any]:

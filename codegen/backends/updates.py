@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
+from ...graph.dtypes import bfloat16, float16
 from ...graph.errors import InternalError
 from ...graph.node import Node
 from ...graph.shape import element_count
@@ -26,7 +25,7 @@ from ..trace import SUPPORTED
 from ..update_loops import update_of
 from .warming import WarmingKernel
 
-SMALLEST = 1 << 10  # elements; below that NumPy takes about as long as a launch
+SMALLEST = 1 << 3  # elements; below that NumPy takes about as long as a launch
 
 
 class UpdateKernel(WarmingKernel):
@@ -54,6 +53,7 @@ class UpdateKernel(WarmingKernel):
         self.gradient = gradient - places
         self._threads = threads
         self.checks = check
+        self._narrow = any(v.dtype in (float16, bfloat16) for v in loops.values)
         self._result_is_place = bool(node.outputs)
         self._ranges: dict[int, Ranges] = {}  # by the number of elements
 
@@ -61,21 +61,23 @@ class UpdateKernel(WarmingKernel):
         function = self.function
         if function is None:
             return self._on_numpy(inputs)
-        states: Sequence[VariableState] = inputs[: self.places]
-        if len(set(states)) < len(states):
+        places = self.places
+        states: Sequence[VariableState] = inputs[:places]
+        if places > 1 and len(set(states)) < len(states):
             return self._reference(*inputs)
-        given = [np.asarray(x) for x in inputs[self.places :]]
-        shape, size = given[self.gradient].shape, given[self.gradient].size
+        given = [x.ravel() for x in inputs[places:]]
+        shape, size = inputs[places + self.gradient].shape, given[self.gradient].size
+        ranges = self._ranges.get(size)
+        if ranges is None:
+            ranges = self._ranges[size] = ranges_of(size, nanoseconds(self.loops, (size,)), self._threads)
         with changing(states) as values:
             fits = all(v.shape == shape for v in values)
             if fits:
                 before = [v.copy() for v in values] if self.checks else []
                 flat = [x.reshape(-1) for x in values]
-                arrays = [as_passed(x) for x in (*flat, *[x.ravel() for x in given], *flat)]
-                ranges = self._ranges.get(size)
-                if ranges is None:
-                    ranges = ranges_of(size, nanoseconds(self.loops, (size,)), self._threads)
-                    self._ranges[size] = ranges
+                arrays = (*flat, *given, *flat)
+                if self._narrow:
+                    arrays = tuple([as_passed(x) for x in arrays])
                 share(function, (*arrays, size), ranges, self._threads)
                 if self.checks:
                     self._compare(states, before, values, inputs[self.places :])

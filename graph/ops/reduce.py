@@ -86,7 +86,7 @@ def _reduction(function: Callable[..., Any], accumulate_wide: bool = False) -> C
 
 
 def _sum(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
-    return np.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
+    return np.add.reduce(x, axis=axis, keepdims=keepdims, dtype=x.dtype)  # as np.sum, and twice as fast on small arrays
 
 
 def _prod(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:

@@ -113,6 +113,9 @@ def _infer_handle(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _find_state(context: Context, *, dtype: DType, shared_name: str) -> VariableState:
     name = shared_name or context.node_name
+    found = context.resources.find(context.container, name)
+    if type(found) is VariableState and found.dtype is dtype:  # no lock for what is there
+        return found
     state = context.resources.get_or_create(context.container, name, VariableState, lambda: VariableState(name, dtype))
     if state.dtype is not dtype:
         raise InvalidArgumentError(
