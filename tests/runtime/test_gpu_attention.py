@@ -1,44 +1,26 @@
 """Attention that is spelled out in a program, on a GPU (a stand-in): masks, gradients, and what is not recognised."""
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from fake_driver import FakeDriver, fake_gpus
+from fake_driver import FakeDriver
+from gpu_programs import Build, agree
 
 import dovetail as dt
-from dovetail.codegen import triton_compile
+
+pytestmark = pytest.mark.usefixtures("launch_by_launch")
 
 FORWARD, BACKWARD = ["attention"], ["attention_delta", "attention_keys", "attention_queries"]
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    monkeypatch.setenv("DOVETAIL_TUNE", "0")
-    monkeypatch.setenv("DOVETAIL_CUDA_GRAPHS", "0")
-    with fake_gpus(1) as made:
-        monkeypatch.setattr(triton_compile, "compile_kernel", made.compile_kernel)
-        yield made
 
 
 def numbers(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
 
 
-def launched(fake: FakeDriver, build: Callable[[], tuple[list[Any], dict[Any, Any]]], rtol: float = 1e-4) -> list[str]:
+def launched(fake: FakeDriver, build: Build, rtol: float = 1e-4) -> list[str]:
     """Run a program on a CPU and a GPU, compare, and give the names of the attention kernels that the GPU launched."""
-    results = []
-    for where in ("/cpu:0", "/gpu:0"):
-        with dt.Graph().as_default() as graph, dt.device(where):
-            fetches, feeds = build()
-            with dt.Session(graph=graph) as session:
-                results.append(session.run(fetches, feeds))
-    for theirs, mine in zip(*results, strict=True):
-        theirs, mine = np.asarray(theirs, np.float64), np.asarray(mine, np.float64)
-        np.testing.assert_allclose(
-            mine, theirs, rtol=rtol, atol=rtol * max(1.0, float(np.abs(theirs).max(initial=0.0)))
-        )
+    agree(build, rtol=rtol, atol=rtol)
     return [x[1] for x in fake.launches() if x[1].startswith("attention")]
 
 

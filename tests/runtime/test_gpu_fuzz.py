@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_driver import fake_gpus
+from gpu_programs import interpreted_gpus
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import dovetail as dt
-from dovetail.codegen import triton_compile
 from dovetail.graph.interpret import Interpreter
 
 pytest.importorskip("triton")
@@ -84,11 +83,8 @@ def check(data: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch, fake_gpus(1) as made:
-        patch.setenv("DOVETAIL_TUNE", "0")
-        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
-        patch.setattr(triton_compile, "compile_kernel", made.compile_kernel)
+def gpu(own_cache: None) -> Iterator[None]:
+    with interpreted_gpus():
         yield
 
 

@@ -1,51 +1,10 @@
 """Rows on GPUs that are stand-ins: scatters, sparse updates of optimizers, tiling, picking, long sorts. None of it on the host."""
 
-from collections.abc import Callable, Iterator
-from typing import Any
-
 import numpy as np
 import pytest
-from fake_driver import FakeDriver, fake_gpus
+from gpu_programs import agree
 
 import dovetail as dt
-from dovetail.codegen import triton_compile
-from dovetail.codegen.program import Call
-from dovetail.runtime.in_process import InProcess
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    monkeypatch.setenv("DOVETAIL_TUNE", "0")  # candidates are many, and the interpreter is slow
-    with fake_gpus() as made:
-        monkeypatch.setattr(triton_compile, "compile_kernel", made.compile_kernel)
-        yield made
-
-
-def agree(build: Callable[[], tuple[Any, dict[Any, Any]]], steps: int = 1) -> list[str]:
-    """A program gives on a GPU what it gives on a CPU. The GPU's ops."""
-    results, names = [], []
-    for where in ("/gpu:0", "/cpu:0"):
-        with dt.Graph().as_default() as graph:
-            with dt.device(where):
-                fetches, feeds = build()
-                init = dt.global_variables_initializer()
-            with dt.Session(graph=graph) as session:
-                session.run(init)
-                results.append([session.run(fetches, feeds) for _ in range(steps)])
-                if where == "/gpu:0":
-                    target = session._target
-                    assert isinstance(target, InProcess)
-                    programs = [p for loaded in target._worker._loaded.values() for p in loaded.programs]
-                    names = [
-                        i.op for p in programs if ":GPU:" in p.device for i in p.instructions if isinstance(i, Call)
-                    ]
-    for mine, theirs in zip(*results, strict=True):
-        for x, y in zip(mine, theirs, strict=True):
-            if y is not None:
-                assert x.dtype == y.dtype
-                np.testing.assert_allclose(np.float64(x), np.float64(y), rtol=2e-5, atol=1e-5)
-    return names
-
 
 RANDOM = np.random.default_rng(0)
 TABLE = RANDOM.standard_normal((9, 5)).astype(np.float32)

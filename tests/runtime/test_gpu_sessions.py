@@ -5,19 +5,19 @@ Kernels run in Triton's interpreter, and as late as they may (`tests/codegen/fak
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from fake_driver import FakeDriver, fake_gpus
+from fake_driver import FakeDriver
+from gpu_programs import agree, instructions, interpreted_gpus, ops, results_on
 
 import dovetail as dt
-from dovetail.codegen import triton_compile
 from dovetail.codegen.backends.stretches import Stretch
 from dovetail.codegen.cuda.array import DeviceArray
 from dovetail.codegen.cuda.device import device
-from dovetail.codegen.program import Call, Instruction, Loop
+from dovetail.codegen.program import Call, Loop
 from dovetail.codegen.update_loops import accumulation, update
 from dovetail.graph.dtypes import as_dtype
 from dovetail.graph.ops.training import RULES
@@ -25,47 +25,9 @@ from dovetail.runtime.in_process import InProcess
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    monkeypatch.setenv("DOVETAIL_TUNE", "0")  # candidates are many, and the interpreter is slow
-    with fake_gpus(2) as made:
-        monkeypatch.setattr(triton_compile, "compile_kernel", made.compile_kernel)
+def fake() -> Iterator[FakeDriver]:
+    with interpreted_gpus(2) as made:
         yield made
-
-
-def both(build: Callable[[], tuple[Any, dict[Any, Any]]], steps: int = 1) -> tuple[list[Any], list[Any]]:
-    """What a program gives on a GPU and on a CPU. `build` makes nodes; gives fetches and feeds."""
-    results = []
-    for where in ("/gpu:0", "/cpu:0"):
-        with dt.Graph().as_default() as graph:
-            with dt.device(where):
-                fetches, feeds = build()
-                init = dt.global_variables_initializer()
-            with dt.Session(graph=graph) as session:
-                session.run(init)
-                results.append([session.run(fetches, feeds) for _ in range(steps)])
-    return results[0], results[1]
-
-
-def agree(build: Callable[[], tuple[Any, dict[Any, Any]]], steps: int = 1) -> None:
-    mine, theirs = both(build, steps)
-    for a, b in zip(mine, theirs, strict=True):
-        for x, y in zip(a, b, strict=True):
-            assert type(x) is type(y) and (x is None or x.dtype == y.dtype)
-            if x is not None:
-                x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-                np.testing.assert_allclose(x, y, rtol=2e-5, atol=1e-6 * max(1.0, float(np.abs(y).max(initial=0.0))))
-
-
-def instructions(session: dt.Session, kind: str = "GPU") -> list[Instruction]:
-    """All instructions of the programs of a type of device."""
-    target = session._target
-    assert isinstance(target, InProcess)
-    programs = [p for loaded in target._worker._loaded.values() for p in loaded.programs if f":{kind}:" in p.device]
-    return [i for p in programs for i in p.instructions]
-
-
-def ops(session: dt.Session, kind: str = "GPU") -> list[str]:
-    return [i.op for i in instructions(session, kind) if isinstance(i, Call)]
 
 
 RANDOM = np.random.default_rng(0)
@@ -253,7 +215,7 @@ def test_narrow_floats(fake):
         h = dt.cast(x, dt.bfloat16)
         return [dt.cast(h * h, dt.float32)], {x: np.arange(40, dtype=np.float32)}
 
-    mine, theirs = both(build)
+    mine, theirs = (results_on(where, build)[0] for where in ("/gpu:0", "/cpu:0"))
     np.testing.assert_allclose(mine[0][0], theirs[0][0], rtol=1e-2)
 
 

@@ -1,26 +1,16 @@
 """Updates of many variables as one launch on a GPU (a stand-in): when they are, when not, and that the numbers are the CPU's."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from fake_driver import FakeDriver, fake_gpus
+from gpu_programs import ops
 
 import dovetail as dt
-from dovetail.codegen import triton_compile
 from dovetail.codegen.backends import joint_updates
-from dovetail.codegen.program import Call
-from dovetail.runtime.in_process import InProcess
 
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    monkeypatch.setenv("DOVETAIL_TUNE", "0")
-    monkeypatch.setenv("DOVETAIL_CUDA_GRAPHS", "0")
-    with fake_gpus(1) as made:
-        monkeypatch.setattr(triton_compile, "compile_kernel", made.compile_kernel)
-        yield made
+pytestmark = pytest.mark.usefixtures("launch_by_launch")
 
 
 def variables(*shapes: tuple[int, ...], resource: bool = True) -> list[Any]:
@@ -59,11 +49,7 @@ def trained(build: Callable[[], tuple[list[Any], Any]], steps: int = 2) -> tuple
 
 def updates(session: dt.Session) -> list[str]:
     """The updates among the instructions of the GPU's programs."""
-    target = session._target
-    assert isinstance(target, InProcess)
-    programs = [p for loaded in target._worker._loaded.values() for p in loaded.programs if ":GPU:" in p.device]
-    found = [i.op for p in programs for i in p.instructions if isinstance(i, Call)]
-    return [op for op in found if "Apply" in op or "AssignAdd" in op]
+    return [op for op in ops(session) if "Apply" in op or "AssignAdd" in op]
 
 
 SHAPES = ((5, 3), (3,), (1,), (70, 30), (16,))

@@ -1,0 +1,71 @@
+"""Programs on GPUs that are stand-ins, and the same programs on a CPU: what tests of sessions on GPUs share.
+
+Kernels run in Triton's interpreter, and as late as they may (`tests/codegen/fake_driver.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_driver import FakeDriver, fake_gpus
+
+import dovetail as dt
+from dovetail.codegen import triton_compile
+from dovetail.codegen.program import Call, Instruction
+from dovetail.runtime.in_process import InProcess
+
+Build = Callable[[], tuple[Any, dict[Any, Any]]]
+"""Makes the nodes of a program; gives fetches and feeds."""
+
+
+@contextmanager
+def interpreted_gpus(gpus: int = 1) -> Iterator[FakeDriver]:
+    """A machine with such GPUs, whose kernels are interpreted. Candidates are not timed: they are many, and the interpreter is slow."""
+    with pytest.MonkeyPatch.context() as patch, fake_gpus(gpus) as made:
+        patch.setenv("DOVETAIL_TUNE", "0")
+        patch.setattr(triton_compile, "compile_kernel", made.compile_kernel)
+        yield made
+
+
+def instructions(session: dt.Session, kind: str = "GPU") -> list[Instruction]:
+    """All instructions of the programs of a type of device."""
+    target = session._target
+    assert isinstance(target, InProcess)
+    programs = [p for loaded in target._worker._loaded.values() for p in loaded.programs if f":{kind}:" in p.device]
+    return [i for p in programs for i in p.instructions]
+
+
+def ops(session: dt.Session, kind: str = "GPU") -> list[str]:
+    return [i.op for i in instructions(session, kind) if isinstance(i, Call)]
+
+
+def results_on(where: str, build: Build, steps: int = 1) -> tuple[list[Any], list[str]]:
+    """What a program gives on a device, step by step, and the ops of the GPU's programs."""
+    with dt.Graph().as_default() as graph:
+        with dt.device(where):
+            fetches, feeds = build()
+            init = dt.global_variables_initializer()
+        with dt.Session(graph=graph) as session:
+            session.run(init)
+            return [session.run(fetches, feeds) for _ in range(steps)], ops(session)
+
+
+def agree(build: Build, steps: int = 1, rtol: float = 2e-5, atol: float = 1e-6) -> list[str]:
+    """A program gives on a GPU what it gives on a CPU; the GPU's ops. `atol` is relative to the largest number of a tensor, or 1."""
+    mine, names = results_on("/gpu:0", build, steps)
+    theirs, _ = results_on("/cpu:0", build, steps)
+    for a, b in zip(mine, theirs, strict=True):
+        for x, y in zip(a, b, strict=True):
+            assert type(x) is type(y) and (x is None or x.dtype == y.dtype)
+            if x is not None:
+                close(x, y, rtol, atol)
+    return names
+
+
+def close(x: Any, y: Any, rtol: float, atol: float) -> None:
+    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    np.testing.assert_allclose(x, y, rtol=rtol, atol=atol * max(1.0, float(np.abs(y).max(initial=0.0))))
