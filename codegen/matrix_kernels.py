@@ -21,7 +21,7 @@ from numpy.lib.stride_tricks import as_strided
 from ..graph.node import Node
 from .buffers import buffers
 from .loop_text import source_of
-from .threads import PARALLEL_NS, share_units
+from .threads import share_units
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -29,13 +29,11 @@ SMALLEST, LARGEST = (
     1 << 18,
     1 << 30,
 )  # multiply-adds of one product: from where OpenBLAS takes threads, to where we use it again
-_TALLEST, _WIDEST = (
-    16,
-    8,
-)  # tiles and panels of a unit: rows of so many tiles stay in the second cache while panels go over them
+_TALLEST, _WIDEST = 16, 8  # tiles and panels of a unit; its rows stay in the second cache while panels go over them
 _UNITS = 32  # so many units of work threads should have to share: who is done early takes another one
 _LEAST, _MOST = 1 << 20, 1 << 22  # multiply-adds of a unit: some 13 to 50 microseconds
-_PANELS_KEPT, _ROWS_KEPT = 1 << 20, 1 << 19  # bytes that stay laid out for the next units, in the second cache
+_KEPT = 1 << 20  # bytes of a factor that stay laid out for the next units, in the second cache
+_WORTH_HELP_NS = 150_000.0  # of one thread's time
 _NS_PER_FLOP = 0.008  # one core, float32
 _SHAPES_KEPT = 64  # per product: more means that hardly any comes twice
 
@@ -120,7 +118,7 @@ class Product:
         unit, units, room = _unit(self.rows, self.inner, self.columns, matrices, size, self.a_jumps[4] == 1)
         counts = (1,) * (3 - len(self.stack)) + self.stack if len(self.stack) <= 3 else (1, 1, matrices)
         terms = (self.rows, self.inner, self.columns), counts, self.a_jumps, self.b_jumps, unit
-        return Plan(terms, units, min(self.threads, units) if time >= PARALLEL_NS else 1, room)
+        return Plan(terms, units, min(self.threads, units) if time >= _WORTH_HELP_NS else 1, room)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +218,13 @@ def _unit(
     across = -(-columns // (wide * lanes))
     times = max(1, -(-inner // INNER))
     steps = max(1, -(-inner // times))
-    panels = max(1, min(across * times, _PANELS_KEPT // (size * steps * wide * lanes))) if down > 1 else 1
-    blocks = 0 if direct else times if across > 1 and size * times * steps * high <= _ROWS_KEPT else 1
+    panel, block = size * steps * wide * lanes, size * steps * high
+    # Threads begin with rows of their own, and each lays out all panels; or with panels of their own, and each lays out all rows.
+    if down > 1 and (columns > rows or down < 4) and (direct or times * down * block <= _KEPT):
+        panels, blocks = times if times * panel <= _KEPT else 1, times * down
+    else:
+        panels = max(1, min(across * times, _KEPT // panel)) if down > 1 else 1
+        blocks = times if across > 1 and times * block <= _KEPT // 2 else 1
+    blocks = 0 if direct else blocks
     room = panels * steps * wide * lanes + blocks * steps * high + MR * lanes
     return (high, wide, blocks, panels), matrices * down * across, -(-room // lanes) * lanes

@@ -140,7 +140,7 @@ def _product(rows: int) -> Any:
 def test_helpers_at_the_board_do_every_unit_once(at_board: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from dovetail.codegen import matrix_kernels
 
-    monkeypatch.setattr(matrix_kernels, "PARALLEL_NS", 0.0)
+    monkeypatch.setattr(matrix_kernels, "_WORTH_HELP_NS", 0.0)
     first, second = _product(1000), _product(300)
     want = first(), second()
     jobs = at_board[threads.LINE]
@@ -153,7 +153,7 @@ def test_helpers_at_the_board_do_every_unit_once(at_board: Any, monkeypatch: pyt
 def test_callers_at_one_board_do_not_disturb_each_other(at_board: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from dovetail.codegen import matrix_kernels
 
-    monkeypatch.setattr(matrix_kernels, "PARALLEL_NS", 0.0)
+    monkeypatch.setattr(matrix_kernels, "_WORTH_HELP_NS", 0.0)
     kernels = [_product(100 * i) for i in range(3, 9)]  # more than there are desks
     want = [kernel() for kernel in kernels]
     wrong: list[int] = []
