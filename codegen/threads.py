@@ -15,10 +15,10 @@ a kernel is over. On such a machine (a virtual one of two cores) work of 0.4 ms 
 from __future__ import annotations
 
 import ctypes
-import itertools
 import os
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, TypeAlias
@@ -59,26 +59,33 @@ def ranges_of(length: int, nanoseconds: float, threads: int, least: int = 1) -> 
 class _Work:
     """One call's ranges: whoever is free takes the next one."""
 
-    __slots__ = ("_arguments", "_closed", "_error", "_following", "_function", "_inside", "_lock", "_ranges", "_empty")
+    __slots__ = ("_arguments", "_closed", "_error", "_function", "_inside", "_lock", "_ranges", "_empty")
 
     def __init__(self, function: Callable[..., Any], arguments: Sequence[Any], ranges: Ranges) -> None:
         self._function: Callable[..., Any] | None = function
         self._arguments: Sequence[Any] = arguments
-        self._ranges = ranges
-        self._following = itertools.count()
+        self._ranges = deque(ranges)
         self._lock = threading.Lock()
         self._inside = 0  # helpers
         self._closed = False  # to helpers who have not begun
         self._empty: threading.Lock | None = None  # what the caller waits for
         self._error: BaseException | None = None
 
-    def take(self) -> None:
-        """Do ranges until none is left."""
+    def take(self, is_helper: bool = False) -> None:
+        """Do ranges until none is left.
+
+        The caller takes the first ones, and helpers the last: what one core wrote in the kernel before is still in its caches.
+        """
         function, arguments, ranges = self._function, self._arguments, self._ranges
         if function is None:
             return  # the work was over before this helper had a look at it
-        while (i := next(self._following)) < len(ranges):
-            function(*arguments, *ranges[i])
+        following = ranges.pop if is_helper else ranges.popleft
+        while ranges:
+            try:
+                mine = following()
+            except IndexError:  # another one has just taken it
+                return
+            function(*arguments, *mine)
 
     def help(self) -> None:
         """What a helper does."""
@@ -87,7 +94,7 @@ class _Work:
                 return
             self._inside += 1
         try:
-            self.take()
+            self.take(is_helper=True)
         except BaseException as e:
             self._error = e
         with self._lock:
