@@ -14,6 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from _gpu_links import links
 from _harness import Row, row
 
 ROUNDS = 5
@@ -501,6 +502,7 @@ PARTS: dict[str, tuple[Part, float]] = {
     "numbers": (numbers, 1.5),
     "attention": (attention, 1.0),
     "convolution": (convolution, 1.0),
+    "links": (links, 0.7),
     "training": (training, 3.0),
 }
 """Each part, and the minutes that it may take."""

@@ -10,6 +10,7 @@ One command, under nine minutes. What it measures:
     numbers       small programs, compared with NumPy: whether the kernels compute what they should
     attention     forward and with gradients, against PyTorch's
     convolution   forward and both gradients, against cuDNN (as PyTorch calls it)
+    links         from the memory of one process's GPU to another's, and reductions by NCCL where there are several GPUs
     training      steps of an MLP and a transformer block, against torch.compile and jax.jit
 
 Each part runs in a process of its own, with a limit to its time: one that fails, hangs or breaks the GPU's context says so, and the

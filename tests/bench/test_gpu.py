@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -33,7 +34,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.setattr(parts, "seconds_of", lambda start, wait, **rest: (start(), wait(), 1e-3)[-1])
     monkeypatch.setattr(gpu, "apart", lambda part, quick, seconds: gpu.measured(part, quick))
     yield gpu
-    for name in ("gpu", "_gpu_parts", "_gpu_models"):
+    for name in ("gpu", "_gpu_parts", "_gpu_models", "_gpu_links"):
         sys.modules.pop(name, None)
 
 
@@ -66,6 +67,30 @@ def test_runs_writes_json_and_a_picture(bench, fake, tmp_path) -> None:
     assert picture.startswith("<svg") and picture.count("<rect") == 1 + 8
     assert all(x[0] == "launch" for x in fake.launches())
     assert len(fake.copies()) < 30  # what is measured stays on the GPU
+
+
+def test_links_are_measured_or_left_out(bench, fake, monkeypatch, capsys) -> None:
+    from fake_nccl import FakeNccl
+
+    import _gpu_links as parts_of_links
+    from dovetail.codegen.cuda import nccl
+
+    monkeypatch.setattr(parts_of_links, "MIB", {True: (1,)})
+    monkeypatch.setattr(parts_of_links, "ROUNDS", 1)
+    monkeypatch.setattr(parts_of_links, "in_another_process", parts_of_links.taken_from)
+    rows, errors = bench.measured("links", True)
+    assert [r.name for r in rows] == ["1 MiB from another process's GPU memory"] and not errors
+    assert "skipped, since 1 GPU" in capsys.readouterr().out
+    with fake_gpus(2) as two:
+        two.patience = 2
+        before = nccl.use(FakeNccl(two))
+        try:
+            rows, errors = bench.measured("links", True)
+            assert [r.name for r in rows][1:] == ["all_reduce of 1 MiB by NCCL, 2 GPUs"] and not errors
+        finally:
+            for thread in [t for t in threading.enumerate() if t.name.startswith("nccl ")]:
+                thread.join(60.0)
+            nccl.use(before)
 
 
 @pytest.mark.slow
@@ -115,7 +140,7 @@ def test_a_process_that_ends_badly_is_told(monkeypatch) -> None:
 
     rows, errors = gpu.apart("launches", True, 60)  # there is no GPU, so it gives up
     assert rows == [] and errors == {"launches": "the process ended with 1"}
-    for name in ("gpu", "_gpu_parts", "_gpu_models"):
+    for name in ("gpu", "_gpu_parts", "_gpu_models", "_gpu_links"):
         sys.modules.pop(name, None)
 
 
