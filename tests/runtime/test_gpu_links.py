@@ -1,0 +1,184 @@
+"""What only real GPUs can show of the ways between them: memory of another process, and NCCL. Skipped where there is none.
+
+Two processes on one GPU lend each other memory; NCCL wants two GPUs, nccl4py and NVIDIA's library.
+"""
+
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail as dt
+from dovetail.codegen.cuda import driver, nccl
+from dovetail.codegen.cuda.device import device
+from dovetail.codegen.cuda.ipc import LEAST_BYTES
+from dovetail.graph.ops import collectives as ops
+from dovetail.runtime import gpu_loans
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.slow,
+    pytest.mark.skipif(driver.gpu_count() == 0, reason="there is no NVIDIA GPU here, or no cuda-bindings"),
+]
+two_gpus = pytest.mark.skipif(
+    driver.gpu_count() < 2 or not nccl.bindings(), reason="NCCL needs two GPUs, nccl4py and NVIDIA's library"
+)
+WAIT_S = 60.0
+COUNT = 4 * LEAST_BYTES // 4 + 3
+THERE = "/job:w/replica:0/task:1"
+
+
+# --- memory of another process ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def servers() -> Iterator[tuple[dt.train.Server, subprocess.Popen[bytes]]]:
+    """A server here, and one in another process."""
+    sockets = [socket.socket() for _ in range(2)]
+    for s in sockets:
+        s.bind(("127.0.0.1", 0))
+    spec = {"w": [f"localhost:{s.getsockname()[1]}" for s in sockets]}
+    for s in sockets:
+        s.close()
+    text = f"""
+        import dovetail as dt
+        server = dt.train.Server({spec!r}, "w", 1)
+        print("ready", flush=True)
+        server.join()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(text)]
+    other = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
+    try:
+        assert other.stdout is not None and other.stdout.readline() == b"ready\n"
+        with dt.train.Server(spec, "w", 0) as server:
+            yield server, other
+    finally:
+        other.kill()
+        other.wait()
+        if other.stdout is not None:
+            other.stdout.close()
+
+
+def program(sender: int) -> tuple[Any, Any]:
+    with dt.device(f"/job:w/task:{sender}/gpu:0"):
+        x = dt.placeholder(dt.float32, [None])
+        y = x + 1.0
+    with dt.device(f"/job:w/task:{1 - sender}/gpu:0"):
+        return x, y * 2.0
+
+
+def lending(server: dt.train.Server, sender: int) -> bool:
+    loans = server._gpu_loans
+    return bool(gpu_loans._made and gpu_loans._made[0]._exports) if sender == 0 else loans.borrowed() > 0
+
+
+@pytest.mark.parametrize("sender", [0, 1])
+def test_processes_lend_each_other_memory(servers, sender):
+    server, _ = servers
+    with dt.Graph().as_default():
+        x, y = program(sender)
+        with dt.Session(server.target) as session:
+            value, end = np.arange(COUNT, dtype=np.float32), time.monotonic() + WAIT_S
+            while True:
+                np.testing.assert_array_equal(session.run(y, {x: value}), 2 * (value + 1))
+                if lending(server, sender):
+                    break
+                assert time.monotonic() < end, "no memory was lent"
+            for n in range(20):
+                np.testing.assert_array_equal(session.run(y, {x: value + n}), 2 * (value + n + 1))
+    while gpu_loans.lent():
+        assert time.monotonic() < end + WAIT_S
+        server._gpu_loans.tick()
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("sender", [0, 1])
+def test_nothing_is_left_of_a_process_that_was_killed(servers, sender):
+    server, other = servers
+    loans, gpu = server._gpu_loans, device(0)
+    with dt.Graph().as_default():
+        x, y = program(sender)
+        value, end = np.arange(COUNT, dtype=np.float32), time.monotonic() + WAIT_S
+        with dt.Session(server.target) as session:
+            while not lending(server, sender):
+                session.run(y, {x: value})
+                assert time.monotonic() < end, "no memory was lent"
+            os.kill(other.pid, signal.SIGKILL)
+            other.wait()
+            with pytest.raises(dt.errors.OpError):
+                session.run(y, {x: value})
+    while gpu_loans.lent() + loans.borrowed():
+        assert time.monotonic() < end + WAIT_S
+        loans.tick()
+        time.sleep(0.05)
+    gc.collect()
+    gpu.synchronize()  # it still works
+    gpu.pool.trim()
+    np.testing.assert_array_equal(gpu.to_host(gpu.from_host(value)), value)
+
+
+# --- NCCL ------------------------------------------------------------------------------------------------------------
+
+
+@two_gpus
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int32"])
+@pytest.mark.parametrize("count", [1000, 5_000_000])
+def test_nccl_agrees_with_numpy(dtype, count):
+    kind, members = dt.as_dtype(dtype).as_numpy_dtype, ["/gpu:0", "/gpu:1"]
+    values = [(np.arange(2 * count) % (7 + i)).astype(kind).reshape(2, count) for i in range(2)]
+    with dt.Graph().as_default() as graph:
+        made = [
+            (ops.all_reduce(v, members, i, "sum", "nccl", "r"), ops.all_gather(v, members, i, "g"),
+             ops.reduce_scatter(v, members, i, instance="s"), ops.broadcast(v, members, i, root=1, instance="b"))
+            for i, v in enumerate(map(dt.constant, values))
+        ]  # fmt: skip
+        with dt.Session(graph=graph) as session:
+            for _ in range(3):
+                for i, (total, gathered, share, sent) in enumerate(session.run(made)):
+                    np.testing.assert_array_equal(total, values[0] + values[1])
+                    np.testing.assert_array_equal(gathered, np.concatenate(values))
+                    np.testing.assert_array_equal(share, (values[0] + values[1])[i : i + 1])
+                    np.testing.assert_array_equal(sent, values[1])
+
+
+@two_gpus
+def test_a_member_that_never_comes_is_given_up():
+    gpus = [device(i) for i in range(2)]
+    links = [nccl.NcclLink(gpu, i, 2) for i, gpu in enumerate(gpus)]
+    told: list[Any] = []
+    x = gpus[0].from_host(np.ones(1000, np.float32))
+
+    class Job:
+        def __init__(self, rank: int) -> None:
+            self.rank = rank
+            with gpus[rank].entered():
+                self.ready = gpus[rank].compute.record()
+
+        def call(self, library: Any, communicator: Any, stream: int, rows: Any) -> Any:
+            if self.rank == 0:
+                library.all_reduce(x.pointer, x.pointer, 1000, nccl.TYPES["float32"], 0, communicator, stream)
+
+    for rank, link in enumerate(links):
+        link.start(0, links[0].invitation(), Job(rank), [0, 0], told.append)
+    end = time.monotonic() + WAIT_S
+    while len(told) < 1:  # the member that makes no call
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    for link in links:
+        link.stop()
+    for link in links:
+        assert link._thread is not None
+        link._thread.join(WAIT_S)
+        assert not link._thread.is_alive()
+    gpus[0].synchronize()
+    assert sum(isinstance(t, dt.errors.AbortedError) for t in told) == 1
