@@ -47,12 +47,8 @@ _MAX_BYTES = (1 << 63) - 1
 # --- out -------------------------------------------------------------------------------------------------------------
 
 
-def pack_tensor(tensor: Tensor, index: int) -> tuple[str, Frame]:
+def pack_tensor(tensor: np.ndarray[Any, Any], index: int) -> tuple[str, Frame]:
     """The element type's name and the bytes of one tensor."""
-    if type(tensor) is not np.ndarray:
-        if not isinstance(tensor, (np.ndarray, np.generic)):
-            raise WireError(f"tensor {index} is a {type(tensor).__name__}, not a NumPy array")
-        tensor = np.asarray(tensor)  # a scalar's own `tobytes` takes eight times as long
     dtype = tensor.dtype
     name = NAME_OF.get(dtype)
     if name is None:

@@ -240,12 +240,13 @@ class Endpoint:
             self._faults.carry(("to", peer), frames, lambda: self._hand_over(peer, frames), to)
 
     def _hand_over(self, peer: bytes, frames: list[Frame]) -> None:
-        """Give one message to the I/O thread, or to the peer's lane."""
-        if get_ident() == self._io_thread:
-            self._post(peer, frames)
-            return
+        """Give one message to the peer's lane, or to the I/O thread."""
+        here = get_ident() == self._io_thread
         lane = self._lanes.get(peer)
-        if lane is not None and peer not in self._queued and self._write(peer, lane, frames):
+        if lane is not None and (here or peer not in self._queued) and self._write(peer, lane, frames):
+            return
+        if here:
+            self._post_apart(peer, frames)
             return
         with self._lock:
             if self._closing:
@@ -474,8 +475,11 @@ class Endpoint:
     def _post(self, peer: bytes, frames: list[Frame]) -> None:
         """Give one message to the peer's lane, to ZeroMQ, or to the backlog."""
         lane = self._lanes.get(peer)
-        if lane is not None and self._write(peer, lane, frames):
-            return
+        if lane is None or not self._write(peer, lane, frames):
+            self._post_apart(peer, frames)
+
+    def _post_apart(self, peer: bytes, frames: list[Frame]) -> None:
+        """Give one message to ZeroMQ, or to the backlog."""
         waiting = self._backlog.get(peer)
         if waiting is None:
             if self._give(peer, frames):

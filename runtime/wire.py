@@ -78,7 +78,11 @@ _LONGEST_REMEMBERED: Final = 1_024  # bytes of one
 
 _FIRST: Final = 0x94  # as version 1 had it, so that either notices the other
 _HEAD_BYTES: Final = struct.calcsize(HEAD)
-_NUMBERS = [struct.Struct(f"<4xI{n}q") for n in range(1 + max(len(schema.numbers) for schema in KINDS.values()))]
+#: The first four bytes of a message of this version -> what unpacks the size of its description, and its numbers.
+_STARTS = {
+    bytes([_FIRST, VERSION, n, 0]): struct.Struct(f"<4xI{n}q")
+    for n in range(1 + max(len(schema.numbers) for schema in KINDS.values()))
+}
 
 
 class UnreadableError(WireError):
@@ -194,13 +198,24 @@ def _pack_tensors(
     inline = 0
     room = compression.MOST_BYTES if compressed else 0
     for index, tensor in enumerate(tensors):
-        if (lend is not None or room) and getattr(tensor, "nbytes", 0) >= SHARE_BYTES and tensor.dtype in NAME_OF:
-            place = None if lend is None else lend(np.asarray(tensor), schema.given)
+        if isinstance(tensor, np.generic):
+            tensor = np.asarray(tensor)  # a scalar's own `tobytes` takes eight times as long
+        if type(tensor) is np.ndarray and tensor.nbytes <= INLINE_BYTES and inline <= MAX_INLINE - INLINE_BYTES:
+            known = NAME_OF.get(tensor.dtype)
+            if known is not None:  # a small tensor of numbers, as most are
+                inline += tensor.nbytes
+                specs.append((known, tensor.shape, HERE))
+                values.append(tensor.tobytes())
+                continue
+        if not isinstance(tensor, np.ndarray):
+            raise WireError(f"tensor {index} is a {type(tensor).__name__}, not a NumPy array")
+        if (lend is not None or room) and tensor.nbytes >= SHARE_BYTES and tensor.dtype in NAME_OF:
+            place = None if lend is None else lend(tensor, schema.given)
             if place is not None:
                 specs.append((NAME_OF[tensor.dtype], tensor.shape, LENT))
                 values.append(PLACE.pack(*place))
                 continue
-            packed = compression.compress(np.asarray(tensor), room) if room else None
+            packed = compression.compress(tensor, room) if room else None
             if packed is not None:
                 room -= tensor.nbytes
                 specs.append((NAME_OF[tensor.dtype], tensor.shape, compression.NAME))
@@ -254,17 +269,16 @@ def decode(frames: Sequence[Frame], borrow: Borrow | None = None) -> Message:
     if not frames:
         raise WireError("an empty message: there is no header frame")
     header = frames[0]
-    if len(header) < _HEAD_BYTES or header[0] != _FIRST or header[1] != VERSION or len(header) > MAX_HEADER:
-        _check_start(header)
+    if len(header) > MAX_HEADER:
+        _check_size(header)
     if type(header) is not bytes:
         header = bytes(header)
-    count = header[2]
-    begin = _HEAD_BYTES + 8 * count
-    if count >= len(_NUMBERS) or len(header) < begin or header[3]:
-        raise WireError("the header is not [numbers, description, values]")
-    numbers = _NUMBERS[count].unpack_from(header)
-    at = begin + numbers[0]
-    description = header[begin:at]
+    start = _STARTS.get(header[:4])
+    if start is None or len(header) < start.size:
+        raise _no_start(header)
+    numbers = start.unpack_from(header)
+    at = start.size + numbers[0]
+    description = header[start.size : at]
     known = _understood.get(description)
     fields: dict[str, Any] = {}
     try:
@@ -275,8 +289,8 @@ def decode(frames: Sequence[Frame], borrow: Borrow | None = None) -> Message:
             if schema.tensors and len(description) <= _LONGEST_REMEMBERED:
                 _remember(_understood, description, known)
         schema, others, layouts, frame_count = known
-        if count != len(schema.numbers):
-            raise WireError(f"message {schema.kind!r} has {len(schema.numbers)} numbers, {count} came")
+        if len(numbers) != 1 + len(schema.numbers):
+            raise WireError(f"message {schema.kind!r} has {len(schema.numbers)} numbers, {len(numbers) - 1} came")
         fields = others.copy()
         for i, name in enumerate(schema.numbers, 1):
             fields[name] = numbers[i]
@@ -296,22 +310,23 @@ def decode(frames: Sequence[Frame], borrow: Borrow | None = None) -> Message:
         raise
 
 
-def _check_start(header: Frame) -> None:
-    """Look at the bytes that every version of the protocol has in one place, and at how many there are."""
-    size = len(header)
-    if size < 3 or header[0] != _FIRST:
-        raise WireError("not a message of this protocol")
+def _check_size(header: Frame) -> None:
+    """Look at the kind of a large message before anything is made of it."""
+    begin = _HEAD_BYTES + 8 * header[2] + 1
+    if len(header) > MAX_WIDE_HEADER or not bytes(header[begin : begin + 32]).startswith(_WIDE):
+        raise WireError(f"a header of {len(header)} bytes is larger than its kind allows")
+
+
+def _no_start(header: bytes) -> WireError:
+    """What is wrong with how a message begins. Its first two bytes mean the same in every version."""
+    if len(header) < 2 or header[0] != _FIRST:
+        return WireError("not a message of this protocol")
     if header[1] != VERSION:
-        raise WireError(
+        return WireError(
             f"the peer speaks version {header[1]} of the protocol, this process version {VERSION}: "
             "run the same release of dovetail in all tasks and clients"
         )
-    if size < _HEAD_BYTES:
-        raise WireError("a header that is cut off")
-    if size > MAX_HEADER:
-        begin = _HEAD_BYTES + 8 * header[2] + 1
-        if size > MAX_WIDE_HEADER or not bytes(header[begin : begin + 32]).startswith(_WIDE):
-            raise WireError(f"a header of {size} bytes is larger than its kind allows")
+    return WireError("the header is not [numbers, description, values], or is cut off")
 
 
 _WIDE = tuple(msgpack.packb(schema.kind) for schema in KINDS.values() if schema.wide)
