@@ -119,10 +119,12 @@ class _Turn(threading.local):
     """
 
     ready: deque[tuple[Execution, Loaded]] | None = None
-    outbox: dict[tuple[str, int], dict[ChannelKey, Any]]
-    since: dict[tuple[str, int], float]
     sent: ChannelKey | None = None
     sent_at = 0.0
+
+    def __init__(self) -> None:
+        self.outbox: dict[tuple[str, int], dict[ChannelKey, Any]] = {}
+        self.since: dict[tuple[str, int], float] = {}
 
 
 @dataclass(slots=True)
@@ -419,8 +421,7 @@ class Worker:
     def _run(self, execution: Execution, loaded: Loaded) -> None:
         """Run an execution until it pauses or ends, then send what it has put out."""
         turn = self._turn
-        outbox: dict[tuple[str, int], dict[ChannelKey, Any]] = {}
-        turn.outbox, turn.since, turn.sent = outbox, {}, None
+        turn.sent = None
         stretch = execution.program.device, execution.counter
         at_work = None if loaded.is_clear(stretch) else time.thread_time()
         began = time.perf_counter()
@@ -429,8 +430,10 @@ class Worker:
         if at_work is not None:
             at_work = time.thread_time() - at_work
         loaded.measured(stretch, ended - began, at_work)
-        if turn.sent is not None:
-            loaded.went_on(turn.sent, ended - turn.sent_at)
+        if turn.sent is None:
+            return  # it has put out nothing
+        loaded.went_on(turn.sent, ended - turn.sent_at)
+        outbox, turn.outbox, turn.since = turn.outbox, {}, {}
         try:
             for (task, number), values in outbox.items():
                 self._push(task, number, values, _carry(execution.step.client, loaded, task))
