@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from .graph.aggregation import VariableSynchronization
 from .graph.build import convert
 from .graph.default_graph import get_default_graph
-from .graph.dtypes import DType
+from .graph.dtypes import DType, bfloat16, float16, float32
 from .graph.graph_keys import GraphKeys
 from .graph.node import Tensor
+from .graph.ops.cast import cast
+from .graph.structure import flatten as leaves_of
 from .graph.variable_scope import get_variable, get_variable_scope, variable_scope
 from .keras.backend import snake_case
 from .keras.layers import (
@@ -25,17 +28,21 @@ from .keras.layers import (
     pooling as _pooling,
 )
 
+_NARROW = (float16, bfloat16)
+
 
 class Layer(_base.Layer):
     """A layer whose variables are made by `get_variable`, in a variable scope of the layer's name.
 
     Args:
         name: name of the variable scope; None: after the class, numbered.
+        dtype: element type of its variables; None: that of its first input.
         _reuse: whether variables of that name are used again. _scope: a variable scope to use.
     """
 
     def __init__(self, *args: Any, _reuse: bool | None = None, _scope: Any = None, **kwargs: Any) -> None:
         self._wanted = kwargs.get("name")
+        self._follows = kwargs.get("dtype") is None
         super().__init__(*args, **kwargs)
         self._reuse, self._variable_scope = _reuse, _scope
 
@@ -51,12 +58,24 @@ class Layer(_base.Layer):
             self._variable_scope = scope
             yield
 
+    def _build_for(self, inputs: Any) -> None:
+        types = [t.dtype.base for t in leaves_of(inputs)]
+        if self._follows and types and types[0].is_floating:
+            self.dtype = self._dtype_for(types[0])
+        super()._build_for(inputs)
+
+    def _dtype_for(self, given: DType) -> DType:
+        """The element type of its variables, for inputs of this one."""
+        return given
+
     def _default_initializer(self, dtype: DType) -> Any:
         return None  # the variable scope's
 
     def _make_variable(
         self, name: str, shape: list[int], dtype: Any, initializer: Any, regularizer: Any, **kwargs: Any
     ) -> Any:
+        if kwargs.get("trainable") is None:  # getters of variable scopes look at it
+            kwargs["trainable"] = kwargs.get("synchronization") is not VariableSynchronization.ON_READ
         with variable_scope(get_variable_scope(), reuse=None):
             return get_variable(name, shape, dtype, initializer, regularizer, **kwargs)
 
@@ -120,6 +139,17 @@ class AveragePooling2D(Layer, _pooling.AveragePooling2D):
 
 class BatchNormalization(Layer, _normalization.BatchNormalization):
     """See `batch_normalization`."""
+
+    def _dtype_for(self, given: DType) -> DType:
+        return float32 if given in _NARROW else given
+
+    def call(self, inputs: Tensor, training: Any = None) -> Tensor:
+        """See `Layer.call`: narrow floats are normalized as float32, by statistics in float32."""
+        given = inputs.dtype.base
+        if given not in _NARROW:
+            return super().call(inputs, training)
+        found: Tensor = cast(super().call(cast(inputs, float32), training), given)
+        return found
 
     def _variance_to_keep(self, unbiased: Tensor, count: Tensor) -> Tensor:
         return unbiased  # as TensorFlow's fused op keeps it

@@ -52,6 +52,45 @@ def test_names_reuse_and_collections() -> None:
         assert not np.allclose(before, session.run(second, {x: IMAGES}))
 
 
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float64])
+def test_variables_have_the_type_of_the_input(dtype: tf.DType) -> None:
+    x = tf.placeholder(dtype, [None, 8, 8, 2])
+    y = net(x, True)
+    expected = {v.op.name: dtype for v in tf.global_variables()}
+    if dtype is not tf.float64:
+        expected |= {name: tf.float32 for name in expected if name.startswith("batch_normalization")}
+    assert {v.op.name: v.dtype.base_dtype for v in tf.global_variables()} == expected
+    assert y.dtype is dtype
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        assert np.isfinite(session.run(tf.cast(y, tf.float32), {x: IMAGES})).all()
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
+def test_weights_of_float32_are_used_as_narrow_ones(dtype: tf.DType) -> None:
+    """Mixed precision as TensorFlow 1's programs write it: a getter that keeps float32 and casts, and a scaled loss."""
+
+    def stored(getter, name, shape=None, dtype=None, *args, trainable=True, **kwargs):
+        variable = getter(name, shape, tf.float32 if trainable else dtype, *args, trainable=trainable, **kwargs)
+        return tf.cast(variable, dtype) if trainable and dtype != tf.float32 else variable
+
+    features = RNG.standard_normal((256, 8)).astype(np.float32)
+    labels = features[:, :3].argmax(1)
+    with tf.variable_scope("model", custom_getter=stored):
+        hidden = tf.layers.dense(tf.cast(tf.constant(features), dtype), 32, tf.nn.relu)
+        logits = tf.cast(tf.layers.dense(tf.layers.batch_normalization(hidden, training=True), 3), tf.float32)
+    loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
+    train = tf.train.LossScaleOptimizer(tf.train.AdamOptimizer(0.01), "dynamic").minimize(loss)
+    assert hidden.dtype is dtype
+    assert {v.dtype.base_dtype for v in tf.trainable_variables()} == {tf.float32}
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        before = session.run(loss)
+        for _ in range(60):
+            session.run(train)
+        assert session.run(loss) < before / 4
+
+
 def test_training_may_be_a_tensor() -> None:
     x, training = tf.placeholder(tf.float32, [None, 8, 8, 2]), tf.placeholder(tf.bool, [])
     y = tf.layers.batch_normalization(x, training=training, momentum=0.0, epsilon=1e-6)
