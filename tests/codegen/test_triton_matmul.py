@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernel_checks import TARGETS, check, compiles, run
 
-from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, SM100, Routine, Target
+from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, SM100, Target
 from dovetail.codegen.loops import BINARY, UNARY, LoopsBuilder
 from dovetail.codegen.triton_compile import compile_kernel
-from dovetail.codegen.triton_interpret import run_routine
 from dovetail.codegen.triton_templates.edges import Edge
 from dovetail.codegen.triton_templates.matmul import Tile, matmul, product_sizes, tiles
 from dovetail.graph.dtypes import DType, bfloat16, bool_, float8_e4m3fn, float8_e5m2, float16, float32, float64, int32
@@ -21,10 +21,6 @@ from dovetail.graph.dtypes import DType, bfloat16, bool_, float8_e4m3fn, float8_
 pytest.importorskip("triton")
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-def run(routine: Routine, arrays: dict[str, Any], sizes: dict[str, int]) -> None:
-    run_routine(routine, {**arrays, **sizes})
 
 
 SMALL = Tile(16, 32, 16, 4, 3)
@@ -40,12 +36,6 @@ def product(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
     a, b = (np.asarray(x, np.float64) for x in (a, b))
     a, b = (a.swapaxes(-1, -2) if transpose_a else a), (b.swapaxes(-1, -2) if transpose_b else b)
     return np.einsum("...ij,...jk->...ik", a, b)
-
-
-def check(got: Any, want: Any, digits: float) -> None:
-    """Errors relative to the largest number: sums of a row share their scale."""
-    assert not np.isnan(got.astype(np.float64)).any()
-    assert np.abs(got.astype(np.float64) - want).max() <= digits * np.abs(want).max()
 
 
 DIGITS = {
@@ -256,13 +246,6 @@ def test_mixed_types_are_refused() -> None:
         product_sizes((2, 3), (4, 5))
 
 
-def compiled(routine: Routine, target: Target) -> None:
-    for launch in routine.launches:
-        binary = compile_kernel(launch.kernel, target)  # checks the parameters against the binary's
-        # a few bytes of stack are no spilled tile
-        assert binary.spills <= 16, f"{launch.kernel.name} for {target} spills {binary.spills} bytes"
-
-
 def test_the_copy_engine_and_wide_products_are_used_on_hopper() -> None:
     known = {"m": 4096, "n": 4096, "k": 4096, "batch": 1}
     first, *others = matmul(bfloat16, bfloat16, target=SM90, known=known)
@@ -280,7 +263,7 @@ def test_the_copy_engine_and_wide_products_are_used_on_hopper() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", [SM80, SM90, SM100, GFX942], ids=str)
+@pytest.mark.parametrize("target", TARGETS, ids=str)
 def test_compiles(target: Target) -> None:
     known = {"n": 1024, "k": 4096}
     half = Tile(64, 64, 64, 4, 2, 2)
@@ -293,16 +276,21 @@ def test_compiles(target: Target) -> None:
         known=known,
         at=[half],
     )
-    compiled(routine, target)
-    for tf32 in (False, True):
-        compiled(matmul(float32, float32, target=target, transpose_a=True, tf32=tf32, known=known)[-1], target)
-    compiled(matmul(float16, float16, target=target, batched=True, known={"k": 64, "m": 512, "n": 512})[0], target)
-    compiled(matmul(float64, float64, target=target, known=known)[1], target)
+    made = [
+        routine,
+        *(matmul(float32, float32, target=target, transpose_a=True, tf32=x, known=known)[-1] for x in (False, True)),
+        matmul(float16, float16, target=target, batched=True, known={"k": 64, "m": 512, "n": 512})[0],
+        matmul(float64, float64, target=target, known=known)[1],
+    ]
     if target in (SM90, SM100):
         described = Tile(128, 128, 64, 8, 3, described=True, programs=132 if target is SM90 else 0)
         known |= {"m": 4096}
-        compiled(matmul(bfloat16, bfloat16, target=target, transpose_a=True, known=known, at=[described])[0], target)
-        compiled(matmul(float8_e4m3fn, float8_e5m2, target=target, transpose_b=True, known=known)[-1], target)
+        made += [
+            matmul(bfloat16, bfloat16, target=target, transpose_a=True, known=known, at=[described])[0],
+            matmul(float8_e4m3fn, float8_e5m2, target=target, transpose_b=True, known=known)[-1],
+        ]
+    for routine in made:
+        compiles(routine, [target], stack=16)
 
 
 # --- every operation at an edge ----------------------------------------------------------------------------------------

@@ -1,13 +1,12 @@
 """Scatters, sparse updates and long sorts: in Triton's interpreter, and compiled."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from kernel_checks import compiles
 
-from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, SM100, Routine, Target
-from dovetail.codegen.triton_compile import compile_kernel
+from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, Routine
 from dovetail.codegen.triton_interpret import run_routine
 from dovetail.codegen.triton_ops import picking, scattering, sorting, sparse
 from dovetail.codegen.update_loops import update
@@ -29,16 +28,8 @@ pytest.importorskip("triton")
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
-TARGETS = (SM80, SM90, SM100, GFX942)
 RNG = np.random.default_rng(5)
 TOLERANCE = {8: 1e-12, 4: 1e-5, 2: 2e-2, 1: 0.0}
-
-
-def compiles(routine: Routine, targets: Sequence[Target] = TARGETS) -> None:
-    for kernel in {launch.kernel for launch in routine.launches}:
-        for target in targets:
-            binary = compile_kernel(kernel, target)
-            assert binary.spills == 0, f"{target}: {binary.spills} bytes\n{kernel.text}"
 
 
 # --- scatters --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,34 @@
+"""What tests of kernels for GPUs share: run them in Triton's interpreter, compare what they give, compile them for every target."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, SM100, Routine, Target
+from dovetail.codegen.triton_compile import compile_kernel
+from dovetail.codegen.triton_interpret import run_routine
+
+TARGETS = (SM80, SM90, SM100, GFX942)
+
+
+def run(routine: Routine, arrays: dict[str, Any], sizes: dict[str, int]) -> None:
+    run_routine(routine, {**arrays, **sizes})
+
+
+def check(got: Any, want: Any, digits: float, name: str = "") -> None:
+    """Errors relative to the largest number: sums of a row share their scale. NaN is an error."""
+    want = want.astype(np.float64)
+    error = np.abs(got.astype(np.float64) - want).max()
+    assert error <= digits * np.abs(want).max(), f"{name} is off by {error}"
+
+
+def compiles(routine: Routine, targets: Sequence[Target] = TARGETS, stack: int = 0) -> None:
+    """Each kernel has a binary that takes its parameters and spills at most `stack` bytes: a few are no spilled tile."""
+    for kernel in dict.fromkeys(launch.kernel for launch in routine.launches):
+        for target in targets:
+            binary = compile_kernel(kernel, target)  # compares the parameters with those of the binary
+            assert binary.spills <= stack, f"{kernel.name} for {target} spills {binary.spills} bytes\n{kernel.text}"
+            assert binary.registers > 0
+            assert binary.profile_scratch == 0
+            assert binary.threads == kernel.num_warps * target.warp_size
