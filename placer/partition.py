@@ -14,6 +14,7 @@ order at which the consumer uses it. So a graph gives the same numbers on one de
 reads are not shared between consumers.
 
 Fed values come straight from the client to every partition that needs them; they never cross between devices.
+Nor need small constants cross between tasks: each device that needs one can have its own copy of the node.
 
 A loop stands in one piece, in every partition that takes part in it: a mark at its begin, what this device
 does in each iteration, up to the point where the LoopCond is known, a mark there, the rest, a mark at its
@@ -25,10 +26,10 @@ crosses too, as a message that says so.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from ..graph.dtypes import DType, bfloat16, float32
 from ..graph.errors import InvalidArgumentError
@@ -39,6 +40,8 @@ from ..graph.opdef import Trait, nbytes
 from ..graph.shape import Dims
 from .joins import through
 from .steering import devices_after_moves
+
+COPIED_BYTES: Final = 1024  # constants up to this size may be copied: sent, each would cost a message, or hold one up
 
 
 class Channel(NamedTuple):  # a tuple, since a chain that changes device at each node has as many of them as nodes
@@ -154,6 +157,14 @@ def task_of(device: str) -> str:
     return device.rpartition("/device:")[0]
 
 
+def is_copied(node: Node) -> bool:
+    """Whether a node is a constant that every device makes for itself, instead of being sent it."""
+    if node.type != "Const" or node.controls:
+        return False
+    value = node.attrs["value"]
+    return value.dtype.kind != "O" and value.nbytes <= COPIED_BYTES
+
+
 def needed(
     graph: Graph, fetches: Iterable[Tensor] = (), targets: Iterable[Node] = (), feeds: Iterable[Tensor] = ()
 ) -> list[Node]:
@@ -216,6 +227,7 @@ def partition(
     fetches: Iterable[Tensor] = (),
     enable_bfloat16_sendrecv: bool = False,
     passed: Mapping[Node, tuple[Node, ...]] | None = None,
+    copies: bool = False,
 ) -> Partitioned:
     """Cut what one step runs by device.
 
@@ -226,6 +238,8 @@ def partition(
         fetches: tensors that the client gets; one that is fed comes back without any partition.
         enable_bfloat16_sendrecv: float32 values cross as bfloat16: half the bytes, a relative error of up to 2**-9.
         passed: nodes that do not run, each with those to wait for in its place (`joins.passed_over`).
+        copies: small constants do not cross between tasks: each device that needs one has a copy of the node. Steps with
+            branches or loops send theirs.
 
     Returns:
         the partitions of the devices that have something to run, in the order in which they first do, and the
@@ -235,7 +249,7 @@ def partition(
     fetched = [t for t in dict.fromkeys(fetches) if t not in fed]
     cut: _Cut
     if not is_steered(nodes):
-        cut = _Cut(fed, {n.index: device_of(n) for n in nodes}, enable_bfloat16_sendrecv, passed or {})
+        cut = _Cut(fed, {n.index: device_of(n) for n in nodes}, enable_bfloat16_sendrecv, passed or {}, copies)
         for node in nodes:
             if not (passed and node in passed):
                 cut.add(node)
@@ -272,6 +286,7 @@ class _Cut:
     device: dict[int, str]
     narrow: bool = False  # whether float32 crosses as bfloat16
     passed: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict)
+    copies: bool = False  # whether small constants are copied instead of sent
     steps: dict[str, list[Step]] = field(default_factory=dict)
     feeds: dict[str, dict[str, None]] = field(default_factory=dict)
     channels: list[Channel] = field(default_factory=list)
@@ -281,6 +296,7 @@ class _Cut:
     behind_node: dict[int, list[Step]] = field(default_factory=dict)  # node index -> its sends
     behind_recv: dict[int, list[Step]] = field(default_factory=dict)  # channel id -> the sends that pass its value on
     guarded: dict[Node, tuple[Node | int, ...]] = field(default_factory=dict)
+    copied: dict[Node, set[str]] = field(default_factory=dict)  # small constants -> the other devices that have them
 
     def add(self, node: Node) -> None:
         """Append a node, before it the receives of what it takes from elsewhere."""
@@ -311,6 +327,12 @@ class _Cut:
             return
         source, task = self.device[producer.index], task_of(here)
         crosses_tasks = task_of(source) != task
+        if crosses_tasks and self.copies and is_copied(producer):
+            copied = self.copied.setdefault(producer, set())
+            if isinstance(value, Tensor) and here not in copied:
+                copied.add(here)
+                self.steps[here].append(("node", producer))
+            return
         first = self.arrived[task].get(value) if crosses_tasks else None
         if first is None:
             channel = self._open(value, source, here)
@@ -358,6 +380,7 @@ class _Cut:
 
     def result(self, fetches: Sequence[Tensor]) -> Partitioned:
         """The partitions, every send behind its step."""
+        self._drop_originals({t.op for t in fetches})
         fetched: dict[str, list[str]] = {}
         for t in fetches:
             fetched.setdefault(self.device[t.op.index], []).append(t.name)
@@ -365,7 +388,7 @@ class _Cut:
             {
                 device: Partition(
                     device,
-                    self._with_sends(steps),
+                    self._with_sends(device, steps),
                     tuple(self.feeds.get(device, ())),
                     tuple(fetched.get(device, ())),
                 )
@@ -376,15 +399,33 @@ class _Cut:
             self.guarded,
         )
 
-    def _with_sends(self, steps: list[Step]) -> tuple[Step, ...]:
+    def _drop_originals(self, fetched: Collection[Node]) -> None:
+        """Leave out constants on devices where nobody needs them, now that those who do have copies."""
+        homes: dict[str, set[Node]] = defaultdict(set)
+        for node in self.copied:
+            if node not in fetched and node.index not in self.behind_node:  # that passes it on inside its task
+                homes[self.device[node.index]].add(node)
+        for home, constants in homes.items():
+            steps = self.steps[home]
+            for _, what in steps:
+                if isinstance(what, Node):
+                    constants.difference_update(t.op for t in what.inputs)
+            kept = [s for s in steps if s[1] not in constants]
+            if kept:
+                self.steps[home] = kept
+            else:
+                del self.steps[home]
+
+    def _with_sends(self, device: str, steps: list[Step]) -> tuple[Step, ...]:
         if not self.channels:
             return tuple(steps)
-        behind_node, behind_recv = self.behind_node, self.behind_recv
+        behind_node, behind_recv, copied = self.behind_node, self.behind_recv, self.copied
         out: list[Step] = []
         for step in steps:
             out.append(step)
             if step[0] == "node":
-                out += behind_node.get(step[1].index, ())
+                if step[1] not in copied or self.device[step[1].index] == device:
+                    out += behind_node.get(step[1].index, ())
             elif step[0] == "recv":
                 out += behind_recv.get(step[1].id, ())
         return tuple(out)

@@ -28,7 +28,7 @@ from .cost import DeviceLoad, Traffic, device_loads, repeated, traffic, work
 from .diff import PlanDiff, diff
 from .draw import to_dot, to_svg
 from .execution_order import execution_order
-from .partition import Channel, Partition, Partitioned, needed, partition
+from .partition import Channel, Partition, Partitioned, is_copied, needed, partition
 from .place import Placement, Relaxation, Rule, place as place_nodes
 from .plan_text import read_plan, write_plan
 from .receive_schedule import schedule_receives
@@ -131,6 +131,11 @@ class Plan:
             if runs_on not in (None, self.decisions.device_of(node)):
                 beside = "what it passes on" if node.type in MOVES_TO_DATA else "the first that takes what it passes on"
                 lines.append(f"  runs on {runs_on}, beside {beside}: a {node.type} elsewhere would cost a message")
+        if is_copied(node) and node in self.decisions:
+            home = self.decisions.device_of(node)
+            copies = [short(d) for d, p in self.partitions.items() if d != home and node in p.nodes]
+            if copies:
+                lines.append(f"  copied to {', '.join(copies)}: so small a constant is not sent")
         if node in self.decisions and self.decisions.decision(node).rule is Rule.SEARCHED:
             from .verdict import told_alternatives
 

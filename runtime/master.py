@@ -63,7 +63,13 @@ class Peers(Protocol):
         ...
 
     def post(
-        self, task: str, session: str, seed: int, isolated: bool, names: Sequence[tuple[str, str]], peer_timeout_s: float
+        self,
+        task: str,
+        session: str,
+        seed: int,
+        isolated: bool,
+        names: Sequence[tuple[str, str]],
+        peer_timeout_s: float,
     ) -> tuple[int, Sequence[Sequence[int] | None]]:
         """Have a task post variables of a session, named by container and name.
 
@@ -124,7 +130,9 @@ class MasterSession:
     )  # devices of stateful nodes, where only what a run needs is placed
     programs: dict[str, set[str]] = field(default_factory=dict)  # task -> handles registered there
     plans: dict[str, Plan] = field(default_factory=dict)  # handle -> what it does
-    near: dict[tuple[str, str], bool] = field(default_factory=dict)  # (owner, reader) -> whether it can read its variables
+    near: dict[tuple[str, str], bool] = field(
+        default_factory=dict
+    )  # (owner, reader) -> whether it can read its variables
 
     @property
     def places_pruned(self) -> bool:
@@ -287,7 +295,7 @@ class Master:
         passed = passed_over(nodes, placement.device_of)
         cut = partition(
             nodes, placement.device_of, fetches=fetched, feeds=fed,
-            enable_bfloat16_sendrecv=options.enable_bfloat16_sendrecv, passed=passed,
+            enable_bfloat16_sendrecv=options.enable_bfloat16_sendrecv, passed=passed, copies=True,
         )  # fmt: skip
         if urgency is not None:
             cut = urgency.sends_first(cut)

@@ -28,12 +28,12 @@ def on(short):
     return dt.device(SHORT[short])
 
 
-def cut(graph, *, fetches=(), targets=None, feeds=()):
+def cut(graph, *, fetches=(), targets=None, feeds=(), copies=False):
     """Steps as text: `{"a0": ["c", "c:0 >b0"], "b0": ["<c:0", "d"]}`, and the whole result."""
     if targets is None:
         targets = [] if fetches else [n for n in graph.nodes if n.type != "Placeholder"]
     nodes = needed(graph, fetches, targets, feeds)
-    found = partition(nodes, lambda n: n.device, feeds=feeds, fetches=fetches)
+    found = partition(nodes, lambda n: n.device, feeds=feeds, fetches=fetches, copies=copies)
     short, text = SHORT_OF, {}
     for device, p in found.partitions.items():
         steps = text[short[device]] = []
@@ -79,6 +79,41 @@ def test_a_tensor_crosses_once_per_device(graph):
         dt.add(x, c, name="y")
     text, _ = cut(graph)
     assert text == {"a0": ["c", "c:0 >b0"], "b0": ["<c:0", "x", "y"]}
+
+
+def test_each_task_has_its_own_copy_of_a_small_constant(graph):
+    with on("a0"):
+        c, large = dt.constant(1.0, name="c"), dt.constant(np.ones(257, "float32"), name="large")
+    with on("a1"):
+        x = dt.negative(c, name="x")  # within a task it is passed on
+    with on("b0"):
+        y = dt.add(c, large, name="y")
+    with on("b1"), dt.control_dependencies([c.op]):
+        z = dt.negative(c, name="z")
+    text, found = cut(graph, fetches=[x, y, z], copies=True)
+    assert text == {
+        "a0": ["c", "c:0 >a1", "large", "large:0 >b0"],
+        "a1": ["<c:0", "x"],
+        "b0": ["c", "<large:0", "y"],
+        "b1": ["c", "z"],
+    }
+    text, _ = cut(graph, fetches=[z], copies=True)
+    assert text == {"b1": ["c", "z"]}  # nobody needs it where it was placed
+    text, _ = cut(graph, fetches=[c, z], copies=True)
+    assert text == {"a0": ["c"], "b1": ["c", "z"]}
+    text, found = cut(graph, fetches=[z], feeds=[c], copies=True)
+    assert "c:0" in found.partitions[B1].feeds and "c" not in text["b1"]
+
+
+def test_a_constant_that_waits_for_something_is_sent(graph):
+    with on("a0"):
+        first = dt.no_op("first")
+        with dt.control_dependencies([first]):
+            c = dt.constant(1.0, name="c")
+    with on("b0"):
+        n = dt.negative(c, name="n")
+    text, _ = cut(graph, fetches=[n], copies=True)
+    assert text == {"a0": ["first", "c", "c:0 >b0"], "b0": ["<c:0", "n"]}
 
 
 def test_two_devices_of_a_remote_task_share_one_message_over_the_network(graph):
