@@ -325,16 +325,16 @@ def _kernel(
         operands = []
         pattern = pattern_of(node)
         for a in pattern.assumed:
-            axes, maker = _in_space(a.labels, node, pattern, axes_of), a.tensor.op
+            lies, maker = _in_space(a.labels, node, pattern, axes_of), a.tensor.op
             if (
                 a.over is None
                 and maker.type == "Shape"
-                and axes_of.get(maker.inputs[0]) == axes
+                and axes_of.get(maker.inputs[0]) == lies
                 and maker.inputs[0] in values
             ):
                 run[maker] = None  # for the references: the kernel knows that it is so
             elif not _is_constant(a.tensor):
-                assumed.append((a, axes))
+                assumed.append((a, lies))
         run[node] = None
         for i, (t, own) in enumerate(zip(node.inputs, pattern.inputs, strict=True)):
             if own is None:

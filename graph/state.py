@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -264,10 +264,24 @@ def _locked(states: Sequence[VariableState]) -> AbstractContextManager[Any]:
     """All of their locks."""
     if len(states) == 1:
         return states[0].lock
-    held = ExitStack()
-    for state in sorted(set(states), key=lambda s: (s.name, id(s))):
-        held.enter_context(state.lock)
-    return held
+    return _Locks([s.lock for s in sorted(set(states), key=lambda s: (s.name, id(s)))])
+
+
+class _Locks(AbstractContextManager[None]):
+    """Several locks, taken in this order."""
+
+    __slots__ = ("_locks",)
+
+    def __init__(self, locks: Sequence[Any]) -> None:
+        self._locks = locks
+
+    def __enter__(self) -> None:
+        for lock in self._locks:
+            lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        for lock in self._locks:
+            lock.release()
 
 
 class Resources:

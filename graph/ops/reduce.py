@@ -86,7 +86,8 @@ def _reduction(function: Callable[..., Any], accumulate_wide: bool = False) -> C
 
 
 def _sum(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
-    return np.add.reduce(x, axis=axis, keepdims=keepdims, dtype=x.dtype)  # as np.sum, and twice as fast on small arrays
+    add: Any = np.add  # as np.sum, and twice as fast on small arrays
+    return add.reduce(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
 
 
 def _prod(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
