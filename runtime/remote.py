@@ -193,33 +193,18 @@ class Remote:
                 with contextlib.suppress(OSError):
                     connections.send(self._address, Message("touch", {"session": self._handle}))
             try:
-
-                def tell(address: str, part: Part) -> None:
-                    fields = {"request": number, "step": number, "program": part.program, "feeds": part.feeds}
-                    if gathered is not None:
-                        fields["trace"] = True
-                    else:
-                        fields["client"] = client
-                    if address in quiet:
-                        fields["quiet"] = True
-                    wait.send(connections, address, Message("run", fields, tuple([feeds[n] for n in part.feeds])))
-
-                def tell_the_rest() -> None:
-                    for address, part in started.items():
-                        if address in owing:
-                            tell(address, part)
-
-                started = {}  # those that tensors start
-                client, told = connections.name, connections.told
+                started = {}  # those that tensors start: messages for them if those do not come
+                client, told = 0 if gathered is not None else connections.name, connections.told
                 for address, part in owing.items():
-                    if part.carried and gathered is None and told.get(address) == (part.incarnation, client):
-                        started[address] = part
+                    message = _run_message(number, part, feeds, client, address in quiet)
+                    if part.carried and client and told.get(address) == (part.incarnation, client):
+                        started[address] = message
                         continue
-                    tell(address, part)
-                    if gathered is None:
+                    wait.send(connections, address, message)
+                    if client:
                         told[address] = part.incarnation, client
                 if started:
-                    wait.before_asking = tell_the_rest
+                    wait.before_asking = started
                 outcomes: deque[tuple[str, Mapping[str, Any] | OpError, Recorder | None]] = deque()
                 host = Host(connections.waker()) if here else None
                 for server, part in list(here.values()):
@@ -235,7 +220,7 @@ class Remote:
                     # A thread that runs a program itself cannot look at the clock.
                     server.start_here(
                         number, part.program, {n: feeds[n] for n in part.feeds}, finish,
-                        host=host if limit is None else None, recorder=recorder, client=client if gathered is None else 0,
+                        host=host if limit is None else None, recorder=recorder, client=client,
                     )  # fmt: skip
                 while len(owing) > len(quiet) or here:
                     if outcomes:
@@ -292,6 +277,18 @@ class Remote:
         with contextlib.suppress(OpError):
             self._call(Message("close_session", {"request": 0, "session": self._handle}), "closed", CLOSE_S)
         self._connections.close()
+
+
+def _run_message(number: int, part: Part, feeds: Mapping[str, Any], client: int, quiet: bool) -> Message:
+    """What starts a part of a step; without a `client` to whom it belongs, it is traced."""
+    fields = {"request": number, "step": number, "program": part.program, "feeds": part.feeds}
+    if client:
+        fields["client"] = client
+    else:
+        fields["trace"] = True
+    if quiet:
+        fields["quiet"] = True
+    return Message("run", fields, tuple([feeds[n] for n in part.feeds]))
 
 
 def _say_missing(message: Message) -> None:

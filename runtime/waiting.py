@@ -124,7 +124,7 @@ class Wait:
         self._what = what
         self._incarnations = incarnations or {}
         self._request = request
-        self.before_asking: Callable[[], None] | None = None  # called once, before the first are asked for signs of life
+        self.before_asking: Mapping[str, Message] = {}  # sent to those who owe still, before they are asked for signs of life
         self._forgotten: dict[str, int] = {}  # who said how often that it does not work on the request
         self._began = self._last_ping = time.monotonic()
         self._heard = dict.fromkeys(owing, self._began)
@@ -204,9 +204,10 @@ class Wait:
             )
         if now - self._last_ping >= PING_S:
             self._last_ping = now
-            if self.before_asking is not None:
-                self.before_asking()
-                self.before_asking = None
+            late, self.before_asking = self.before_asking, {}
+            for address, message in late.items():
+                if address in self._owing:
+                    self.send(connections, address, message)
             for address in self._owing:
                 self.send(connections, address, Message("ping", {"seq": self._request or 0, "request": self._request}))
 
