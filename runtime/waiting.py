@@ -124,7 +124,7 @@ class Wait:
         self._what = what
         self._incarnations = incarnations or {}
         self._request = request
-        self.before_asking: Mapping[str, Message] = {}  # sent to those who owe still, before they are asked for signs of life
+        self.before_asking: Mapping[str, Message] = {}  # for those who owe still, before they are asked for signs
         self._forgotten: dict[str, int] = {}  # who said how often that it does not work on the request
         self._began = self._last_ping = time.monotonic()
         self._heard = dict.fromkeys(owing, self._began)
