@@ -262,6 +262,8 @@ class _Writer:
         args = [self.value(a) for a in v.args]
         source = self.loops.values[v.args[-1]].dtype
         floating = source.is_floating
+        if v.op == "div" and self.is_part(v):
+            return f"m.part_of{8 * v.dtype.size}({', '.join(args)})"
         if v.op in _OPERATORS:
             text = f"{args[0]} {_OPERATORS[v.op]} {args[1]}"
             return text if v.dtype.is_bool or v.dtype.is_floating else f"{short}({text})"
@@ -302,6 +304,14 @@ class _Writer:
             "isinf": f"m.fabs({a}) == {_SHORT[source.name]}(np.inf)",
             "isfinite": f"m.fabs({a}) < {_SHORT[source.name]}(np.inf)",
         }[v.op]
+
+    def is_part(self, v: Value) -> bool:
+        """Whether a quotient is that of an exponential and the sum of these along rows, as in a softmax: from 0 to 1, one divisor."""
+        kept, reduced = self.loops.kept_axes, self.loops.reduced_axes
+        if kept and reduced and kept[-1] > reduced[-1]:
+            return False  # each column has its own
+        part, total = (self.loops.values[a] for a in v.args)
+        return part.op == "exp" and total.op == "reduce" and total.data == "sum" and total.args[0] == v.args[0]
 
     def put(self, output: int) -> None:
         """Store an output's current element."""
