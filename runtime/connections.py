@@ -410,19 +410,12 @@ class Connections:
             call's result.
         """
         watch = self._watch
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not watch.arrived:
-            if only is not None and timeout_s and self._wake is None and not watch.unsettled:
-                connection = self._connections.get(only)
-                if connection is not None and connection.waits_on_lane(timeout_s):
-                    only = None  # what else there is, is looked at next
-                    continue
-            try:
-                if not watch.wait(deadline):
-                    break
-            except ConnectionError:  # one was closed by an interrupt
-                for connection in [c for c in self._connections.values() if c.closed]:
-                    self.forget(connection.address)
+        if only is not None and timeout_s and not watch.arrived and self._wake is None and not watch.unsettled:
+            connection = self._connections.get(only)
+            if connection is not None and connection.waits_on_lane(timeout_s):
+                timeout_s = 0.0  # what else there is, is looked at only
+        if not watch.arrived:
+            self._wait(timeout_s)
         arrived: list[tuple[str, Message]] = []
         while watch.arrived:
             connection, message = watch.arrived[0]
@@ -435,6 +428,17 @@ class Connections:
             arrived.append((connection.address, message))
         return arrived
 
+    def _wait(self, timeout_s: float | None) -> None:
+        """Wait for something to arrive, or for a `waker`."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._watch.arrived:
+            try:
+                if not self._watch.wait(deadline):
+                    return
+            except ConnectionError:  # one was closed by an interrupt
+                for connection in [c for c in self._connections.values() if c.closed]:
+                    self.forget(connection.address)
+
     def why_silent(self, address: str) -> str | None:
         """Why the server at `address` has not said anything, if it is a matter of keys; see `Connection.why_silent`."""
         connection = self._connections.get(address)
@@ -445,7 +449,6 @@ class Connections:
         connection = self._connections.pop(address, None)
         if connection is not None:
             self.name = secrets.randbits(62) | 1  # for the servers, the old one stands for that connection
-        if connection is not None:
             connection.close()
 
     def close(self) -> None:
