@@ -4,7 +4,6 @@ A part is a function of `quick` that gives cases: a name, and a function that gi
 with the next case when one fails. Data is random: products of zeros and ones take less power, so the GPU's clock is higher.
 """
 
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -15,9 +14,10 @@ import ml_dtypes
 import numpy as np
 
 from _gpu_links import links
+from _gpu_numbers import numbers
+from _gpu_timing import Case, Part, copied_per_second, gpu, normal, seconds_of, step_seconds
 from _harness import Row, row
 
-ROUNDS = 5
 ELEMENTS = {True: 1 << 26, False: 1 << 28}  # of the arrays that memory speed is measured with, quick or not
 COLUMNS = 1 << 12
 LAUNCHES = 200  # before the GPU is waited for: fewer than its queue holds
@@ -33,169 +33,6 @@ CONVOLUTIONS = {
     False: ((64, 56, 64, 64, 3), (64, 28, 256, 256, 3), (64, 28, 256, 512, 1)),
 }
 """Images, their side, channels in and out, the filter's side."""
-
-Case = tuple[str, Callable[[], Iterator[Row]]]
-Part = Callable[[bool], Iterator[Case]]
-
-
-def seconds_of(start: Callable[[], Any], wait: Callable[[], Any], *, least_s: float = 0.05) -> float:
-    """Median seconds of one call, when many are started one after the other and waited for together."""
-    for _ in range(3):
-        start()
-    wait()
-    calls = 1
-    while True:
-        began = time.perf_counter()
-        for _ in range(calls):
-            start()
-        wait()
-        if (took := time.perf_counter() - began) > least_s or calls >= 4096:
-            break
-        calls = min(4096, max(2 * calls, int(1.5 * calls * least_s / max(took, 1e-6))))
-    samples = []
-    for _ in range(ROUNDS):
-        began = time.perf_counter()
-        for _ in range(calls):
-            start()
-        wait()
-        samples.append((time.perf_counter() - began) / calls)
-    return statistics.median(samples)
-
-
-def gpu() -> Any:
-    """The first GPU."""
-    from dovetail.codegen.cuda.device import device
-
-    os.environ["DOVETAIL_BACKEND"] = "numpy"  # of what runs on CPUs: Numba need not be here
-    return device(0)
-
-
-def normal(shape: tuple[int, ...], dtype: Any = np.float32, seed: int = 0) -> np.ndarray:
-    """Random numbers; a large array repeats a million of them."""
-    some = np.random.default_rng(seed).standard_normal(min(int(np.prod(shape)), 1 << 20), dtype=np.float32)
-    return np.resize(some.astype(dtype), shape)
-
-
-def step_seconds(make: Callable[..., Any], *values: np.ndarray) -> float:
-    """Seconds of a step that computes something from variables that hold these values. It may be several tensors.
-
-    What it computes is assigned to variables: it stays on the GPU, and nothing is left out because nobody takes it.
-    """
-    import dovetail as dt
-
-    device = gpu()
-    with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
-        given = [dt.placeholder(v.dtype, v.shape) for v in values]
-        held = [dt.Variable(g, trainable=False) for g in given]
-        made = make(*held)
-        made = list(made) if isinstance(made, (list, tuple)) else [made]
-        places = [dt.Variable(dt.zeros(m.shape, m.dtype), trainable=False) for m in made]
-        step = dt.group(*[dt.assign(p, m).op for p, m in zip(places, made, strict=True)])
-        start = dt.global_variables_initializer()
-    with dt.Session(graph=graph) as session:
-        session.run(start, dict(zip(given, values, strict=True)))
-        took = seconds_of(partial(session.run, step), device.synchronize)
-    device.pool.trim()
-    return took
-
-
-# --- numbers -------------------------------------------------------------------------------------------------------------
-
-
-def _heads(x: Any) -> Any:
-    import dovetail as dt
-
-    return dt.transpose(dt.reshape(x[:256, :64], [4, 64, 4, 16]), [0, 2, 1, 3])
-
-
-def _programs() -> dict[str, Callable[[Any, Any, Any], Any]]:
-    """From x, y [300, 257] and w [257, 129]."""
-    import dovetail as dt
-
-    rows = np.arange(300) % 7
-
-    def picture(x: Any) -> Any:
-        return dt.reshape(x[:, :256], [3, 100, 64, 4])
-
-    def filters(w: Any) -> Any:
-        return dt.reshape(w[:36, :8], [3, 3, 4, 8])
-
-    def attention(x: Any, y: Any, w: Any) -> Any:
-        return dt.matmul(dt.nn.softmax(dt.matmul(_heads(x), _heads(y), transpose_b=True) / 4.0), _heads(x * y))
-
-    def convolution(x: Any, y: Any, w: Any) -> Any:
-        return dt.nn.conv2d(picture(x), filters(w), [1, 2, 2, 1], "SAME")
-
-    return {
-        "pointwise chain": lambda x, y, w: dt.tanh(x * y) + dt.exp(-x * x),
-        "sums of rows": lambda x, y, w: dt.reduce_sum(x * y, 1),
-        "sums of columns": lambda x, y, w: dt.reduce_sum(x * y, 0),
-        "sum of all": lambda x, y, w: dt.reduce_sum(dt.exp(x)),
-        "softmax": lambda x, y, w: dt.nn.softmax(3.0 * x),
-        "loss of labels": lambda x, y, w: dt.nn.sparse_softmax_cross_entropy_with_logits(labels=rows, logits=x),
-        "matrix product": lambda x, y, w: dt.matmul(x, w),
-        "transposed product": lambda x, y, w: dt.matmul(x, y, transpose_a=True),
-        "dense layer": lambda x, y, w: dt.nn.silu(dt.matmul(x, w) + w[0]),
-        "gradient of a layer": lambda x, y, w: dt.gradients(dt.reduce_sum(dt.nn.relu(dt.matmul(x, w)) ** 2.0), [w])[0],
-        "float64 product": lambda x, y, w: dt.matmul(dt.cast(x, dt.float64), dt.cast(w, dt.float64)),
-        "transpose": lambda x, y, w: dt.transpose(x) * 2.0,
-        "slices and padding": lambda x, y, w: dt.pad(x[3::2, ::-1], [[1, 2], [0, 3]]),
-        "tiling": lambda x, y, w: dt.tile(x, [2, 3]),
-        "attention": attention,
-        "attention's gradient": lambda x, y, w: dt.gradients(dt.reduce_sum(attention(x, y, w) ** 2.0), [x])[0],
-        "convolution": convolution,
-        "convolution's gradients": lambda x, y, w: dt.gradients(dt.reduce_sum(convolution(x, y, w) ** 2.0), [w])[0],
-        "pooling": lambda x, y, w: dt.nn.max_pool(picture(x), [1, 2, 2, 1], [1, 2, 2, 1], "SAME"),
-        "running sums": lambda x, y, w: dt.cumsum(x, 1),
-        "largest": lambda x, y, w: dt.nn.top_k(x, 20)[0],
-        "places of the largest": lambda x, y, w: dt.cast(dt.argmax(x, 1), dt.float32),
-        "long sort": lambda x, y, w: dt.sort(dt.reshape(x, [3, -1])),
-        "picked rows": lambda x, y, w: dt.gather(x, rows),
-        "added rows": lambda x, y, w: dt.math.unsorted_segment_sum(x, dt.constant(rows), 7),
-        "scattered rows": lambda x, y, w: dt.tensor_scatter_nd_max(x, rows[:, None], y),
-        "random numbers": lambda x, y, w: dt.random_uniform([1000], seed=3) + dt.random_normal([1000], seed=4),
-    }
-
-
-def numbers(quick: bool) -> Iterator[Case]:
-    """The largest relative difference from NumPy, for one program of each kind."""
-    import dovetail as dt
-
-    gpu()
-    values = normal((300, 257)), normal((300, 257), seed=1), normal((257, 129), seed=2)
-
-    def compared(name: str, make: Callable[[Any, Any, Any], Any]) -> Iterator[Row]:
-        results = []
-        for where in ("/gpu:0", "/cpu:0"):
-            with dt.Graph().as_default() as graph, dt.device(where):
-                dt.set_random_seed(5)
-                given = [dt.placeholder(dt.float32, v.shape) for v in values]
-                out = make(*given)
-            with dt.Session(graph=graph) as session:
-                results.append(session.run(out, dict(zip(given, values, strict=True))).astype(np.float64))
-        mine, theirs = results
-        worst = float(np.max(np.abs(mine - theirs)) / np.max(np.abs(theirs)))
-        yield row(f"numbers: {name}", "difference", worst, target="dovetail <= 2e-5")
-
-    def trained() -> Iterator[Row]:
-        results = []
-        for where in ("/gpu:0", "/cpu:0"):
-            with dt.Graph().as_default() as graph, dt.device(where):
-                table = dt.Variable(values[0])
-                rows = dt.nn.embedding_lookup(table, [[3, 8, 3], [0, 3, 299]])
-                step = dt.train.AdagradOptimizer(0.1).minimize(dt.reduce_sum(rows * rows))
-                start = dt.global_variables_initializer()
-            with dt.Session(graph=graph) as session:
-                session.run(start)
-                for _ in range(5):
-                    session.run(step)
-                results.append(session.run(table))
-        worst = float(np.max(np.abs(results[0] - results[1])))
-        yield row("numbers: sparse updates", "difference", worst, target="dovetail <= 2e-5")
-
-    for name, make in _programs().items():
-        yield name, partial(compared, name, make)
-    yield "sparse updates", trained
 
 
 # --- launches ------------------------------------------------------------------------------------------------------------
@@ -306,12 +143,6 @@ def memory(quick: bool) -> Iterator[Case]:
     yield "copy", lambda: iter([row(f"copy of {4 * size >> 20} MiB", "GB/s", copy)])
     for name, (make, moves, target) in cases.items():
         yield name, partial(measured, name, make, moves, target)
-
-
-def copied_per_second(device: Any, size: int) -> float:
-    """Bytes read and written each second by a copy of so many float32."""
-    source, target = (device.empty((size,), np.dtype(np.float32)) for _ in range(2))
-    return 2.0 * source.nbytes / seconds_of(lambda: device.copy_into(target, source), device.synchronize)
 
 
 # --- products ------------------------------------------------------------------------------------------------------------

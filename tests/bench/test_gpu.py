@@ -10,11 +10,13 @@ from types import ModuleType
 
 import pytest
 from fake_driver import FakeDriver, fake_gpus
+from gpu_programs import interpreted_gpus
 
 from dovetail.codegen import triton_compile
 from dovetail.codegen.cuda.driver import gpu_count
 
 ROOT = Path(__file__).resolve().parents[2]
+MODULES = ("gpu", "_gpu_parts", "_gpu_timing", "_gpu_numbers", "_gpu_links", "_gpu_models")
 
 
 @pytest.fixture
@@ -23,7 +25,8 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     import _gpu_parts as parts
     import gpu
 
-    monkeypatch.setattr(parts, "ROUNDS", 1)
+    import _gpu_timing as timing
+
     monkeypatch.setattr(parts, "ELEMENTS", {True: 1 << 10})
     monkeypatch.setattr(parts, "COLUMNS", 1 << 7)
     monkeypatch.setattr(parts, "PRODUCTS", {True: ((16, 16, 32),)})
@@ -31,18 +34,17 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.setattr(parts, "CONVOLUTIONS", {True: ((1, 6, 16, 16, 3),)})
     monkeypatch.setattr(parts, "AT_ONCE", 1 << 14)
     monkeypatch.setattr(parts, "CHAIN", 4)
-    monkeypatch.setattr(parts, "seconds_of", lambda start, wait, **rest: (start(), wait(), 1e-3)[-1])
+    for module in (parts, timing):
+        monkeypatch.setattr(module, "seconds_of", lambda start, wait, **rest: (start(), wait(), 1e-3)[-1])
     monkeypatch.setattr(gpu, "apart", lambda part, quick, seconds: gpu.measured(part, quick))
     yield gpu
-    for name in ("gpu", "_gpu_parts", "_gpu_models", "_gpu_links"):
+    for name in MODULES:
         sys.modules.pop(name, None)
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    monkeypatch.setenv("DOVETAIL_TUNE", "0")
-    with fake_gpus() as made:
-        monkeypatch.setattr(triton_compile, "compile_kernel", made.compile_kernel)
+def fake() -> Iterator[FakeDriver]:
+    with interpreted_gpus() as made:
         yield made
 
 
@@ -140,7 +142,7 @@ def test_a_process_that_ends_badly_is_told(monkeypatch) -> None:
 
     rows, errors = gpu.apart("launches", True, 60)  # there is no GPU, so it gives up
     assert rows == [] and errors == {"launches": "the process ended with 1"}
-    for name in ("gpu", "_gpu_parts", "_gpu_models", "_gpu_links"):
+    for name in MODULES:
         sys.modules.pop(name, None)
 
 
