@@ -419,7 +419,7 @@ def _block_bytes(size: int) -> int:
 
 
 def _address(array: np.ndarray[Any, Any]) -> int:
-    return int(array.__array_interface__["data"][0])
+    return array.ctypes.data
 
 
 def is_alive(pid: int) -> bool:
