@@ -119,7 +119,13 @@ class Model:
                     ]
             self.initialise = tf.global_variables_initializer()
             self.number = tf.placeholder(tf.float32, [])
-            self.write = tf.group(*[v.assign(tf.fill(v.shape, self.number)) for v in self.variables])
+            with tf.device("/job:a"):
+                given = tf.square(tf.sqrt(self.number))  # so that tensors start the parts of those who write
+            values = {}
+            for v in self.variables:
+                with tf.colocate_with(v.op):
+                    values[v] = tf.fill(v.shape, tf.round(given))
+            self.write = tf.group(*[v.assign(value) for v, value in values.items()])
             self.read = tf.stack([tf.reduce_sum(v) / v.shape.num_elements() for v in self.variables])
             self.rounds = tf.placeholder(tf.int32, [])
 
