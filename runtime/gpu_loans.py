@@ -77,15 +77,13 @@ class Ledger:
         """
         device, block = tensor.array.device, tensor.block
         key = device.index, block.pointer
-        with self._lock:
-            known = self._exports.get(key)
-        if known is None:
-            handle = handle_of(
-                device, block.pointer
-            )  # outside of the lock: the pool asks `may_free` under the device's
+        handle = b""
+        if key not in self._exports:  # a block comes there only here, and leaves only when nobody uses it
+            handle = handle_of(device, block.pointer)
             device.pool.may_free = lambda pointer: self.may_free(device.index, pointer)
         with self._lock:
             self._settle()
+            known = self._exports.get(key)
             if known is None:
                 taken = {e.number for every in ([*self._exports.values()], *self._closing.values()) for e in every}
                 number = next((n for n in range(MOST_BLOCKS) if n not in taken), -1)
@@ -95,8 +93,8 @@ class Ledger:
                 known = self._exports[key] = _Export(number, handle, block.size)
             who = reader, task, gpu
             word = known.readers.get(who, -1)
-            if word < 0 or word not in self._segment.loans:
-                word = known.readers[who] = self._segment.mark(known.number, reader)
+            if not self._is_open(known, who):
+                word = known.readers[who] = self._segment.mark(_open(known), reader)
             loan = self._segment.mark(known.number, reader) if word >= 0 else -1
             if loan < 0:
                 return None
@@ -122,6 +120,10 @@ class Ledger:
             self._settle()
             return key not in self._closing
 
+    def exported(self) -> int:
+        """How many blocks others may have open."""
+        return len(self._exports)
+
     def lent(self) -> int:
         """How many loans there are."""
         with self._lock:
@@ -134,6 +136,9 @@ class Ledger:
             self._segment.reclaim()
             self._settle()
 
+    def _is_open(self, export: _Export, who: tuple[int, str, int]) -> bool:
+        return self._segment.loans.get(export.readers.get(who, -1)) == (_open(export), who[0])
+
     def _settle(self) -> None:
         """Let go of what has come back."""
         segment = self._segment
@@ -141,11 +146,16 @@ class Ledger:
         if any(loan not in segment.loans for loan in self._lent):
             self._lent = {loan: tensor for loan, tensor in self._lent.items() if loan in segment.loans}
         for key, exports in list(self._closing.items()):
-            left = [e for e in exports if any(w in segment.loans for w in e.readers.values())]
+            left = [e for e in exports if any(self._is_open(e, who) for who in e.readers)]
             if left:
                 self._closing[key] = left
             else:
                 del self._closing[key]
+
+
+def _open(export: _Export) -> int:
+    """What the words of those who have a block open are marked with; loans are marked with its number."""
+    return -1 - export.number
 
 
 class _Use:
@@ -203,7 +213,7 @@ class GpuLoans:
         reader = self._readers.get(task)
         if reader is None:
             self._readers[task] = 0
-            ledger = _ledger()
+            ledger = ledger_of_process()
             if ledger is not None:
                 self._send(task, "gpu_hello", {"task": self.task, "page": ledger.place()})
             return False
@@ -215,7 +225,7 @@ class GpuLoans:
     def lend(self, channel: ChannelKey, tensor: Outgoing) -> Loan | None:
         """What tells the other task of a tensor that is lent; None: it has to go otherwise."""
         task, _, gpu = tensor.destination.partition("/device:GPU:")
-        reader, ledger, array = self._readers.get(task, 0), _ledger(), tensor.array
+        reader, ledger, array = self._readers.get(task, 0), ledger_of_process(), tensor.array
         if not reader or ledger is None:
             return None
         try:
@@ -237,7 +247,7 @@ class GpuLoans:
 
     def on_refused(self, fields: Mapping[str, Any]) -> None:
         """A task could not open what it was lent: it gets that by the host's memory, and lends are over."""
-        task, ledger = fields["task"], _ledger()
+        task, ledger = fields["task"], ledger_of_process()
         tensors: dict[ChannelKey, Outgoing] = {}
         for entry in fields["loans"]:
             channel, gpu, loan = entry
@@ -316,8 +326,9 @@ class GpuLoans:
         """Give back what was read; close what nobody wants any more, or whose owner has gone; take back what the dead hold."""
         if not self.gpus:
             return
-        if _made:
-            _made[-1].tidy()
+        own = _ledgers.get(os.getpid())
+        if own is not None:
+            own.tidy()
         with self._lock:
             blocks = list(self._opened.items())
         for one in {b.device for _, b in blocks}:
@@ -352,20 +363,22 @@ def _named(loan: Any) -> tuple[ChannelKey, int, int]:
     return loan[0], loan[1], loan[8][3]
 
 
-_made: list[Ledger] = []
+_ledgers: dict[int, Ledger] = {}  # by process: after a fork the child has its own
 _making = threading.Lock()
 
 
-def _ledger() -> Ledger | None:
-    """This process's ledger; None where memory cannot be shared, or is not to be."""
+def ledger_of_process() -> Ledger | None:
+    """What this process lends from; None where memory cannot be shared, or is not to be."""
     if not setting("DOVETAIL_CUDA_IPC") or int(setting("DOVETAIL_SHARED_MEMORY")) <= 0 or not is_available():
         return None
     with _making:
-        if not _made:
-            _made.append(Ledger())
-        return _made[0]
+        pid = os.getpid()
+        if pid not in _ledgers:
+            _ledgers[pid] = Ledger()
+        return _ledgers[pid]
 
 
 def lent() -> int:
     """How many tensors of this process's GPUs are lent."""
-    return _made[0].lent() if _made else 0
+    own = _ledgers.get(os.getpid())
+    return 0 if own is None else own.lent()

@@ -8,6 +8,7 @@ other servers, and must never take the last thread from the worker that it waits
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -530,7 +531,8 @@ class Server:
             except CudaError as e:
                 self._worker.fail(step, InternalError(None, None, f"A tensor cannot be copied to the host: {e}"))
 
-        self._compile_pool.submit(send)
+        with contextlib.suppress(RuntimeError):  # the server is stopping
+            self._compile_pool.submit(send)
 
     def _on_abort(self, peer: bytes, message: Message) -> None:
         self._worker.abort(message.fields["step"], message.fields["reason"])

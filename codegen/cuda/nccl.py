@@ -92,9 +92,17 @@ class NcclLink:
 
     def __init__(self, device: Device, rank: int, size: int) -> None:
         self.device, self.rank, self.size = device, rank, size
+        self.card, self._invitation = Card(0, (0, 0)), b""
         nccl = bindings()
-        self.card = Card(int(nccl.get_version()) if nccl else 0, _identity(device))
-        self._invitation = bytes(nccl.get_unique_id()) if nccl and rank == 0 else b""
+        if nccl:
+            try:
+                device.make_current()
+                self._invitation = bytes(nccl.get_unique_id()) if rank == 0 else b""
+                self.card = Card(int(nccl.get_version()), _identity(device))
+            except (
+                Exception
+            ) as e:  # no network that it can use, say; the library's errors have no common class but this one
+                logger.warning("NCCL is not used on %s: %s", device, e)
         self._given = 0
         self._changed = threading.Condition()
         self._jobs: dict[int, tuple[bytes, Job, Sequence[int], Callable[[Any], None]]] = {}

@@ -79,7 +79,8 @@ def program(sender: int) -> tuple[Any, Any]:
 
 def lending(server: dt.train.Server, sender: int) -> bool:
     loans = server._gpu_loans
-    return bool(gpu_loans._made and gpu_loans._made[0]._exports) if sender == 0 else loans.borrowed() > 0
+    ledger = gpu_loans.ledger_of_process()
+    return ledger is not None and ledger.exported() > 0 if sender == 0 else loans.borrowed() > 0
 
 
 @pytest.mark.parametrize("sender", [0, 1])

@@ -36,7 +36,7 @@ HERE, THERE = "/job:w/replica:0/task:0", "/job:w/replica:0/task:1"
 def fake() -> Iterator[FakeDriver]:
     with fake_gpus(1) as made:
         yield made
-        gpu_loans._made.clear()
+        gpu_loans._ledgers.clear()
 
 
 def until(condition: Callable[[], Any]) -> None:
@@ -306,7 +306,9 @@ def test_nothing_is_left_of_a_process_that_was_killed(fake: FakeDriver, sender: 
 
                 def is_lent() -> bool:
                     np.testing.assert_array_equal(session.run(y, {x: value}), value)
-                    return bool(gpu_loans._made and gpu_loans._made[0]._exports if sender == 0 else loans.borrowed())
+                    ledger = gpu_loans.ledger_of_process()
+                    assert ledger is not None
+                    return (ledger.exported() if sender == 0 else loans.borrowed()) > 0
 
                 until(is_lent)
                 os.kill(other.pid, signal.SIGKILL)
