@@ -34,7 +34,7 @@ class Traffic:
     def sent(self, task: str, size: int) -> None:
         """One message with tensors of so many bytes has gone to a task."""
         with self._lock:
-            link = self._sent.setdefault(task, [0, 0])
+            link = self._sent.get(task) or self._sent.setdefault(task, [0, 0])
             link[0] += 1
             link[1] += size
 

@@ -153,6 +153,7 @@ class Endpoint:
         assert isinstance(endpoint, bytes)
         bound = int(endpoint.rstrip(b"\0").rpartition(b":")[2])
         self.address = f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
+        self._dialled: dict[str, bytes] = {}  # names of the peers that something was sent to, by their addresses
         self._peers: dict[bytes, Socket] = {}  # sockets that were dialled, by the peer's name
         self._names: dict[Socket, bytes] = {}  # the same, the other way round
         self._backlog: dict[bytes, deque[list[Frame]]] = {}  # what ZeroMQ did not take yet, by the peer's name
@@ -265,9 +266,10 @@ class Endpoint:
             WireError, ResourceExhaustedError: as `reply`.
             ValueError: the address is not `host:port`.
         """
-        peer = _DIALLED + address.encode()
-        if peer not in self._peers:
+        peer = self._dialled.get(address)
+        if peer is None:
             split_address(address)
+            peer = self._dialled[address] = _DIALLED + address.encode()
         self.reply(peer, message, compressed)
 
     def is_near(self, address: str) -> bool:
