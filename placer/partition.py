@@ -162,7 +162,7 @@ def is_copied(node: Node) -> bool:
     if node.type != "Const" or node.controls:
         return False
     value = node.attrs["value"]
-    return value.dtype.kind != "O" and value.nbytes <= COPIED_BYTES
+    return bool(value.dtype.kind != "O" and value.nbytes <= COPIED_BYTES)
 
 
 def needed(
