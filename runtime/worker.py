@@ -421,7 +421,14 @@ class Worker:
     def _run(self, execution: Execution, loaded: Loaded) -> None:
         """Run an execution until it pauses or ends, then send what it has put out."""
         turn = self._turn
-        turn.sent = None
+        if turn.sent is not None:  # inside another one, of which a kernel runs a session
+            around = turn.sent, turn.sent_at, turn.outbox, turn.since
+            turn.sent, turn.outbox, turn.since = None, {}, {}
+            try:
+                self._run(execution, loaded)
+            finally:
+                turn.sent, turn.sent_at, turn.outbox, turn.since = around
+            return
         stretch = execution.program.device, execution.counter
         at_work = None if loaded.is_clear(stretch) else time.thread_time()
         began = time.perf_counter()
@@ -433,7 +440,8 @@ class Worker:
         if turn.sent is None:
             return  # it has put out nothing
         loaded.went_on(turn.sent, ended - turn.sent_at)
-        outbox, turn.outbox, turn.since = turn.outbox, {}, {}
+        outbox = turn.outbox
+        turn.sent, turn.outbox, turn.since = None, {}, {}
         try:
             for (task, number), values in outbox.items():
                 self._push(task, number, values, _carry(execution.step.client, loaded, task))
