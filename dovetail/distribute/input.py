@@ -1,4 +1,4 @@
-"""Datasets under a strategy: each element is a batch for all replicas, and each replica gets its rows of it."""
+"""Datasets under a strategy: an element is a batch for all replicas, of which each gets its rows, or for one of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..graph.build import convert
-from ..graph.structure import map_structure
+from ..graph.default_graph import get_default_graph
+from ..graph.structure import flatten, map_structure
 from . import roles
 
 if TYPE_CHECKING:
@@ -14,31 +15,34 @@ if TYPE_CHECKING:
 
 
 class DistributedDataset:
-    """A dataset whose elements are cut for the replicas. Made by `Strategy.experimental_distribute_dataset`.
+    """A dataset for the replicas: made by `Strategy.experimental_distribute_dataset`, or `distribute_datasets_from_function`.
 
-    Where several workers go in step, each makes the same elements, and takes its own share of the rows of each: shuffle with the
-    same seed on all of them. The number of rows must be a multiple of the number of replicas.
+    In the second case (`whole`) each replica of this process takes an element of its own, in turn.
+
+    In the first each element is cut for all replicas. Where several workers go in step, each makes the same elements, and takes its
+    own share of the rows of each: shuffle with the same seed on all of them. The number of rows must be a multiple of the number of
+    replicas.
     """
 
-    def __init__(self, strategy: Strategy, dataset: Any) -> None:
-        self._strategy, self._dataset = strategy, dataset
+    def __init__(self, strategy: Strategy, dataset: Any, whole: bool = False) -> None:
+        self._strategy, self._dataset, self._whole = strategy, dataset, whole
 
     def make_initializable_iterator(self) -> DistributedIterator:
         """An iterator whose `initializer` starts it."""
         with self._strategy.extended._plain_variables():
-            return DistributedIterator(self._strategy, self._dataset.make_initializable_iterator())
+            return DistributedIterator(self._strategy, self._dataset.make_initializable_iterator(), self._whole)
 
     def make_one_shot_iterator(self) -> DistributedIterator:
         """An iterator that goes through the dataset once."""
         with self._strategy.extended._plain_variables():
-            return DistributedIterator(self._strategy, self._dataset.make_one_shot_iterator())
+            return DistributedIterator(self._strategy, self._dataset.make_one_shot_iterator(), self._whole)
 
 
 class DistributedIterator:
     """An iterator over a `DistributedDataset`."""
 
-    def __init__(self, strategy: Strategy, iterator: Any) -> None:
-        self._strategy, self._iterator = strategy, iterator
+    def __init__(self, strategy: Strategy, iterator: Any, whole: bool = False) -> None:
+        self._strategy, self._iterator, self._whole = strategy, iterator, whole
 
     @property
     def initializer(self) -> Any:
@@ -53,6 +57,8 @@ class DistributedIterator:
         """The next element, in the structure of the dataset's, with a `PerReplica` in place of each tensor."""
         strategy = self._strategy
         here = len(strategy._devices)
+        if self._whole:
+            return self._one_each(here)
         workers = strategy.num_replicas_in_sync // here
         rank = strategy._first_replica // here
 
@@ -64,6 +70,18 @@ class DistributedIterator:
             return split(convert(value), workers, 0)[rank]
 
         return strategy.split_batch(map_structure(mine, self._iterator.get_next()))
+
+    def _one_each(self, replicas: int) -> Any:
+        """An element for each replica: one after the other, so that replicas get the same elements in each run."""
+        from .values import PerReplica
+
+        taken: list[Any] = []
+        elements = []
+        for _ in range(replicas):
+            with get_default_graph().control_dependencies(taken[-1:]):
+                elements.append(self._iterator.get_next())
+            taken.append(flatten(elements[-1])[0].op)
+        return elements[0] if replicas == 1 else map_structure(lambda *leaves: PerReplica(leaves), *elements)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..graph.aggregation import VariableAggregation, VariableSynchronization
 from ..graph.build import convert
@@ -25,6 +25,9 @@ from .extended import Extended
 from .reduction import CrossDeviceOps, ReduceOp, ReductionToOneDevice
 from .replica import ReplicaContext, run_replicas
 from .values import DistributedValues, DistributedVariable, PerReplica, component
+
+if TYPE_CHECKING:
+    from .input import InputContext
 
 
 class Strategy:
@@ -283,6 +286,29 @@ class Strategy:
         from .input import DistributedDataset
 
         return DistributedDataset(self, dataset)
+
+    def distribute_datasets_from_function(self, dataset_fn: Callable[[InputContext], Any], options: Any = None) -> Any:
+        """A dataset of this process's own: `dataset_fn` is called once in each, and each replica takes an element of it in turn.
+
+        Args:
+            dataset_fn: gets an `InputContext`, by which it can take its part of the data, and gives a `Dataset` of batches for
+                one replica.
+
+        >>> def pipeline(context):
+        ...     mine = files.shard(context.num_input_pipelines, context.input_pipeline_id)
+        ...     return mine.batch(context.get_per_replica_batch_size(128))
+        >>> x = strategy.distribute_datasets_from_function(pipeline).make_one_shot_iterator().get_next()
+        """
+        from .input import DistributedDataset, InputContext
+
+        return DistributedDataset(self, dataset_fn(InputContext.of(self)), whole=True)
+
+    experimental_distribute_datasets_from_function = distribute_datasets_from_function
+    """As `distribute_datasets_from_function` (an older spelling)."""
+
+    def make_input_fn_iterator(self, input_fn: Callable[[InputContext], Any], replication_mode: Any = None) -> Any:
+        """An iterator of `distribute_datasets_from_function(input_fn)` (TF1's spelling)."""
+        return self.distribute_datasets_from_function(input_fn).make_initializable_iterator()
 
     def make_dataset_iterator(self, dataset: Any) -> Any:
         """An iterator of `experimental_distribute_dataset(dataset)` (TF1's spelling)."""

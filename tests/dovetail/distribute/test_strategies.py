@@ -367,3 +367,26 @@ def test_a_dataset_is_cut_for_the_replicas():
         for start in (0, 8):
             a, b = session.run(list(strategy.experimental_local_results(doubled)))
             np.testing.assert_array_equal([*a, *b], [start, start + 2, start + 4, start + 6])
+
+
+@pytest.mark.parametrize("devices", [TWO, TWO[:1]])
+def test_a_pipeline_of_ones_own_gives_each_replica_an_element(devices):
+    strategy = distribute.MirroredStrategy(devices)
+    asked = []
+
+    def pipeline(context):
+        asked.append((context.num_input_pipelines, context.input_pipeline_id, context.num_replicas_in_sync))
+        return dt.data.Dataset.range(12).batch(context.get_per_replica_batch_size(2 * len(devices)))
+
+    with strategy.scope():
+        iterator = strategy.make_input_fn_iterator(pipeline)
+        once = strategy.distribute_datasets_from_function(pipeline).make_one_shot_iterator()
+        doubled = [strategy.run(lambda x: x * 2, (i.get_next(),)) for i in (iterator, once)]
+    assert asked == [(1, 0, len(devices))] * 2
+    with dt.Session(config=CONFIG) as session:
+        session.run(iterator.initializer)
+        for step in range(2):
+            for found in doubled:
+                parts = session.run(list(strategy.experimental_local_results(found)))
+                first = 4 * len(devices) * step
+                np.testing.assert_array_equal(np.concatenate(parts), first + 2 * np.arange(2 * len(devices)))
