@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,8 @@ import pytest
 import dovetail as dt
 from dovetail.runtime import waiting
 from dovetail.runtime.here import Host
-from dovetail.runtime.worker import HOSTED_S, SMALL_S, Loaded
+from dovetail.runtime.step import ChannelKey
+from dovetail.runtime.worker import HOSTED_S, SMALL_S, Loaded, Worker
 
 
 @pytest.fixture
@@ -147,3 +150,33 @@ def test_time_in_which_nobody_listened_makes_nobody_dead(monkeypatch: pytest.Mon
     now[0] = 116.0
     with pytest.raises(dt.errors.UnavailableError, match=r"/job:ps at ps:1 has not answered for 6\.0 s"):
         wait.messages(Silent())  # type: ignore[arg-type]
+
+
+class Stretch:
+    """What a worker runs: a stretch that puts tensors out, and may run another one meanwhile."""
+
+    def __init__(self, worker: Worker, number: int, inner: Stretch | None = None) -> None:
+        self.program = SimpleNamespace(device="/job:a/task:0/device:CPU:0")
+        self.counter = 0
+        self.step = SimpleNamespace(client=0)
+        self.worker, self.number, self.inner = worker, number, inner
+        self.loaded = Loaded("session", (), frozenset({1, 2}))  # both wait for the end
+
+    def run(self) -> None:
+        """Put two tensors out, and have the other stretch run between them."""
+        for channel in (1, 2):
+            self.worker._put_out(self.number, 0, self.loaded, "/job:b/task:0/device:CPU:0", channel, self.number)
+            if self.inner is not None and channel == 1:
+                self.worker._run(self.inner, self.inner.loaded)  # type: ignore[arg-type]
+
+
+def test_a_stretch_inside_another_one_leaves_what_that_has_put_out() -> None:
+    sent: list[tuple[str, int, dict[ChannelKey, Any]]] = []
+    worker = Worker("/job:a/task:0", (), push=lambda task, step, values, carry: sent.append((task, step, dict(values))))
+    inner = Stretch(worker, 8)
+    for _ in range(2):
+        outer = Stretch(worker, 7, inner)
+        worker._run(outer, outer.loaded)  # type: ignore[arg-type]
+    worker._run(inner, inner.loaded)  # type: ignore[arg-type]
+    ours, others = ("/job:b/task:0", 7, {1: 7, 2: 7}), ("/job:b/task:0", 8, {1: 8, 2: 8})
+    assert sent == [others, ours, others, ours, others]
