@@ -250,6 +250,8 @@ class GpuLoans:
         task, ledger = fields["task"], ledger_of_process()
         tensors: dict[ChannelKey, Outgoing] = {}
         for entry in fields["loans"]:
+            if type(entry) is not list or len(entry) != 3 or type(entry[1]) is not int or type(entry[2]) is not int:
+                continue  # no message that this version makes
             channel, gpu, loan = entry
             self._refused.add((task, gpu))
             tensor = None if ledger is None else ledger.take_back(loan)
@@ -274,7 +276,7 @@ class GpuLoans:
     def on_loans(self, fields: Mapping[str, Any]) -> dict[ChannelKey, Any]:
         """The tensors of a message, by channel. What cannot be opened is refused."""
         arrived: dict[ChannelKey, Any] = {}
-        refused: list[tuple[ChannelKey, int, int]] = []
+        refused: list[list[ChannelKey]] = []
         for loan in fields["loans"]:
             try:
                 channel, gpu, word = _named(loan)
@@ -284,7 +286,7 @@ class GpuLoans:
                 arrived[channel] = self._incoming(loan)
             except (ValueError, TypeError, CudaError) as e:
                 logger.warning("%s: GPU memory of %s cannot be opened: %s", self.task, fields["task"], e)
-                refused.append((channel, gpu, word))
+                refused.append([channel, gpu, word])
         if refused:
             self._send(fields["task"], "gpu_refused", {"step": fields["step"], "task": self.task, "loans": refused})
         return arrived

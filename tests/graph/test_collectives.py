@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
+
 import numpy as np
 import pytest
 
@@ -10,6 +13,7 @@ from dovetail.graph import collectives, exchanges
 from dovetail.graph.collectives import Collectives
 from dovetail.graph.errors import AbortedError, InvalidArgumentError, ResourceExhaustedError, UnavailableError
 from dovetail.graph.exchanges import flat, unflat
+from dovetail.graph.links import Card, Linked, Refused, Why
 from dovetail.graph.ops import collectives as ops
 from dovetail.graph.requests import Request
 
@@ -390,3 +394,110 @@ def test_gpus_without_nccl_say_so_or_go_on_by_messages(monkeypatch):
         made = [ops.all_reduce(v, members, i, "sum", "nccl", instance="n") for i, v in enumerate(values)]
         with pytest.raises(dt.errors.FailedPreconditionError, match=r"member 0 \(/device:GPU:0\) has no NCCL"):
             session.run(made)
+
+
+# --- links -----------------------------------------------------------------------------------------------------------
+
+
+class FakeLink:
+    """A link that does what the test says."""
+
+    def __init__(self, rank):
+        self.card, self.started, self.stopped, self.numbers = Card(7, (1, rank)), [], False, itertools.count()
+
+    def invitation(self):
+        return b"find me!" * 16
+
+    def next_number(self):
+        return next(self.numbers)
+
+    def start(self, number, invitation, job, rows, tell):
+        self.started.append((number, invitation, job, rows))
+        self.tell = tell
+
+    def stop(self):
+        self.stopped = True
+
+
+class Linking(Net):
+    """Tasks that have links."""
+
+    def __init__(self, count=2):
+        super().__init__(count)
+        self.links = [FakeLink(i) for i in range(count)]
+
+    def begin(self, i, run=0, instance="g"):
+        exchange = Linked(i, len(self.tasks), self.links[i], f"job {run}", 10 + i)
+        members, session = [f"{t}/device:GPU:0" for t in self.tasks], self.sessions[self.tasks[i]]
+        desk = self.desks[self.tasks[i]]
+        return desk.take_part(session, members, i, (instance, run), "sum", "it", exchange, lambda x: x)
+
+
+def test_a_link_starts_when_all_are_there_and_in_one_order():
+    net = Linking(3)
+    requests = [net.begin(0), net.begin(2), net.begin(1, instance="h"), net.begin(0, instance="h")]
+    net.deliver()
+    assert not any(link.started for link in net.links)
+    requests += [net.begin(2, instance="h"), net.begin(1)]
+    net.deliver()
+    for i, link in enumerate(net.links):
+        assert [s[0] for s in link.started] == [0, 1], i
+        assert link.started[0] == (0, b"find me!" * 16, "job 0", [10, 11, 12])
+    assert all(r.fate.name == "WAITING" for r in requests)
+    net.links[0].tell("done")  # of the run that was started last
+    assert requests[0].result() == "done"
+
+
+@pytest.mark.parametrize("how", ["silent", "begun anew", "cancelled", "failed"])
+def test_who_runs_on_a_link_is_stopped_when_another_is_gone(how):
+    net = Linking()
+    requests = [net.begin(i) for i in range(2)]
+    net.deliver()
+    net.tick(0.0)
+    kind = AbortedError
+    if how == "silent":
+        net.down.add(TASKS[1])
+        for now in range(1, 10):
+            net.tick(float(now))
+        kind = UnavailableError
+    elif how == "begun anew":
+        net.desks[TASKS[1]] = net.desk(TASKS[1], 2)
+        net.sessions[TASKS[1]] = Session()
+        net.begin(1, run=5)
+    elif how == "cancelled":
+        requests[1].cancel()
+    else:
+        net.links[1].tell(UnavailableError(None, None, "a cable was pulled"))
+        kind = UnavailableError
+    net.deliver()
+    assert net.links[0].stopped
+    with pytest.raises(
+        kind, match={"silent": "no sign of life", "begun anew": "anew", "cancelled": "ended", "failed": "cable"}[how]
+    ):
+        requests[0].result()
+
+
+def test_who_has_done_his_part_of_a_link_may_leave():
+    net = Linking()
+    requests = [net.begin(i) for i in range(2)]
+    net.deliver()
+    net.links[1].tell("done")
+    assert requests[1].result() == "done"
+    del net.sessions[TASKS[1]], requests[1]
+    gc.collect()
+    net.tick(1.0)
+    assert not net.links[0].stopped
+    net.links[0].tell("done, too")
+    assert requests[0].result() == "done, too"
+    with pytest.raises(AbortedError, match="has closed its session"):
+        net.begin(0, run=1)
+
+
+def test_what_no_link_says_is_left_alone():
+    exchange = Linked(1, 2, FakeLink(1), None)
+    exchange.begin()
+    for array in (np.zeros(3), np.zeros((2, 2), np.int64), np.zeros(3, np.int64)):
+        assert exchange.receive(0, Linked.GO, array) == [] and not exchange.is_under_way
+    assert exchange.expects() == {0}
+    exchange.receive(0, Linked.GO, np.array([-77, 5, 0, 0]))
+    assert exchange.result == Refused(Why.MISSING, 1)
