@@ -170,7 +170,7 @@ class TestObserver:
             taken = queue.dequeue()
         with tf.device("/job:worker"):
             total = tf.reduce_sum(v * 2.0)
-        quick = {"DOVETAIL_STALL_S": "0.5"}
+        quick = {"DOVETAIL_STALL_S": "0.5", "DOVETAIL_DIRECT_READS": "0"}  # so that the variable is sent
         with (
             tf.LocalCluster({"ps": 1, "worker": 2}, environment=quick) as cluster,
             tf.Session(cluster.target("worker")) as session,
