@@ -182,13 +182,18 @@ def write_keys(folder: Path, name: str, pair: KeyPair, addresses: Iterable[str] 
     """Put a new key into a folder, and beside it the public half as a file to hand out.
 
     Raises:
-        FileExistsError: there is one already. ValueError: the name cannot be that of a file.
+        FileExistsError: there is one already, or the folder is that of a cluster. ValueError: the name cannot be that of a file.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot name a key: use letters, digits, '.', '_' and '-'")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if (folder / OWN).exists():
         raise FileExistsError(f"{folder / OWN} exists: it is not overwritten. Delete it to make another key")
+    if parts := list(parts_of(folder)):
+        raise FileExistsError(
+            f"{folder} has the keys of a cluster ({', '.join(p.name for p in parts)}), and its own would take the place of all of them: "
+            f"name another folder, such as {folder / name}"
+        )
     public = PublicKey(name, pair.public, tuple(addresses))
     text = f"{_PRIVATE_HEAD}name: {name}\npublic: {pair.public}\nsecret: {pair.secret}\n"
     descriptor = os.open(folder / OWN, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

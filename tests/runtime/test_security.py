@@ -67,6 +67,12 @@ class TestFiles:
         with pytest.raises(FileExistsError, match="not overwritten"):
             files.write_cluster(tmp_path, [("a-0", "h:1")], ["c"], pairs())
 
+    def test_a_cluster_s_folder_gets_no_key_of_its_own(self, tmp_path: Path) -> None:
+        files.write_cluster(tmp_path, [("a-0", "h:1")], ["c"], pairs())
+        with pytest.raises(FileExistsError, match=r"keys of a cluster \(a-0, c\).*such as .*alice"):
+            files.write_keys(tmp_path, "alice", next(pairs()))
+        assert Keys.load(tmp_path, "a-0").name == "a-0"
+
     def test_a_cluster_knows_itself(self, tmp_path: Path) -> None:
         tasks = [("ps-0", "10.0.0.1:2222"), ("worker-0", "localhost:2223"), ("worker-1", "localhost:0")]
         files.write_cluster(tmp_path, tasks, ["client", "alice"], pairs())

@@ -145,6 +145,11 @@ class TestLogs:
         with pytest.raises(ValueError, match="must be one of text, json"):
             set_up_log("a", 0)
 
+    def test_levels_are_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("DOVETAIL_LOG", "LOUD")
+        with pytest.raises(ValueError, match="DOVETAIL_LOG='LOUD': it must be one of .*WARNING"):
+            set_up_log("a", 0)
+
 
 class TestObserver:
     def test_rates(self) -> None:
