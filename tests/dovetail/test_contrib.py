@@ -63,3 +63,17 @@ def test_regularizers_join_the_losses() -> None:
     assert len(tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES)) == 2
     with pytest.raises(ValueError, match="at least 0"):
         layers.l1_regularizer(-1.0)
+
+
+def test_strategies_count_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    contrib = tf.contrib.distribute
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setenv("DOVETAIL_EMULATE_GPUS", "2")
+    mirrored = contrib.MirroredStrategy(num_gpus=2)
+    assert isinstance(mirrored, tf.distribute.MirroredStrategy)
+    assert mirrored.extended.worker_devices == ("/device:GPU:0", "/device:GPU:1")
+    assert contrib.MirroredStrategy(["/cpu:0"]).extended.worker_devices == ("/device:CPU:0",)
+    assert contrib.CollectiveAllReduceStrategy(num_gpus_per_worker=2).num_replicas_in_sync == 2
+    assert contrib.ParameterServerStrategy(num_gpus_per_worker=1).num_replicas_in_sync == 1
+    with pytest.raises(ValueError, match="only specify one"):
+        contrib.MirroredStrategy(["/gpu:0"], num_gpus=1)
