@@ -10,8 +10,9 @@ Nothing that a step computes may depend on whether values are read directly, so 
 
 - The value is that of the variable and nothing else: the place itself, or what reads it, or an Identity of that; without control
   inputs, outside of loops and branches, and not fed. It crosses as it is, from a CPU to a CPU.
-- Whatever changes the variable in this step comes later. The receiver reads first of all, so this holds for what takes something
-  that the receiver's program sends, through others or not. (Constants do not count: they may be made where they are used.)
+- Whatever changes the variable in this step comes later: in the order of the sender's program, and not before the receiver has
+  begun. It reads first of all, so this holds for what takes something that the receiver's program sends, through others or not.
+  (Constants do not count: they may be made where they are used.)
 
 Other steps may change the variable at any time, in both cases; a read is atomic.
 """
@@ -70,15 +71,33 @@ def direct_reads(
     device = {n: name for name, part in cut.partitions.items() for n in part.nodes}
     writers = _writers(nodes, device, feeds)
     later: dict[str, set[Node]] = {}
+    order: dict[str, dict[Node | int, int]] = {}
     out = []
     for read in found:
-        here = read.channel.destination
+        here, there = read.channel.destination, read.channel.source
         changing = writers.get(read.place, ())
-        if changing and here not in later:
-            later[here] = _after(here, nodes, device, feeds)
-        if all(w in later[here] for w in changing) and not writers.get((read.place[0], "", ""), ()):
+        if changing:
+            if here not in later:
+                later[here] = _after(here, nodes, device, feeds)
+            if there not in order:
+                order[there] = _order(cut.partitions[there])
+            sent = order[there][read.channel.id]
+            if any(w not in later[here] or order[there].get(w, -1) < sent for w in changing):
+                continue
+        if not writers.get((read.place[0], "", ""), ()):
             out.append(read)
     return out
+
+
+def _order(part: Partition) -> dict[Node | int, int]:
+    """When a program runs each node, and sends on each channel."""
+    found: dict[Node | int, int] = {}
+    for at, (kind, what) in enumerate(part.steps):
+        if isinstance(what, Node):
+            found[what] = at
+        elif kind == "send" and isinstance(what, Channel):
+            found[what.id] = at
+    return found
 
 
 def _bare_variables(cut: Partitioned, feeds: Collection[Tensor], most_bytes: int) -> Iterator[DirectRead]:

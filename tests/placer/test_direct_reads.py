@@ -139,6 +139,18 @@ def test_a_change_that_waits_for_the_reader_comes_later():
         assert names([y], [change]) == ["v/read:0"]
 
 
+def test_what_is_read_after_a_change_is_sent_after_it():
+    v = variable()
+    with dt.device(WORKER):
+        y = dt.negative(v, name="y")
+    with dt.device(PS):
+        change = dt.assign_add(v, y)
+    with dt.device(WORKER), dt.control_dependencies([change]):
+        again = v.read_value()
+    assert names([again]) == ["v/read:0"]  # for `y`; what is read again is not the same value
+    assert names([y, again]) == ["v/read:0"]
+
+
 def test_what_another_reader_makes_says_nothing_of_this_one():
     v = variable()
     with dt.device(WORKER):
