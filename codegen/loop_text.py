@@ -27,7 +27,7 @@ def source_of(file: str, functions: Mapping[str, Signature], dtype: str) -> str:
 @cache
 def _source(file: str, functions: tuple[tuple[str, Signature], ...], dtype: str) -> str:
     here = Path(__file__)
-    tiles = b"".join(here.with_name(name).read_bytes() for name in ("tile.py", "matrix_tile.py", "helper_calls.py"))
+    tiles = b"".join(here.with_name(name).read_bytes() for name in ("tile.py", "matrix_tile.py"))
     tile = hashlib.sha256(tiles).hexdigest()[:16]
     compiled = [_compiled(name, signature, dtype) for name, signature in functions]
     return "\n".join(

@@ -37,7 +37,7 @@ _WORTH_HELP_NS = 150_000.0  # of one thread's time
 _NS_PER_FLOP = 0.008  # one core, float32
 _SHAPES_KEPT = 64  # per product: more means that hardly any comes twice
 
-FUNCTIONS = {"multiply": ("rrwwccc", (3, 3, 5, 5, 4))}
+FUNCTIONS = {"multiply": ("rrwwcc", (3, 3, 5, 5, 4))}
 _TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 

@@ -15,7 +15,6 @@ wrote, or read, in the kernel before is still in its core's caches.
 from numba import njit, types  # noqa: F401 (what is added to this text uses them)
 
 from dovetail.codegen import vecmath as m
-from dovetail.codegen.helper_calls import COUNTERS, leave_desk, open_desk, put_up, take_desk
 from dovetail.codegen.matrix_tile import (
     MR,
     NR,
@@ -127,10 +126,14 @@ def wait(counters, units):
         looks += 1
 
 
-@njit(error_model="numpy")
-def multiply_units(a, b, c, room, laid, counters, sizes, counts, a_jumps, b_jumps, unit, units, who):
-    """What one thread does of a product: see `multiply`. A caller who finds no unit left looks for a while whether others have finished
-    theirs, which spares it being put to sleep and woken.
+def multiply(a, b, c, room, laid, counters, sizes, counts, a_jumps, b_jumps, unit, who, units):
+    """The units of all products, shared with all who call this with the same counters; `who`: which of them this is.
+
+    Who finds none left looks for a while whether the others have finished theirs, which spares it being put to sleep and woken.
+
+    room: memory to lay out in, for all threads; laid: what each has there, -1 for nothing. sizes: (rows, inner, columns). counts: of the
+    stack's three axes. a_jumps, b_jumps: to the next matrix along each of these, then to the next row and column. unit: (rows, panels) of
+    a unit, and how many pieces of each factor stay laid out; a piece is what a unit needs for its steps at a time.
     """
     rows, inner, columns = sizes
     tall, wide = unit[0], unit[1] * (NR32 if a.itemsize == 4 else NR64)
@@ -278,25 +281,4 @@ def multiply_units(a, b, c, room, laid, counters, sizes, counts, a_jumps, b_jump
                             jump,
                         )
         count_up(counters, FINISHED, 1)
-    if who == 0:
-        wait(counters, units)
-
-
-def multiply(a, b, c, room, laid, counters, board, sizes, counts, a_jumps, b_jumps, unit, who, units):
-    """The units of all products, shared with helpers, and with all who call this with the same counters; `who`: which of these this is.
-
-    room: memory to lay out in, for all threads; laid: what each has there, -1 for nothing. sizes: (rows, inner, columns). counts: of the
-    stack's three axes. a_jumps, b_jumps: to the next matrix along each of these, then to the next row and column. unit: (rows, panels) of
-    a unit, and how many pieces of each factor stay laid out; a piece is what a unit needs for its steps at a time.
-    """
-    threads = counters.size // LINE - 1
-    desk = take_desk(board, threads)
-    if desk > 0:
-        shared = board[desk + COUNTERS : desk + COUNTERS + counters.size]
-        put_up(multiply_units, board, desk,
-               (a, b, c, room, laid, shared, sizes, counts, a_jumps, b_jumps, unit, units))  # fmt: skip
-        open_desk(board, desk, threads)
-        multiply_units(a, b, c, room, laid, shared, sizes, counts, a_jumps, b_jumps, unit, units, 0)
-        leave_desk(board, desk, units)
-    else:
-        multiply_units(a, b, c, room, laid, counters, sizes, counts, a_jumps, b_jumps, unit, units, who)
+    wait(counters, units)

@@ -39,17 +39,19 @@ def product_update_source(loops: Loops, places: int, gradient: int) -> str:
     kinds = [f"types.Array(types.{v.dtype.name}, 1, 'C'{'' if i < places else ', readonly=True'})"
              for i, v in enumerate(loops.loads) if i != gradient]  # fmt: skip
     factor = f"types.Array(types.{loops.loads[gradient].dtype.name}, 1, 'C', readonly=True)"
-    counts = "types.Array(types.int64, 1, 'C')"
-    kinds += [factor, factor, factor.replace(", readonly=True", ""), counts, counts]
+    kinds += [factor, factor, factor.replace(", readonly=True", ""), "types.Array(types.int64, 1, 'C')"]
     kinds += [f"types.UniTuple(types.intp, {n})" for n in (3, 5, 5, 4, 2)] + ["types.intp"] * 2
-    arrays, numbers = ", ".join([*values, *others, "a, b, room"]), "sizes, a_jumps, b_jumps, unit, high"
     return "\n".join(
         [
             product,
             rule,
             "",
-            '@njit(error_model="numpy")',
-            f"def update_units({arrays}, counters, {numbers}, units, who):",
+            "product = njit(error_model='numpy')(multiply)",
+            "",
+            "",
+            "def update(",
+            f"    {', '.join([*values, *others])}, a, b, room, counters, sizes, a_jumps, b_jumps, unit, high, who, units",
+            "):",
             "    rows, inner, columns = sizes",
             "    mine = room.size // (counters.size // LINE - 1)",
             "    piece, own_room = room[who * mine :][: high[0] * columns], room[who * mine :][high[0] * columns : mine]",
@@ -65,25 +67,11 @@ def product_update_source(loops: Loops, places: int, gradient: int) -> str:
             "        parts = ((some + unit[0] - 1) // unit[0]) * ((columns + wide - 1) // wide)",
             "        own[:] = 0",
             "        laid[: unit[2]] = -1  # rows, which are others; the panels are the same for all pieces",
-            "        multiply_units(a[top * a_jumps[3] :], b, piece, own_room, laid, own, (some, inner, columns), (1, 1, 1), "
-            "a_jumps, b_jumps, unit, parts, 0)",
+            "        product(a[top * a_jumps[3] :], b, piece, own_room, laid, own, (some, inner, columns), (1, 1, 1), a_jumps, b_jumps, "
+            "unit, 0, parts)",
             f"        change({', '.join(given)}, count, 0, count)",
             "        count_up(counters, FINISHED, 1)",
-            "    if who == 0:",
-            "        wait(counters, units)",
-            "",
-            "",
-            f"def update({arrays}, counters, board, {numbers}, who, units):",
-            "    threads = counters.size // LINE - 1",
-            "    desk = take_desk(board, threads)",
-            "    if desk > 0:",
-            "        shared = board[desk + COUNTERS : desk + COUNTERS + counters.size]",
-            f"        put_up(update_units, board, desk, ({arrays}, shared, {numbers}, units))",
-            "        open_desk(board, desk, threads)",
-            f"        update_units({arrays}, shared, {numbers}, units, 0)",
-            "        leave_desk(board, desk, units)",
-            "    else:",
-            f"        update_units({arrays}, counters, {numbers}, units, who)",
+            "    wait(counters, units)",
             "",
             "",
             f"kernel = njit(types.void({', '.join(kinds)}), nogil=True, error_model='numpy', cache=True)(update)",

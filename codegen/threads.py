@@ -5,8 +5,6 @@ machine whose other cores are busy it does everything itself and waits for nobod
 
 Helpers who come too late find nothing, not even the arrays: memory that has been handed on must not be held by work that is done.
 
-Kernels whose threads take units of work themselves (`share_units`) have helpers of their own, which need no Python (`helper_calls`).
-
 Helpers are kept away from the core on which the caller runs. A scheduler that saves energy, or that believes a thread to be about to
 end which has just woken another one, puts the woken one on the same core and moves it when it has waited there for a while; by then
 a kernel is over. On such a machine (a virtual one of two cores) work of 0.4 ms took 0.4 ms on two threads, and takes 0.23 ms so.
@@ -28,9 +26,6 @@ import numpy as np
 PARALLEL_NS = 300_000.0  # work that takes longer is shared: handing some to a thread costs about 50,000 ns
 LINE = 8  # counters of units in a line of the cache; each has one
 FINISHED = 0  # the place of the counter of units that are done; behind it each thread has one for those that have been taken of its part
-MOST_THREADS = 64  # for one kernel's units
-_NO_BOARD = np.empty(0, np.int64)
-_FOREVER = 1 << 62
 _PER_THREAD = 4  # ranges; more even the load out better, and cost a call each
 
 Ranges: TypeAlias = "tuple[tuple[int, int], ...]"
@@ -144,26 +139,21 @@ def share_units(
     units: int,
     threads: int,
 ) -> None:
-    """Call `function(*arrays, counters, board, *numbers, who, units)`, which does all units and gets help from up to so many threads.
+    """Call `function(*arrays, counters, *numbers, who, units)` on up to so many threads, each of which takes units until none is left.
 
-    Each takes units until none is left. They count those that are taken, and that are finished, without Python's lock. So units can be
-    small, and the caller goes on as soon as the last one is finished, without being put to sleep and woken. Helpers who sleep at the
-    `board` need no Python at all (`helper_calls`). Where there is none it is empty, and Python threads call the function with
-    the same counters; `who` is their number, and the caller's is 0.
+    `who` is the number of the thread; the caller's is 0. They count those that are taken, and that are finished, in `counters`, without
+    Python's lock. So units can be small, and the caller goes on as soon as the last one is finished, without being put to sleep and
+    woken.
     """
-    threads = max(1, min(threads, units, MOST_THREADS))
+    threads = max(1, min(threads, units))
     counters = np.zeros((threads + 1) * LINE, np.int64)
+    arguments = (*arrays, counters, *numbers)
     if threads <= 1:
-        function(*arrays, counters, _NO_BOARD, *numbers, 0, units)
-        return
-    all_helpers = _helpers(os.getpid())
-    all_helpers.want_board()
-    all_helpers.leave_core_of_caller()
-    arguments = (*arrays, counters, all_helpers.board, *numbers)
-    if all_helpers.board.size:
         function(*arguments, 0, units)
         return
     work = _Work(function, arguments, tuple((who, units) for who in range(1, threads)))
+    all_helpers = _helpers(os.getpid())
+    all_helpers.leave_core_of_caller()
     for _ in range(threads - 1):
         all_helpers.put(work)
     try:
@@ -177,7 +167,6 @@ class _Helpers:
 
     Attributes:
         put: hand work to whoever is free.
-        board: where helpers without Python sleep, see `helper_calls`; empty where there are none, or not yet.
     """
 
     def __init__(self) -> None:
@@ -189,35 +178,9 @@ class _Helpers:
         ]
         for thread in self._threads:
             thread.start()
-        self.board: np.ndarray[Any, Any] = _NO_BOARD
         self._core_of = _core_of_caller()
         self._allowed = os.sched_getaffinity(0) if self._core_of is not None else set()
         self._left = -1  # the core that they are kept away from
-        self._is_asked = False
-
-    def want_board(self) -> None:
-        """Have a board as soon as what helpers do there is compiled. Only who has compiled kernels may ask."""
-        if self._is_asked:
-            return
-        self._is_asked = True
-        from .helper_calls import BOARD, THERE_ARE_BELLS
-        from .kernel_cache import compile_soon
-        from .loop_text import source_of
-
-        def begin(serve: Any) -> None:
-            board = np.zeros(BOARD, np.int64)
-            threads = [
-                threading.Thread(target=serve, args=(board, _FOREVER, 0), name=f"dovetail-kernel-bell-{i}", daemon=True)
-                for i in range(min(cores(), MOST_THREADS) - 1)
-            ]
-            for thread in threads:
-                thread.start()
-            self._threads = [*self._threads, *threads]
-            self._left = -1
-            self.board = board
-
-        if THERE_ARE_BELLS and cores() > 1:
-            compile_soon(source_of("helper_loops", {"serve": ("c", ())}, "int64"), begin)
 
     def leave_core_of_caller(self) -> None:
         """Let helpers run anywhere but on the core of this thread."""

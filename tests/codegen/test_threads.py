@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import dovetail as dt
 from dovetail.codegen import threads
 from dovetail.codegen.threads import PARALLEL_NS, ranges_of, share
 
@@ -95,77 +94,3 @@ def test_helpers_stay_where_they_are_when_cores_have_been_taken_away(monkeypatch
     helpers.leave_core_of_caller()
     helpers.leave_core_of_caller()
     assert helpers._core_of is None
-
-
-# --- helpers without Python -------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def board() -> Any:
-    """A board at which two helpers sleep, whatever the number of cores."""
-    pytest.importorskip("numba")
-    from dovetail.codegen.helper_calls import BOARD, THERE_ARE_BELLS
-    from dovetail.codegen.kernel_cache import compile_now
-    from dovetail.codegen.loop_text import source_of
-
-    if not THERE_ARE_BELLS:
-        pytest.skip("no bells on this system")
-    serve = compile_now(source_of("helper_loops", {"serve": ("c", ())}, "int64"))
-    board = np.zeros(BOARD, np.int64)
-    for _ in range(2):
-        threading.Thread(target=serve, args=(board, 1 << 62, 0), daemon=True).start()
-    return board
-
-
-@pytest.fixture
-def at_board(board: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    helpers = threads._helpers(os.getpid())
-    monkeypatch.setattr(helpers, "_is_asked", True)
-    monkeypatch.setattr(helpers, "board", board)
-    return board
-
-
-def _product(rows: int) -> Any:
-    from dovetail.codegen.kernel_cache import compile_now
-    from dovetail.codegen.matrix_kernels import matrix_kernel
-
-    with dt.Graph().as_default():
-        y = dt.matmul(dt.placeholder(dt.float32, [None, None]), dt.placeholder(dt.float32, [None, None]))
-        text, call = matrix_kernel(y.op, 3) or pytest.fail("there is no kernel")
-    rng = np.random.default_rng(rows)
-    a, b = rng.standard_normal((rows, 128), np.float32), rng.standard_normal((128, 300), np.float32)
-    return lambda: call(compile_now(text), a, b)
-
-
-def test_helpers_at_the_board_do_every_unit_once(at_board: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dovetail.codegen import matrix_kernels
-
-    monkeypatch.setattr(matrix_kernels, "_WORTH_HELP_NS", 0.0)
-    first, second = _product(1000), _product(300)
-    want = first(), second()
-    jobs = at_board[threads.LINE]
-    for _ in range(100):
-        np.testing.assert_array_equal(first(), want[0])
-        np.testing.assert_array_equal(second(), want[1])
-    assert at_board[threads.LINE] == jobs + 200
-
-
-def test_callers_at_one_board_do_not_disturb_each_other(at_board: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dovetail.codegen import matrix_kernels
-
-    monkeypatch.setattr(matrix_kernels, "_WORTH_HELP_NS", 0.0)
-    kernels = [_product(100 * i) for i in range(3, 9)]  # more than there are desks
-    want = [kernel() for kernel in kernels]
-    wrong: list[int] = []
-
-    def call(i: int) -> None:
-        for _ in range(50):
-            if not np.array_equal(kernels[i](), want[i]):
-                wrong.append(i)
-
-    callers = [threading.Thread(target=call, args=(i,)) for i in range(len(kernels))]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert not wrong
