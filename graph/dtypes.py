@@ -150,8 +150,8 @@ FLOATS = (float16, bfloat16, float32, float64)
 INTEGERS = (int8, int16, int32, int64, uint8, uint16, uint32, uint64)
 NUMBERS = FLOATS + INTEGERS
 
-_BY_NAME = {name: t for base in ALL for t in (base, base.ref) for name in (t.name,)}
-_BY_NAME |= {"double": float64, "half": float16, "float": float32, "str": string}
+BY_NAME = {t.name: t for base in ALL for t in (base, base.ref)}
+_BY_NAME = BY_NAME | {"double": float64, "half": float16, "float": float32, "str": string}
 _BY_NUMPY = {t.np: t for t in ALL if t.np != np.dtype(object)}
 _BY_PYTHON: dict[Any, DType] = {float: float32, int: int32, bool: bool_, str: string, bytes: string, object: string}
 

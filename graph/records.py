@@ -38,7 +38,6 @@ MAX_RECORD = 4 * CHUNK  # bytes of any record
 MAX_RANK = 32
 
 _DTYPE, _ARRAY, _CHUNKED = 1, 2, 3  # msgpack extension types
-_BY_NAME = {t.name: t for base in dtypes.ALL for t in (base, base.ref)}
 
 
 class MalformedError(Exception):
@@ -109,7 +108,7 @@ class Reader:
 
 
 def _dtype(name: Any) -> DType:
-    found = _BY_NAME.get(name) if isinstance(name, str) else None
+    found = dtypes.BY_NAME.get(name) if isinstance(name, str) else None
     if found is None:
         raise MalformedError(f"no element type is called {name!r}")
     return found

@@ -30,7 +30,8 @@ from .draw import to_dot, to_svg
 from .execution_order import execution_order
 from .partition import Channel, Partition, Partitioned, is_copied, needed, partition
 from .place import Placement, Relaxation, Rule, place as place_nodes
-from .plan_text import read_plan, write_plan
+from .plan_reader import read_plan
+from .plan_text import write_plan
 from .receive_schedule import schedule_receives
 from .report import render, render_html, short, size_text
 from .steering import MOVES_TO_DATA, is_moved_to_data

@@ -25,7 +25,7 @@ from ..graph.errors import OpError
 from ..graph.graph import Graph
 from ..graph.serialize import graph_to_bytes
 from ..placer.plan import Plan
-from ..placer.plan_text import parts_of
+from ..placer.plan_reader import parts_of
 from .clocks import offsets
 from .config import ConfigProto
 from .connections import Connections

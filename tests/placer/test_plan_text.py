@@ -11,7 +11,8 @@ import dovetail as dt
 from dovetail.graph.errors import InvalidArgumentError
 from dovetail.placer.cluster_input import make_cluster
 from dovetail.placer.plan import Plan, place
-from dovetail.placer.plan_text import parts_of, plan_lines
+from dovetail.placer.plan_reader import parts_of
+from dovetail.placer.plan_text import plan_lines
 
 CLUSTER = make_cluster({"a": 1, "b": 1, "c": 1}, {"a": ["cpu:0", "cpu:1"], "b": ["cpu:0", "cpu:1"]}, "/job:b")
 
