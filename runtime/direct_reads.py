@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -62,7 +63,7 @@ class DirectReads:
         post, container = self.posts.post, self._default_container
         return [post(handle, session.resources, c or container, name) for c, name in names]
 
-    def values(self, session: _Session | None, wants: Iterable[Want]) -> dict[int, Any]:
+    def values(self, session: _Session | None, wants: Iterable[Want]) -> dict[int | str, Any]:
         """What a `want` asks for, by channel.
 
         Raises:
@@ -75,7 +76,7 @@ class DirectReads:
                 f"{self._task} does not know the session of this step: the task was restarted, or the session was closed or "
                 "reset. What it held is lost; initialise or restore its variables and run again.",
             )  # fmt: skip
-        found = {}
+        found: dict[int | str, Any] = {}
         for want in wants:
             try:
                 channel, container, name, dtype = (want[k] for k in ("channel", "container", "name", "dtype"))
@@ -85,7 +86,7 @@ class DirectReads:
             except (TypeError, KeyError, ValueError) as e:
                 raise InvalidArgumentError(None, None, f"A want message is malformed: {e}") from None
             state = session.resources.get_or_create(
-                container or self._default_container, name, VariableState, lambda n=name, t=wanted: VariableState(n, t)
+                container or self._default_container, name, VariableState, partial(VariableState, name, wanted)
             )
             if state.dtype is not wanted:
                 raise InvalidArgumentError(

@@ -370,7 +370,7 @@ class Worker:
         if step is not None and overdue:
             self.want(number, step.session, overdue)
 
-    def values(self, handle: str, wants: Iterable[Want]) -> dict[int, Any]:
+    def values(self, handle: str, wants: Iterable[Want]) -> dict[ChannelKey, Any]:
         """The values of variables that another task has asked for, by channel. Errors are those of `DirectReads.values`."""
         return self.direct.values(self._sessions.get(handle), wants)
 
