@@ -129,7 +129,8 @@ def wait(counters, units):
 def multiply(a, b, c, room, laid, counters, sizes, counts, a_jumps, b_jumps, unit, who, units):
     """The units of all products, shared with all who call this with the same counters; `who`: which of them this is.
 
-    Who finds none left looks for a while whether the others have finished theirs, which spares it being put to sleep and woken.
+    The caller, whose number is 0, looks for a while whether the others have finished theirs, which spares it being put to sleep and
+    woken. Helpers leave at once: as long as they hold the arrays, a result cannot be overwritten by what follows.
 
     room: memory to lay out in, for all threads; laid: what each has there, -1 for nothing. sizes: (rows, inner, columns). counts: of the
     stack's three axes. a_jumps, b_jumps: to the next matrix along each of these, then to the next row and column. unit: (rows, panels) of
@@ -281,4 +282,5 @@ def multiply(a, b, c, room, laid, counters, sizes, counts, a_jumps, b_jumps, uni
                             jump,
                         )
         count_up(counters, FINISHED, 1)
-    wait(counters, units)
+    if who == 0:
+        wait(counters, units)

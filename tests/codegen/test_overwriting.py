@@ -43,7 +43,8 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def session() -> dt.Session:
-    return dt.Session(config=dt.ConfigProto(kernel_backend="numba"))
+    """With one thread: a helper that is about to leave still holds the arrays, and whether he has left is a matter of time."""
+    return dt.Session(config=dt.ConfigProto(kernel_backend="numba", intra_op_parallelism_threads=1))
 
 
 @pytest.mark.parametrize("rows", [3, 512])  # small results, and those whose memory is used again
