@@ -37,7 +37,7 @@ from ..graph.frames import Frames, Guards, Item, Loop, in_order, is_steered
 from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
 from ..graph.opdef import Trait, nbytes
-from ..graph.shape import Dims
+from ..graph.shape import Dims, element_count
 from .joins import through
 from .steering import devices_after_moves
 
@@ -161,8 +161,9 @@ def is_copied(node: Node) -> bool:
     """Whether a node is a constant that every device makes for itself, instead of being sent it."""
     if node.type != "Const" or node.controls:
         return False
-    value = node.attrs["value"]
-    return bool(value.dtype.kind != "O" and value.nbytes <= COPIED_BYTES)
+    made = node.outputs[0]  # a plan that was loaded knows its constants' shapes, not their values
+    count = element_count(made.dims)
+    return made.dtype.np.kind != "O" and count is not None and count * made.dtype.np.itemsize <= COPIED_BYTES
 
 
 def needed(
