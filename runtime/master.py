@@ -327,11 +327,11 @@ class Master:
             incarnation, places = self._peers.post(
                 task, session.handle, session.seed, config.isolate_session_state, names, config.peer_timeout_s
             )
-            for read, place in zip(wanted, places, strict=True):
-                if place is not None:
+            for read, posted in zip(wanted, places, strict=True):
+                if posted is not None:
                     op = read.reader.type if read.reader.inputs else "Read"
                     found[read.channel.id] = Posted(
-                        tuple(place), incarnation, *read.place[1:], read.reader.name, op, str(read.reader.source)
+                        tuple(posted), incarnation, *read.place[1:], read.reader.name, op, str(read.reader.source)
                     )
         return found
 
