@@ -35,7 +35,7 @@ from .boards import Board, Layout, Machine, Meeting, label_of
 from .errors import AbortedError, InvalidArgumentError, OpError, ResourceExhaustedError, UnavailableError, from_code
 from .exchanges import Array, Exchange, Part
 from .links import Linked
-from .memberships import Group, Key, Member, Membership, Table, Turn
+from .memberships import MEETING, Group, Key, Member, Membership, Table, Turn
 from .requests import Desk
 from .sharing import Sharing
 
@@ -47,7 +47,6 @@ MAX_EARLY = (
 MAX_GROUPS = 1_000  # groups of which only others have spoken
 TELL_S = 5.0  # how often it is said who is missing
 HEARTBEAT_S = 0.5
-MEETING = -1  # the run in which members come to a board
 
 
 class _Meeting(Member):

@@ -17,6 +17,8 @@ from .exchanges import Array, Exchange
 from .requests import Request
 from .sharing import Sharing
 
+MEETING = -1  # the run in which members come to a board
+
 Key = tuple[str, int, int]
 """(instance, run, rank) of an exchange."""
 
@@ -43,6 +45,10 @@ class Member(Request):
         """The kernel's result."""
         return self.finish(value)
 
+    def waits_for(self) -> str:
+        """As `Request.waits_for`, with the members that keep it waiting."""
+        return _awaited(self)
+
     def expects(self) -> set[int]:
         """Ranks for which it waits."""
         return self.exchange.expects()
@@ -66,6 +72,10 @@ class Turn(Request):
         self.membership, self.key, self.exchange = membership, key, exchange
         self.signature, self.finish, self.sharing, self.table, self.go_on = signature, finish, sharing, table, go_on
         self.has_begun = False
+
+    def waits_for(self) -> str:
+        """As `Request.waits_for`, with the members that keep it waiting."""
+        return _awaited(self)
 
     def expects(self) -> set[int]:
         """Ranks for which it waits."""
@@ -145,4 +155,22 @@ class Group:
         self.lost: set[tuple[str, int]] = set()  # (task, token) of which a part could not be kept
 
 
-__all__ = ["Group", "Key", "Member", "Membership", "Table", "Turn"]
+def _awaited(request: Member | Turn) -> str:
+    """What a member waits for: the collective, and those without whom it cannot go on."""
+    membership, (instance, _, rank) = request.membership, request.key
+    assert request._desk is not None
+    with request._desk._lock:
+        absent = membership.missing
+        ranks = {r for r, task in enumerate(membership.task_of) if task in absent}
+        if not ranks:
+            ranks = request.expects()
+            meeting = membership.waiting.get((instance, MEETING, rank))
+            if meeting is not None:  # it has no turn before all have met
+                ranks = ranks | meeting.expects()
+    if not ranks:
+        return request.what
+    members = ", ".join(f"member {r}" + (f" ({t})" if (t := membership.task_of[r]) else "") for r in sorted(ranks))
+    return f"{request.what}: {'not joined by' if absent else 'awaiting'} {members}"
+
+
+__all__ = ["MEETING", "Group", "Key", "Member", "Membership", "Table", "Turn"]

@@ -57,6 +57,10 @@ class Request:
         self._outcome: Any = None
         self._tell: Callable[[], None] | None = None
 
+    def waits_for(self) -> str:
+        """What is waited for, in words, with what is known of it at this moment."""
+        return self.what
+
     # --- for the rules of a desk, under its lock -------------------------------------------------------------------
 
     def answer(self, value: Any = ()) -> None:

@@ -80,6 +80,10 @@ class LocalServer(Protocol):
         """End a step."""
         ...
 
+    def waits_here(self, step: int) -> list[str]:
+        """What this task's part of a step waits for."""
+        ...
+
 
 _servers: dict[str, tuple[int, ref[LocalServer]]] = {}  # by address: the process whose it is, and the server
 

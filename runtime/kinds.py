@@ -93,8 +93,8 @@ def _row(kind: str, fields: str = "", *, tensors: bool = False, given: bool = Fa
 #: Every kind of message there is. A new kind is a new row.
 KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("hello", "memory? list, readable bool, lane? list"),
-    _row("ping", "seq int, request? int"),
-    _row("pong", "seq int, incarnation int, clock? int, working? bool"),
+    _row("ping", "seq int, request? int, waits? bool"),
+    _row("pong", "seq int, incarnation int, clock? int, working? bool, waits? list"),
     _row("status", "request int"),
     _row("devices", "request int, devices list, incarnation int", wide=True),
     _row("stats", "request int"),

@@ -182,12 +182,18 @@ class Remote:
                 here[part.task] = server, part
         limit = self._limit(timeout_s)
         values: dict[str, Any] = {}
+
+        def waits_here() -> list[tuple[str, str, list[str]]]:
+            ended = {task for task, _, _ in outcomes}
+            return [(t, self._addresses[t], s.waits_here(number)) for t, (s, _) in here.items() if t not in ended]
+
+        outcomes: deque[tuple[str, Mapping[str, Any] | OpError, Recorder | None]] = deque()
         connections = self._connections.take()
         try:
             if gathered is not None:
                 gathered.offsets.update(offsets(connections, {p.task: a for a, p in owing.items()}))
                 gathered.begin()
-            wait = Wait(names, self._config.peer_timeout_s, limit, "step", incarnations, number, quiet)
+            wait = Wait(names, self._config.peer_timeout_s, limit, "step", incarnations, number, quiet, waits_here)
             if time.monotonic() >= self._touch_at:  # the master may not hear of this client otherwise
                 self._touch_at = time.monotonic() + TOUCH_S
                 with contextlib.suppress(OSError):
@@ -205,7 +211,6 @@ class Remote:
                         told[address] = part.incarnation, client
                 if started:
                     wait.before_asking = started
-                outcomes: deque[tuple[str, Mapping[str, Any] | OpError, Recorder | None]] = deque()
                 host = Host(connections.waker()) if here else None
                 for server, part in list(here.values()):
                     recorder = None if gathered is None else Recorder()

@@ -57,7 +57,7 @@ from .recorder import Recorder, clock
 from .registration import Registration
 from .sharing import borrowed, share_variables
 from .sockets import AddressInUse
-from .stats import LOOK_EVERY_S, MOST_WAITS, MetricsServer, Traffic, Watchdog, memory_in_use
+from .stats import LOOK_EVERY_S, MOST_WAITS, WAIT_CHARS, MetricsServer, Traffic, Watchdog, memory_in_use
 from .step import ChannelKey, calm_thread
 from .transport import Endpoint
 from .wire import Message, WireError
@@ -267,6 +267,10 @@ class Server:
         """As `LocalServer.abort_here`."""
         self._worker.abort(step, reason)
 
+    def waits_here(self, step: int) -> list[str]:
+        """As `LocalServer.waits_here`."""
+        return [what[:WAIT_CHARS] for what in self._worker.waits_for(step)[:MOST_WAITS]]
+
     # --- messages --------------------------------------------------------------------------------------------------
 
     def _on_message(self, peer: bytes, message: Message) -> None:
@@ -366,7 +370,10 @@ class Server:
         fields = {"seq": message.fields["seq"], "incarnation": self.incarnation, "clock": clock()}
         request = message.fields.get("request")
         if request is not None:
-            fields["working"] = self._clients.get(request) == peer or (peer, request) in self._working
+            runs = self._clients.get(request) == peer
+            fields["working"] = runs or (peer, request) in self._working
+            if message.fields.get("waits"):
+                fields["waits"] = self.waits_here(request) if runs else []
         self._reply(peer, Message("pong", fields))
 
     def _on_collective(self, peer: bytes, message: Message) -> None:

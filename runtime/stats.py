@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0
 MOST_STEPS = 50  # running steps that are listed, the oldest
 MOST_WAITS = 20  # things that are listed for each
+WAIT_CHARS = 400  # of each, where it travels
 
 
 class Traffic:

@@ -422,7 +422,8 @@ class TaskStep:
         """What keeps the step from going on, in words: for the error when it takes too long."""
         with self._lock:
             channels = [f"{x.program.device} waits for channel {c} from {_source(x)}" for c, x in self._waiting.items()]
-            return channels + [f"{x.program.device} waits for {r.what}" for x, r in self._requests.items()]
+            requests = list(self._requests.items())
+        return channels + [f"{x.program.device} waits for {r.waits_for()}" for x, r in requests]
 
     def waits_for_tensors(self) -> list[tuple[str, ChannelKey]]:
         """The channels on which tensors have to come before it can go on: (device that sends, channel)."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from ..graph.errors import (
     AbortedError,
@@ -25,6 +25,7 @@ from .sharing import borrowed
 from .wire import Message, WireError
 
 PING_S = 0.5  # while waiting, tasks are asked for a sign of life this often
+WHY_S = 0.5  # so long a step whose time is over waits for the tasks to say what they wait for
 
 
 class ConnectionPool:
@@ -116,7 +117,9 @@ class Wait:
         incarnations: Mapping[str, int] | None = None,
         request: int | None = None,
         quiet: Collection[str] = (),
+        here: Callable[[], Iterable[tuple[str, str, Sequence[str]]]] | None = None,
     ) -> None:
+        self._here = here  # of a step: its parts in this process, each with task, address, what it waits for
         self._quiet = quiet  # who is asked for signs of life, but tells of no end
         self._owing = dict(owing)
         self._peer_timeout_s = peer_timeout_s
@@ -197,8 +200,10 @@ class Wait:
                     "it is dead, stopped, cut off or not started. Start it again, or make a session whose device_filters leave it out.",
                 )  # fmt: skip
         if self._limit_s is not None and now - self._began >= self._limit_s:
-            owing = ", ".join(_who(t, a) for a, t in self._owing.items())
             waited = now - self._began
+            owing = (
+                ", ".join(_who(t, a) for a, t in self._owing.items()) if self._here is None else self._why(connections)
+            )
             raise DeadlineExceededError(
                 None, None, f"Operation timed out: this {self._what} waited {waited:.1f} s for {owing}"
             )
@@ -210,6 +215,50 @@ class Wait:
                     self.send(connections, address, message)
             for address in self._owing:
                 self.send(connections, address, Message("ping", {"seq": self._request or 0, "request": self._request}))
+
+    def _why(self, connections: Connections) -> str:
+        """Who has not done his part of a step, each with what he waits for himself."""
+        said = self._ask_why(connections)
+        parts = []
+        for address, task in self._owing.items():
+            working, waits = said.get(address, (None, ()))
+            if waits:
+                state = _reasons(task, waits)
+            elif working is None:
+                state = f", which has been silent for {time.monotonic() - self._heard[address]:.1f} s"
+            elif working:
+                state = ", which is at work"
+            elif address in self._quiet:
+                continue  # it has done its part
+            else:
+                state = ", which has not begun, or has just ended"
+            parts.append(_who(task, address) + state)
+        for task, address, waits in self._here() if self._here is not None else ():
+            parts.append(_who(task, address) + (_reasons(task, waits) if waits else ", which is at work"))
+        return ",\n  and for ".join(parts) or "the tasks' answers"
+
+    def _ask_why(self, connections: Connections) -> dict[str, tuple[bool, list[str]]]:
+        """Of those who say so soon: whether they work on their part of a step, and what they wait for."""
+        silent = dict.fromkeys(self._owing)
+        for address in silent:
+            with contextlib.suppress(OSError):
+                connections.send(
+                    address, Message("ping", {"seq": self._request or 0, "request": self._request, "waits": True})
+                )
+        said: dict[str, tuple[bool, list[str]]] = {}
+        until = time.monotonic() + WHY_S
+        while silent and (left := until - time.monotonic()) > 0:
+            try:
+                arrived = connections.poll(left, next(iter(silent)) if len(silent) == 1 else None)
+            except WireError:
+                break
+            for address, message in arrived:
+                self._heard[address] = time.monotonic()
+                waits = message.fields.get("waits")
+                if message.kind == "pong" and waits is not None and message.fields["seq"] == self._request:
+                    said[address] = bool(message.fields.get("working")), [str(what) for what in waits]
+                    silent.pop(address, None)
+        return said
 
     def _check_memory(self, address: str, working: bool | None) -> None:
         """What a task says twice: an answer that is on its way may be overtaken once."""
@@ -248,6 +297,11 @@ def from_task(error: OpError, task: str) -> OpError:
     """The error of a task of this process, as a message of it would report it."""
     node = error.op if isinstance(error.op, str) else getattr(error.op, "name", None)
     return from_code(error.code, f"From {task}:\n{error.message}", node)
+
+
+def _reasons(task: str, waits: Sequence[str]) -> str:
+    """What a task's devices wait for, without saying again whose devices they are."""
+    return ": " + "; ".join(what.removeprefix(f"{task}/device:") for what in waits)
 
 
 def _who(name: str, address: str) -> str:

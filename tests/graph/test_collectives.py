@@ -65,6 +65,15 @@ class Net:
         return self.desks[task].take_part(session, members, i, (instance, run), signature, "it", exchange, lambda x: x)
 
 
+def test_a_member_that_waits_tells_for_whom():
+    net = Net(2)
+    first = net.ask(0, [1.0])
+    assert first.waits_for() == f"it: not joined by member 1 ({TASKS[1]})"
+    net.ask(1, [2.0], instance="another")
+    net.deliver()
+    assert first.waits_for() == f"it: awaiting member 1 ({TASKS[1]})"
+
+
 def test_whoever_comes_first_waits():
     net = Net()
     first = net.ask(0, [1.0])

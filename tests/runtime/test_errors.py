@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import dovetail as tf
+from dovetail.runtime import waiting
 from dovetail.runtime.connections import Connection
 from dovetail.runtime.wire import Message
 
@@ -447,6 +448,18 @@ def test_a_step_that_takes_too_long_is_given_up() -> None:
             session.run(slow, options=tf.RunOptions(timeout_in_ms=200))
         assert time.monotonic() - began < 2.5
         assert session.run(quick) == 2
+
+
+def test_a_step_that_takes_too_long_names_what_other_processes_wait_for(
+    cluster: tf.LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "WHY_S", 60.0)  # however busy the machine is, they answer
+    with tf.device("/job:ps/task:0"):
+        taken = tf.FIFOQueue(1, tf.float32, [[]], name="q").dequeue()
+    with tf.Session(cluster.target("ps")) as session, pytest.raises(tf.errors.DeadlineExceededError) as e:
+        session.run(taken, options=tf.RunOptions(timeout_in_ms=100))
+    address = cluster.target("ps").removeprefix("zmq://")
+    assert f"/job:ps/replica:0/task:0 at {address}: CPU:0 waits for 1 element of FIFOQueue 'q'" in str(e.value)
 
 
 def test_closing_a_session_cancels_its_running_steps() -> None:

@@ -66,6 +66,19 @@ def test_an_error_in_one_of_them_ends_the_step_in_all(servers: list[dt.train.Ser
     assert not any(s._worker._steps for s in servers)
 
 
+def test_a_step_that_takes_too_long_names_what_servers_of_this_process_wait_for(servers: list[dt.train.Server]) -> None:
+    with dt.Graph().as_default():
+        with dt.device("/job:ps/task:0"):
+            taken = dt.FIFOQueue(1, dt.float32, [[]], name="q").dequeue()
+        with dt.device("/job:worker"):
+            y = taken * 2.0
+        with dt.Session(servers[2].target) as session, pytest.raises(dt.errors.DeadlineExceededError) as e:
+            session.run(y, options=dt.RunOptions(timeout_in_ms=100))
+    ps, worker = servers[0], servers[2]
+    assert f"{ps.task} at {ps.address}: CPU:0 waits for 1 element of FIFOQueue 'q'" in str(e.value)
+    assert f"{worker.task} at {worker.address}: CPU:0 waits for channel 0 from {ps.task}/device:CPU:0" in str(e.value)
+
+
 def test_a_host_does_one_thing_at_a_time() -> None:
     woken: list[int] = []
     done: list[str] = []

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from types import SimpleNamespace
 
 import pytest
 
-from dovetail.graph.errors import UnavailableError
+from dovetail.graph.errors import DeadlineExceededError, UnavailableError
+from dovetail.runtime import waiting
 from dovetail.runtime.waiting import Wait
 from dovetail.runtime.wire import Message
 
@@ -51,3 +53,32 @@ def test_what_was_said_about_an_earlier_request_means_nothing() -> None:
     for _ in range(10):
         found += wait.messages(played)  # type: ignore[arg-type]
     assert [message.kind for _, message in found] == ["closed"]
+
+
+def test_a_step_whose_time_is_over_names_what_each_task_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    played, clock = Played(), [100.0]
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: clock[-1]))
+    other, third, here = (
+        "localhost:2",
+        "localhost:3",
+        ("/job:c/task:0", "localhost:4", ["/job:c/task:0/device:CPU:0 waits for c"]),
+    )
+    owing = {ADDRESS: "/job:a/task:0", other: "/job:b/task:0", third: "/job:b/task:1"}
+    wait = Wait(owing, 5.0, 0.0, "step", request=7, quiet={third}, here=lambda: [here])
+    answers = [(ADDRESS, ["/job:a/task:0/device:CPU:0 waits for 1 element of FIFOQueue 'q'"], True), (third, [], False)]
+
+    def poll(timeout_s: float | None, only: str | None = None) -> list[tuple[str, Message]]:
+        if not played.sent or not answers:
+            clock.append(clock[-1] + 2.0)
+            return []
+        address, waits, working = answers.pop()
+        return [(address, Message("pong", {"seq": 7, "incarnation": 1, "working": working, "waits": waits}))]
+
+    monkeypatch.setattr(played, "poll", poll)
+    with pytest.raises(DeadlineExceededError) as e:
+        wait.messages(played)  # type: ignore[arg-type]
+    text = str(e.value)
+    assert "this step waited 2.0 s for /job:a/task:0 at localhost:1: CPU:0 waits for 1 element of FIFOQueue 'q'" in text
+    assert "and for /job:b/task:0 at localhost:2, which has been silent for 4.0 s" in text
+    assert text.endswith("and for /job:c/task:0 at localhost:4: CPU:0 waits for c")
+    assert "task:1" not in text  # it has done its part, and reports nothing
