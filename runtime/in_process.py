@@ -42,7 +42,12 @@ class _OwnWorker:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
-    def devices(self, config: ConfigProto, tell: Callable[[Sequence[str]], None] | None = None) -> Cluster:
+    def devices(
+        self,
+        config: ConfigProto,
+        tell: Callable[[Sequence[str]], None] | None = None,
+        forsaken: Callable[[], bool] | None = None,
+    ) -> Cluster:
         return Cluster(self._worker.devices, self._worker.task)
 
     def register(self, task: str, registration: Registration) -> int:

@@ -47,10 +47,18 @@ logger = logging.getLogger(__name__)
 class Peers(Protocol):
     """How a master reaches the workers, its own task's among them."""
 
-    def devices(self, config: ConfigProto, tell: Callable[[Sequence[str]], None] | None = None) -> Cluster:
+    def devices(
+        self,
+        config: ConfigProto,
+        tell: Callable[[Sequence[str]], None] | None = None,
+        forsaken: Callable[[], bool] | None = None,
+    ) -> Cluster:
         """All devices of the tasks that the session may use; waits for tasks that have not started, within limits.
 
-        While it waits it tells now and then for which tasks.
+        While it waits it tells now and then for which tasks, and asks whether nobody wants the session any more.
+
+        Raises:
+            CancelledError: nobody does.
         """
         ...
 
@@ -155,13 +163,14 @@ class Master:
         graph: Graph | None = None,
         *,
         tell: Callable[[Sequence[str]], None] | None = None,
+        forsaken: Callable[[], bool] | None = None,
     ) -> MasterSession:
         """Open a session on all devices that `config.device_filters` admit.
 
         `graph` is the client's own graph when client and master share a process and the graph; else the session has a copy
-        that `extend` keeps up to date.
+        that `extend` keeps up to date. `tell` and `forsaken` are those of `Peers.devices`.
         """
-        cluster = self._peers.devices(config, tell)
+        cluster = self._peers.devices(config, tell, forsaken)
         session = MasterSession(
             secrets.token_hex(8),
             config,

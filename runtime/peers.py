@@ -82,7 +82,12 @@ class ServerPeers:
         """Whether it is a task of the cluster."""
         return task in self._addresses
 
-    def devices(self, config: ConfigProto, tell: Callable[[Sequence[str]], None] | None = None) -> Cluster:
+    def devices(
+        self,
+        config: ConfigProto,
+        tell: Callable[[Sequence[str]], None] | None = None,
+        forsaken: Callable[[], bool] | None = None,
+    ) -> Cluster:
         """As `Peers.devices`: asks all tasks that the filters admit, and goes on asking until they have started."""
         filters = [parse_strict(f) for f in config.device_filters]
         wanted = {
@@ -100,6 +105,12 @@ class ServerPeers:
                 if self._closed or process_ends.is_set():
                     raise CancelledError(None, None, f"{self._worker.task} was stopped while it waited for its cluster")
                 now = time.monotonic()
+                if forsaken is not None and forsaken():
+                    missing = ", ".join(f"{t} at {a}" for t, a in wanted.items())
+                    waited = f"{self._worker.task} waited {now - began:.0f} s for {missing}"
+                    text = f"The client has gone that wanted a session: {waited}"
+                    logger.warning("%s", text)
+                    raise CancelledError(None, None, text)
                 if now - asked_at > 0.5:
                     asked_at = now
                     for task, address in wanted.items():

@@ -137,6 +137,7 @@ class Server:
         self._fed = Quota(setting("DOVETAIL_CLIENT_MB") << 20, "bytes fed to running steps", "DOVETAIL_CLIENT_MB")
         self._calls = Quota(setting("DOVETAIL_CLIENT_STEPS"), "unanswered calls", "DOVETAIL_CLIENT_STEPS")
         self._working: set[tuple[bytes, int]] = set()  # (client, request) of the calls that the pools serve
+        self._opening: dict[tuple[bytes, int], float] = {}  # calls that open sessions -> when the client was heard last
         self._overdue = Overdue()
         self._leases = Leases(leases.LEASE_S)
         self._metrics: MetricsServer | None = None
@@ -348,6 +349,7 @@ class Server:
         if now >= self._next_look:
             self._next_look = now + LOOK_EVERY_S
             self._end_forsaken_sessions(now)
+            self._forget_who_left(now)
             self._callers.tidy(now)
             borrowed()  # a client that was killed may have lent a lot
             self._gpu_loans.tick()
@@ -370,6 +372,8 @@ class Server:
         fields = {"seq": message.fields["seq"], "incarnation": self.incarnation, "clock": clock()}
         request = message.fields.get("request")
         if request is not None:
+            if (peer, request) in self._opening:
+                self._opening[peer, request] = time.monotonic()
             runs = self._clients.get(request) == peer
             fields["working"] = runs or (peer, request) in self._working
             if message.fields.get("waits"):
@@ -681,6 +685,13 @@ class Server:
             logger.warning("%s: closing session %s: its client has gone", self.task, session)
             self._master_pool.submit(self._master.close_session, session)
 
+    def _forget_who_left(self, now: float) -> None:
+        """Wait no longer for the cluster on behalf of clients that have gone, or are silent."""
+        endpoint = self._endpoint
+        for call, heard in list(self._opening.items()):
+            if now - heard > LEASE_S or (endpoint is not None and endpoint.is_gone(call[0])):
+                self._opening.pop(call, None)
+
     def _on_master(self, peer: bytes, message: Message) -> None:
         session = message.fields.get("session")
         if session is not None:
@@ -713,7 +724,12 @@ class Server:
             config = ConfigProto.from_fields(message.fields["config"])
         except TypeError as e:
             raise InvalidArgumentError(None, None, f"Malformed config: {e}") from None
-        session = self._master.create_session(config, tell=tell)
+        call = peer, message.fields["request"]
+        self._opening[call] = time.monotonic()
+        try:
+            session = self._master.create_session(config, tell=tell, forsaken=lambda: call not in self._opening)
+        finally:
+            self._opening.pop(call, None)
         self._sessions_of[session.handle] = owner
         self._leases.seen(session.handle, peer, time.monotonic())
         devices = [device_fields(d) for d in session.cluster.devices]

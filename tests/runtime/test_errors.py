@@ -309,6 +309,35 @@ def test_a_server_that_is_stopped_waits_for_nobody() -> None:
     assert isinstance(found[0], tf.errors.CancelledError)
 
 
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_server_waits_for_its_cluster_no_longer_than_its_client(
+    silent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that has closed its connection, or says nothing though that is open."""
+    monkeypatch.setattr("dovetail.runtime.server.LEASE_S", 1.0 if silent else 3600.0)
+    config = tf.ConfigProto(wait_for_cluster_s=3600).to_fields()
+    with tf.train.Server({"worker": ["localhost:0"], "ps": ["localhost:9"]}, "worker", 0) as server:
+        told, ended, devices = threading.Event(), threading.Event(), server._peers.devices
+
+        def watched(*given: Any) -> Any:
+            told.set()
+            try:
+                return devices(*given)
+            except tf.errors.CancelledError as e:
+                assert "The client has gone" in e.message and "/job:ps/replica:0/task:0 at localhost:9" in e.message
+                ended.set()
+                raise
+
+        monkeypatch.setattr(server._peers, "devices", watched)
+        connection = Connection(server.address)
+        connection.send(Message("create_session", {"request": 1, "config": config}))
+        assert told.wait(60)
+        if not silent:
+            connection.close()
+        assert ended.wait(60)
+        connection.close()
+
+
 @pytest.mark.slow
 def test_ctrl_c_ends_a_program_whose_server_waits_for_its_cluster() -> None:
     program = """
