@@ -37,7 +37,7 @@ SETTINGS = {
         ),
         Setting("DOVETAIL_CLIENT_MB", 16384, "MiB that one client may feed to a server's running steps at once; 0: no limit"),
         Setting("DOVETAIL_CLIENT_SESSIONS", 1000, "sessions that one client may have open at a server; 0: no limit"),
-        Setting("DOVETAIL_CLIENT_STEPS", 1000, "running steps, and unanswered calls, of one connection to a server; 0: no limit"),
+        Setting("DOVETAIL_CLIENT_STEPS", 1000, "running steps, and unanswered calls, of one client of a server; 0: no limit"),
         Setting(
             "DOVETAIL_CUDA_IPC",
             1,

@@ -131,6 +131,7 @@ class MasterSession:
     graph: Graph
     seed: int
     lock: threading.Lock = field(default_factory=threading.Lock)
+    client: str = ""  # the process that opened it, as it calls itself
     is_local: bool = False  # whether client and master share the process, and so the graph
     placement: Placement | None = None  # of the whole graph
     kept: dict[str, str] = field(
@@ -164,11 +165,12 @@ class Master:
         *,
         tell: Callable[[Sequence[str]], None] | None = None,
         forsaken: Callable[[], bool] | None = None,
+        client: str = "",
     ) -> MasterSession:
         """Open a session on all devices that `config.device_filters` admit.
 
         `graph` is the client's own graph when client and master share a process and the graph; else the session has a copy
-        that `extend` keeps up to date. `tell` and `forsaken` are those of `Peers.devices`.
+        that `extend` keeps up to date. `tell` and `forsaken` are those of `Peers.devices`, `client` is who opens it.
         """
         cluster = self._peers.devices(config, tell, forsaken)
         session = MasterSession(
@@ -177,6 +179,7 @@ class Master:
             cluster,
             graph if graph is not None else Graph(),
             secrets.randbits(63),
+            client=client,
             is_local=graph is not None,
         )
         with self._lock:
@@ -186,6 +189,11 @@ class Master:
     def handles(self) -> list[str]:
         """The sessions that are open."""
         return list(self._sessions)
+
+    def client_of(self, handle: str) -> str:
+        """Who opened a session, as he calls himself; nothing if that is not known."""
+        found = self._sessions.get(handle)
+        return found.client if found is not None else ""
 
     def session(self, handle: str) -> MasterSession:
         """A session by its handle; AbortedError when there is none (any more)."""
@@ -228,7 +236,7 @@ class Master:
                 registration = Registration(
                     program, handle, tuple(units), session.seed, config.isolate_session_state, config.kernel_options(warm),
                     config.peer_timeout_s, config.graph_options.compress_sendrecv,
-                    carried_by(plan.partitioned, task, started),
+                    carried_by(plan.partitioned, task, started), session.client,
                 )  # fmt: skip
                 incarnations[task] = self._peers.register(task, registration)
                 session.programs.setdefault(task, set()).add(program)

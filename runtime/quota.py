@@ -1,10 +1,24 @@
-"""What one client may have of a server at once: so much, and then an error instead of more."""
+"""What one client may have of a server at once: so much, and then an error instead of more.
+
+A client is whoever has one key. Without keys it is a process, whatever connections its threads make: it says its name when it opens
+a session, and steps belong to programs, programs to sessions.
+"""
 
 from __future__ import annotations
 
+import os
+import secrets
 import threading
 
 from ..graph.errors import ResourceExhaustedError
+
+NAME_CHARS = 64  # of a client's name
+_names: dict[int, str] = {}  # process -> its name; a forked child is another client
+
+
+def this_client() -> str:
+    """The name by which this process is known as a client: drawn by chance, so no other one has it."""
+    return _names.get(os.getpid()) or _names.setdefault(os.getpid(), secrets.token_hex(8))
 
 
 class Quota:

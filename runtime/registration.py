@@ -9,6 +9,7 @@ from typing import Any
 from ..codegen.options import KernelOptions
 from ..codegen.unit import Unit
 from ..graph.errors import InvalidArgumentError
+from .quota import NAME_CHARS
 from .units import pack_units, unpack_units
 
 
@@ -26,6 +27,7 @@ class Registration:
         peer_timeout_s: a task that is silent for so long is taken for dead.
         compresses: whether tensors are compressed on their way to other machines.
         carries: the tasks whose parts are started by the tensors that come from this one (`carried.py`).
+        client: the process that opened the session, as it calls itself; steps are counted by it (`quota.py`).
     """
 
     program: str
@@ -37,13 +39,14 @@ class Registration:
     peer_timeout_s: float = 5.0
     compresses: bool = False
     carries: tuple[str, ...] = ()
+    client: str = ""
 
     def to_fields(self) -> dict[str, Any]:
         """Plain data for a `register` message."""
         info = {
             "seed": self.seed, "isolated": self.isolated, "kernels": self.kernels.to_fields(),
             "peer_timeout_s": float(self.peer_timeout_s), "compresses": self.compresses,
-            "carries": list(self.carries),
+            "carries": list(self.carries), "client": self.client,
         }  # fmt: skip
         return {"program": self.program, "session": self.session, "partition": pack_units(self.units), "info": info}
 
@@ -66,13 +69,17 @@ class Registration:
         carries = info.get("carries", ())
         if not isinstance(carries, list | tuple) or not all(isinstance(t, str) for t in carries):
             raise InvalidArgumentError(None, None, "A register message says wrongly which tasks are started by tensors")
+        client = info.get("client", "")
+        if not isinstance(client, str) or len(client) > NAME_CHARS:
+            raise InvalidArgumentError(None, None, "A register message says wrongly whose session it is")
         try:
             kernels = KernelOptions.from_fields(info.get("kernels"))
         except (TypeError, ValueError) as e:
             raise InvalidArgumentError(None, None, f"Malformed kernel options in a register message: {e}") from None
         units = tuple(unpack_units(fields["partition"]))
         return cls(
-            fields["program"], fields["session"], units, seed, isolated, kernels, peer_timeout_s, compresses, tuple(carries)
+            fields["program"], fields["session"], units, seed, isolated, kernels, peer_timeout_s, compresses, tuple(carries),
+            client,
         )  # fmt: skip
 
 

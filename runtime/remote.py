@@ -33,6 +33,7 @@ from .here import Host, LocalServer, find
 from .keys import client_keys
 from .leases import TOUCH_S
 from .master import Part, device_from_fields
+from .quota import this_client
 from .recorder import Gathered, Notes, Recorder
 from .shared_memory import make_own
 from .waiting import ConnectionPool, Wait, call, error_of, from_task
@@ -66,7 +67,7 @@ class Remote:
         wait = config.wait_for_cluster_s + config.peer_timeout_s
         try:
             reply = self._call(
-                Message("create_session", {"request": 0, "config": config.to_fields()}),
+                Message("create_session", {"request": 0, "config": config.to_fields(), "client": this_client()}),
                 "session_created",
                 wait,
                 _say_missing,

@@ -64,6 +64,7 @@ class Loaded:
         handle: under which it is known.
         carries: as in `Registration`.
         reports: whether the client hears of the end (`reports.py`).
+        client: as in `Registration`.
         slow: stretch -> how slow it has been.
         last: stretch -> the seconds that it took last.
         gaps: channel -> how long the program then goes on before it sends or pauses, about.
@@ -75,6 +76,7 @@ class Loaded:
     handle: str = ""
     carries: frozenset[str] = frozenset()
     reports: bool = True
+    client: str = ""
     slow: dict[tuple[str, int], int] = field(default_factory=dict)
     last: dict[tuple[str, int], float] = field(default_factory=dict)
     gaps: dict[ChannelKey, float] = field(default_factory=dict)
@@ -224,7 +226,8 @@ class Worker:
             programs.append(backend.finish(lower(unit, backend, context_of, self.direct.reader)))
         with self._lock:
             self._loaded[new.program] = Loaded(
-                new.session, tuple(map(slowed, programs)), held, new.program, frozenset(new.carries), must_report(new.units)
+                new.session, tuple(map(slowed, programs)), held, new.program, frozenset(new.carries), must_report(new.units),
+                new.client,
             )  # fmt: skip
 
     def release(self, handles: Iterable[str]) -> None:
@@ -295,6 +298,7 @@ class Worker:
                 schedule=lambda execution: self._schedule(execution, loaded, host),
                 finish=ended,
                 want=lambda receives: self.want(number, loaded.session, receives),
+                aside=self._aside,
                 resume=None if resume is None else lambda execution: resume(
                     lambda: self._take_turn(self._run, execution, loaded)
                 ),
@@ -330,6 +334,11 @@ class Worker:
         """Whether a client waits for the end of a program."""
         loaded = self._loaded.get(handle)
         return loaded is None or loaded.reports
+
+    def client_of(self, handle: str) -> str:
+        """The process whose program it is, as it calls itself; nothing if that is not known."""
+        loaded = self._loaded.get(handle)
+        return loaded.client if loaded is not None else ""
 
     def deliver(self, number: int, values: Mapping[ChannelKey, Any]) -> None:
         """Tensors have come from another task."""
@@ -546,6 +555,13 @@ class Worker:
             self._pool.submit(run)
         else:
             run()
+
+    def _aside(self, work: Callable[[], None]) -> None:
+        """Do what may run beside a program: in the pool."""
+        if self._pool is not None:
+            self._pool.submit(self._take_turn, work)
+        else:
+            work()
 
     def _take_turn(self, first: Callable[..., None], *arguments: Any) -> None:
         """Do `first(*arguments)`, then run whatever small executions it made ready, in order, until none is left.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import logging
+import queue
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,12 +16,13 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.graph.errors import PermissionDeniedError, ResourceExhaustedError, UnavailableError
-from dovetail.runtime import keys as files, peers
+from dovetail.graph.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError, UnavailableError
+from dovetail.runtime import keys as files, peers, remote
 from dovetail.runtime.connections import Connection
 from dovetail.runtime.curve import new_key_pair
 from dovetail.runtime.keys import KeyPair, Keys, PublicKey
-from dovetail.runtime.quota import Quota
+from dovetail.runtime.quota import Quota, this_client
+from dovetail.runtime.registration import Registration
 from dovetail.runtime.security import LOOK_EVERY_S, TELL_EVERY_S, Gate, mechanism_of, why_silent
 from dovetail.runtime.transport import Endpoint
 from dovetail.runtime.waiting import ConnectionPool, call
@@ -450,6 +453,58 @@ def test_sessions_of_a_client_are_limited(monkeypatch: pytest.MonkeyPatch) -> No
         first.close()
         with tf.Session(server.target) as again, tf.Session(server.target):
             assert again.run(tf.constant(1) + 1) == 2
+
+
+def test_steps_are_counted_by_process_whatever_thread_runs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOVETAIL_CLIENT_STEPS", "2")
+    monkeypatch.setattr(remote, "find", lambda address, incarnation: None)  # as if the server were another process
+    refused: queue.SimpleQueue[ResourceExhaustedError] = queue.SimpleQueue()
+    with tf.train.Server.create_local_server() as server, tf.Graph().as_default():
+        q = tf.FIFOQueue(1, tf.float32, [[]])
+        put, taken = q.enqueue([1.0]), q.dequeue()
+        session = tf.Session(server.target)
+        session.run(put)
+        assert session.run(taken) == 1.0  # from now on no thread needs to have it prepared
+
+        def run() -> None:
+            try:
+                session.run(taken)
+            except ResourceExhaustedError as e:
+                refused.put(e)
+            except tf.errors.OpError:  # the session is closed
+                pass
+
+        threads = [threading.Thread(target=run) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        for _ in range(3):
+            assert "2 running steps" in refused.get(timeout=60).message
+        assert len(server._worker.running()) == 2
+        monkeypatch.setattr(remote, "this_client", lambda: "another process")
+        with tf.Session(server.target) as other:
+            other.run(tf.constant(1.0) + 1.0)
+        session.close()
+        for thread in threads:
+            thread.join(60)
+        assert refused.empty()
+    assert server._steps.taken() == 0
+
+
+def test_a_forked_child_is_another_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = this_client()
+    assert mine == this_client()
+    with monkeypatch.context() as forked:
+        forked.setattr("os.getpid", lambda: -1)
+        assert this_client() != mine
+    assert this_client() == mine
+
+
+def test_a_registration_says_whose_it_is() -> None:
+    told = Registration("p", "s", (), seed=1, client="someone").to_fields()
+    assert Registration.from_fields(told).client == "someone"
+    told["info"]["client"] = "x" * 100
+    with pytest.raises(InvalidArgumentError, match="whose session"):
+        Registration.from_fields(told)
 
 
 @pytest.mark.slow
