@@ -18,6 +18,7 @@ from ..graph.errors import ResourceExhaustedError
 from .wire import BORROW_BYTES, Frame
 
 SETTING = "DOVETAIL_BACKLOG_MB"
+MOST_IDLE = 4_096  # peers of whom is remembered how much was sent to them
 
 
 class Backlog:
@@ -38,6 +39,7 @@ class Backlog:
     def __init__(self, most: int) -> None:
         self.most = most
         self._waiting: dict[bytes, deque[tuple[weakref.ref[memoryview], int]]] = {}
+        self._entered: dict[bytes, int] = {}  # bytes that have ever been noted
         self._lock = threading.Lock()
 
     def enter(self, peer: bytes, name: str, frames: Sequence[Frame], ahead: int = 0) -> None:
@@ -47,24 +49,30 @@ class Backlog:
             ResourceExhaustedError: it would be too much then; nothing is noted.
         """
         large = [f for f in frames if type(f) is memoryview and len(f) >= BORROW_BYTES]
-        if not large or not self.most:
+        if not large:
             return
         size = sum(map(len, large))
         with self._lock:
             waiting = ahead + self._count(peer)
-            if waiting and waiting + size > self.most:
+            if self.most and waiting and waiting + size > self.most:
                 raise ResourceExhaustedError(
                     None, None,
                     f"{size} bytes cannot be sent to {name}: {waiting} bytes wait for it already, and more would be over the limit of "
                     f"{self.most} ({SETTING} of this process). It takes nothing, or too slowly for what it is sent: see whether it "
                     "runs, send less at once, or raise the limit",
                 )  # fmt: skip
+            self._entered[peer] = self._entered.get(peer, 0) + size
             self._waiting.setdefault(peer, deque()).extend((weakref.ref(f), len(f)) for f in large)
 
     def waiting(self, peer: bytes) -> int:
         """How many bytes of large frames somebody still holds for a peer."""
         with self._lock:
             return self._count(peer)
+
+    def left(self, peer: bytes) -> int:
+        """How many bytes of large frames nobody holds for a peer any more."""
+        with self._lock:
+            return self._entered.get(peer, 0) - self._count(peer)
 
     def _count(self, peer: bytes) -> int:
         frames = self._waiting.get(peer)
@@ -81,8 +89,11 @@ class Backlog:
         with self._lock:
             for peer in list(self._waiting):
                 self._count(peer)
+            if len(self._entered) > MOST_IDLE:
+                self._entered = {peer: size for peer, size in self._entered.items() if peer in self._waiting}
 
     def forget(self, peer: bytes) -> None:
         """The peer has gone."""
         with self._lock:
             self._waiting.pop(peer, None)
+            self._entered.pop(peer, None)

@@ -23,12 +23,15 @@ Writing never blocks. What the kernel does not take waits in the lane, and leave
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import secrets
 import select
 import socket
 import struct
+import sys
+import termios
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
@@ -43,7 +46,9 @@ _CHUNK: Final = 1 << 16  # bytes read at once; a longer message gets memory of i
 _ONE: Final = struct.Struct("<IQ")  # how most messages begin: they have one frame
 _COUNT: Final = struct.Struct("<I")
 _MOST_BUFFERS: Final = 512  # in one call; the kernel's limit is 1024
-_JOINED: Final = 16 << 10  # a message of one frame and so many bytes is copied behind its size: one buffer is sent faster than two
+_JOINED: Final = (
+    16 << 10
+)  # a message of one frame and so many bytes is copied behind its size: one buffer is sent faster than two
 _MOST_OFFERS: Final = 4_096
 _MOST_READ: Final = 4 << 20  # bytes of a long message that are read before others have their turn
 _PIECE: Final = 512 << 10
@@ -80,7 +85,7 @@ class Lane:
 
     __slots__ = (
         "_filling", "_gathers", "_is_tcp", "_left", "_lock", "_most_bytes", "_most_frames", "_part", "_patience_s", "_socket",
-        "_unfilled", "_waiting", "fd", "is_open", "waiting_bytes",
+        "_taken", "_unfilled", "_waiting", "fd", "is_open", "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, most_frames: int, most_bytes: int) -> None:
@@ -96,6 +101,7 @@ class Lane:
         self._lock = threading.Lock()
         self._waiting: deque[list[memoryview]] = deque()  # messages, or what is left of the first
         self.waiting_bytes = 0  # what is left of them
+        self._taken = 0  # bytes that the kernel has taken
         self._part = b""  # the beginning of a message
         self._filling: list[Frame] = []  # the frames of a long message that is arriving ...
         self._unfilled: deque[memoryview] = deque()  # ... the memory that is still empty ...
@@ -135,6 +141,7 @@ class Lane:
                         pass
                     except OSError as e:  # whatever it is, half a message may have left
                         raise ConnectionError(e.errno, f"the lane is closed: {e.strerror}") from None
+                    self._taken += sent
                     if sent == total:
                         return 0
             elif most_waiting is not None and len(self._waiting) >= most_waiting:
@@ -158,12 +165,20 @@ class Lane:
             while left:
                 sent = self._write(_piece(left))
                 self.waiting_bytes -= sent
+                self._taken += sent
                 left[:] = _rest(left, sent)
             self._waiting.popleft()
 
     def waiting(self) -> int:
         """How many messages wait for the other end to take some."""
         return len(self._waiting)
+
+    def bytes_left(self) -> int:
+        """How many bytes have been acknowledged by the other end; a number that grows, where the kernel cannot tell them exactly."""
+        held = bytearray(4)
+        with contextlib.suppress(OSError):  # a system that cannot tell
+            fcntl.ioctl(self.fd, termios.TIOCOUTQ, held)
+        return self._taken - int.from_bytes(held, sys.byteorder, signed=True)
 
     def events(self) -> int:
         """What its owner should `poll` for."""

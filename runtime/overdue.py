@@ -10,8 +10,13 @@ the session's peer timeout where that is less.
   names it.
 - `accounted` comes on the connection on which tensors come, behind them: these channels have been sent. If one of them is still
   waited for when that is said for the second time, its tensor is lost, and so is the step.
+- The way of the tensors may be cut though the way of `coming` is not: a firewall lets connections through in one direction. Then
+  `accounted` does not come either. So `coming`, too, says which channels have been sent, and how many bytes have left the producer
+  for the asker so far. If one that was sent does not come, and no byte leaves, for as long as the session's peer timeout (or `STILL_S`,
+  where that is more), the way is cut, and the step ends. A large tensor on a slow way is none of that: its bytes leave.
 
-Twice, because a tensor counts as sent a moment before it is handed to the connection's owner.
+Twice, because a tensor counts as sent a moment before it is handed to the connection's owner. A cut has to be found twice, too: who has
+been stopped for a while reads old answers first, and tensors that came meanwhile a moment later.
 
 `Overdue` knows neither sockets nor clocks: it is told the time, and says what to ask and which steps fail.
 """
@@ -25,6 +30,9 @@ from typing import Final, NamedTuple
 from .step import ChannelKey
 
 ASK_S: Final = 1.0
+STILL_S: Final = 5.0
+"""Seconds in which nothing may seem to leave though the way is open: ZeroMQ does not tell how much of a frame has left. It gives up
+a connection on which no whole frame comes for 4 s (`sockets.py`)."""
 
 
 class Waiting(NamedTuple):
@@ -43,12 +51,17 @@ class Ask(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """A step has to end: this task does not answer, or what it sent never came."""
+    """A step has to end."""
 
     step: int
     task: str
     waited_s: float
-    silent: bool
+    why: str
+
+
+SILENT: Final = "does not answer: it is dead, stopped, or cut off from"
+BROKEN: Final = "has sent it, and it never came: the connection broke meanwhile to"
+CUT: Final = "has sent it, and it does not come, though the task answers: nothing gets through on the connection that it opens to"
 
 
 @dataclass(slots=True)
@@ -59,6 +72,10 @@ class _Case:
     heard: float  # when the task has answered last, or the wait began
     asked: float = -1.0
     said_sent: dict[ChannelKey, int] = field(default_factory=dict)  # channel -> how often, while it was waited for
+    under_way: dict[ChannelKey, float] = field(default_factory=dict)  # channel -> since when it counts as sent
+    left: int = -1  # how many bytes had left for us ...
+    left_at: float = 0.0  # ... and when that changed last
+    is_still: bool = False  # whether the way seemed cut at the last answer
 
 
 class Overdue:
@@ -75,18 +92,38 @@ class Overdue:
             for task, channels in waiting.channels.items():
                 case = cases[step, task] = self._cases.get((step, task)) or _Case(now, now)
                 if case.asked >= 0.0 and now - case.heard > waiting.peer_timeout_s:
-                    lost.append(Lost(step, task, now - case.since, True))
+                    lost.append(Lost(step, task, now - case.since, SILENT))
                 elif now - max(case.since, case.asked) >= min(ASK_S, waiting.peer_timeout_s / 2):
                     case.asked = now
                     asks.append(Ask(step, task, channels))
         self._cases = cases
         return asks, lost
 
-    def coming(self, now: float, step: int, task: str, known: bool) -> None:
-        """A task has answered: it knows the step, or does not."""
+    def coming(
+        self,
+        now: float,
+        step: int,
+        task: str,
+        known: bool,
+        sent: Iterable[ChannelKey],
+        left: int,
+        waiting: Waiting | None,
+    ) -> Lost | None:
+        """A task has answered: it knows the step or not, has sent these tensors, and so many bytes have left it for this task so far.
+
+        `waiting` is what the step waits for now.
+        """
         case = self._cases.get((step, task))
-        if case is not None and known:
-            case.heard = now
+        if case is None or waiting is None or not known:
+            return None
+        case.heard = now
+        missed = set(sent).intersection(waiting.channels.get(task, ()))
+        case.under_way = {channel: case.under_way.get(channel, now) for channel in missed}
+        if left != case.left:
+            case.left, case.left_at = left, now
+        was_still, patience_s = case.is_still, max(waiting.peer_timeout_s, STILL_S)
+        case.is_still = any(now - max(since, case.left_at) > patience_s for since in case.under_way.values())
+        return Lost(step, task, now - case.since, CUT) if was_still and case.is_still else None
 
     def accounted(
         self, now: float, step: int, task: str, sent: Iterable[ChannelKey], waiting: Waiting | None
@@ -98,5 +135,5 @@ class Overdue:
         missed = set(sent).intersection(waiting.channels.get(task, ()))
         case.said_sent = {channel: case.said_sent.get(channel, 0) + 1 for channel in missed}
         if any(times >= 2 for times in case.said_sent.values()):
-            return Lost(step, task, now - case.since, False)
+            return Lost(step, task, now - case.since, BROKEN)
         return None

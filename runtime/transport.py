@@ -277,6 +277,12 @@ class Endpoint:
         peer = _DIALLED + address.encode()
         return peer in self._lanes and self._sharing.lends(peer)
 
+    def bytes_left(self, address: str) -> int:
+        """A number that grows while large tensors leave for the server at `address`. For the I/O thread."""
+        peer = _DIALLED + address.encode()
+        lane = self._lanes.get(peer)
+        return self._waiting_bytes.left(peer) if lane is None else lane.bytes_left()
+
     def forget(self, address: str) -> None:
         """Close the connection to `address` and drop what it has not sent: the peer is gone, or replaced."""
         peer = _DIALLED + address.encode()

@@ -257,6 +257,18 @@ class Suite:
             assert bystander.errors == [], f"{schedule}: the bystander: {bystander.errors[0]!r}"
             assert bystander.slowest_s < bound, f"{schedule}: the bystander waited {bystander.slowest_s:.1f} s"
 
+    def play_one_way(self, source: str, target: str) -> None:
+        """Nothing that one task sends to another one gets there, and all else does: the step ends, and the next one works again."""
+        model, way = self.model, "cut:" + self.cluster.target(target).removeprefix("zmq://")
+        call = Call(lambda: self.session.run(model.visits, {model.rounds: 10_000_000}))
+        self._says(source, way)
+        # How long the tasks wait says `runtime/overdue.py`; its tests look at the time.
+        assert call.ended(60.0), "the step hangs"
+        assert isinstance(call.error, tf.errors.UnavailableError), call.error
+        assert f"/job:{source}" in str(call.error) and f"/job:{target}" in str(call.error), call.error
+        self._says(source, "")
+        self._recover(Schedule("cut", source, "step", 0.0, 0.0), {self.value})
+
     def _check(self, schedule: Schedule, call: Call, before: float, saved: float) -> None:
         """A call that ended did so rightly."""
         if call.error is not None:

@@ -149,6 +149,7 @@ class World:
         self.links: dict[tuple[str, str], deque[Callable[[], None]]] = {}
         self._delivered: dict[tuple[str, str], int] = {}
         self.dead: set[str] = set()
+        self.cut: set[tuple[str, str]] = set()  # links that a task opens to another one, on which nothing gets through
         self.steps: list[Step] = []
         self.knows_client = set(self.tasks) if carries else set()
         self.carried = 0  # parts that tensors have started
@@ -170,7 +171,7 @@ class World:
     # --- messages ----------------------------------------------------------------------------------------------------
 
     def _say(self, source: str, target: str, message: Callable[[], None]) -> None:
-        if source not in self.dead and target not in self.dead:
+        if source not in self.dead and target not in self.dead and (source, target) not in self.cut:
             self.links.setdefault((source, target), deque()).append(message)
 
     def _push_from(self, source: str) -> Callable[[str, int, Mapping[Any, Any]], None]:
@@ -241,6 +242,11 @@ class World:
             if task in (source, target):
                 link.clear()
 
+    def cut_way(self, source: str, target: str) -> None:
+        """Nothing gets through any more on the connection that a task has opened to another one; the other way works."""
+        self.cut.add((source, target))
+        self.links.pop((source, target), None)
+
     # --- playing -----------------------------------------------------------------------------------------------------
 
     def drain(self, choices: Choices, faults: Sequence[tuple[str, Callable[[], None]]] = (), losses: int = 0) -> None:
@@ -305,12 +311,13 @@ class World:
             overdue = self.overdue[worker.task]
             asks, lost = overdue.look(now, worker.waiting())
             for ask in asks:
-                if ask.task in self.dead:
+                if ask.task in self.dead or (worker.task, ask.task) in self.cut:
                     continue
                 known, sent = self.workers[ask.task].account(ask.step, ask.channels)
-                overdue.coming(now, ask.step, worker.task, known)
-                found = overdue.accounted(now, ask.step, ask.task, sent, worker.waiting().get(ask.step))
-                lost += [found] if found is not None else []
+                answers = [overdue.coming(now, ask.step, ask.task, known, sent, 0, worker.waiting().get(ask.step))]
+                if (ask.task, worker.task) not in self.cut:
+                    answers += [overdue.accounted(now, ask.step, ask.task, sent, worker.waiting().get(ask.step))]
+                lost += [found for found in answers if found is not None]
             for one in lost:
                 worker.fail(one.step, UnavailableError(None, None, f"{one.task}: overdue"))
 

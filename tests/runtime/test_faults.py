@@ -66,3 +66,11 @@ def test_nothing_is_left(suite: list[Suite], tmp_path: Path) -> None:
     while any(now > before[name] + 2 for name, now in suite[0].held().items()):
         assert time.monotonic() < deadline, f"descriptors: {before}, then {suite[0].held()}"
         time.sleep(0.2)
+
+
+def test_a_task_that_cannot_reach_another_one_ends_the_step_though_it_hears_and_answers_it(
+    suite: list[Suite], tmp_path: Path
+) -> None:
+    if not suite:
+        suite.append(Suite(tmp_path))
+    suite[0].play_one_way("b", "c")

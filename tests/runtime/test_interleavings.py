@@ -95,9 +95,12 @@ def test_every_order_gives_the_same(program: Callable[[], tf.Tensor], carries: b
     assert explore(play) >= (1 if carries else 3)
 
 
+FAULTS = ["a dies", "b dies", "the client gives up", "a message is lost", "a cannot reach b", "b cannot reach a"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("program", [there_and_back, loop, branches], ids=lambda p: p.__name__)
-@pytest.mark.parametrize("fault", ["a dies", "b dies", "the client gives up", "a message is lost"])
+@pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("carries", [False, True], ids=["told", "carried"])
 def test_a_fault_at_any_moment_of_any_order(fault: str, carries: bool, program: Callable[[], tf.Tensor]) -> None:
     graph = tf.get_default_graph()
@@ -111,6 +114,8 @@ def test_a_fault_at_any_moment_of_any_order(fault: str, carries: bool, program: 
             "a dies": lambda: world.kill(world.tasks[0]),
             "b dies": lambda: world.kill(world.tasks[1]),
             "the client gives up": lambda: world.give_up(step, CancelledError(None, None, "Ctrl-C")),
+            "a cannot reach b": lambda: world.cut_way(*world.tasks[:2]),
+            "b cannot reach a": lambda: world.cut_way(*world.tasks[1::-1]),
         }.get(fault)
         world.drain(choices, [] if strike is None else [(fault, strike)], losses=int(strike is None))
         world.settle()

@@ -448,3 +448,25 @@ def test_long_messages_over_tcp_arrive_whole_and_what_follows_them_is_told_at_on
     assert bytes(whole[0][0]) == tensor.tobytes()
     a.close()
     b.close()
+
+
+def test_a_lane_over_tcp_tells_how_much_the_other_end_has_acknowledged() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        one = socket.create_connection(listener.getsockname())
+        other, _ = listener.accept()
+    a, b = Lane(one, 8, 1 << 30), Lane(other, 8, 1 << 30)
+    assert a.bytes_left() == 0
+    assert a.send([b"small"]) == 0
+    assert a.send([bytes(64 << 20)])  # more than the kernel keeps
+    first, came = a.bytes_left(), 0
+    while came < 2:
+        a.flush()
+        came += len(b.receive())
+    assert 0 <= first < a.bytes_left()
+    total = 5 + 12 + (64 << 20) + 12
+    deadline = time.monotonic() + 60.0
+    while a.bytes_left() < total and time.monotonic() < deadline:  # the last acknowledgement may be under way
+        time.sleep(0.001)
+    assert a.bytes_left() == total
+    a.close()
+    b.close()

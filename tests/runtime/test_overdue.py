@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dovetail.graph.errors import OpError
-from dovetail.runtime.overdue import ASK_S, Ask, Lost, Overdue, Waiting
+from dovetail.runtime.overdue import ASK_S, BROKEN, CUT, SILENT, STILL_S, Ask, Lost, Overdue, Waiting
 from dovetail.runtime.registration import Registration
 from dovetail.runtime.worker import Worker, _moment
 
@@ -34,7 +36,7 @@ def test_silence_ends_the_step_after_the_sessions_limit() -> None:
         ended += lost
         if lost:
             break
-    assert ended == [Lost(7, "b", 3.25, True)]  # whenever it was asked first, the limit is 3
+    assert ended == [Lost(7, "b", 3.25, SILENT)]  # whenever it was asked first, the limit is 3
 
 
 def test_signs_of_life_keep_the_step() -> None:
@@ -42,7 +44,7 @@ def test_signs_of_life_keep_the_step() -> None:
     for second in range(30):
         _, lost = overdue.look(float(second), WAITS)
         assert not lost
-        overdue.coming(second + 0.1, 7, "b", True)
+        assert overdue.coming(second + 0.1, 7, "b", True, [], 0, WAITS[7]) is None
 
 
 def test_a_producer_that_does_not_know_the_step_is_no_sign_of_life() -> None:
@@ -51,7 +53,7 @@ def test_a_producer_that_does_not_know_the_step_is_no_sign_of_life() -> None:
     second = 0
     while not lost:
         _, lost = overdue.look(float(second), WAITS)
-        overdue.coming(second + 0.1, 7, "b", False)
+        assert overdue.coming(second + 0.1, 7, "b", False, [], 0, WAITS[7]) is None
         second += 1
         assert second < 10
 
@@ -64,12 +66,53 @@ def test_what_was_sent_is_lost_when_that_is_said_twice_while_it_is_waited_for() 
     assert overdue.accounted(2.1, 7, "b", [1], WAITS[7]) is None  # another one: the first has come
     assert overdue.accounted(3.1, 7, "b", ["2@1"], WAITS[7]) is None  # nobody waits for that
     assert overdue.accounted(4.1, 7, "b", [1], WAITS[7]) is None
-    assert overdue.accounted(5.1, 7, "b", [1], WAITS[7]) == Lost(7, "b", 5.1, False)
+    assert overdue.accounted(5.1, 7, "b", [1], WAITS[7]) == Lost(7, "b", 5.1, BROKEN)
+
+
+def still(
+    left: Callable[[int], int], waits: Waiting = WAITS[7], sent: Callable[[int], list[int | str]] = lambda _: [1]
+) -> float:
+    """When a step ends for which a task says each second that it has sent tensors, which do not come; 0.0: not in a minute."""
+    overdue = Overdue()
+    for second in range(60):
+        _, lost = overdue.look(float(second), {7: waits})
+        assert not lost
+        found = overdue.coming(float(second), 7, "b", True, sent(second), left(second), waits)
+        if found is not None:
+            assert found == Lost(7, "b", float(second), CUT)
+            return found.waited_s
+    return 0.0
+
+
+def test_a_way_on_which_nothing_gets_through_ends_the_step_though_the_task_answers() -> None:
+    assert STILL_S < still(lambda second: 0) <= STILL_S + 2 * ASK_S + 1.0
+    patient = Waiting(20.0, WAITS[7].channels)
+    assert 20.0 < still(lambda second: 0, patient) <= 20.0 + 2 * ASK_S + 1.0
+
+
+def test_a_slow_way_on_which_bytes_leave_is_not_cut() -> None:
+    assert still(lambda second: second) == 0.0
+    assert still(lambda second: second // 4) == 0.0  # not each time that it is asked
+    assert 12.0 + STILL_S < still(lambda second: min(second, 12)) <= 12.0 + STILL_S + 2 * ASK_S + 1.0
+
+
+def test_what_was_not_sent_is_waited_for_and_each_tensor_has_its_own_time() -> None:
+    assert still(lambda second: 0, sent=lambda second: []) == 0.0
+    assert still(lambda second: 0, sent=lambda second: ["2@1"]) == 0.0  # nobody waits for that
+    assert still(lambda second: 0, sent=lambda second: [1, "2@0"][second // 4 % 2 :][:1]) == 0.0
+
+
+def test_who_was_stopped_reads_what_came_meanwhile_before_the_way_counts_as_cut() -> None:
+    overdue = Overdue()
+    overdue.look(0.0, WAITS)
+    assert overdue.coming(1.0, 7, "b", True, [1], 0, WAITS[7]) is None
+    assert overdue.coming(100.0, 7, "b", True, [1], 0, WAITS[7]) is None
+    assert overdue.coming(101.0, 7, "b", True, [], 0, WAITS[7]) is None  # it has come
 
 
 def test_answers_about_other_steps_change_nothing() -> None:
     overdue = Overdue()
-    overdue.coming(0.0, 1, "b", True)
+    assert overdue.coming(0.0, 1, "b", True, [1], 0, WAITS[7]) is None
     assert overdue.accounted(0.0, 1, "b", [1], WAITS[7]) is None
     overdue.look(0.0, WAITS)
     assert overdue.accounted(0.0, 7, "b", [1], None) is None

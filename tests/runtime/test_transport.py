@@ -21,7 +21,7 @@ import pytest
 import zmq
 
 from dovetail.graph.errors import ResourceExhaustedError
-from dovetail.runtime import connections, sharing, sockets, transport
+from dovetail.runtime import backlog as backlog_module, connections, sharing, sockets, transport
 from dovetail.runtime.address import is_loopback, split_address
 from dovetail.runtime.backlog import Backlog
 from dovetail.runtime.connections import Connection, Connections
@@ -256,6 +256,24 @@ def test_a_message_larger_than_the_limit_goes_when_nothing_waits() -> None:
     backlog.tidy()
     assert not backlog._waiting
     Backlog(0).enter(b"a", "a", [memoryview(bytes(1 << 20))], ahead=1 << 40)
+
+
+def test_a_backlog_tells_how_much_has_left_whether_or_not_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backlog_module, "MOST_IDLE", 1)
+    for most in (0, 1 << 30):
+        backlog = Backlog(most)
+        assert backlog.left(b"a") == 0
+        frames = [memoryview(bytes(1 << 20)), memoryview(bytes(2 << 20))]
+        backlog.enter(b"a", "a", frames)
+        assert backlog.left(b"a") == 0
+        del frames[0]
+        assert backlog.left(b"a") == 1 << 20
+        backlog.enter(b"b", "b", [memoryview(bytes(4 << 20))])
+        assert backlog.left(b"b") == 4 << 20
+        backlog.tidy()
+        assert (backlog.left(b"a"), backlog.left(b"b")) == (1 << 20, 0)  # of whom nothing waits, it is forgotten
+        backlog.forget(b"a")
+        assert backlog.left(b"a") == 0
 
 
 def test_a_client_may_come_before_its_server() -> None:
