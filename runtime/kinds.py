@@ -99,7 +99,7 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("devices", "request int, devices list, incarnation int", wide=True),
     _row("stats", "request int"),
     _row("figures", "request int, figures dict", wide=True),
-    _row("create_session", "request int, config dict"),
+    _row("create_session", "request int, config dict, client? str"),
     _row("waiting", "request int, tasks list"),
     _row("session_created", "request int, session str, devices list", wide=True),
     _row("extend", "request int, session str, from_version int, graph bytes"),

@@ -52,7 +52,7 @@ from .leases import Leases
 from .master import Master, device_fields
 from .overdue import Lost, Overdue
 from .peers import ServerPeers
-from .quota import Quota
+from .quota import NAME_CHARS, Quota
 from .recorder import Recorder, clock
 from .registration import Registration
 from .sharing import borrowed, share_variables
@@ -301,11 +301,21 @@ class Server:
             "error", {"request": request, "code": error.code, "message": error.message, "node": node, "task": task}
         )
 
-    def _in(self, pool: ThreadPoolExecutor, peer: bytes, message: Message, work: Callable[[Message], Message]) -> None:
-        """Answer a request with what `work` gives, computed in a pool; errors become error messages."""
-        request = message.fields["request"]
+    def _in(
+        self,
+        pool: ThreadPoolExecutor,
+        peer: bytes,
+        message: Message,
+        work: Callable[[Message], Message],
+        client: str = "",
+    ) -> None:
+        """Answer a request with what `work` gives, computed in a pool; errors become error messages.
+
+        It counts as the `client`'s, whose connection `peer` is; of a server's calls, each connection is counted by itself.
+        """
+        request, owner = message.fields["request"], client or peer
         try:
-            self._calls.take(peer)
+            self._calls.take(owner)
         except OpError as e:
             self._reply(peer, self._error(request, e))
             return
@@ -318,7 +328,7 @@ class Server:
             except Exception as e:
                 logger.exception("%s: while serving %s", self.task, message.kind)
                 reply = self._error(request, InternalError(None, None, f"{type(e).__name__}: {e}"))
-            self._calls.give_back(peer)
+            self._calls.give_back(owner)
             self._reply(peer, reply)
             self._working.discard((peer, request))
 
@@ -326,7 +336,7 @@ class Server:
         try:
             pool.submit(answer)
         except RuntimeError:  # the pool is shut down: the server is stopping
-            self._calls.give_back(peer)
+            self._calls.give_back(owner)
             self._working.discard((peer, request))
             self._reply(
                 peer, self._error(request, UnavailableError(None, None, f"The server of {self.task} is stopping"))
@@ -462,15 +472,16 @@ class Server:
         recorder: Recorder | None = None,
     ) -> None:
         """Begin a part of a step for a client, who is at `peer`."""
+        owner = (self._endpoint and self._endpoint.owner(peer)) or self._worker.client_of(program) or peer
         size = 0
         for tensor in feeds.values():
             size += tensor.nbytes
         try:
-            self._steps.take(peer)
+            self._steps.take(owner)
             try:
-                self._fed.take(peer, size)
+                self._fed.take(owner, size)
             except OpError:
-                self._steps.give_back(peer)
+                self._steps.give_back(owner)
                 raise
         except OpError as e:
             self._reply(peer, self._error(request, e))
@@ -479,8 +490,8 @@ class Server:
         self._heard[peer] = time.monotonic()
 
         def finish(outcome: Mapping[str, Any] | OpError) -> None:
-            self._steps.give_back(peer)
-            self._fed.give_back(peer, size)
+            self._steps.give_back(owner)
+            self._fed.give_back(owner, size)
             if recorder is not None:
                 notes = recorder.finished().pack()
                 self._reply(peer, Message("trace", {"request": request, "notes": notes}))
@@ -700,15 +711,17 @@ class Server:
         session = message.fields.get("session")
         if session is not None:
             self._leases.seen(session, peer, time.monotonic())
+        owner = self._endpoint.owner(peer) if self._endpoint is not None else ""
+        client = owner or self._master.client_of(session or "")
         if message.kind == "create_session":
-            owner = self._endpoint.owner(peer) if self._endpoint is not None else ""
+            client = owner or (message.fields.get("client") or "")[:NAME_CHARS]
 
             def tell(missing: Sequence[str]) -> None:
                 self._reply(peer, Message("waiting", {"request": message.fields["request"], "tasks": list(missing)}))
 
-            self._in(self._master_pool, peer, message, lambda m: self._create_session(m, peer, owner, tell))
+            self._in(self._master_pool, peer, message, lambda m: self._create_session(m, peer, owner, tell), client)
         else:
-            self._in(self._master_pool, peer, message, lambda m: _MASTER_CALLS[m.kind](self, m))
+            self._in(self._master_pool, peer, message, lambda m: _MASTER_CALLS[m.kind](self, m), client)
 
     def _create_session(
         self, message: Message, peer: bytes, owner: str, tell: Callable[[Sequence[str]], None]
@@ -731,7 +744,12 @@ class Server:
         call = peer, message.fields["request"]
         self._opening[call] = time.monotonic()
         try:
-            session = self._master.create_session(config, tell=tell, forsaken=lambda: call not in self._opening)
+            session = self._master.create_session(
+                config,
+                tell=tell,
+                forsaken=lambda: call not in self._opening,
+                client=(message.fields.get("client") or "")[:NAME_CHARS],
+            )
         finally:
             self._opening.pop(call, None)
         self._sessions_of[session.handle] = owner
