@@ -35,7 +35,10 @@ class Post(Protocol):
     """Where others look for a variable's value. Who holds the variable's lock calls it."""
 
     def change(self) -> None:
-        """The value is about to change, or to go elsewhere: nobody may read it until `show`."""
+        """The value is about to change, or to go elsewhere: nobody may read it until `changed` or `show`."""
+
+    def changed(self) -> None:
+        """The value has changed, where it was."""
 
     def show(self, value: Array | None) -> None:
         """From now on this is the value; None: there is none. One that does not lie in shared memory is not shown to others."""

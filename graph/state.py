@@ -61,7 +61,7 @@ class VariableState:
     A variable that has a post (`graph/memory.py`) tells it of each change, and keeps its value where others can read it.
     """
 
-    __slots__ = ("_post", "_value", "dtype", "lock", "name")
+    __slots__ = ("_is_elsewhere", "_post", "_value", "dtype", "lock", "name")
 
     def __init__(self, name: str, dtype: DType) -> None:
         self.name = name
@@ -69,6 +69,7 @@ class VariableState:
         self.lock = threading.Lock()
         self._value: Array | None = None
         self._post: Post | None = None
+        self._is_elsewhere = True  # than the post says
 
     @property
     def is_initialized(self) -> bool:
@@ -129,6 +130,7 @@ class VariableState:
             if self._post is not None:
                 self._post.show(None)
             self._post = post
+            self._is_elsewhere = True
             value: Any = self._value
             if post is None:
                 return
@@ -141,6 +143,7 @@ class VariableState:
         """Store a value that lies where no post can show it, such as a GPU's memory. For holders of the lock."""
         if self._post is not None:
             self._post.show(None)
+        self._is_elsewhere = True
         self._value = value
 
     def _store(self, new: Array, is_own: bool = True) -> Array:
@@ -163,6 +166,7 @@ class VariableState:
                 held[0].flags.writeable = True
                 np.copyto(held[0], new)
             else:
+                self._is_elsewhere = True
                 held[0] = shared(new) if is_own else kept_copy(new, posted=True)
         finally:
             self._put_back(held[0])
@@ -183,6 +187,7 @@ class VariableState:
         if not _is_free(held):
             try:
                 held.append(kept_copy(held[0], self._post is not None))
+                self._is_elsewhere = True
             except MemoryError:
                 self._put_back(held[0])
                 raise
@@ -194,8 +199,13 @@ class VariableState:
         if value is not None:
             value.flags.writeable = False
         self._value = value
-        if self._post is not None:
+        if self._post is None:
+            return
+        if self._is_elsewhere:
             self._post.show(value)
+            self._is_elsewhere = False
+        else:
+            self._post.changed()
 
 
 def _has_room(old: Any, new: Array) -> bool:

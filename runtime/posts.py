@@ -123,6 +123,12 @@ class Post:
             self._sequence += 1
             self._words[_SEQUENCE] = self._sequence
 
+    def changed(self) -> None:
+        """As `memory.Post.changed`."""
+        if self._sequence & 1 and self._pid == os.getpid():
+            self._sequence += 1
+            self._words[_SEQUENCE] = self._sequence
+
     def show(self, value: Array | None) -> None:
         """As `memory.Post.show`."""
         if self._pid != os.getpid():
