@@ -3,7 +3,7 @@ at zero.
 
 `beta1_power` and `beta2_power` are variables that hold the powers of beta1 and beta2 for the corrections.
 They stand beside the first variable by name and move on after all updates. Like TensorFlow's, a sparse
-gradient moves all rows: those that it does not name decay.
+gradient moves all rows: those that it does not name go on by their mean gradient, which fades.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from typing import Any
 
 from ..graph.build import convert
 from ..graph.node import Node, Tensor
+from ..graph.ops.partitions import unique
+from ..graph.ops.scatter_state import scatter
+from ..graph.ops.training import apply_update
 from .optimizer import as_type
 from .rules import RuleOptimizer
 
@@ -75,6 +78,9 @@ class AdamOptimizer(RuleOptimizer):
 class AdamWOptimizer(AdamOptimizer):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): `var -= learning_rate * weight_decay * var` beside Adam's step.
 
+    A sparse gradient decays the rows that it names, each once, before Adam's step, as TensorFlow's `DecoupledWeightDecayExtension`
+    does; the moments move all rows, as with `AdamOptimizer`. `tf.keras.optimizers.AdamW` decays all rows, as Keras does.
+
     Args:
         weight_decay: number, scalar tensor, or function that gives one. The other arguments are Adam's.
 
@@ -96,3 +102,13 @@ class AdamWOptimizer(AdamOptimizer):
     ) -> None:
         super().__init__(learning_rate, beta1, beta2, epsilon, use_locking, name)
         self._settings["weight_decay"] = weight_decay
+
+    def _apply(self, variable: Any, gradient: Tensor, indices: Tensor | None) -> Any:
+        if indices is None:
+            return super()._apply(variable, gradient, None)
+        scalars = self._scalars(variable)
+        kept = 1.0 - scalars["lr"] * scalars.pop("weight_decay")
+        with variable.graph.control_dependencies([gradient]):  # which may be made of the rows as they were
+            decayed = scatter("Mul", variable, unique(indices).y, kept)
+        with variable.graph.control_dependencies([decayed]):
+            return apply_update("Adam", self._places(variable), gradient, scalars, indices=indices)

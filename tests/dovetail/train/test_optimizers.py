@@ -19,6 +19,7 @@ from dovetail.graph.variables import Variable
 from dovetail.train import (
     AdagradOptimizer,
     AdamOptimizer,
+    AdamWOptimizer,
     GradientDescentOptimizer,
     MomentumOptimizer,
     Optimizer,
@@ -174,6 +175,38 @@ def test_adam_moves_rows_that_a_later_gradient_does_not_name(graph):
     for row, expected in zip([1, 0, 0], follow(adam(0.1, 0.8, 0.95, 1e-3), 3, dense), strict=True):
         run.run(train_op, {which: [row]})
         np.testing.assert_allclose(run.run(w), expected, rtol=2e-5)
+
+
+@kinds
+def test_adam_w_decays_the_rows_that_a_gradient_names(graph, use_resource):
+    w, which = Variable(START.astype("f4"), use_resource=use_resource), placeholder("int32", [2])
+    grad = IndexedSlices(constant(np.float32([[1, 2], [1, 2]])), which, constant([3, 2]))
+    train_op = AdamWOptimizer(0.1, 0.8, 0.95, 1e-3, weight_decay=0.5).apply_gradients([(grad, w)])
+    run = Interpreter(graph, check=True)
+    run.run(global_variables_initializer())
+    expected, m, v = START.copy(), np.zeros((3, 2)), np.zeros((3, 2))
+    for t, rows in enumerate([[1, 1], [0, 2], [0, 0]], 1):  # a row that is named twice decays once
+        g = np.zeros((3, 2))
+        np.add.at(g, rows, [1, 2])
+        expected[np.unique(rows)] *= 1 - 0.1 * 0.5
+        m, v = 0.8 * m + 0.2 * g, 0.95 * v + 0.05 * g * g
+        expected -= 0.1 * np.sqrt(1 - 0.95**t) / (1 - 0.8**t) * m / (np.sqrt(v) + 1e-3)
+        run.run(train_op, {which: rows})
+        np.testing.assert_allclose(run.run(w.read_value()), expected, rtol=2e-5)
+
+
+@kinds
+def test_a_decay_comes_after_the_gradient_is_known(graph, use_resource):
+    w = Variable(np.float32([[2.0], [4.0]]), use_resource=use_resource)
+    rows = w.sparse_read([1]) if use_resource else gather(w, [1])
+    optimizer = AdamWOptimizer(0.5, 0.0, 0.0, 1e-30, weight_decay=1.0)
+    ((grad, _),) = optimizer.compute_gradients(reduce_sum(square(rows)))
+    run = Interpreter(graph, check=True)
+    train_op = optimizer.apply_gradients([(grad, w)])
+    run.run(global_variables_initializer())
+    run.run(train_op)
+    np.testing.assert_allclose(run.run(w.read_value()), [[2.0], [4.0 * 0.5 - 0.5]])
+    np.testing.assert_allclose(run.run(optimizer.get_slot(w, "m")), [[0.0], [8.0]])
 
 
 @kinds
