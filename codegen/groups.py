@@ -38,7 +38,7 @@ from .axes import LOOKUPS, Labels, Pattern, pattern_of
 from .guards import NONE, Guards, Sources, asked_for
 from .loops import LoopsBuilder
 from .trace import SUPPORTED, NotFusibleError, check_types, number_of, rule_of
-from .unit import RecvTensor, RunGuarded, SendTensor, Unit, taken_by
+from .unit import AwaitNode, RecvTensor, RunGuarded, SendTensor, Unit, taken_by
 
 MOST_NODES = 200
 _READS = LOOKUPS | {"ReadVariableOp", "VarIsInitializedOp"}  # what leaves the variable whose handle it takes as it is
@@ -57,7 +57,7 @@ def has_only_small(unit: Unit) -> bool:
             tensors += () if step.tensor is None else (step.tensor,)
         elif isinstance(step, RunGuarded):
             tensors += step.node.outputs
-        elif not isinstance(step, SendTensor):
+        elif not isinstance(step, SendTensor | AwaitNode):
             return False  # a loop
     return all((count := element_count(dims)) is not None and count < SMALL for dims in {t.dims for t in tensors})
 
@@ -164,7 +164,7 @@ class Walk:
                 self.node(step.node, sources)
             elif isinstance(step, SendTensor):
                 self.taken(taken_by(step))
-            else:
+            elif not isinstance(step, AwaitNode):
                 # A kernel runs in the place of its last node: what joined it behind a receive would make the others wait for
                 # another task, with nothing done meanwhile.
                 self.open.clear()

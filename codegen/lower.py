@@ -11,7 +11,7 @@ loop becomes one `Loop` instruction, and a node that may be dead a `Guarded` one
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,9 @@ from .backends.base import Backend
 from .fuse import FusedNodes
 from .guards import asked_for
 from .memory import plan_memory
-from .program import Call, Guarded, Instruction, Loop, Program, Read, Recv, Send, Wait
+from .program import Await, Begin, Call, Guarded, Instruction, Loop, Program, Read, Recv, Send, Wait
 from .rewrite import rewrite
-from .unit import BeginLoop, EndLoop, LeaveUnless, RecvTensor, RunGuarded, SendTensor, Unit
+from .unit import AwaitNode, BeginLoop, EndLoop, LeaveUnless, RecvTensor, RunGuarded, SendTensor, Unit
 
 _RENAMES = frozenset({"Enter", "RefEnter", "Exit", "NextIteration", "LoopCond"})
 _SPECIAL = _RENAMES | {"Const", "Placeholder", "Switch"}  # those that may become something else than a call
@@ -58,6 +58,7 @@ def lower(
     """
     unit = rewrite(unit, backend.rewrites).unit
     lowering = _Lowering(backend, context_of, asked_for(unit))
+    lowering.begun = {s.node: None for s in unit.steps if type(s) is AwaitNode}
     feeds = tuple((name, lowering.arriving_slot(tensor)) for name, tensor in unit.feeds)
     steps = backend.fuse(unit)
     for step in steps:
@@ -103,6 +104,7 @@ class _Lowering:
         self.plain: dict[OpDef, bool] = {}  # whether nodes of an op become a call, and nothing else
         self.guarded: set[Node] = set()
         self.loops: list[_OpenLoop] = []
+        self.begun: dict[Node, Await | None] = {}  # nodes that only begin in their places, and what waits for each
         self.read: list[tuple[RecvTensor, int]] = []  # posted variables, and the slots for their values
 
     def new_slot(self, tensor: Tensor | None, value: Any = None) -> int:
@@ -134,7 +136,10 @@ class _Lowering:
             self._rename(node)
         else:
             call = self._call(node)
-            self.instructions.append(Wait(call, (), -1) if op.is_blocking else call)
+            if node in self.begun:
+                self.instructions.append(Begin(self._begin(node, call), (), -1))
+            else:
+                self.instructions.append(Wait(call, (), -1) if op.is_blocking else call)
 
     def _call(self, node: Node) -> Call:
         op, slot_of, slots = node.opdef, self.slot_of, self.slots
@@ -152,6 +157,17 @@ class _Lowering:
             slot_of.setdefault(t, len(slots))
             slots.append(None)
         return Call(kernel, inputs, tuple(outputs), (), node.name, op.name, node._origin)
+
+    def _begin(self, node: Node, call: Call) -> Call:
+        """What begins a call, whose results are taken later."""
+        run = self.new_slot(None)
+        self.begun[node] = Await(replace(call, kernel=_nothing, inputs=(run,)), (), -1)
+        return replace(call, outputs=(run,))
+
+    def await_node(self, step: AwaitNode) -> None:
+        waits = self.begun[step.node]
+        assert waits is not None
+        self.instructions.append(waits)
 
     def run_fused(self, group: FusedNodes) -> None:
         inputs = tuple([self.slot_of[t] for t in (*group.inputs, *group.shapes)])
@@ -320,6 +336,7 @@ _LOWERED = _ByType(
         SendTensor: _Lowering.send,
         RecvTensor: _Lowering.recv,
         RunGuarded: _Lowering.run_guarded,
+        AwaitNode: _Lowering.await_node,
         BeginLoop: _Lowering.begin_loop,
         LeaveUnless: _Lowering.leave_unless,
         EndLoop: _Lowering.end_loop,

@@ -9,6 +9,8 @@ no name and decides nothing: that was all done when it was lowered. Its instruct
     Read     read variables of other tasks where they lie, into slots
     Guarded  a Call that may lie in a branch which is not taken: it does not run when a slot that it depends on is dead
     Wait     a Guarded whose kernel may answer later (a dequeue): the program pauses until it does
+    Begin    have a kernel run beside the program (a collective), which goes on meanwhile
+    Await    take what was begun, or pause the program until it is there
     Loop     a list of instructions that is run again and again
 
 Only nodes under a `cond` become Guarded; a program without control flow is Calls, Sends and Recvs.
@@ -113,6 +115,19 @@ class Wait(Guarded):
 
 
 @dataclass(slots=True, eq=False)
+class Begin(Guarded):
+    """Have the call's kernel run beside the program; its only output is what stands for the run until an `Await` takes that.
+
+    There are no `checks`: what may be dead is not begun.
+    """
+
+
+@dataclass(slots=True, eq=False)
+class Await(Guarded):
+    """Pause the program until what was begun has ended. The call takes what stands for the run, and gives the results of that."""
+
+
+@dataclass(slots=True, eq=False)
 class Loop:
     """A device's part of a loop: run `head`; while the slot `test` then holds true, run `body` and go on with the next iteration.
 
@@ -195,7 +210,7 @@ def _lines(step: Instruction) -> list[str]:
         ]
     if isinstance(step, Guarded):
         token = f" (token s{step.token})" if step.token >= 0 else ""
-        waits = "wait for " if isinstance(step, Wait) else ""
+        waits = {Wait: "wait for ", Begin: "begin ", Await: "await "}.get(type(step), "")
         if not step.checks:
             return [f"{waits}{_line(step.call)}"]
         return [f"unless dead {', '.join(f's{i}' for i in step.checks)}{token}: {waits}{_line(step.call)}"]

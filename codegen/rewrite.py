@@ -37,7 +37,7 @@ from .rules.functions import function_rules
 from .rules.pattern import Match, Rule, match, may_match, needs, roots
 from .rules.shapes import shape_rules
 from .rules.stores import dead_stores
-from .unit import BeginLoop, EndLoop, LeaveUnless, RunGuarded, SendTensor, Unit, UnitStep, taken_by
+from .unit import AwaitNode, BeginLoop, EndLoop, LeaveUnless, RunGuarded, SendTensor, Unit, UnitStep, taken_by
 
 logger = logging.getLogger(__name__)
 
@@ -400,6 +400,8 @@ class _Walk:
             return replace(step, tensor=tensor, token=now(step.token))
         if isinstance(step, RunGuarded):
             return RunGuarded(self.copy(step.node), tuple([now(a) for a in step.after]))
+        if isinstance(step, AwaitNode):
+            return AwaitNode(now(step.node))
         if isinstance(step, BeginLoop):
             return BeginLoop(step.name, tuple([self.copy(m) for m in step.merges]))
         if isinstance(step, LeaveUnless):
@@ -488,6 +490,8 @@ def text_of(unit: Unit) -> str:
             lines.append(_line(step))
         elif isinstance(step, RunGuarded):
             lines.append(f"unless dead: {_line(step.node)}")
+        elif isinstance(step, AwaitNode):
+            lines.append(f"wait for {step.node.name}")
         else:
             what = ", ".join(t.name for t in taken_by(step))
             lines.append(f"{type(step).__name__}({what})")

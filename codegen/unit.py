@@ -75,6 +75,13 @@ class RunGuarded:
 
 
 @dataclass(slots=True, eq=False)
+class AwaitNode:
+    """Wait here for a node that stands further up: there it only begins. Nobody takes its outputs before this."""
+
+    node: Node
+
+
+@dataclass(slots=True, eq=False)
 class BeginLoop:
     """What follows, up to the matching `EndLoop`, runs again and again. `merges`: the loop variables that live on this device."""
 
@@ -96,8 +103,8 @@ class EndLoop:
     nexts: tuple[Tensor, ...]
 
 
-UnitStep: TypeAlias = Node | SendTensor | RecvTensor | RunGuarded | BeginLoop | LeaveUnless | EndLoop
-"""A node to run, one end of a channel, or a mark of control flow."""
+UnitStep: TypeAlias = Node | SendTensor | RecvTensor | RunGuarded | AwaitNode | BeginLoop | LeaveUnless | EndLoop
+"""A node to run, or to wait for, one end of a channel, or a mark of control flow."""
 
 
 @dataclass(frozen=True, slots=True)

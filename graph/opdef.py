@@ -43,6 +43,8 @@ class Trait(enum.Flag):
     """Looks only at the shape of its input (Shape, Size, Rank): the placer puts it where the input is."""
     BLOCKING = enum.auto()
     """May have to wait for another step (a queue, an accumulator)."""
+    COLLECTIVE = enum.auto()
+    """Meets its like in other steps, and touches no other state: it may begin as soon as it has what it takes."""
     HOST_ONLY = enum.auto()
     """Bound to the process that built the graph (a Python function)."""
 
@@ -54,7 +56,7 @@ class Cost(NamedTuple):
     bytes: float
 
 
-_STATEFUL, _BLOCKING = Trait.STATEFUL.value, Trait.BLOCKING.value
+_STATEFUL, _BLOCKING, _COLLECTIVE = Trait.STATEFUL.value, Trait.BLOCKING.value, Trait.COLLECTIVE.value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,12 +92,19 @@ class OpDef:
     @property
     def is_stateful(self) -> bool:
         """Whether the op has the trait STATEFUL."""
-        return self.traits._value_ & _STATEFUL != 0  # asked for each node of large graphs; `in` takes five times as long
+        return (
+            self.traits._value_ & _STATEFUL != 0
+        )  # asked for each node of large graphs; `in` takes five times as long
 
     @property
     def is_blocking(self) -> bool:
         """Whether the op has the trait BLOCKING."""
         return self.traits._value_ & _BLOCKING != 0
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether the op has the trait COLLECTIVE."""
+        return self.traits._value_ & _COLLECTIVE != 0
 
     def kernel_attrs(self, attrs: Attrs) -> dict[str, Any]:
         """The attrs that `reference` and `scalar` take as keywords."""

@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import get_ident
 from typing import Any, NamedTuple, TypeAlias
 
 import msgpack
 import numpy as np
 
-from ..codegen.program import Call, Guarded, Instruction, Kernel, Loop, Program, Read, Send
+from ..codegen.program import Await, Begin, Call, Guarded, Instruction, Kernel, Loop, Program, Read, Send
 from ..codegen.unit import RecvTensor
 from ..graph.errors import InternalError
 from ..graph.requests import Request
+from .begun import Begun
 from .step import _ABSENT, ChannelKey, Execution, TaskStep
 
 clock = time.perf_counter_ns
@@ -162,6 +163,7 @@ class Recorder:
     def __init__(self) -> None:
         self.notes = Notes(began=clock())
         self._kernels: list[Row] = []
+        self._begun: dict[Call, int] = {}  # calls that run beside their programs -> number of the call
         self._source: dict[int, str] = {}  # channel -> the device that sends
 
     def instrumented(self, program: Program) -> Program:
@@ -177,6 +179,13 @@ class Recorder:
             kernel = _timed_kernel(step.kernel, len(calls) - 1, self._kernels)
             # Written out: `dataclasses.replace` takes longer than most kernels.
             return Call(kernel, step.inputs, step.outputs, step.frees, step.node, step.op, step.origin, step.nodes)
+        if isinstance(step, Begin):  # its time is that of its whole run
+            begun = step.call
+            self._begun[begun] = len(self.notes.calls)
+            self.notes.calls.append(CallNote(device, begun.node, begun.op, begun.nodes))
+            return step
+        if isinstance(step, Await):
+            return step
         if isinstance(step, Guarded):
             call = self._timed(step.call, device)
             assert isinstance(call, Call)
@@ -207,6 +216,12 @@ class Recorder:
         """A value has come."""
         if len(self.notes.arrivals) < MAX_NOTES:
             self.notes.arrivals.append(ArrivalNote(channel, clock()))
+
+    def ran_beside(self, call: Call, began: int, result: Any) -> None:
+        """What ran beside a program since `began` has its result. Each such call has a thread of its own here: it changes threads."""
+        if len(self._kernels) < MAX_NOTES:
+            number = self._begun[call]
+            self._kernels.append((number, began, clock(), -1 - number, _bytes(result)))
 
     def waited(self, execution: Execution, what: str, began: int) -> None:
         """A program goes on that could not since `began`."""
@@ -289,6 +304,25 @@ class TracedStep(TaskStep):
         """As `TaskStep.deliver_all`."""
         for channel, value in values.items():
             self.deliver(channel, value)
+
+    def begin(
+        self, call: Call, inputs: Sequence[Any], device: str, noted: Callable[[Any], None] | None = None
+    ) -> Begun[Execution]:
+        """As `TaskStep.begin`."""
+        began = clock()
+        return super().begin(call, inputs, device, lambda result: self._recorder.ran_beside(call, began, result))
+
+    def awaited(self, begun: Begun[Execution], execution: Execution) -> bool:
+        """As `TaskStep.awaited`."""
+        paused = self._since.get(execution)
+        if paused is None:
+            self._since[execution] = clock()
+        if not super().awaited(begun, execution):
+            return False
+        del self._since[execution]
+        if paused is not None:
+            self._recorder.waited(execution, begun.what, paused)
+        return True
 
     def wait_for(self, request: Request, execution: Execution) -> bool:
         """As `TaskStep.wait_for`."""

@@ -30,7 +30,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..codegen.backends.base import NodeError
-from ..codegen.program import Call, Guarded, Instruction, Loop, Program, Read, Recv, Send, Wait
+from ..codegen.program import Await, Begin, Call, Guarded, Instruction, Loop, Program, Read, Recv, Send, Wait
 from ..codegen.unit import RecvTensor
 from ..graph.errors import (
     CancelledError,
@@ -44,6 +44,7 @@ from ..graph.errors import (
 )
 from ..graph.requests import Desk, Request
 from ..graph.state import DEAD
+from .begun import Begun
 
 _ABSENT = object()
 _EMPTY = None  # what a control message carries
@@ -169,6 +170,15 @@ class Execution:
                     self.counter = at
                     if not self._run_waiting(now):
                         return
+                elif type(now) is Begin:
+                    call = now.call
+                    slots[call.outputs[0]] = step.begin(call, [slots[i] for i in call.inputs], self.program.device)
+                    for i in call.frees:
+                        slots[i] = None
+                elif type(now) is Await:
+                    self.counter = at
+                    if not self._take_begun(now.call):
+                        return
                 elif type(now) is Read:
                     step.read(now, slots, self.program.device)
                 else:
@@ -203,6 +213,21 @@ class Execution:
             slots[i] = value
         if now.token >= 0:
             slots[now.token] = None
+        for i in call.frees:
+            slots[i] = None
+        return True
+
+    def _take_begun(self, call: Call) -> bool:
+        """Take the result of what was begun; False when the program must pause."""
+        slots = self.slots
+        begun = slots[call.inputs[0]]
+        if not self.step.awaited(begun, self):
+            return False
+        result = begun.result()
+        if begun.error is not None:
+            return False  # the step has failed with it
+        for i, value in zip(call.outputs, (result,) if len(call.outputs) == 1 else result, strict=True):
+            slots[i] = value
         for i in call.frees:
             slots[i] = None
         return True
@@ -318,6 +343,7 @@ class TaskStep:
         finish: told once, with the fetched values or the error.
         resume: takes an execution whose request was settled, from whichever thread did that; None: as `schedule`.
         want: asks for variables of other tasks that could not be read; they come on their channels.
+        aside: takes what may run beside the programs, for another thread; None: it is done at once.
     """
 
     def __init__(
@@ -332,6 +358,7 @@ class TaskStep:
         finish: Callable[[TaskStep, Mapping[str, Any] | OpError], None],
         resume: Callable[[Execution], None] | None = None,
         want: Callable[[Sequence[RecvTensor]], None] | None = None,
+        aside: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
         self.number = number
         self.session = session
@@ -342,10 +369,12 @@ class TaskStep:
         self._finish = finish
         self._resume = resume or schedule
         self._want = want
+        self._aside = aside or _at_once
         self._lock = threading.Lock()
         self._arrived: dict[ChannelKey, Any] = {}
         self._waiting: dict[ChannelKey, Execution] = {}
         self._requests: dict[Execution, Request] = {}  # what executions have asked of resources
+        self._begun: dict[Begun[Execution], None] = {}  # what runs beside the programs
         self._fetched: dict[str, Any] = {}
         self._executions = [Execution(self, p) for p in programs]
         self._here = [x.program.device for x in self._executions]
@@ -422,8 +451,9 @@ class TaskStep:
         """What keeps the step from going on, in words: for the error when it takes too long."""
         with self._lock:
             channels = [f"{x.program.device} waits for channel {c} from {_source(x)}" for c, x in self._waiting.items()]
-            requests = list(self._requests.items())
-        return channels + [f"{x.program.device} waits for {r.waits_for()}" for x, r in requests]
+            asked = [(x, r.waits_for) for x, r in self._requests.items()]
+            asked += [(b.waiter, b.waits_for) for b in self._begun if b.waiter is not None]
+        return channels + [f"{x.program.device} waits for {what()}" for x, what in asked]
 
     def waits_for_tensors(self) -> list[tuple[str, ChannelKey]]:
         """The channels on which tensors have to come before it can go on: (device that sends, channel)."""
@@ -456,7 +486,39 @@ class TaskStep:
     @property
     def may_go_on(self) -> bool:
         """Whether something will still be heard of it though nothing of it runs: it is ending, or waits for another step."""
-        return self.is_over or bool(self._requests)
+        return self.is_over or bool(self._requests) or any(b.waiter is not None for b in list(self._begun))
+
+    # --- what runs beside the programs -----------------------------------------------------------------------------
+
+    def begin(
+        self, call: Call, inputs: Sequence[Any], device: str, noted: Callable[[Any], None] | None = None
+    ) -> Begun[Execution]:
+        """Have a call's kernel run beside the program of a device; `noted` is told the result as soon as it is there."""
+
+        def ended(begun: Begun[Execution], result: Any, error: Exception | None) -> None:
+            with self._lock:
+                self._begun.pop(begun, None)
+            if error is not None:
+                self.fail(_explained(error, call, device))
+            elif noted is not None:
+                noted(result)
+
+        begun = Begun(
+            f"{call.op} '{call.node}'", call.kernel, inputs, aside=self._aside, resume=self._resume, ended=ended
+        )
+        with self._lock:
+            if self.is_over:
+                return begun
+            self._begun[begun] = None
+        if getattr(call.kernel, "returns_at_once", False):  # it must not overtake, nor be overtaken
+            begun.run()
+        else:
+            begun.start()
+        return begun
+
+    def awaited(self, begun: Begun[Execution], execution: Execution) -> bool:
+        """Whether what was begun has ended; if not, the execution goes on when it has."""
+        return begun.awaited(execution)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
@@ -490,9 +552,14 @@ class TaskStep:
                 execution.slots = []
             self._executions = []  # nor has the collector anything to do for them then
             requests, self._requests = list(self._requests.values()), {}
-        for request in requests:
-            request.cancel()
+            begun, self._begun = list(self._begun), {}
+        for cancel in [*(r.cancel for r in requests), *(b.cancel for b in begun)]:
+            cancel()
         self._finish(self, outcome)
+
+
+def _at_once(work: Callable[[], None]) -> None:
+    work()
 
 
 def _source(execution: Execution) -> str:

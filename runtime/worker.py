@@ -298,6 +298,7 @@ class Worker:
                 schedule=lambda execution: self._schedule(execution, loaded, host),
                 finish=ended,
                 want=lambda receives: self.want(number, loaded.session, receives),
+                aside=self._aside,
                 resume=None if resume is None else lambda execution: resume(
                     lambda: self._take_turn(self._run, execution, loaded)
                 ),
@@ -554,6 +555,13 @@ class Worker:
             self._pool.submit(run)
         else:
             run()
+
+    def _aside(self, work: Callable[[], None]) -> None:
+        """Do what may run beside a program: in the pool."""
+        if self._pool is not None:
+            self._pool.submit(self._take_turn, work)
+        else:
+            work()
 
     def _take_turn(self, first: Callable[..., None], *arguments: Any) -> None:
         """Do `first(*arguments)`, then run whatever small executions it made ready, in order, until none is left.

@@ -57,6 +57,7 @@ class _Collective:
     """A collective as a member's GPU runs it."""
 
     what = ""
+    returns_at_once = True  # and belongs between the kernels that were launched before it and after it
 
     def __init__(self, backend: CudaBackend, node: Node, context: Context) -> None:
         self.device: Device = backend.device

@@ -18,7 +18,7 @@ from ..loop_text import source_of as text_of
 from ..matrix_kernels import matrix_kernel
 from ..row_kernels import row_kernel
 from ..trace import SUPPORTED
-from ..unit import BeginLoop, EndLoop, LeaveUnless, RecvTensor, RunGuarded, UnitStep, taken_by
+from ..unit import AwaitNode, BeginLoop, EndLoop, LeaveUnless, RecvTensor, RunGuarded, UnitStep, taken_by
 from ..update_loops import update_of
 from .product_updates import SMALLEST as SMALLEST_PRODUCT
 from .random_kernels import DRAWS
@@ -101,7 +101,7 @@ def _products_of_updates(steps: Sequence[UnitStep | FusedNodes], fetched: set[Te
     for step in steps:
         for t in (*step.inputs, *step.shapes) if isinstance(step, FusedNodes) else taken_by(step):
             users[t] = users.get(t, 0) + 1
-        if isinstance(step, RecvTensor | BeginLoop | LeaveUnless | EndLoop):
+        if isinstance(step, RecvTensor | AwaitNode | BeginLoop | LeaveUnless | EndLoop):
             fences += 1
         elif isinstance(step, Node):
             fences += step.opdef.is_blocking

@@ -19,7 +19,7 @@ from ...graph.state import VariableState, changing
 from ..buffers import buffers
 from ..matrix_kernels import Product, product_of
 from ..product_update_source import PIECE, product_update_source
-from ..program import Call, Guarded, Instruction, Loop, Program, Recv, Send, Wait
+from ..program import Await, Begin, Call, Guarded, Instruction, Loop, Program, Recv, Send, Wait
 from ..threads import share_units
 from .nodes import NodeKernel
 from .updates import UpdateKernel
@@ -94,7 +94,7 @@ def with_product_updates(program: Program, threads: int, compile_first: bool = F
     for i, step in enumerate(program.instructions):
         fences_before.append(fences)
         fences += isinstance(
-            step, Recv | Loop | Wait
+            step, Recv | Loop | Wait | Begin | Await
         )  # a product is not put off until another task, or step, has answered
         for slot in _read(step):
             users[slot] = users.get(slot, 0) + 1

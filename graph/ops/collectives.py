@@ -110,7 +110,7 @@ for _name, _infer, _what in (
         infer=_infer,
         reference=partial(meeting, _what),
         cost=_cost,
-        traits=Trait.STATEFUL | Trait.BLOCKING,
+        traits=Trait.STATEFUL | Trait.BLOCKING | Trait.COLLECTIVE,
         device_types=("CPU", "GPU"),
     )
 

@@ -1,0 +1,269 @@
+"""What runs beside a program, without processes: its end, its answers and the step's end come in every order, at every point.
+
+Whatever the order, the step ends once; an element is either used by a step that ends well, or is still there; and a step that was
+ended leaves no request behind.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dovetail.codegen.program import Await, Begin, Call, Program
+from dovetail.graph.dtypes import as_dtype
+from dovetail.graph.errors import CancelledError, OpError, OutOfRangeError
+from dovetail.graph.queues import Queue, QueueKind
+from dovetail.graph.requests import Request
+from dovetail.runtime.recorder import Recorder, TracedStep
+from dovetail.runtime.step import Execution, TaskStep
+
+DEVICE = "/job:a/replica:0/task:0/device:CPU:0"
+INT = as_dtype("int32")
+ORIGIN = ("program.py", 7)
+
+
+def queue() -> Queue:
+    return Queue("q", QueueKind("FIFOQueueV2", 3, (INT,), ((),)))
+
+
+def put(q: Queue, value: int = 7) -> None:
+    q.enqueue([[np.asarray(value, np.int32)]])
+
+
+class Beside:
+    """A step that begins to take an element, makes 1 meanwhile, and fetches the sum."""
+
+    def __init__(self, kernel: Callable[..., Any], recorder: Recorder | None = None) -> None:
+        self.made_meanwhile = False
+
+        def one() -> Any:
+            self.made_meanwhile = True
+            return np.int32(1)
+
+        given = Call(lambda: np.zeros(4), (), (4,), (), "given", "Zeros", ORIGIN)
+        begin = Begin(Call(kernel, (4,), (0,), (4,), "take", "CollectiveReduce", ORIGIN), (), -1)
+        other = Call(one, (), (2,), (), "one", "Const", ORIGIN)
+        wait = Await(Call(lambda: (), (0,), (1,), (0,), "take", "CollectiveReduce", ORIGIN), (), -1)
+        add = Call(lambda x, y: x + y, (1, 2), (3,), (1, 2), "add", "Add", ORIGIN)
+        program = Program(DEVICE, (given, begin, other, wait, add), (None,) * 5, (), (("y:0", 3),))
+        self.ready: list[Execution] = []
+        self.aside: list[Callable[[], None]] = []
+        self.outcomes: list[Mapping[str, Any] | OpError] = []
+        make = TaskStep if recorder is None else lambda *args, **calls: TracedStep(recorder, *args, **calls)
+        self.step = make(
+            1, "session", [program], {}, push=lambda *_: None, schedule=self.ready.append,
+            finish=lambda step, outcome: self.outcomes.append(outcome), aside=self.aside.append,
+        )  # fmt: skip
+
+    def go(self) -> None:
+        while self.ready:
+            self.ready.pop(0).run()
+
+    def go_aside(self) -> None:
+        while self.aside:
+            self.aside.pop(0)()
+
+    def settle(self) -> None:
+        while self.ready or self.aside:
+            self.go()
+            self.go_aside()
+
+    def ended(self) -> Any:
+        (outcome,) = self.outcomes
+        return outcome
+
+
+def check(beside: Beside, q: Queue) -> None:
+    """The promise, once an element has been put in and everything has settled."""
+    outcome = beside.ended()
+    if isinstance(outcome, OpError):
+        assert isinstance(outcome, CancelledError)
+        assert len(q) <= 1  # an answer that was taken when the step ended is lost with it
+    else:
+        assert outcome == {"y:0": 8}
+        assert len(q) == 0
+    assert not list(q._waiting())
+    assert not beside.step._begun
+
+
+def test_in_every_order_of_start_put_run_and_abort() -> None:
+    outcomes = set()
+    for order in itertools.permutations(["start", "put", "run", "run again", "aside", "abort"]):
+        q = queue()
+        beside = Beside(lambda x, q=q: q.dequeue())
+        for event in order:
+            if event == "start":
+                beside.step.start()
+            elif event == "put":
+                put(q)
+            elif event == "abort":
+                beside.step.abort("told to")
+            elif event == "aside":
+                beside.go_aside()
+            else:
+                beside.go()
+        beside.settle()
+        check(beside, q)
+        outcomes.add(type(beside.ended()))
+    assert outcomes == {dict, CancelledError}
+
+
+POINTS = ("in the kernel", "before it leaves word", "after it left word", "before it goes on")
+
+
+@pytest.mark.parametrize("aside_first", [False, True], ids=["by the program", "by another thread"])
+@pytest.mark.parametrize("at", POINTS)
+@pytest.mark.parametrize("events", [("put",), ("abort",), ("put", "abort"), ("abort", "put")], ids="-".join)
+def test_events_that_come_between(
+    at: str, events: tuple[str, ...], aside_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread does these just there."""
+    q = queue()
+
+    def happen(now: str) -> None:
+        if now == at:
+            for event in events:
+                if event == "put":
+                    put(q)
+                else:
+                    beside.step.abort("told to")
+
+    def kernel(x: Any) -> Any:
+        request = q.dequeue()
+        happen("in the kernel")
+        return request
+
+    leave_word = Request.when_settled
+
+    def when_settled(request: Request, tell: Callable[[], None]) -> bool:
+        happen("before it leaves word")
+        left = leave_word(request, tell)
+        happen("after it left word")
+        return left
+
+    monkeypatch.setattr(Request, "when_settled", when_settled)
+    beside = Beside(kernel)
+    beside.step.start()
+    execution = beside.ready[0]
+    if aside_first:  # the kernel runs before the program comes to its end
+        start = execution.step.begin
+
+        def begin(*args: Any) -> Any:
+            begun = start(*args)
+            beside.go_aside()
+            return begun
+
+        monkeypatch.setattr(execution.step, "begin", begin)
+    beside.go()
+    happen("before it goes on")
+    beside.settle()
+    if "put" not in events:
+        put(q)
+        beside.settle()
+    if not beside.outcomes:
+        beside.step.abort("the end of the test")
+    check(beside, q)
+
+
+def test_the_program_goes_on_meanwhile_and_takes_the_result_where_it_needs_it() -> None:
+    q = queue()
+    beside = Beside(lambda x: q.dequeue())
+    beside.step.start()
+    beside.go()
+    assert beside.made_meanwhile and not beside.outcomes
+    assert beside.step.may_go_on
+    assert beside.step.waits_for() == [f"{DEVICE} waits for 1 element of FIFOQueue 'q'"]
+    put(q)
+    assert (
+        beside.ready and len(beside.aside) == 1
+    )  # the program itself goes on with it; the thread that was asked finds nothing
+    beside.settle()
+    assert beside.ended() == {"y:0": 8}
+
+
+def test_a_settled_request_is_gone_on_with_before_the_program_waits() -> None:
+    q = queue()
+    beside = Beside(lambda x: q.dequeue())
+    beside.step.begin(beside.step._executions[0].program.instructions[1].call, [None], DEVICE)
+    beside.go_aside()
+    assert not beside.aside and not beside.step.may_go_on
+    put(q)
+    beside.go_aside()
+    assert len(q) == 0 and not beside.step._begun
+    beside.step.abort("the end of the test")
+
+
+def test_an_error_fails_the_step_at_once_and_names_the_node() -> None:
+    def refuse(x: Any) -> Any:
+        raise OutOfRangeError(None, None, "there is no more")
+
+    beside = Beside(refuse)
+    beside.step.start()
+    beside.ready.clear()  # the program is elsewhere
+    beside.step.begin(beside.step._executions[0].program.instructions[1].call, [None], DEVICE)
+    beside.go_aside()
+    outcome = beside.ended()
+    assert isinstance(outcome, OutOfRangeError)
+    assert "node 'take' (CollectiveReduce), made at program.py:7" in str(outcome)
+
+
+@pytest.mark.parametrize("aside_first", [False, True])
+def test_an_error_that_the_program_meets(aside_first: bool) -> None:
+    q = queue()
+    beside = Beside(lambda x: q.dequeue())
+    beside.step.start()
+    beside.go()
+    q.close()
+    if aside_first:
+        beside.go_aside()
+    beside.settle()
+    assert isinstance(beside.ended(), OutOfRangeError)
+    assert not beside.step._begun
+
+
+def test_inputs_are_let_go_of_when_the_kernel_has_taken_them() -> None:
+    class Given:
+        alive = 0
+
+        def __init__(self) -> None:
+            Given.alive += 1
+
+        def __del__(self) -> None:
+            Given.alive -= 1
+
+    q = queue()
+    beside = Beside(lambda x: q.dequeue())
+    begun = beside.step.begin(beside.step._executions[0].program.instructions[1].call, [Given()], DEVICE)
+    assert Given.alive == 1
+    begun.run()
+    assert Given.alive == 0
+    beside.step.abort("the end of the test")
+    assert not list(q._waiting())
+
+
+def test_a_trace_has_its_whole_run_and_what_the_program_waited() -> None:
+    q = queue()
+    recorder = Recorder()
+    beside = Beside(lambda x: q.dequeue(), recorder)
+    beside.step.start()
+    beside.go()
+    put(q)
+    beside.settle()
+    notes = recorder.finished()
+    spans = {notes.calls[k.call].node: k for k in notes.kernels}
+    assert spans["take"].start <= spans["one"].start <= spans["one"].finish <= spans["take"].finish
+    assert spans["take"].thread != spans["one"].thread
+    (wait,) = notes.waits
+    assert wait.what == "CollectiveReduce 'take'" and wait.start >= spans["one"].finish
+
+
+def test_programs_as_text() -> None:
+    begin = Begin(Call(lambda x: x, (4,), (0,), (4,), "g", "CollectiveReduce", ORIGIN), (), -1)
+    wait = Await(Call(lambda: (), (0,), (1,), (0,), "g", "CollectiveReduce", ORIGIN), (), -1)
+    text = str(Program(DEVICE, (begin, wait), (None,) * 5, (), ()))
+    assert "  begin s0 = CollectiveReduce(s4)  # g  free s4\n" in text
+    assert text.endswith("  await s1 = CollectiveReduce(s0)  # g  free s0")
