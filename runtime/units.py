@@ -13,7 +13,18 @@ from typing import Any
 
 import msgpack
 
-from ..codegen.unit import BeginLoop, EndLoop, LeaveUnless, Posted, RecvTensor, RunGuarded, SendTensor, Unit, UnitStep
+from ..codegen.unit import (
+    AwaitNode,
+    BeginLoop,
+    EndLoop,
+    LeaveUnless,
+    Posted,
+    RecvTensor,
+    RunGuarded,
+    SendTensor,
+    Unit,
+    UnitStep,
+)
 from ..graph.deserialize import extend_from_bytes
 from ..graph.dtypes import DType, bfloat16, float32
 from ..graph.errors import InvalidArgumentError
@@ -23,6 +34,7 @@ from ..graph.opdef import opdef
 from ..graph.serialize import graph_to_bytes
 from ..placer.partition import Channel, LoopPart, Partitioned
 from .awaited import held
+from .early import with_early_collectives
 
 
 def units_of(cut: Partitioned, graph: Graph, posted: Mapping[int, Posted] | None = None) -> list[Unit]:
@@ -31,8 +43,11 @@ def units_of(cut: Partitioned, graph: Graph, posted: Mapping[int, Posted] | None
     guarded, waiting = cut.guarded, held(cut)
     for part in cut.partitions.values():
         steps: list[UnitStep] = []
-        for kind, what in part.steps:
-            if isinstance(what, Node):
+        for kind, what in with_early_collectives(part, cut):
+            if kind == "await":
+                assert isinstance(what, Node)
+                steps.append(AwaitNode(what))
+            elif isinstance(what, Node):
                 steps.append(RunGuarded(what, guarded[what]) if what in guarded else what)
             elif isinstance(what, LoopPart):
                 steps.append(_mark(kind, what))
@@ -162,6 +177,8 @@ def _pack(unit: Unit) -> dict[str, Any]:
         elif isinstance(step, RunGuarded):
             after = [copy.token(a) for a in step.after]
             steps.append(("g", copy.node(step.node).index, after))
+        elif isinstance(step, AwaitNode):
+            steps.append(("w", copy.copied[step.node].index))
         elif isinstance(step, BeginLoop):
             steps.append(("l", step.name, [copy.loop_variable(m).index for m in step.merges]))
         elif isinstance(step, LeaveUnless):
@@ -208,6 +225,7 @@ class _Unpacking:
         self.nodes = nodes
         self.available: set[Tensor] = set()
         self.tokens: set[Node | int] = set()  # guarded nodes and received channels so far
+        self.begun: dict[Node, bool] = {}  # collectives -> whether they have been waited for
         self.loops: list[BeginLoop] = []  # those that are open
         self.left: list[bool] = []  # whether each has its `LeaveUnless` behind it
 
@@ -223,7 +241,16 @@ class _Unpacking:
     def step(self, kind: Any, what: Any, *rest: Any) -> UnitStep:
         """One step, in the form that `_pack` gives it."""
         if kind == "n":
-            return self.node(what)
+            node = self.node(what)
+            if node.opdef.is_collective and not self.loops:
+                self.begun[node] = False
+            return node
+        if kind == "w":
+            begun = self.nodes[_number(what)]
+            if self.begun.get(begun, True) or self.loops:
+                raise ValueError(f"{begun.name} is waited for, and does not run beside the others")
+            self.begun[begun] = True
+            return AwaitNode(begun)
         if kind in ("s", "h"):
             sent, destination, *more = rest  # a control edge may have a token, a tensor another type
             if sent is None:

@@ -1,0 +1,134 @@
+"""Where collectives begin: right behind what makes their last input, in their order; all else stays where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pytest
+
+import dovetail as tf
+from dovetail.codegen.unit import AwaitNode
+from dovetail.graph.errors import InvalidArgumentError
+from dovetail.graph.node import Node
+from dovetail.graph.ops import collectives
+from dovetail.placer.partition import Partitioned, needed, partition
+from dovetail.runtime.early import LEAST_BYTES, LEAST_WORK, with_early_collectives
+from dovetail.runtime.units import pack_units, units_of, unpack_units
+
+CPU = "/job:worker/replica:0/task:0/device:CPU:0"
+MEMBERS = [CPU, "/job:worker/replica:0/task:1/device:CPU:0"]
+LARGE = [max(LEAST_BYTES, LEAST_WORK) // 4]
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Iterator[tf.Graph]:
+    with tf.Graph().as_default() as fresh:
+        yield fresh
+
+
+def made(name: str, dims: list[int] = LARGE) -> tf.Tensor:
+    return tf.random_uniform(dims, name=name)
+
+
+def reduced(value: tf.Tensor, name: str) -> tf.Tensor:
+    return collectives.all_reduce(value, MEMBERS, 0, name=name)
+
+
+def cut_of(targets: Iterable[tf.Tensor | Node]) -> Partitioned:
+    nodes = [t if isinstance(t, tf.Operation) else t.op for t in targets]
+    return partition(needed(tf.get_default_graph(), targets=nodes), lambda n: CPU)
+
+
+def steps(*targets: tf.Tensor | Node) -> list[str]:
+    """The steps but for constants, and what makes random numbers' shapes."""
+    cut = cut_of(targets)
+    found = with_early_collectives(cut.partitions[CPU], cut)
+    return [
+        f"await {what.name}" if kind == "await" else what.name if isinstance(what, Node) else kind
+        for kind, what in found
+        if not (isinstance(what, Node) and "/" in what.name) and not (isinstance(what, Node) and what.type == "Const")
+    ]
+
+
+def test_each_begins_behind_its_last_input_and_is_awaited_where_it_stood() -> None:
+    c, b, a = made("c"), made("b"), made("a")
+    cb, ra = collectives.all_reduce([c, b], MEMBERS, 0, name="cb"), reduced(a, "ra")
+    end = tf.group(cb[0] + 1.0, ra + 1.0, name="end")
+    assert steps(end) == ["c", "b", "cb", "a", "ra", "await cb", "await ra", "add", "add_1", "end"]
+
+
+def test_they_keep_their_order() -> None:
+    b, a = made("b"), made("a")
+    ra, rb, z = reduced(a, "ra"), reduced(b, "rb"), made("z")
+    assert steps(ra, rb, z) == ["b", "a", "ra", "rb", "z", "await ra", "await rb"]
+    small = reduced(made("s", [2]), "rs")
+    assert steps(small, reduced(b, "rc"), z) == ["b", "z", "s", "rs", "rc"]
+
+
+def test_what_begins_where_it_is_awaited_is_one_step() -> None:
+    b, a = made("b"), made("a")
+    assert steps(reduced(b + a, "r") + 1.0) == ["b", "a", "add", "r", "add_1"]
+
+
+def test_what_little_could_run_beside_stays() -> None:
+    b, a = made("b"), made("a", [100])
+    assert steps(reduced(b, "r"), a) == ["b", "a", "r"]
+
+
+def test_control_edges_hold() -> None:
+    b, log, a = made("b"), tf.no_op("log"), made("a")
+    with tf.control_dependencies([log]):
+        rb = reduced(b, "rb")
+    with tf.control_dependencies([rb]):
+        after = tf.no_op("after")
+    assert steps(after, a) == ["b", "log", "rb", "a", "await rb", "after"]
+
+
+def test_fed_values_are_there_from_the_start() -> None:
+    x = tf.placeholder(tf.float32, LARGE, name="x")
+    r, a = reduced(x, "r"), made("a")
+    nodes = needed(tf.get_default_graph(), targets=[r.op, a.op], feeds=[x])
+    cut = partition(nodes, lambda n: CPU, feeds=[x])
+    found = with_early_collectives(cut.partitions[CPU], cut)
+    assert found[0] == ("node", r.op) and found[-1] == ("await", r.op)
+
+
+def test_small_values_places_and_barriers_stay() -> None:
+    v = tf.get_variable("v", initializer=np.zeros(LARGE, np.float32), use_resource=False)
+    s = made("s", [2])
+    kept = [reduced(s, "rs"), reduced(v._ref() if hasattr(v, "_ref") else v, "rv")]
+    barrier = collectives.barrier(MEMBERS, 0, name="barrier")
+    assert not [x for x in steps(*kept, barrier, made("a")) if x.startswith("await")]
+
+
+def test_in_loops_and_branches_they_stay() -> None:
+    x = made("x")
+    looped = tf.while_loop(lambda i, v: i < 2, lambda i, v: (i + 1, reduced(v, "rl") + 0.0), [tf.constant(0), x])[1]
+    branch = tf.cond(x[0] > 0.5, lambda: reduced(x, "ry") + 0.0, lambda: x + 0.0)
+    after = reduced(looped, "after")
+    found = cut_of([looped, branch, after, made("late")])
+    told = with_early_collectives(found.partitions[CPU], found)
+    assert [what.name for kind, what in told if kind == "await" and isinstance(what, Node)] == ["after"]
+    kinds = [kind for kind, _ in told]
+    begins = next(i for i, (kind, what) in enumerate(told) if isinstance(what, Node) and what is after.op)
+    assert kinds.index("end") < begins  # what a loop gives is there when it has ended
+
+
+def test_units_travel() -> None:
+    b, a = made("b"), made("a")
+    rb = reduced(b, "rb")
+    (unit,) = unpack_units(pack_units(units_of(cut_of([rb, a]), tf.get_default_graph())))
+    (awaited,) = [i for i, s in enumerate(unit.steps) if isinstance(s, AwaitNode)]
+    (begun,) = [i for i, s in enumerate(unit.steps) if isinstance(s, Node) and s.name == "rb"]
+    assert begun < awaited and unit.steps[awaited].node is unit.steps[begun]  # type: ignore[union-attr]
+
+
+def test_a_message_cannot_await_what_does_not_run_beside() -> None:
+    b, a = made("b"), made("a")
+    (unit,) = units_of(cut_of([reduced(b, "rb"), a]), tf.get_default_graph())
+    wait = next(s for s in unit.steps if isinstance(s, AwaitNode))
+    for wrong in ((*unit.steps, wait), (*unit.steps, AwaitNode(a.op))):
+        message = pack_units([type(unit)(unit.device, wrong, unit.feeds, unit.fetches)])
+        with pytest.raises(InvalidArgumentError, match="is waited for, and does not run beside"):
+            unpack_units(message)
