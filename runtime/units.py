@@ -225,7 +225,7 @@ class _Unpacking:
         self.nodes = nodes
         self.available: set[Tensor] = set()
         self.tokens: set[Node | int] = set()  # guarded nodes and received channels so far
-        self.begun: dict[Node, bool] = {}  # collectives -> whether they have been waited for
+        self.begun: set[Node] = set()  # collectives that may still be waited for: nobody has taken what they give
         self.loops: list[BeginLoop] = []  # those that are open
         self.left: list[bool] = []  # whether each has its `LeaveUnless` behind it
 
@@ -243,13 +243,13 @@ class _Unpacking:
         if kind == "n":
             node = self.node(what)
             if node.opdef.is_collective and not self.loops:
-                self.begun[node] = False
+                self.begun.add(node)
             return node
         if kind == "w":
             begun = self.nodes[_number(what)]
-            if self.begun.get(begun, True) or self.loops:
+            if begun not in self.begun or self.loops:
                 raise ValueError(f"{begun.name} is waited for, and does not run beside the others")
-            self.begun[begun] = True
+            self.begun.remove(begun)
             return AwaitNode(begun)
         if kind in ("s", "h"):
             sent, destination, *more = rest  # a control edge may have a token, a tensor another type
@@ -299,6 +299,7 @@ class _Unpacking:
         for t in node.inputs:
             if t not in self.available:
                 raise ValueError(f"{node.name} takes {t.name} before it exists")
+            self.begun.discard(t.op)
         self.available.update(node.outputs)
         return node
 
@@ -310,6 +311,7 @@ class _Unpacking:
             self.available.add(found)
         elif found not in self.available:
             raise ValueError(f"{found.name} is used before it exists")
+        self.begun.discard(found.op)
         return found
 
     def token(self, described: Any) -> Node | int:

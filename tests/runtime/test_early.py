@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.codegen.unit import AwaitNode
+from dovetail.codegen.unit import AwaitNode, SendTensor
 from dovetail.graph.errors import InvalidArgumentError
 from dovetail.graph.node import Node
 from dovetail.graph.ops import collectives
@@ -128,7 +128,9 @@ def test_a_message_cannot_await_what_does_not_run_beside() -> None:
     b, a = made("b"), made("a")
     (unit,) = units_of(cut_of([reduced(b, "rb"), a]), tf.get_default_graph())
     wait = next(s for s in unit.steps if isinstance(s, AwaitNode))
-    for wrong in ((*unit.steps, wait), (*unit.steps, AwaitNode(a.op))):
-        message = pack_units([type(unit)(unit.device, wrong, unit.feeds, unit.fetches)])
+    at = unit.steps.index(wait)
+    too_late = [*unit.steps[:at], SendTensor(0, wait.node.outputs[0], MEMBERS[1]), wait]
+    for wrong in ([*unit.steps, wait], [*unit.steps, AwaitNode(a.op)], too_late):
+        message = pack_units([type(unit)(unit.device, tuple(wrong), unit.feeds, unit.fetches)])
         with pytest.raises(InvalidArgumentError, match="is waited for, and does not run beside"):
             unpack_units(message)
