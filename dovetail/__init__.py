@@ -580,6 +580,7 @@ from .runtime.config import (
     OptimizerOptions,
     RunMetadata,
     RunOptions,
+    ThreadPoolOptionProto,
 )
 from .runtime.session import (
     InteractiveSession,
@@ -664,6 +665,7 @@ __all__ = [
     "Tensor",
     "TensorArray",
     "TensorShape",
+    "ThreadPoolOptionProto",
     "VarLenFeature",
     "Variable",
     "VariableAggregation",

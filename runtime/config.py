@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..codegen.options import KernelOptions
 from ..graph.errors import InvalidArgumentError
 from ..graph.settings import setting
+from ..placer.cluster import ClusterDef, ClusterSpec
 from ..placer.profile import Profile, as_profile
+
+_STAYS = frozenset({"keys", "use_per_session_threads", "session_inter_op_thread_pool"})  # of no interest to servers
 
 if TYPE_CHECKING:
     from .timeline import StepStats
@@ -77,6 +81,18 @@ class GraphOptions:
 
 
 @dataclass(slots=True)
+class ThreadPoolOptionProto:
+    """A pool of threads that TensorFlow's sessions may use; kept for programs that ask for one.
+
+    Attributes:
+        num_threads: its size; 0: chosen. global_name: sessions that name the same one share it.
+    """
+
+    num_threads: int = 0
+    global_name: str = ""
+
+
+@dataclass(slots=True)
 class ConfigProto:
     """Options of a session, or of a server.
 
@@ -90,6 +106,13 @@ class ConfigProto:
         wait_for_cluster_s: how long making a session waits for tasks that have not started, in seconds.
         peer_timeout_s: a task that is silent for so long is taken for dead, in seconds.
         intra_op_parallelism_threads, inter_op_parallelism_threads: threads per kernel, and kernels at once; 0: chosen.
+        use_per_session_threads, session_inter_op_thread_pool: whose threads run a session's kernels: True, or a list of
+            `ThreadPoolOptionProto`. Accepted for a session in this process, which runs in its caller's thread whatever they say; an
+            InvalidArgumentError for one on a cluster, as in TensorFlow: the threads are the servers' own.
+        placement_period: accepted; nodes are placed once.
+        cluster_def: the cluster that the program takes itself to run on: a `ClusterDef`, or what makes a `ClusterSpec`. A session on a
+            cluster is refused with InvalidArgumentError where that is another one, and has state of its own, as with
+            `isolate_session_state`. A session in this process has no cluster, and ignores it, as TensorFlow's does.
         gpu_options, graph_options: see those classes.
         kernel_backend: how kernels are made: "auto", "numba" or "numpy"; "": as DOVETAIL_BACKEND says where the session is.
         kernel_check: 2: compare every fused kernel with the NumPy references; -1: what DOVETAIL_CHECK says there.
@@ -113,6 +136,10 @@ class ConfigProto:
     peer_timeout_s: float = 5.0
     intra_op_parallelism_threads: int = 0
     inter_op_parallelism_threads: int = 0
+    use_per_session_threads: bool = False
+    session_inter_op_thread_pool: list[ThreadPoolOptionProto] = field(default_factory=list)
+    placement_period: int = 0
+    cluster_def: ClusterSpec | ClusterDef | Mapping[str, Any] | None = None
     gpu_options: GPUOptions = field(default_factory=GPUOptions)
     graph_options: GraphOptions = field(default_factory=GraphOptions)
     kernel_backend: str = ""
@@ -166,8 +193,11 @@ class ConfigProto:
     def to_fields(self) -> dict[str, Any]:
         """Plain data for a message. Where this process has its keys is nobody else's business."""
         costs = as_profile(self.placement_costs)
-        fields = dataclasses.asdict(dataclasses.replace(self, placement_costs=None))
-        del fields["keys"]
+        fields = dataclasses.asdict(dataclasses.replace(self, placement_costs=None, cluster_def=None))
+        for name in _STAYS:
+            del fields[name]
+        jobs = () if self.cluster_def is None else ClusterSpec(self.cluster_def).as_cluster_def().job
+        fields["cluster_def"] = {job.name: {str(i): address for i, address in job.tasks.items()} for job in jobs}
         fields["placement_costs"] = "" if costs is None else costs.to_text()
         return fields
 
@@ -179,13 +209,28 @@ class ConfigProto:
             TypeError: a value of the wrong type. InvalidArgumentError: what should be a profile is none.
         """
         config = cls()
-        fields = {name: value for name, value in fields.items() if name != "keys"}
+        fields = {name: value for name, value in fields.items() if name not in _STAYS}
+        config.cluster_def = _cluster_of(fields.pop("cluster_def", {}))
         costs = fields.pop("placement_costs", "")
         if not isinstance(costs, str):
             raise TypeError(f"placement_costs must be of type str, not {costs!r}")
         config.placement_costs = Profile.from_text(costs, "placement_costs") if costs else None
         _fill(config, fields)
         return config
+
+
+def _cluster_of(fields: Any) -> ClusterSpec | None:
+    """The cluster that a message names: jobs, and in each the tasks' addresses by index as text."""
+    if not isinstance(fields, dict) or not all(isinstance(tasks, dict) for tasks in fields.values()):
+        raise TypeError(f"cluster_def must be a dict of dicts, not {fields!r:.80}")
+    try:
+        return (
+            ClusterSpec({job: {int(i): a for i, a in tasks.items()} for job, tasks in fields.items()})
+            if fields
+            else None
+        )
+    except ValueError as e:
+        raise TypeError(f"cluster_def: {e}") from None
 
 
 def _fill(target: Any, fields: dict[str, Any]) -> None:
@@ -221,6 +266,7 @@ class RunOptions:
 
     Attributes:
         timeout_in_ms: limit for the step; 0: the session's.
+        inter_op_thread_pool: accepted; see `ConfigProto.session_inter_op_thread_pool`.
         trace_level: NO_TRACE; any other: record when each kernel ran and each value travelled, for `run_metadata.trace`.
         output_partition_graphs: put the step's partitions into the `RunMetadata`.
     """
@@ -232,6 +278,7 @@ class RunOptions:
 
     trace_level: int = 0
     timeout_in_ms: int = 0
+    inter_op_thread_pool: int = 0
     output_partition_graphs: bool = False
 
 

@@ -99,7 +99,7 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("devices", "request int, devices list, incarnation int", wide=True),
     _row("stats", "request int"),
     _row("figures", "request int, figures dict", wide=True),
-    _row("create_session", "request int, config dict, client? str"),
+    _row("create_session", "request int, config dict, client? str", wide=True),
     _row("waiting", "request int, tasks list"),
     _row("session_created", "request int, session str, devices list", wide=True),
     _row("extend", "request int, session str, from_version int, graph bytes"),
@@ -141,7 +141,7 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("close_session", "request int, session str"),
     _row("forget_session", "request int, session str"),
     _row("closed", "request int"),
-    _row("reset", "request int, containers list, config? dict"),
+    _row("reset", "request int, containers list, config? dict", wide=True),
     _row("reset_containers", "request int, containers list, sessions? list"),
     _row("error", "request int, code str, message str, node? str, task? str"),
 )}  # fmt: skip

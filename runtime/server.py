@@ -741,6 +741,9 @@ class Server:
             config = ConfigProto.from_fields(message.fields["config"])
         except TypeError as e:
             raise InvalidArgumentError(None, None, f"Malformed config: {e}") from None
+        if config.cluster_def is not None:
+            self._check_cluster(ClusterSpec(config.cluster_def))
+            config.isolate_session_state = True
         call = peer, message.fields["request"]
         self._opening[call] = time.monotonic()
         try:
@@ -758,6 +761,24 @@ class Server:
         return Message(
             "session_created", {"request": message.fields["request"], "session": session.handle, "devices": devices}
         )
+
+    def _check_cluster(self, said: ClusterSpec) -> None:
+        """InvalidArgumentError unless it is this one."""
+        peers, spec = self._peers, self.cluster_spec
+        own = {f"/job:{j}/replica:0/task:{i}" for j in spec.jobs for i in spec.task_indices(j)}
+        tasks = {
+            f"/job:{j}/replica:0/task:{i}": said.task_address(j, i) for j in said.jobs for i in said.task_indices(j)
+        }
+        for task in sorted(own | tasks.keys()):
+            here = peers.address(task) if task in own else "no task of the server's"
+            there = tasks.get(task, "not there")
+            if here != there:
+                raise InvalidArgumentError(
+                    None, None,
+                    f"ConfigProto.cluster_def is not the cluster of the server of {self.task}: {task} is {there} in cluster_def, and "
+                    f"{here} in the server's cluster. Start servers with that cluster, or leave it out; a session that is to see some "
+                    "tasks only says so with device_filters",
+                )  # fmt: skip
 
     def _extend(self, message: Message) -> Message:
         fields = message.fields

@@ -82,6 +82,7 @@ class Session:
         NotFoundError: a target of unknown form.
         UnavailableError: no server answers there, or tasks of its cluster are missing.
         TypeError: `config` is no ConfigProto.
+        InvalidArgumentError: `config` says what cannot be had there: another cluster, threads of the session's own.
 
     >>> with Session() as session:
     ...     session.run(constant(2.0) * 3)
@@ -119,6 +120,12 @@ class Session:
         self._closed = False
         self._contexts: list[AbstractContextManager[Any]] = []
         if target:
+            if self._config.use_per_session_threads or self._config.session_inter_op_thread_pool:
+                raise InvalidArgumentError(
+                    None, None,
+                    f"use_per_session_threads and session_inter_op_thread_pool are for sessions in this process: the server at {target} "
+                    "runs steps with its own threads (inter_op_parallelism_threads of its config). Leave them out",
+                )  # fmt: skip
             if self._config.graph_options.place_pruned_graph:
                 logger.warning("place_pruned_graph is ignored: the server at %s places the whole graph", target)
             from .remote import Remote  # ZeroMQ is loaded by those who use it
