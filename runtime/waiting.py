@@ -221,9 +221,9 @@ class Wait:
         said = self._ask_why(connections)
         parts = []
         for address, task in self._owing.items():
-            working, waits = said.get(address, (None, ()))
-            if waits:
-                state = _reasons(task, waits)
+            working, reasons = said.get(address, (None, []))
+            if reasons:
+                state = _reasons(task, reasons)
             elif working is None:
                 state = f", which has been silent for {time.monotonic() - self._heard[address]:.1f} s"
             elif working:
