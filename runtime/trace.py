@@ -129,9 +129,10 @@ class Trace:
             Travel(t.name.partition(":")[0].lstrip("^"), number[t.source], number[t.destination], float(t.bytes), t.start, t.finish)
             for t in self.transfers
         )  # fmt: skip
-        busy = [0.0] * len(names)
-        for s in spans:
-            busy[s.device] += s.finish - s.start
+        busy, until = [0.0] * len(names), [0.0] * len(names)
+        for s in spans:  # by start; a collective runs beside others
+            busy[s.device] += max(0.0, s.finish - max(s.start, until[s.device]))
+            until[s.device] = max(until[s.device], s.finish)
         end = max((s.finish for s in spans), default=0.0)
         critical = tuple(_critical(spans, travels, _inputs_of(self.plan)))
         return Timeline(names, spans, travels, critical, tuple(busy), (), end)

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import dovetail as tf
 from dovetail.codegen.options import KernelOptions
+from dovetail.graph.collectives import Collectives
 from dovetail.graph.errors import AbortedError, CancelledError, OpError, UnavailableError
 from dovetail.placer.cluster import Cluster, local_devices
 from dovetail.runtime.carried import Carry
@@ -143,8 +144,12 @@ class World:
     def __init__(self, jobs: Sequence[str], graph: tf.Graph, carries: bool = True) -> None:
         self.tasks = [f"/job:{job}/replica:0/task:0" for job in jobs]
         self.workers = {
-            task: Worker(task, local_devices(task, {"CPU": 1}), push=self._push_from(task)) for task in self.tasks
-        }
+            task: Worker(
+                task, local_devices(task, {"CPU": 1}), push=self._push_from(task),
+                collectives=Collectives(task, self._collective_from(task)),
+            )
+            for task in self.tasks
+        }  # fmt: skip
         self.overdue = {task: Overdue() for task in self.tasks}
         self.links: dict[tuple[str, str], deque[Callable[[], None]]] = {}
         self._delivered: dict[tuple[str, str], int] = {}
@@ -179,6 +184,12 @@ class World:
             self._say(source, task, lambda: self._come(task, number, values, carry))
 
         return push
+
+    def _collective_from(self, source: str) -> Callable[[str, dict[str, Any], Sequence[Any]], None]:
+        def send(task: str, fields: dict[str, Any], tensors: Sequence[Any]) -> None:
+            self._say(source, task, lambda: self.workers[task].resources.collectives.message(fields, tensors))
+
+        return send
 
     def _come(self, task: str, number: int, values: Mapping[Any, Any], carry: Carry | None) -> None:
         """As `runtime/server.py` does it."""

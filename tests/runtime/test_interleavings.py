@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 from interleavings import Choices, Step, World, explore, is_expected
 
 import dovetail as tf
+from dovetail.codegen.program import Await, Begin
 from dovetail.graph.errors import CancelledError, OpError
+from dovetail.graph.ops import collectives
+from dovetail.runtime.early import LEAST_BYTES, LEAST_WORK
 
 
 def names(*tensors: tf.Tensor) -> list[str]:
@@ -71,6 +75,19 @@ def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def all_reduce() -> list[tf.Tensor]:
+    """Each task begins a collective, and makes something else meanwhile."""
+    tasks = [f"/job:{job}/replica:0/task:0/device:CPU:0" for job in "ab"]
+    fetches = []
+    for rank, task in enumerate(tasks):
+        with tf.device(task):
+            x = tf.random_uniform([LEAST_BYTES // 4]) * 0.0 + 1.0
+            total = collectives.all_reduce(x, tasks, rank, instance="g")
+            meanwhile = tf.reduce_sum(tf.random_uniform([LEAST_WORK // 4]) * 0.0)
+            fetches.append(total[0] + meanwhile + 2.0)  # 4
+    return fetches
+
+
 PROGRAMS = [there_and_back, diamond, loop, branches]
 
 
@@ -125,6 +142,52 @@ def test_a_fault_at_any_moment_of_any_order(fault: str, carries: bool, program: 
 
     assert explore(play) >= (3 if carries else 10)
     assert False in seen
+
+
+def test_collectives_that_run_beside_their_programs() -> None:
+    graph = tf.get_default_graph()
+    fetches = all_reduce()
+
+    def play(choices: Choices) -> None:
+        world = World("ab", graph)
+        parts = world.prepare(names(*fetches))
+        for worker in world.workers.values():
+            (loaded,) = worker._loaded.values()
+            assert {Begin, Await} <= {type(i) for i in loaded.programs[0].instructions}
+        step = world.start(parts)
+        world.drain(choices)
+        assert step.error is None and list(map(float, step.values.values())) == [4.0, 4.0], step
+        world.check_nothing_is_left()
+
+    assert explore(play) >= 2
+
+
+def test_a_client_gives_up_at_any_moment_of_a_collective() -> None:
+    graph = tf.get_default_graph()
+    fetches = all_reduce()
+    seen = []
+
+    class Then(Choices):
+        """Events in order, but for one moment: then the fault, which is the last choice."""
+
+        def __init__(self, moment: int) -> None:
+            super().__init__(())
+            self.left = moment
+
+        def choose(self, count: int) -> int:
+            self.left -= 1
+            return count - 1 if self.left == -1 else 0
+
+    for moment in range(20):
+        world = World("ab", graph)
+        step = world.start(world.prepare(names(*fetches)))
+        give_up = partial(world.give_up, step, CancelledError(None, None, "Ctrl-C"))
+        world.drain(Then(moment), [("give up", give_up)])
+        assert step.is_over
+        assert list(map(float, step.values.values())) == [4.0, 4.0] if step.error is None else is_expected(step.error)
+        world.check_nothing_is_left()
+        seen.append(step.error is None)
+    assert not seen[0] and seen[-1]
 
 
 @pytest.mark.parametrize("carries", [False, True], ids=["told", "carried"])

@@ -43,6 +43,7 @@ def train(strategy: tf.distribute.Strategy) -> tuple[str, list[tuple[str, str, f
                 session.run(train_op, {x: batch}, options=options, run_metadata=metadata)
             found = session.run(weights)
             session.run(end)
+    assert str(metadata.trace) and metadata.trace.to_svg()  # they can be told and drawn
     ran = [(k.node, k.op, k.start, k.finish) for k in metadata.trace.kernels]
     return hashlib.sha256(b"".join(w.tobytes() for w in found)).hexdigest(), ran
 
