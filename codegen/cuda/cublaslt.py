@@ -11,7 +11,6 @@ asked for is the transposed product, outᵀ = bᵀ aᵀ: the same numbers in the
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import logging
 import weakref
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ import numpy as np
 
 from ...graph.dtypes import DType
 from .device import Device
+from .optional import OptionalBindings
 
 logger = logging.getLogger(__name__)
 
@@ -33,29 +33,8 @@ _TRANS_A, _TRANS_B = 3, 4  # cublasLtMatmulDescAttributes_t
 _BATCH_COUNT, _BATCH_STRIDE = 5, 6  # cublasLtMatrixLayoutAttribute_t
 _MOST_WORKSPACE = 1  # cublasLtMatmulPreferenceAttributes_t
 
-_bindings: Any = None
-
-
-def use(stand_in: Any) -> Any:
-    """Put something in the place of the bindings (None: the real ones, found anew); gives what was there."""
-    global _bindings
-    before, _bindings = _bindings, stand_in
-    return before
-
-
-def bindings() -> Any:
-    """`nvmath.bindings.cublasLt`, or what a test put in its place; False where it cannot be used."""
-    global _bindings
-    if _bindings is None:
-        _bindings = False
-        if importlib.util.find_spec("nvmath") is not None:
-            try:
-                from nvmath.bindings import cublasLt
-
-                _bindings = cublasLt
-            except (ImportError, OSError, RuntimeError) as e:
-                logger.info("cuBLASLt is not used: %s", e)
-    return _bindings
+bindings = OptionalBindings("cuBLASLt", "nvmath.bindings.cublasLt")
+use = bindings.use
 
 
 class _Library:

@@ -13,7 +13,6 @@ Where the package or the library is missing there are no links, and values trave
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import threading
 import time
@@ -27,6 +26,7 @@ from ...graph.errors import AbortedError, OpError, UnavailableError
 from ...graph.links import Card
 from .device import Device, Event, Stream
 from .driver import CudaError, bindings as cuda, check
+from .optional import OptionalBindings
 
 logger = logging.getLogger(__name__)
 
@@ -42,30 +42,8 @@ TYPES = {
 BYTES = 1  # ncclUint8: for what is only moved
 REDUCTIONS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "mean": 4}  # ncclRedOp_t
 
-_bindings: Any = None
-
-
-def use(stand_in: Any) -> Any:
-    """Put something in the place of the bindings (None: the real ones, found anew); gives what was there."""
-    global _bindings
-    before, _bindings = _bindings, stand_in
-    return before
-
-
-def bindings() -> Any:
-    """`nccl.bindings.nccl`, or what a test put in its place; False where it cannot be used."""
-    global _bindings
-    if _bindings is None:
-        _bindings = False
-        if importlib.util.find_spec("nccl") is not None:
-            try:
-                from nccl.bindings import nccl
-
-                nccl.get_version()  # loads the library
-                _bindings = nccl
-            except (ImportError, OSError, RuntimeError) as e:
-                logger.info("NCCL is not used: %s", e)
-    return _bindings
+bindings = OptionalBindings("NCCL", "nccl.bindings.nccl", probe="get_version")
+use = bindings.use
 
 
 class Job(Protocol):
