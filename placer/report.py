@@ -131,7 +131,7 @@ def _fitted(text: str, width: int) -> str:
 
 def heading(plan: Plan) -> str:
     """In a line or two: how much runs on how many devices, and what crosses."""
-    nodes = sum(len(p.nodes) for p in plan.partitions.values())
+    nodes = len({node for p in plan.partitions.values() for node in p.nodes})  # a constant may run on several
     between = [c for c in plan.channels if c.crosses_tasks]
     direct = sum(c.direct for c in between)
     links = [t for t in plan.traffic if task_of(t.source) != task_of(t.destination)]
