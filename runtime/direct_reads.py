@@ -23,6 +23,7 @@ from ..codegen.unit import Posted, RecvTensor
 from ..graph.dtypes import as_dtype
 from ..graph.errors import AbortedError, InvalidArgumentError, OpError, from_code
 from ..graph.state import Resources, VariableState
+from ..placer.partition import task_of
 from .posts import Lookouts, Owner, Place, Posts, can_post, lookout
 from .shared_memory import Reference
 from .sharing import borrower, pool_of_process
@@ -137,7 +138,7 @@ class DirectReads:
             for r in receives:
                 assert r.posted is not None and r.tensor is not None
                 wanted[r.channel] = r
-                key = r.source[: r.source.index("/device:")], r.posted.incarnation
+                key = task_of(r.source), r.posted.incarnation
                 want = {"channel": r.channel, "container": r.posted.container, "name": r.posted.name}
                 out.setdefault(key, []).append(want | {"dtype": r.tensor.dtype.base.name})
         return out
@@ -157,7 +158,7 @@ class DirectReads:
         assert isinstance(posted, Posted)
         where = f"\n  node '{posted.node}' ({posted.op}), made at {posted.source}, on {receive.source}"
         error = from_code(code, message + (where if code != "ABORTED" else ""), posted.node)
-        error.task = receive.source[: receive.source.index("/device:")]
+        error.task = task_of(receive.source)
         return error
 
     def forget(self, step: int) -> None:

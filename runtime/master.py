@@ -227,7 +227,7 @@ class Master:
             self._keep(session, plan.decisions)
             by_task: dict[str, list[Unit]] = {}
             for unit in units_of(plan.partitioned, session.graph, posted):
-                by_task.setdefault(_task_of(unit.device), []).append(unit)
+                by_task.setdefault(task_of(unit.device), []).append(unit)
             started = carried(plan.partitioned)
             program = secrets.token_hex(8)
             incarnations = {}
@@ -441,10 +441,6 @@ class Master:
 
 def _knows_client(costs: Profile | None) -> bool:
     return costs is not None and any(CLIENT in (link.a, link.b) for link in costs.links)
-
-
-def _task_of(device: str) -> str:
-    return device[: device.index("/device:")]
 
 
 def device_fields(device: DeviceInfo) -> dict[str, object]:

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from ..graph.opdef import Cost
+from ..placer.partition import task_of
 from ..placer.plan import Plan
 from ..placer.profile import Profile, fitted_link, measured_nodes
 from ..placer.search.step import TYPICAL
@@ -75,7 +76,7 @@ def profile_of(traces: list[Trace]) -> Profile:
         for key, seconds in found.items():
             taken[key].append(seconds)
         for t in trace.transfers:
-            a, b = sorted((_task_of(t.source), _task_of(t.destination)))
+            a, b = sorted((task_of(t.source), task_of(t.destination)))
             if a != b:
                 crossed[a, b][t.name, t.destination].append((float(t.bytes), t.finish - t.start))
     # Nodes of the step that no kernel ran took no time.
@@ -125,7 +126,3 @@ class _Shares:
         flops, moved = Cost(*node.opdef.cost_of(node))
         speed = TYPICAL["CPU"]
         return max(flops / speed.flops, moved / speed.bandwidth)
-
-
-def _task_of(device: str) -> str:
-    return device[: device.index("/device:")]

@@ -714,7 +714,7 @@ class Server:
         owner = self._endpoint.owner(peer) if self._endpoint is not None else ""
         client = owner or self._master.client_of(session or "")
         if message.kind == "create_session":
-            client = owner or (message.fields.get("client") or "")[:NAME_CHARS]
+            client = owner or _client_of(message)
 
             def tell(missing: Sequence[str]) -> None:
                 self._reply(peer, Message("waiting", {"request": message.fields["request"], "tasks": list(missing)}))
@@ -751,7 +751,7 @@ class Server:
                 config,
                 tell=tell,
                 forsaken=lambda: call not in self._opening,
-                client=(message.fields.get("client") or "")[:NAME_CHARS],
+                client=_client_of(message),
             )
         finally:
             self._opening.pop(call, None)
@@ -869,6 +869,11 @@ class Server:
             endpoint.send(self._peers.address(task), Message("tensors", fields, tuple(tensors)), compressed)
         if loans:
             self._send_fields(task, "gpu_loans", {"step": step, "task": self.task, "loans": loans})
+
+
+def _client_of(message: Message) -> str:
+    """What the process that asks for a session calls itself."""
+    return (message.fields.get("client") or "")[:NAME_CHARS]
 
 
 def _channels(said: Iterable[Any]) -> list[ChannelKey]:
