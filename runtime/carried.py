@@ -11,10 +11,10 @@ answers the client, who asks it for signs of life and tells it when the step is 
          ◄──── done ───────────────────┘           │
          ◄──── done ───────────────────────────────┘
 
-Which parts: those without feeds each of whose programs begins with a receive. This cannot go round in a circle: all programs of a
-step follow one order, in which a send stands before its receive. What a carried part takes first is so sent before it takes
-anything, and if the sender is carried, too, it took something even earlier. So what is earliest comes from a part that the client
-starts.
+Which parts: those without feeds each of whose programs begins with a receive. (To read variables where they lie is no work, and
+waits for no step: it is done when the tensors come.) This cannot go round in a circle: all programs of a step follow one order, in
+which a send stands before its receive. What a carried part takes first is so sent before it takes anything, and if the sender is
+carried, too, it took something even earlier. So what is earliest comes from a part that the client starts.
 
 A task answers on the client's own connection, so it must know that. A client has a name for its connections, a random number, which
 goes with each `run`, and a task remembers the connection on which it was heard (`Callers`). Who has never been told so is told `run`
@@ -66,7 +66,7 @@ def carried_by(cut: Partitioned, task: str, started: Collection[str]) -> tuple[s
 def _begins_with_receive(part: Partition) -> bool:
     """Whether a part does no work before it takes something."""
     for kind, what in part.steps:
-        if not (isinstance(what, Node) and what.type in _NOTHING and not what.controls):
+        if kind != "read" and not (isinstance(what, Node) and what.type in _NOTHING and not what.controls):
             return kind == "recv"
     return False
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from random_graphs import placed_graphs
 
 import dovetail as tf
+from dovetail.placer.direct_reads import direct_reads, read_directly
 from dovetail.placer.partition import Channel, needed, partition, task_of
 from dovetail.runtime.carried import FORGET_S, IDLE_S, Callers, carried, carried_by
 from dovetail.runtime.connections import Connections
@@ -82,6 +83,21 @@ def test_who_is_fed_is_told_by_the_client() -> None:
         y = x + z
     nodes = needed(tf.get_default_graph(), [y], feeds=[z])
     assert carried(partition(nodes, lambda n: n.device, fetches=[y], feeds=[z])) == ()
+
+
+def test_who_reads_variables_first_is_started_by_what_comes_all_the_same() -> None:
+    with on("a"):
+        v = tf.Variable(1.0, use_resource=False)
+        x = tf.square(tf.random_uniform([]))
+    with on("b"):
+        y = tf.multiply(v, x)
+    with on("c"):
+        z = v + 1.0  # this one takes nothing else
+    nodes = needed(tf.get_default_graph(), [y, z])
+    cut = partition(nodes, lambda n: n.device, fetches=[y, z])
+    reads = direct_reads(cut, nodes, (), 1024)
+    assert {task_of(r.channel.destination) for r in reads} == {B, C}
+    assert carried(read_directly(cut, reads, (), {})) == (B,)
 
 
 def test_those_who_send_something_start_it() -> None:
