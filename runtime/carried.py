@@ -30,12 +30,11 @@ from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 from ..graph.node import Node
+from ..graph.opdef import Trait
 from ..placer.partition import Partition, Partitioned, task_of
 
 IDLE_S: Final = 1.0  # of whom nothing was heard for so long, it is not sure that the connection is still there
 FORGET_S: Final = 60.0  # how often it is looked whether those of whom nothing is heard are there
-
-_NOTHING = frozenset({"Const", "VariableV2", "VarHandleOp"})  # to make a constant, or to look up a place, is no work
 
 
 class Carry(NamedTuple):
@@ -66,9 +65,14 @@ def carried_by(cut: Partitioned, task: str, started: Collection[str]) -> tuple[s
 def _begins_with_receive(part: Partition) -> bool:
     """Whether a part does no work before it takes something."""
     for kind, what in part.steps:
-        if kind != "read" and not (isinstance(what, Node) and what.type in _NOTHING and not what.controls):
+        if kind != "read" and not (isinstance(what, Node) and _is_nothing(what)):
             return kind == "recv"
     return False
+
+
+def _is_nothing(node: Node) -> bool:
+    """Whether it is no work: to make a constant, or to look up the place of a variable, a queue, an accumulator."""
+    return (node.type == "Const" or Trait.STATE_HANDLE in node.opdef.traits) and not node.controls
 
 
 class Callers:

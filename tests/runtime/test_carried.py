@@ -57,6 +57,15 @@ def update() -> list[tf.Tensor]:
         return [v.assign_add(x * tf.constant(0.5))]
 
 
+def enqueued() -> list[tf.Tensor]:
+    with on("a"):
+        x = tf.square(tf.random_uniform([]))
+    with on("b"):
+        queue = tf.FIFOQueue(10, tf.float32, shapes=[()])
+        with tf.control_dependencies([queue.enqueue(x)]):
+            return [queue.size()]
+
+
 def one_task() -> list[tf.Tensor]:
     with on("a"):
         return [tf.square(tf.random_uniform([]))]
@@ -64,7 +73,14 @@ def one_task() -> list[tf.Tensor]:
 
 @pytest.mark.parametrize(
     ("program", "started"),
-    [(chain, {B, C}), (there_and_back, {B, C}), (work_of_its_own, set()), (update, {B}), (one_task, set())],
+    [
+        (chain, {B, C}),
+        (there_and_back, {B, C}),
+        (work_of_its_own, set()),
+        (update, {B}),
+        (enqueued, {B}),
+        (one_task, set()),
+    ],
     ids=lambda p: getattr(p, "__name__", ""),
 )
 def test_who_can_do_nothing_before_something_comes_is_started_by_it(
