@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident
 from typing import Any, NamedTuple, TypeAlias
 
@@ -25,7 +25,7 @@ from ..codegen.unit import RecvTensor
 from ..graph.errors import InternalError
 from ..graph.requests import Request
 from .begun import Begun
-from .step import _ABSENT, ChannelKey, Execution, TaskStep
+from .step import _ABSENT, ChannelKey, Execution, Shell, TaskStep
 
 clock = time.perf_counter_ns
 """The clock of all notes."""
@@ -264,12 +264,12 @@ class TracedStep(TaskStep):
     """A `TaskStep` that takes notes."""
 
     def __init__(
-        self, recorder: Recorder, number: int, session: str, programs: Iterable[Program], feeds: Mapping[str, Any],
-        **calls: Callable[..., Any] | None,
+        self, recorder: Recorder, number: int, session: str, programs: Sequence[Program], feeds: Mapping[str, Any], shell: Shell,
+        arrived: dict[ChannelKey, Any] | None = None,
     ) -> None:  # fmt: skip
         self._recorder = recorder
         self._since: dict[ChannelKey | Execution, int] = {}  # what is waited for -> since when
-        super().__init__(number, session, [recorder.instrumented(p) for p in programs], feeds, **calls)  # type: ignore[arg-type]
+        super().__init__(number, session, [recorder.instrumented(p) for p in programs], feeds, shell, arrived)
 
     def take(self, channel: ChannelKey, execution: Execution) -> Any:
         """As `TaskStep.take`."""

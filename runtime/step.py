@@ -16,16 +16,16 @@ what it holds (`graph/requests.py`).
 All programs of a step follow one global order of nodes, so some execution can always go on: a step never waits for itself.
 What may wait for other steps stands as late in that order as it can, so that it holds up nothing that does not need it.
 
-Nothing here knows of sockets, threads or clocks: the step is told events and calls `push`, `schedule` and `finish`.
+Nothing here knows of sockets, threads or clocks: the step is told events, and calls its `Shell`.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -63,8 +63,34 @@ _MEANING: tuple[tuple[type[BaseException], type[OpError]], ...] = (
 ChannelKey: TypeAlias = int | str
 """A channel's number; inside a loop, followed by those of the iterations."""
 
-Push = Callable[[str, ChannelKey, Any], None]
-"""push(destination device, channel, value): send a tensor to another task. The value may be `DEAD`."""
+
+class Shell(Protocol):
+    """What a step calls."""
+
+    def push(self, destination: str, channel: ChannelKey, value: Any) -> None:
+        """Send a tensor to a device of another task. The value may be `DEAD`."""
+        ...
+
+    def schedule(self, execution: Execution) -> None:
+        """An execution can go on: have `run()` called on it, now or soon, by some thread."""
+        ...
+
+    def resume(self, execution: Execution) -> None:
+        """The same of an execution whose request was settled, or whose kernel has ended, from whichever thread did that."""
+        ...
+
+    def aside(self, work: Callable[[], None]) -> None:
+        """Do what may run beside the programs, in another thread if there is one."""
+        ...
+
+    def want(self, receives: Sequence[RecvTensor]) -> None:
+        """Ask for variables of other tasks that could not be read; they come on their channels."""
+        ...
+
+    def finish(self, step: TaskStep, outcome: Mapping[str, Any] | OpError) -> None:
+        """Told once, with the fetched values or the error."""
+        ...
+
 
 _FIRST, _LATER = np.int32(0), np.int32(1)
 
@@ -188,7 +214,8 @@ class Execution:
                     at, end = 0, len(instructions)
                     continue
                 at += 1
-            fetched = {name: _value(slots[slot]) for name, slot in self.program.fetches}
+            fetches = self.program.fetches
+            fetched = {name: _value(slots[slot]) for name, slot in fetches} if fetches else {}
         except Exception as e:
             step.fail(_explained(e, instructions[at] if at < end else None, self.program.device))
             return
@@ -295,6 +322,8 @@ def _run_guarded(now: Guarded, slots: list[Any]) -> None:
 
 def _value(value: Any) -> Any:
     """A fetched value. A variable's place (an Assign that was fetched) gives the value at the end of the step."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value  # as most are
     if value is DEAD:
         raise InvalidArgumentError(
             None, None, "What is fetched has no value: it is made in a branch that was not taken"
@@ -338,49 +367,41 @@ class TaskStep:
         session: handle of the session it belongs to.
         programs: one per device of this task that takes part.
         feeds: name -> value.
-        push: sends a tensor to another task.
-        schedule: takes an execution that can go on, and has `run()` called on it, now or soon, by some thread.
-        finish: told once, with the fetched values or the error.
-        resume: takes an execution whose request was settled, from whichever thread did that; None: as `schedule`.
-        want: asks for variables of other tasks that could not be read; they come on their channels.
-        aside: takes what may run beside the programs, for another thread; None: it is done at once.
+        shell: what it calls.
+        arrived: tensors that have come already; the step's from now on.
     """
+
+    __slots__ = (
+        "__weakref__", "_arrived", "_begun", "_executions", "_fetched", "_lock", "_programs", "_requests", "_running", "_shell",
+        "_waiting", "is_over", "number", "session",
+    )  # fmt: skip
 
     def __init__(
         self,
         number: int,
         session: str,
-        programs: Iterable[Program],
+        programs: Sequence[Program],
         feeds: Mapping[str, Any],
-        *,
-        push: Push,
-        schedule: Callable[[Execution], None],
-        finish: Callable[[TaskStep, Mapping[str, Any] | OpError], None],
-        resume: Callable[[Execution], None] | None = None,
-        want: Callable[[Sequence[RecvTensor]], None] | None = None,
-        aside: Callable[[Callable[[], None]], None] | None = None,
+        shell: Shell,
+        arrived: dict[ChannelKey, Any] | None = None,
     ) -> None:
         self.number = number
         self.session = session
-        self.client = 0  # who hears of its end, where what is sent starts the parts of other tasks (`carried.py`)
         self.is_over = False
-        self._push = push
-        self._schedule = schedule
-        self._finish = finish
-        self._resume = resume or schedule
-        self._want = want
-        self._aside = aside or _at_once
+        self._shell = shell
+        self._programs = programs
+        self._running = len(programs)
         self._lock = threading.Lock()
-        self._arrived: dict[ChannelKey, Any] = {}
+        self._arrived: dict[ChannelKey, Any] = {} if arrived is None else arrived
         self._waiting: dict[ChannelKey, Execution] = {}
         self._requests: dict[Execution, Request] = {}  # what executions have asked of resources
         self._begun: dict[Begun[Execution], None] = {}  # what runs beside the programs
         self._fetched: dict[str, Any] = {}
-        self._executions = [Execution(self, p) for p in programs]
-        self._here = [x.program.device for x in self._executions]
-        self._running = len(self._executions)
-        for execution in self._executions:
-            for name, slot in execution.program.feeds:
+        self._executions: list[Execution] = []
+        for program in programs:
+            execution = Execution(self, program)
+            self._executions.append(execution)
+            for name, slot in program.feeds:
                 if name not in feeds:
                     raise InternalError(None, None, f"The feed '{name}' of step {number} did not come with it")
                 execution.slots[slot] = feeds[name]
@@ -390,7 +411,7 @@ class TaskStep:
         if not self._executions:
             self._end({})
         for execution in self._executions:
-            self._schedule(execution)
+            self._shell.schedule(execution)
 
     # --- variables of other tasks ----------------------------------------------------------------------------------
 
@@ -403,25 +424,27 @@ class TaskStep:
             if value is None:
                 missing.append(receive)
         if missing:
-            assert self._want is not None
-            self._want(missing)
+            self._shell.want(missing)
 
     # --- the rendezvous --------------------------------------------------------------------------------------------
 
     def take(self, channel: ChannelKey, execution: Execution) -> Any:
         """The channel's tensor if it is there; else remember who waits for it."""
-        with self._lock:
-            value = self._arrived.pop(channel, _ABSENT)
-            if value is _ABSENT:
-                self._waiting[channel] = execution
-            return value
+        value = self._arrived.pop(channel, _ABSENT)  # nobody else takes it, so this needs no lock
+        if value is _ABSENT:
+            with self._lock:
+                value = self._arrived.pop(channel, _ABSENT)
+                if value is _ABSENT:
+                    self._waiting[channel] = execution
+        return value
 
     def give(self, destination: str, channel: ChannelKey, value: Any) -> None:
         """Pass a tensor on: to another device of this task, or out."""
-        if destination in self._here:
-            self.deliver(channel, value)
-        else:
-            self._push(destination, channel, value)
+        for program in self._programs:
+            if program.device == destination:
+                self.deliver(channel, value)
+                return
+        self._shell.push(destination, channel, value)
 
     def deliver(self, channel: ChannelKey, value: Any) -> None:
         """A tensor has come for this step."""
@@ -431,7 +454,7 @@ class TaskStep:
             self._arrived[channel] = value
             execution = self._waiting.pop(channel, None)
         if execution is not None:
-            self._schedule(execution)
+            self._shell.schedule(execution)
 
     def deliver_all(self, values: Mapping[ChannelKey, Any]) -> None:
         """Tensors have come for this step, together."""
@@ -445,7 +468,7 @@ class TaskStep:
             self._arrived.update(values)
             resumed = [x for x in map(self._waiting.pop, values, repeat(None)) if x is not None]
         for execution in resumed:
-            self._schedule(execution)
+            self._shell.schedule(execution)
 
     def waits_for(self) -> list[str]:
         """What keeps the step from going on, in words: for the error when it takes too long."""
@@ -471,7 +494,7 @@ class TaskStep:
         if over:
             request.cancel()
             return True
-        if request.when_settled(lambda: self._resume(execution)):
+        if request.when_settled(lambda: self._shell.resume(execution)):
             return True
         with self._lock:
             return self._requests.pop(execution, None) is None  # the step has ended, and cancelled it
@@ -504,7 +527,12 @@ class TaskStep:
                 noted(result)
 
         begun = Begun(
-            f"{call.op} '{call.node}'", call.kernel, inputs, aside=self._aside, resume=self._resume, ended=ended
+            f"{call.op} '{call.node}'",
+            call.kernel,
+            inputs,
+            aside=self._shell.aside,
+            resume=self._shell.resume,
+            ended=ended,
         )
         with self._lock:
             if self.is_over:
@@ -524,12 +552,14 @@ class TaskStep:
 
     def ended(self, fetched: Mapping[str, Any]) -> None:
         """One program has come to its end."""
-        with self._lock:
-            self._fetched.update(fetched)
-            self._running -= 1
-            last = self._running == 0
-        if last:
-            self._end(self._fetched)
+        if len(self._programs) > 1:
+            with self._lock:
+                self._fetched.update(fetched)
+                self._running -= 1
+                if self._running:
+                    return
+            fetched = self._fetched
+        self._end(fetched)
 
     def fail(self, error: OpError) -> None:
         """End the step with an error; later events are ignored."""
@@ -551,15 +581,12 @@ class TaskStep:
             for execution in self._executions:
                 execution.slots = []
             self._executions = []  # nor has the collector anything to do for them then
-            requests, self._requests = list(self._requests.values()), {}
-            begun, self._begun = list(self._begun), {}
-        for cancel in [*(r.cancel for r in requests), *(b.cancel for b in begun)]:
-            cancel()
-        self._finish(self, outcome)
-
-
-def _at_once(work: Callable[[], None]) -> None:
-    work()
+            left = [*self._requests.values(), *self._begun] if self._requests or self._begun else ()
+            if left:
+                self._requests, self._begun = {}, {}
+        for one in left:
+            one.cancel()
+        self._shell.finish(self, outcome)
 
 
 def _source(execution: Execution) -> str:

@@ -7,11 +7,12 @@ ended leaves no request behind.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from shells import Notebook
 
 from dovetail.codegen.program import Await, Begin, Call, Program
 from dovetail.graph.dtypes import as_dtype
@@ -19,7 +20,7 @@ from dovetail.graph.errors import CancelledError, OpError, OutOfRangeError
 from dovetail.graph.queues import Queue, QueueKind
 from dovetail.graph.requests import Request
 from dovetail.runtime.recorder import Recorder, TracedStep
-from dovetail.runtime.step import Execution, TaskStep
+from dovetail.runtime.step import TaskStep
 
 DEVICE = "/job:a/replica:0/task:0/device:CPU:0"
 INT = as_dtype("int32")
@@ -50,14 +51,10 @@ class Beside:
         wait = Await(Call(lambda: (), (0,), (1,), (0,), "take", "CollectiveReduce", ORIGIN), (), -1)
         add = Call(lambda x, y: x + y, (1, 2), (3,), (1, 2), "add", "Add", ORIGIN)
         program = Program(DEVICE, (given, begin, other, wait, add), (None,) * 5, (), (("y:0", 3),))
-        self.ready: list[Execution] = []
-        self.aside: list[Callable[[], None]] = []
-        self.outcomes: list[Mapping[str, Any] | OpError] = []
-        make = TaskStep if recorder is None else lambda *args, **calls: TracedStep(recorder, *args, **calls)
-        self.step = make(
-            1, "session", [program], {}, push=lambda *_: None, schedule=self.ready.append,
-            finish=lambda step, outcome: self.outcomes.append(outcome), aside=self.aside.append,
-        )  # fmt: skip
+        shell = Notebook()
+        self.ready, self.aside, self.outcomes = shell.ready, shell.put_aside, shell.outcomes
+        arguments = 1, "session", [program], {}, shell
+        self.step = TaskStep(*arguments) if recorder is None else TracedStep(recorder, *arguments)
 
     def go(self) -> None:
         while self.ready:
@@ -148,16 +145,15 @@ def test_events_that_come_between(
     monkeypatch.setattr(Request, "when_settled", when_settled)
     beside = Beside(kernel)
     beside.step.start()
-    execution = beside.ready[0]
     if aside_first:  # the kernel runs before the program comes to its end
-        start = execution.step.begin
+        start = TaskStep.begin
 
         def begin(*args: Any) -> Any:
             begun = start(*args)
             beside.go_aside()
             return begun
 
-        monkeypatch.setattr(execution.step, "begin", begin)
+        monkeypatch.setattr(TaskStep, "begin", begin)
     beside.go()
     happen("before it goes on")
     beside.settle()

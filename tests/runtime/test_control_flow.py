@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
+from shells import Notebook
 
 import dovetail as tf
 from dovetail.codegen.backends.numpy import NumpyBackend
@@ -29,7 +30,7 @@ from dovetail.placer.cluster import Cluster, local_devices
 from dovetail.placer.partition import Partitioned, needed, partition, task_of
 from dovetail.placer.place import place
 from dovetail.placer.receive_schedule import schedule_receives
-from dovetail.runtime.step import Execution, TaskStep
+from dovetail.runtime.step import TaskStep
 from dovetail.runtime.units import pack_units, units_of, unpack_units
 
 TASKS = ("/job:a/replica:0/task:0", "/job:b/replica:0/task:0", "/job:c/replica:0/task:0")
@@ -70,7 +71,8 @@ class Joined:
         feeds = feeds or {}
         cut = self.cut(fetches, list(feeds), targets)
         units = unpack_units(pack_units(units_of(cut, self.graph)))
-        ready: list[Execution] = []
+        shell = Notebook()
+        ready = shell.ready
         outcomes: dict[str, Any] = {}
         steps: dict[str, TaskStep] = {}
         flying: list[tuple[str, int | str, Any]] = []
@@ -84,6 +86,10 @@ class Joined:
             self.dead[name] += value is DEAD
             flying.append((destination, channel, value))
 
+        def finish(step: TaskStep, outcome: Any) -> None:
+            outcomes[next(task for task, one in steps.items() if one is step)] = outcome
+
+        shell.push, shell.finish = push, finish  # type: ignore[method-assign]
         backend = KernelOptions().make_backend() if seed % 2 else NumpyBackend()
         for task in TASKS:
             programs = [
@@ -93,10 +99,7 @@ class Joined:
                 if task_of(u.device) == task
             ]
             if programs:
-                steps[task] = TaskStep(
-                    1, "s", programs, {t.name: v for t, v in feeds.items()}, push=push, schedule=ready.append,
-                    finish=lambda step, outcome, task=task: outcomes.__setitem__(task, outcome),
-                )  # fmt: skip
+                steps[task] = TaskStep(1, "s", programs, {t.name: v for t, v in feeds.items()}, shell)
         for step in chance.sample(list(steps.values()), len(steps)):
             step.start()
         while ready or flying:

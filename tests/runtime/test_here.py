@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,10 @@ import pytest
 import dovetail as dt
 from dovetail.runtime import waiting
 from dovetail.runtime.here import Host
+from dovetail.runtime.loaded import SMALL_S, Loaded, Stretch
+from dovetail.runtime.running import HOSTED_S, Running
 from dovetail.runtime.step import ChannelKey
-from dovetail.runtime.worker import HOSTED_S, SMALL_S, Loaded, Worker
+from dovetail.runtime.worker import Worker
 
 
 @pytest.fixture
@@ -104,32 +105,24 @@ def test_a_host_that_fails_at_its_work_can_take_more() -> None:
     assert host.take(lambda: None)
 
 
-class _Step:
-    """What `Loaded` wants to know of an execution."""
-
-    def __init__(self, counter: int) -> None:
-        self.program = self
-        self.device = "cpu"
-        self.counter = counter
-
-
 def test_how_long_stretches_take_is_learned_from_more_than_one_run() -> None:
-    loaded = Loaded("session", ())
-    first, second = _Step(0), _Step(7)
-    assert not loaded.is_small(first) and loaded.seconds(first) > HOSTED_S  # not known yet
-    loaded.measured(("cpu", 0), SMALL_S / 2, SMALL_S / 2)
-    loaded.measured(("cpu", 7), SMALL_S * 50, SMALL_S * 50)
-    assert loaded.is_small(first) and not loaded.is_small(second)
+    first, second = Stretch(), Stretch()
+    assert not first.is_small and not first.is_clear and first.last > HOSTED_S  # not known yet
+    first.measured(SMALL_S / 2, SMALL_S / 2)
+    second.measured(SMALL_S * 50, SMALL_S * 50)
+    assert first.is_small and first.is_clear and not second.is_small
+    first.measured(SMALL_S * 3, None)  # nobody knows yet why
+    assert first.is_small and not first.is_clear
     for _ in range(5):
-        loaded.measured(("cpu", 0), SMALL_S * 3, SMALL_S / 2)  # another process had the core
-        assert loaded.is_small(first)
-    loaded.measured(("cpu", 0), SMALL_S * 100, SMALL_S / 2)  # for very long, or it slept
-    assert loaded.is_small(first)
-    loaded.measured(("cpu", 0), SMALL_S * 2, SMALL_S * 2)
-    assert not loaded.is_small(first)
+        first.measured(SMALL_S * 3, SMALL_S / 2)  # another process had the core
+        assert first.is_small
+    first.measured(SMALL_S * 100, SMALL_S / 2)  # for very long, or it slept
+    assert first.is_small
+    first.measured(SMALL_S * 2, SMALL_S * 2)
+    assert not first.is_small
     for _ in range(3):
-        loaded.measured(("cpu", 0), SMALL_S / 2, SMALL_S / 2)
-    assert loaded.is_small(first)
+        first.measured(SMALL_S / 2, SMALL_S / 2)
+    assert first.is_small
 
 
 def test_a_gap_is_long_when_it_is_so_again_and_again() -> None:
@@ -165,31 +158,32 @@ def test_time_in_which_nobody_listened_makes_nobody_dead(monkeypatch: pytest.Mon
         wait.messages(Silent())  # type: ignore[arg-type]
 
 
-class Stretch:
-    """What a worker runs: a stretch that puts tensors out, and may run another one meanwhile."""
+class Putting:
+    """An execution that puts tensors out, and may run another one meanwhile."""
 
-    def __init__(self, worker: Worker, number: int, inner: Stretch | None = None) -> None:
-        self.program = SimpleNamespace(device="/job:a/task:0/device:CPU:0")
-        self.counter = 0
-        self.step = SimpleNamespace(client=0)
-        self.worker, self.number, self.inner = worker, number, inner
-        self.loaded = Loaded("session", (), frozenset({1, 2}))  # both wait for the end
+    def __init__(self, worker: Worker, number: int, inner: Putting | None = None) -> None:
+        self.number, self.inner = number, inner
+        loaded = Loaded("session", (), frozenset({1, 2}))  # both wait for the end
+        self.running = Running(worker, number, loaded, 0, lambda outcome: None, None, None)
+
+    def go(self) -> None:
+        """Have it run."""
+        self.running.run(self, Stretch())  # type: ignore[arg-type]
 
     def run(self) -> None:
-        """Put two tensors out, and have the other stretch run between them."""
+        """Put two tensors out, and have the other one run between them."""
         for channel in (1, 2):
-            self.worker._put_out(self.number, 0, self.loaded, "/job:b/task:0/device:CPU:0", channel, self.number)
+            self.running.push("/job:b/task:0/device:CPU:0", channel, self.number)
             if self.inner is not None and channel == 1:
-                self.worker._run(self.inner, self.inner.loaded)  # type: ignore[arg-type]
+                self.inner.go()
 
 
 def test_a_stretch_inside_another_one_leaves_what_that_has_put_out() -> None:
     sent: list[tuple[str, int, dict[ChannelKey, Any]]] = []
     worker = Worker("/job:a/task:0", (), push=lambda task, step, values, carry: sent.append((task, step, dict(values))))
-    inner = Stretch(worker, 8)
+    inner = Putting(worker, 8)
     for _ in range(2):
-        outer = Stretch(worker, 7, inner)
-        worker._run(outer, outer.loaded)  # type: ignore[arg-type]
-    worker._run(inner, inner.loaded)  # type: ignore[arg-type]
+        Putting(worker, 7, inner).go()
+    inner.go()
     ours, others = ("/job:b/task:0", 7, {1: 7, 2: 7}), ("/job:b/task:0", 8, {1: 8, 2: 8})
     assert sent == [others, ours, others, ours, others]

@@ -70,7 +70,7 @@ def branches() -> tf.Tensor:
 def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """What travels together depends on how long programs take; here, the same choices must give the same events."""
     monkeypatch.setattr(
-        "dovetail.runtime.worker.time",
+        "dovetail.runtime.running.time",
         SimpleNamespace(perf_counter=lambda: 0.0, monotonic=lambda: 0.0, thread_time=lambda: 0.0),
     )
 

@@ -16,6 +16,7 @@ import pytest
 
 import dovetail as tf
 from dovetail.runtime import server as server_module
+from dovetail.runtime.running import Running
 
 
 class Waiting:
@@ -229,7 +230,7 @@ def _process(code: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def test_an_answer_that_came_too_late_goes_back() -> None:
+def test_an_answer_that_came_too_late_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The element is taken out for a step that ends before it is resumed."""
     with tf.Session() as session:
         q = tf.FIFOQueue(10, tf.int32, shapes=[[]])
@@ -239,7 +240,8 @@ def test_an_answer_that_came_too_late_goes_back() -> None:
         until(lambda: waiting_at_worker(worker) == 1)
         (step,) = worker._steps.values()
         (execution,) = step._executions
-        step._resume = lambda execution: step.abort("ended meanwhile")  # whoever resumes it comes too late
+        # Whoever resumes it comes too late.
+        monkeypatch.setattr(Running, "resume", lambda self, execution: step.abort("ended meanwhile"))
         session.run(put)
         assert isinstance(waits.ended(), tf.errors.CancelledError)
         assert session.run(size) == 1

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shells import Notebook
 
 from dovetail.codegen.program import Call, Program, Recv, Send
 from dovetail.graph.errors import CancelledError, InvalidArgumentError, OpError, UnknownError
@@ -31,15 +32,9 @@ class Harness:
     """A step whose executions are run in the order that a schedule says."""
 
     def __init__(self, *programs: Program, feeds: Mapping[str, Any] | None = None) -> None:
-        self.pushed: list[tuple[str, int, Any]] = []
-        self.ready: list[Execution] = []
-        self.outcomes: list[Mapping[str, Any] | OpError] = []
-        self.step = TaskStep(
-            1, "session", programs, feeds or {},
-            push=lambda destination, channel, value: self.pushed.append((destination, channel, value)),
-            schedule=self.ready.append,
-            finish=lambda step, outcome: self.outcomes.append(outcome),
-        )  # fmt: skip
+        shell = Notebook()
+        self.pushed, self.ready, self.outcomes = shell.pushed, shell.ready, shell.outcomes
+        self.step = TaskStep(1, "session", programs, feeds or {}, shell)
 
     def drain(self, pick: int = 0) -> None:
         while self.ready:

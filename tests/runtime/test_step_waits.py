@@ -6,18 +6,19 @@ An element is either used by the step, which then ends well, or back in the queu
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from shells import Notebook
 
 from dovetail.codegen.program import Call, Program, Wait
 from dovetail.graph.dtypes import as_dtype
 from dovetail.graph.errors import CancelledError, OpError, OutOfRangeError
 from dovetail.graph.queues import Queue, QueueKind
 from dovetail.graph.requests import Request
-from dovetail.runtime.step import Execution, TaskStep
+from dovetail.runtime.step import TaskStep
 
 DEVICE = "/job:a/replica:0/task:0/device:CPU:0"
 INT = as_dtype("int32")
@@ -38,12 +39,9 @@ class Waits:
         take = Call(kernel, (), (0,), (), "take", "QueueDequeueV2", ("program.py", 7))
         add = Call(lambda x: x + 1, (0,), (1,), (0,), "add", "Add", ("program.py", 8))
         program = Program(DEVICE, (Wait(take, (), -1), add), (None, None), (), (("y:0", 1),))
-        self.ready: list[Execution] = []
-        self.outcomes: list[Mapping[str, Any] | OpError] = []
-        self.step = TaskStep(
-            1, "session", [program], {}, push=lambda *_: None, schedule=self.ready.append,
-            finish=lambda step, outcome: self.outcomes.append(outcome),
-        )  # fmt: skip
+        shell = Notebook()
+        self.ready, self.outcomes = shell.ready, shell.outcomes
+        self.step = TaskStep(1, "session", [program], {}, shell)
 
     def go(self) -> None:
         while self.ready:
