@@ -18,6 +18,7 @@ from .curve import Knock
 from .faults import link_faults
 from .keys import Keys
 from .lane import Lane, connect
+from .parcels import Inbox, Outbox, is_large, is_part
 from .security import why_silent
 from .sharing import UNREADABLE, Sharing, borrow, first_words
 from .sockets import (
@@ -40,6 +41,7 @@ from .wire import Frame, Message, UnreadableError, WireError, decode, encode
 logger = logging.getLogger(__name__)
 
 SEND_TIMEOUT_S = 5.0
+SEND_ON_MS = 1.0  # so often is seen whether more of a large message can be sent
 _SERVER = b""  # the one peer of a client's connection
 
 
@@ -51,6 +53,7 @@ class Connection:
 
     Attributes:
         closed: whether `close` was called, or a call was interrupted in the middle of a message.
+        outbox: what waits since a large message was sent, if anything.
 
     >>> with Connection("localhost:2222") as connection:   # doctest: +SKIP
     ...     connection.send(Message("status", {"request": 1}))
@@ -70,6 +73,8 @@ class Connection:
         self._watch.add(self._fd, self)
         self._watch.unsettled.add(self)
         self._lane: Lane | None = None
+        self.outbox: Outbox | None = None
+        self._inbox: Inbox | None = None
         self._sharing = Sharing()
         self._faults = link_faults()
         self._greet()
@@ -112,9 +117,45 @@ class Connection:
         self._send(frames)
 
     def _send(self, frames: list[Frame]) -> None:
+        if self.outbox is None:
+            if not is_large(frames):
+                self._give(frames, 0)
+                return
+            self.outbox = Outbox(_nothing)
+            self._watch.sending.add(self)
+        elif len(self.outbox) >= HIGH_WATER:
+            raise TimeoutError(self._takes_nothing())
+        self.outbox.put(frames)
+        self.pump()
+
+    def pump(self) -> None:
+        """Send more of what waits, as far as there is room."""
+        outbox = self.outbox
+        if outbox is None:
+            return
+        outbox.pump(self._has_given)
+        if outbox.is_done():
+            self.outbox = None
+            self._watch.sending.discard(self)
+
+    def _has_given(self, frames: list[Frame]) -> bool:
+        try:
+            self._give(frames, zmq.NOBLOCK)
+        except TimeoutError:
+            return False
+        return True
+
+    def moved(self) -> tuple[int, int]:
+        """How much of large messages has left and come: while it changes, the server lives."""
+        return (
+            0 if self.outbox is None else self.outbox.bytes_left(),
+            0 if self._inbox is None else self._inbox.taken,
+        )
+
+    def _give(self, frames: list[Frame], flags: int) -> None:
         self._watch.unsettled.add(self)
         try:
-            send_frames(self._socket, frames, 0)
+            send_frames(self._socket, frames, flags)
         except zmq.Again:
             raise TimeoutError(self._takes_nothing()) from None
         except zmq.ZMQError as error:
@@ -150,7 +191,11 @@ class Connection:
         """Take everything that ZeroMQ has, until it has no more: only then does its descriptor tell of the next message."""
         try:
             while True:
-                self._handle(receive_frames(self._socket, zmq.NOBLOCK))
+                frames = receive_frames(self._socket, zmq.NOBLOCK)
+                if is_part(frames[0]):
+                    self._take_part(frames)
+                else:
+                    self._handle(frames)
         except zmq.Again:
             return
         except zmq.ZMQError as error:
@@ -196,6 +241,14 @@ class Connection:
         except BaseException:  # an interrupt: what was read may be lost
             self._leave()
             raise
+
+    def _take_part(self, frames: list[Frame]) -> None:
+        """Deal with a piece of a large message, or with a sign that pieces arrive."""
+        if self._inbox is None:
+            self._inbox = Inbox(MAX_FRAMES, MAX_FRAME_BYTES)
+        whole = self._inbox.take(frames)
+        if whole is not None:
+            self._handle(whole)
 
     def _handle(self, frames: list[Frame]) -> None:
         if self._faults is not None and not self._faults.passes():
@@ -269,6 +322,10 @@ class Connection:
             self._watch.remove(self._fd)
             self._fd = -1
         self._watch.unsettled.discard(self)
+        self._watch.sending.discard(self)
+        if self.outbox is not None and not self.closed:
+            self.outbox.pump(self._has_given, window=MAX_FRAME_BYTES)
+        self.outbox = self._inbox = None
         for knock in self._knock:
             knock.close()
         self._knock.clear()
@@ -289,18 +346,24 @@ class Connection:
         return ConnectionError(f"the connection to {self.address} failed: {error.strerror}")
 
 
+def _nothing() -> None:
+    """A piece has left: who polls sees that soon."""
+
+
 class _Watch:
     """Waits for several connections, and collects what comes.
 
     Attributes:
         arrived: messages, and what was none, each with its connection.
         unsettled: connections whose ZeroMQ sockets may have messages though their descriptors do not say so.
+        sending: connections that have more of a large message to send.
     """
 
     def __init__(self) -> None:
         self.poller = select.poll()
         self.arrived: deque[tuple[Connection, Message | WireError]] = deque()
         self.unsettled: set[Connection] = set()
+        self.sending: set[Connection] = set()
         self._owners: dict[int, Connection | None] = {}
 
     def add(self, fd: int, owner: Connection | None, events: int = select.POLLIN) -> None:
@@ -321,7 +384,7 @@ class _Watch:
             if self.arrived:
                 return True
         patience = None if deadline is None else max(0.0, (deadline - time.monotonic()) * 1000)
-        events = self.poller.poll(patience)
+        events = self._send_on(patience) if self.sending else self.poller.poll(patience)
         woken = False
         for fd, event in events:
             owner = self._owners.get(fd)
@@ -334,6 +397,21 @@ class _Watch:
         if self.unsettled:
             self._settle()
         return bool(events) and not (woken and not self.arrived)
+
+    def _send_on(self, patience: float | None) -> list[tuple[int, int]]:
+        """Wait so many milliseconds for something to happen, and send what there is room for meanwhile."""
+        while True:
+            for connection in list(self.sending):
+                connection.pump()
+            self._settle()  # what has been sent may have taken the news that something has come
+            if self.arrived or not self.sending:
+                return [] if self.arrived else self.poller.poll(patience)
+            turn = SEND_ON_MS if patience is None else min(SEND_ON_MS, patience)
+            events = self.poller.poll(turn)
+            if patience is not None:
+                patience -= turn
+            if events or patience == 0:
+                return events
 
     def _settle(self) -> None:
         while self.unsettled:
@@ -410,7 +488,7 @@ class Connections:
             call's result.
         """
         watch = self._watch
-        if only is not None and timeout_s and not watch.arrived and self._wake is None and not watch.unsettled:
+        if only is not None and timeout_s and not watch.arrived and self._wake is None and not (watch.unsettled or watch.sending):
             connection = self._connections.get(only)
             if connection is not None and connection.waits_on_lane(timeout_s):
                 timeout_s = 0.0  # what else there is, is looked at only
@@ -438,6 +516,11 @@ class Connections:
             except ConnectionError:  # one was closed by an interrupt
                 for connection in [c for c in self._connections.values() if c.closed]:
                     self.forget(connection.address)
+
+    def moved(self, address: str) -> tuple[int, int]:
+        """How much of large messages has left for the server at `address`, and come from it; see `Connection.moved`."""
+        connection = self._connections.get(address)
+        return (0, 0) if connection is None else connection.moved()
 
     def why_silent(self, address: str) -> str | None:
         """Why the server at `address` has not said anything, if it is a matter of keys; see `Connection.why_silent`."""

@@ -31,8 +31,8 @@ from .step import ChannelKey
 
 ASK_S: Final = 1.0
 STILL_S: Final = 5.0
-"""Seconds in which nothing may seem to leave though the way is open: ZeroMQ does not tell how much of a frame has left. It gives up
-a connection on which no whole frame comes for 4 s (`sockets.py`)."""
+"""Seconds in which nothing may seem to leave though the way is open: nobody tells how much of a piece (`parcels.py`) has left. ZeroMQ
+gives up a connection on which none comes for 4 s (`sockets.py`)."""
 
 
 class Waiting(NamedTuple):

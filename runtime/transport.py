@@ -48,6 +48,7 @@ from .curve import Door
 from .faults import link_faults
 from .keys import Keys
 from .lane import Landing, Lane, connect
+from .parcels import SIGN, SIGN_EVERY, Inbox, Outbox, is_large, is_part
 from .security import Gate
 from .sharing import UNREADABLE, Sharing, borrow, first_words
 from .sockets import (
@@ -156,7 +157,8 @@ class Endpoint:
         self._dialled: dict[str, bytes] = {}  # names of the peers that something was sent to, by their addresses
         self._peers: dict[bytes, Socket] = {}  # sockets that were dialled, by the peer's name
         self._names: dict[Socket, bytes] = {}  # the same, the other way round
-        self._backlog: dict[bytes, deque[list[Frame]]] = {}  # what ZeroMQ did not take yet, by the peer's name
+        self._backlog: dict[bytes, Outbox] = {}  # what ZeroMQ was not given yet, by the peer's name
+        self._inboxes: dict[bytes, Inbox] = {}  # peers that have sent large messages
         self._waiting_bytes = Backlog(int(setting("DOVETAIL_BACKLOG_MB")) << 20)
         self._strikes: OrderedDict[bytes, int] = OrderedDict()  # malformed messages per peer, latest last
         self._sharing = Sharing()
@@ -281,7 +283,12 @@ class Endpoint:
         """A number that grows while large tensors leave for the server at `address`. For the I/O thread."""
         peer = _DIALLED + address.encode()
         lane = self._lanes.get(peer)
-        return self._waiting_bytes.left(peer) if lane is None else lane.bytes_left()
+        if lane is not None:
+            return lane.bytes_left()
+        outbox, inbox = self._backlog.get(peer), self._inboxes.get(peer)
+        pieces = 0 if outbox is None else outbox.bytes_left()
+        signs = 0 if inbox is None else inbox.signs
+        return self._waiting_bytes.left(peer) + pieces + signs
 
     def forget(self, address: str) -> None:
         """Close the connection to `address` and drop what it has not sent: the peer is gone, or replaced."""
@@ -372,7 +379,7 @@ class Endpoint:
         """Seconds until something is to be done even if nothing arrives; -1 for never."""
         if self._queue or self._unsettled:
             return 0
-        if self._backlog:
+        if self._backlog and any(outbox.is_refused for outbox in self._backlog.values()):
             return RETRY_MS / 1000
         if self._on_tick is None:
             return -1
@@ -410,8 +417,31 @@ class Endpoint:
         except WireError as error:
             self._refuse(peer, error)
             return True
-        self._handle(peer, frames)
+        if is_part(frames[0]):
+            self._take_part(peer, frames)
+        else:
+            self._handle(peer, frames)
         return True
+
+    def _take_part(self, peer: bytes, frames: list[Frame]) -> None:
+        """Deal with a piece of a large message, or with a sign that pieces arrive."""
+        if self._strikes and self._strikes.get(peer, 0) >= MAX_STRIKES:
+            self.counters.ignored += 1
+            return
+        dialled = peer.startswith(_DIALLED)
+        inbox = self._inboxes.get(peer)
+        if inbox is None:
+            inbox = self._inboxes[peer] = Inbox(MAX_FRAMES, MAX_FRAME_BYTES)
+        try:
+            whole = inbox.take(frames)
+        except WireError as error:
+            self._refuse(peer, error)
+            return
+        if whole is not None:
+            self._handle(peer, whole)
+        elif not dialled and inbox.is_open() and (now := time.monotonic()) >= inbox.next_sign:
+            inbox.next_sign = now + SIGN_EVERY
+            self._give(peer, [SIGN])
 
     def _handle(self, peer: bytes, frames: list[Frame]) -> None:
         """Deal with one message, unless a fault that was asked for loses it, or not yet."""
@@ -488,15 +518,16 @@ class Endpoint:
 
     def _post_apart(self, peer: bytes, frames: list[Frame]) -> None:
         """Give one message to ZeroMQ, or to the backlog."""
-        waiting = self._backlog.get(peer)
-        if waiting is None:
-            if self._give(peer, frames):
+        outbox = self._backlog.get(peer)
+        if outbox is None:
+            if not is_large(frames) and self._give(peer, frames):
                 return
-            waiting = self._backlog[peer] = deque()
-        if len(waiting) >= MAX_BACKLOG:
-            self._drop(peer, len(waiting))
+            outbox = self._backlog[peer] = Outbox(self._wake)
+        if len(outbox) >= MAX_BACKLOG:
+            self._drop(peer, len(outbox))
             return
-        waiting.append(frames)
+        outbox.put(frames)
+        outbox.pump(partial(self._give, peer))
 
     def _drop(self, peer: bytes, waiting: int) -> None:
         if not self.counters.dropped:
@@ -525,10 +556,9 @@ class Endpoint:
         return True
 
     def _retry(self) -> None:
-        for peer, waiting in list(self._backlog.items()):
-            while waiting and self._give(peer, waiting[0]):
-                waiting.popleft()
-            if not waiting:
+        for peer, outbox in list(self._backlog.items()):
+            outbox.pump(partial(self._give, peer))
+            if outbox.is_done():
                 del self._backlog[peer]
 
     def _dial(self, peer: bytes) -> Socket:
@@ -543,6 +573,7 @@ class Endpoint:
 
     def _hang_up(self, peer: bytes) -> None:
         self._backlog.pop(peer, None)
+        self._inboxes.pop(peer, None)
         self._waiting_bytes.forget(peer)
         self._strikes.pop(peer, None)
         sock = self._peers.pop(peer, None)
@@ -611,7 +642,7 @@ class Endpoint:
     def _change_over(self, peer: bytes, lane: Lane, words: list[str]) -> bool:
         """Say the last words on ZeroMQ's connection, and go over to the lane; False if they cannot leave now."""
         last = Message("hello", {"memory": None, "readable": self._sharing.reads(peer), "lane": words})
-        if peer in self._backlog or not self._give(peer, encode(last)):
+        if self._backlog.get(peer) or not self._give(peer, encode(last)):
             lane.close()
             return False
         self._lanes[peer] = lane
@@ -667,7 +698,8 @@ class Endpoint:
                 self._post(peer, encode(hello))
 
     def _probe(self) -> None:
-        """See whether those who leave messages waiting in their lanes are still there: ZeroMQ knows, by its signs of life."""
+        """See whether those who leave messages waiting in their lanes, or do not end one, are still there: ZeroMQ knows, by its
+        signs of life."""
         now = time.monotonic()
         if now < self._next_probe:
             return
@@ -675,6 +707,11 @@ class Endpoint:
         for peer, lane in list(self._lanes.items()):
             if lane.waiting() and not peer.startswith(_DIALLED) and self.is_gone(peer):
                 self._leave(peer, lane)
+        for peer, inbox in list(self._inboxes.items()):
+            dialled = peer.startswith(_DIALLED)
+            if inbox.taken == inbox.seen and not dialled and (not inbox.is_open() or self.is_gone(peer)):
+                del self._inboxes[peer]
+            inbox.seen = inbox.taken
 
     def is_gone(self, peer: bytes) -> bool:
         """Whether a client has closed its connection, or died. For the I/O thread."""

@@ -131,6 +131,9 @@ class Wait:
         self._forgotten: dict[str, int] = {}  # who said how often that it does not work on the request
         self._began = self._last_ping = time.monotonic()
         self._heard = dict.fromkeys(owing, self._began)
+        self._moved: dict[
+            str, tuple[int, int]
+        ] = {}  # how much of large messages had left and come when it was looked last
 
     def send(self, connections: Connections, address: str, message: Message) -> None:
         """Send, turning a full or broken connection into the error that it means."""
@@ -188,6 +191,11 @@ class Wait:
 
     def _check_life(self, connections: Connections, now: float) -> None:
         for address, task in self._owing.items():
+            moved = connections.moved(address)
+            if moved != self._moved.setdefault(address, moved):  # pieces are as good a sign as any
+                self._moved[address] = moved
+                self._heard[address] = now
+                self._forgotten.pop(address, None)
             silent = now - self._heard[address]
             if silent >= self._peer_timeout_s:
                 locked = connections.why_silent(address)

@@ -129,6 +129,16 @@ def mutated(corpus: Sequence[Frames], rng: random.Random) -> Frames:
     return frames
 
 
+def changed_piece(rng: random.Random) -> Frames:
+    """A piece of a large message, mostly changed."""
+    sizes = [rng.choice((0, 5, 1_000, 1 << 20, 1 << 40)) for _ in range(rng.randrange(3))]
+    place, number = rng.choice((0, 0, 1, 2)), rng.randrange(1, 4)
+    label = bytearray(struct.pack(f"<BBBxIQ{len(sizes)}Q", 0x95, wire.VERSION, 0, place, number, *sizes))
+    if rng.random() < 0.5:
+        label[rng.randrange(1, len(label))] ^= 1 << rng.randrange(8)
+    return [bytes(label), *(rng.randbytes(rng.choice((0, 3, 1_000))) for _ in range(rng.randrange(3)))]
+
+
 def _bytes(frames: Frames, corpus: Sequence[Frames], rng: random.Random) -> None:
     i = rng.randrange(len(frames))
     data = bytearray(frames[i])
@@ -308,8 +318,10 @@ def fuzz_server(
                 while outcomes["sent"] < count:
                     with Connection(address) as connection:
                         for _ in range(min(200, count - outcomes["sent"])):
-                            frames = mutated(corpus, rng)
-                            connection._send(list(frames))
+                            if rng.random() < 0.05:
+                                connection._give(list(changed_piece(rng)), 0)
+                            else:
+                                connection._send(list(mutated(corpus, rng)))
                             outcomes["sent"] += 1
                         with contextlib.suppress(WireError):
                             for _ in range(ANSWERS):

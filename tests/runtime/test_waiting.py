@@ -21,12 +21,16 @@ class Played:
     def __init__(self) -> None:
         self.coming: deque[Message] = deque()
         self.sent: list[Message] = []
+        self.pieces = 0
 
     def send(self, address: str, message: Message) -> None:
         self.sent.append(message)
 
     def poll(self, timeout_s: float | None, only: str | None = None) -> list[tuple[str, Message]]:
         return [(ADDRESS, self.coming.popleft())] if self.coming else []
+
+    def moved(self, address: str) -> tuple[int, int]:
+        return 0, self.pieces
 
 
 def pong(request: int, working: bool | None) -> Message:
@@ -53,6 +57,19 @@ def test_what_was_said_about_an_earlier_request_means_nothing() -> None:
     for _ in range(10):
         found += wait.messages(played)  # type: ignore[arg-type]
     assert [message.kind for _, message in found] == ["closed"]
+
+
+def test_pieces_of_a_large_message_are_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    played, clock = Played(), [100.0]
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: clock[-1]))
+    wait = Wait({ADDRESS: "the server"}, 5.0, None, "call", request=7)
+    for _ in range(20):  # on a slow link: its answers stand behind the pieces
+        played.pieces += 1
+        clock.append(clock[-1] + 3.0)
+        assert wait.messages(played) == []  # type: ignore[arg-type]
+    clock.append(clock[-1] + 6.0)
+    with pytest.raises(UnavailableError, match=r"has not answered for 6\.0 s"):
+        wait.messages(played)  # type: ignore[arg-type]
 
 
 def test_a_step_whose_time_is_over_names_what_each_task_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,388 @@
+"""Large messages in pieces: how they are cut and put together, what is refused, and real connections that are slow."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dovetail.runtime import keys as files, parcels
+from dovetail.runtime.connections import Connection
+from dovetail.runtime.curve import new_key_pair
+from dovetail.runtime.keys import Keys
+from dovetail.runtime.parcels import PIECE, SIGN, Inbox, Outbox, is_large, is_part
+from dovetail.runtime.sockets import HEARTBEAT_TIMEOUT_MS
+from dovetail.runtime.transport import Endpoint
+from dovetail.runtime.wire import VERSION, Frame, Message, WireError, encode
+
+WAIT_S = 60.0  # far beyond what anything here takes; only a failure waits so long
+
+
+def tensors(step: int, size: int = 0) -> list[Frame]:
+    value = np.zeros(size, np.uint8)
+    return encode(Message("tensors", {"step": step, "channels": [1], "without": []}, (value,)))
+
+
+def joined(frames: list[Frame]) -> list[bytes]:
+    return [bytes(f) for f in frames]
+
+
+def given(outbox: Outbox, room: int = 1_000_000, window: int = 1 << 40) -> list[list[Frame]]:
+    """What an outbox gives to a socket that takes so many messages."""
+    out: list[list[Frame]] = []
+
+    def give(frames: list[Frame]) -> bool:
+        if len(out) == room:
+            return False
+        out.append(list(frames))
+        return True
+
+    outbox.pump(give, window)
+    return out
+
+
+def through(inbox: Inbox, messages: list[list[Frame]]) -> list[list[bytes]]:
+    """The messages that come out at the other end."""
+    out = []
+    for frames in messages:
+        whole = inbox.take(frames) if is_part(frames[0]) else frames
+        if whole is not None:
+            out.append(joined(whole))
+    return out
+
+
+class TestCutting:
+    @pytest.mark.parametrize("seed", range(20))
+    def test_any_messages_come_out_as_they_went_in(self, seed: int) -> None:
+        rng = random.Random(seed)
+        messages: list[list[Frame]] = []
+        for _ in range(rng.randrange(1, 6)):
+            sizes = [
+                rng.choice((0, 1, 17, 5_000, 70_000, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE))
+                for _ in range(rng.randrange(5))
+            ]
+            messages.append([b"head", *(rng.randbytes(size) for size in sizes)])
+        outbox, inbox = Outbox(lambda: None), Inbox(8, 1 << 30)
+        for frames in messages:
+            outbox.put(frames)
+        came = []
+        for _ in range(100_000):
+            came += given(outbox, rng.randrange(1, 4))  # whatever room there is at a time
+            if not outbox:
+                break
+        assert through(inbox, came) == [joined(m) for m in messages]
+        assert not inbox.is_open() and not outbox
+        assert all(sum(map(len, frames[1:])) <= PIECE for frames in came if is_part(frames[0]))
+
+    def test_many_small_frames_share_pieces(self) -> None:
+        frames: list[Frame] = [b"h", *(bytes([i % 256]) * 5_000 for i in range(1_000))]
+        outbox, inbox = Outbox(lambda: None), Inbox(1_001, 1 << 30)
+        outbox.put(frames)
+        came = given(outbox)
+        assert len(came) < 20 and through(inbox, came) == [joined(frames)]
+
+    def test_a_small_message_is_not_touched(self) -> None:
+        assert not is_large(tensors(1, 4_000)) and not is_large([b"", bytes(PIECE)])
+        assert is_large([b"x", bytes(PIECE)]) and is_large([bytes(PIECE + 1)])
+        assert not is_part(tensors(1)[0]) and is_part(SIGN) and not is_part(b"")
+
+    def test_no_more_than_the_window_is_given_until_some_has_left(self) -> None:
+        calls = []
+        outbox = Outbox(lambda: calls.append(1))
+        outbox.put([b"h", memoryview(bytes(10 * PIECE))])
+        held = given(outbox, window=3 * PIECE)
+        assert len(held) == 3 and outbox.bytes_left() == 0 and not outbox.is_done()
+        held.pop(0)
+        assert calls and outbox.bytes_left() >= PIECE - 1
+        assert len(given(outbox, window=3 * PIECE)) == 1
+        held.clear()
+        while outbox:
+            given(outbox, window=3 * PIECE)
+        assert outbox.is_done() and outbox.bytes_left() == 10 * PIECE + 1
+
+    def test_a_message_is_held_until_its_last_piece_has_left(self) -> None:
+        whole = memoryview(bytes(2 * PIECE))
+        outbox = Outbox(lambda: None)
+        outbox.put([b"h", whole])
+        held = given(outbox)
+        assert not len(outbox) and not outbox.is_done()
+        held.clear()
+        assert outbox.is_done()
+
+
+class TestOvertaking:
+    def kinds(self, *messages: list[Frame]) -> list[int]:
+        """In which order messages come out that were put behind the first piece of the first one."""
+        outbox, inbox = Outbox(lambda: None), Inbox(8, 1 << 30)
+        outbox.put(messages[0])
+        came = given(outbox, 1)
+        for frames in messages[1:]:
+            outbox.put(frames)
+        came += given(outbox)
+        order = {tuple(joined(m)): i for i, m in enumerate(messages)}
+        return [order[tuple(m)] for m in through(inbox, came)]
+
+    def test_other_steps_and_what_is_always_true_pass(self) -> None:
+        large, other, urgent = tensors(1, 3 * PIECE), tensors(2), encode(Message("touch", {"session": "s"}))
+        assert self.kinds(large, other, urgent) == [1, 2, 0]
+
+    def test_the_same_step_keeps_its_order(self) -> None:
+        accounted = encode(Message("accounted", {"step": 1, "task": "t", "channels": [1]}))
+        assert self.kinds(tensors(1, 3 * PIECE), accounted, tensors(1)) == [0, 1, 2]
+
+    def test_nothing_of_a_step_passes_what_waits_of_it(self) -> None:
+        assert self.kinds(tensors(1, 3 * PIECE), tensors(2, 2 * PIECE), tensors(2), tensors(3)) == [3, 0, 1, 2]
+
+    def test_what_is_of_no_step_keeps_its_place(self) -> None:
+        pong = encode(Message("pong", {"seq": 1, "incarnation": 1}))
+        assert self.kinds(tensors(1, 3 * PIECE), pong, tensors(2)) == [0, 1, 2]
+        done = encode(Message("done", {"request": 1, "fetches": [1]}, (np.zeros(3 * PIECE, np.uint8),)))
+        assert self.kinds(done, tensors(2), pong) == [0, 1, 2]
+
+    def test_urgent_words_pass_what_has_not_begun(self) -> None:
+        large, urgent = tensors(1, 3 * PIECE), encode(Message("abort", {"step": 9, "code": "ABORTED", "reason": "r"}))
+        assert self.kinds(large, encode(Message("ping", {"seq": 1})), urgent) == [2, 0, 1]
+
+
+def label(place: int, number: int, sizes: tuple[int, ...] = (), what: int = 0, version: int = VERSION) -> bytes:
+    return struct.pack(f"<BBBxIQ{len(sizes)}Q", 0x95, version, what, place, number, *sizes)
+
+
+BEGUN = [label(0, 7, (4, 6)), b"abcd"]
+
+
+@pytest.mark.parametrize(
+    ("messages", "says"),
+    [
+        ([[label(0, 7, (4, 6))[:9]]], "cut off"),
+        ([[label(0, 7, (4, 6), version=VERSION + 1), b"abcd"]], "this process speaks"),
+        ([[label(0, 7, (4, 6), what=2), b"abcd"]], "of kind 2"),
+        ([[label(0, 7), b"abcd"]], "has 0 frames"),
+        ([[label(0, 7, (1,) * 9), b"abcd"]], "has 9 frames, and may have 8"),
+        ([[label(0, 7, (4,)) + b"x", b"abcd"]], "frames"),
+        ([[label(0, 7, (1 << 40,)), b"abcd"]], "may have 1048576"),
+        ([[label(0, 7, ((1 << 64) - 1, 1 << 63)), b"abcd"]], "may have 1048576"),
+        ([[label(0, 7, (0, 0)), b""]], "has 0 bytes"),
+        ([[label(0, 0, (4,)), b"ab"]], "no number"),
+        ([[label(0, 7, (4, 6))]], "empty"),
+        ([[label(1, 7), b"abcd"]], "has not begun here"),
+        ([BEGUN, [label(1, 7)]], "empty"),
+        ([BEGUN, [label(1, 7), b""]], "empty"),
+        ([BEGUN, [label(2, 7), b"ab"]], "number 2 of its parcel, which comes to 1"),
+        ([BEGUN, [label(1, 7, (4,)), b"ab"]], "number 1 of its parcel"),
+        ([BEGUN, [label(1, 8), b"ab"]], "has not begun here"),
+        ([BEGUN, [label(1, 7), b"abcdefg"]], "longer than what is left"),
+        ([BEGUN, [label(1, 7), b"abcdef"], [label(2, 7), b"g"]], "has not begun here"),
+        ([[SIGN, b""]], "a sign, and more"),
+        ([[label(1, 0, what=1)]], "a sign, and more"),
+    ],
+)
+def test_what_is_refused(messages: list[list[Frame]], says: str) -> None:
+    inbox = Inbox(8, 1 << 20)
+    for frames in messages[:-1]:
+        inbox.take(frames)
+    with pytest.raises(WireError, match=says):
+        inbox.take(messages[-1])
+    assert not inbox.is_open() and not inbox._frames and not inbox._unfilled  # its memory is free
+
+
+def test_a_broken_parcel_is_refused_once_and_its_rest_passed_over() -> None:
+    inbox = Inbox(8, 1 << 20)
+    with pytest.raises(WireError):
+        inbox.take([label(5, 7), b"late"])
+    assert [inbox.take([label(i, 7), b"late"]) for i in range(6, 50)] == [None] * 44
+    assert inbox.take([label(0, 8, (4,)), b"good"]) is not None
+
+
+def test_a_new_parcel_ends_one_that_was_open() -> None:
+    inbox = Inbox(8, 1 << 20)
+    inbox.take(BEGUN)
+    assert joined(inbox.take([label(0, 8, (2,)), b"ok"]) or []) == [b"ok"] and not inbox.is_open()
+
+
+def test_changed_pieces_give_messages_or_are_refused() -> None:
+    """A fuzz: pieces in any order, changed anywhere; a message that comes has the sizes that were announced."""
+    rng = random.Random(1)
+    pieces: list[list[Frame]] = []
+    for size in (PIECE + 1, 2 * PIECE, 3 * PIECE):
+        outbox = Outbox(lambda: None)
+        outbox.put([b"header", bytes(100), bytes(size)])
+        pieces += given(outbox)
+    inbox, refused, whole = Inbox(8, 1 << 22), 0, 0
+    for _ in range(4_000):
+        frames = list(pieces[rng.randrange(len(pieces))])
+        if rng.random() < 0.3:
+            changed = bytearray(frames[0])
+            changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+            frames[0] = bytes(changed)
+        if rng.random() < 0.1:
+            frames[1:] = [rng.randbytes(rng.randrange(50)) for _ in range(rng.randrange(3))]
+        with contextlib.suppress(WireError):
+            refused += 1
+            came = inbox.take(frames)
+            refused -= 1
+            whole += came is not None
+    for frames in given_again(pieces):
+        whole += inbox.take(frames) is not None
+    assert refused > 100 and whole >= 3
+
+
+def given_again(pieces: list[list[Frame]]) -> list[list[Frame]]:
+    """The same pieces with numbers of their own, so that none is taken for the rest of a refused parcel."""
+    return [[frames[0][:8] + (int.from_bytes(frames[0][8:16], "little") + 1_000_000).to_bytes(8, "little") + frames[0][16:],
+             *frames[1:]] for frames in pieces]  # fmt: skip
+
+
+# Over real connections
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    pairs = (new_key_pair() for _ in itertools.count())
+    files.write_cluster(tmp_path / "keys", [("a-0", "")], ["client"], pairs)
+    return tmp_path / "keys"
+
+
+@pytest.fixture(autouse=True)
+def no_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOVETAIL_SHARED_MEMORY", "0")  # and with keys there is no lane over TCP
+
+
+@pytest.fixture
+def echo(folder: Path) -> Iterator[Endpoint]:
+    def answer(peer: bytes, message: Message) -> None:
+        if message.kind == "run":
+            message = Message("done", {"request": 1, "fetches": [1]}, message.tensors)
+        endpoint.reply(peer, message)
+
+    with Endpoint("localhost:0", answer, keys=Keys.load(folder, "a-0"), on_tick=lambda: None) as endpoint:
+        yield endpoint
+
+
+def run(value: np.ndarray) -> Message:
+    return Message("run", {"request": 1, "step": 1, "program": "p", "feeds": [1]}, (value,))
+
+
+def test_large_messages_go_there_and_back(echo: Endpoint, folder: Path) -> None:
+    with Connection(echo.address, keys=Keys.load(folder, "client")) as connection:
+        for size in (PIECE, 5_000_001, 20_000_000):
+            value = np.random.default_rng(size).integers(0, 255, size, np.uint8)
+            connection.send(run(value))
+            connection.send(Message("ping", {"seq": size}))
+            answer = connection.recv(WAIT_S)
+            assert answer is not None and answer.kind == "done" and np.array_equal(answer.tensors[0], value)
+            after = connection.recv(WAIT_S)
+            assert after is not None and after.fields["seq"] == size
+    assert echo.counters.malformed == 0
+
+
+def test_a_large_message_may_be_sent_before_there_is_a_server(folder: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    with Connection(address, keys=Keys.load(folder, "client")) as connection:
+        connection.send(run(np.ones(12 * PIECE, np.uint8)))
+        assert connection.recv(0.05) is None
+        keys = Keys.load(folder, "a-0")
+        got: list[Message] = []
+        come = threading.Event()
+
+        def take(peer: bytes, message: Message) -> None:
+            got.append(message)
+            come.set()
+
+        with Endpoint(address, take, keys=keys):
+            until = time.monotonic() + WAIT_S
+            while not come.is_set() and time.monotonic() < until:
+                connection.recv(0.05)
+        assert got and got[0].tensors[0].nbytes == 12 * PIECE
+
+
+def test_what_a_client_left_half_sent_is_let_go_of(echo: Endpoint, folder: Path) -> None:
+    with Connection(echo.address, keys=Keys.load(folder, "client")) as connection:
+        connection._give([label(0, 7, (1 << 20,)), bytes(1_000)], 0)
+        connection.send(Message("ping", {"seq": 1}))
+        assert connection.recv(WAIT_S) is not None  # it waits for the rest, and serves others meanwhile
+        assert [inbox.is_open() for inbox in echo._inboxes.values()] == [True]
+    until = time.monotonic() + WAIT_S
+    while echo._inboxes and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not echo._inboxes
+
+
+def test_broken_pieces_are_refused_and_their_sender_is_no_longer_heard(echo: Endpoint, folder: Path) -> None:
+    with Connection(echo.address, keys=Keys.load(folder, "client")) as connection:
+        for number in range(1, 20):
+            connection._give([label(3, number), b"x"], 0)
+        said = connection.recv(WAIT_S)
+        assert said is not None and said.kind == "error" and "has not begun here" in said.fields["message"]
+    with Connection(echo.address, keys=Keys.load(folder, "client")) as connection:
+        connection.send(Message("ping", {"seq": 1}))
+        assert connection.recv(WAIT_S) is not None
+
+
+class SlowLink:
+    """Passes bytes on between a client and a server, so many a second in each direction."""
+
+    def __init__(self, address: str, rate: float) -> None:
+        self._to = int(address.rpartition(":")[2])
+        self._rate = rate
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+        self.address = f"localhost:{self._listener.getsockname()[1]}"
+        self.connections = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                self.connections += 1
+                far = socket.create_connection(("127.0.0.1", self._to))
+                for a, b in ((near, far), (far, near)):
+                    threading.Thread(target=self._carry, args=(a, b), daemon=True).start()
+
+    def _carry(self, a: socket.socket, b: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := a.recv(1 << 14):
+                b.sendall(data)
+                time.sleep(len(data) / self._rate)  # how fast the link is: nothing waits for it to be over
+        for end in (a, b):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.mark.slow
+def test_a_message_that_takes_longer_than_signs_of_life_may_gets_through_a_slow_link(
+    echo: Endpoint, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 4 << 20
+    rate = size / (1.5 * HEARTBEAT_TIMEOUT_MS / 1e3)
+    link = SlowLink(echo.address, rate)
+    with contextlib.closing(link), Connection(link.address, keys=Keys.load(folder, "client")) as connection:
+        value = np.random.default_rng(0).integers(0, 255, size, np.uint8)
+        connection.send(run(value))
+        answer = connection.recv(2 * WAIT_S)
+        assert answer is not None and np.array_equal(answer.tensors[0], value)
+        assert link.connections == 1  # it never broke
+        assert connection._inbox is not None and connection._inbox.signs > 1  # the server said that it comes
+
+
+def test_numbers_of_parcels_are_never_used_twice() -> None:
+    a, b = Outbox(lambda: None), Outbox(lambda: None)
+    for outbox in (a, b):
+        outbox.put([bytes(PIECE + 1)])
+    first, second = given(a)[0][0], given(b)[0][0]
+    assert bytes(first[8:16]) != bytes(second[8:16]) and parcels.PIECE == PIECE
