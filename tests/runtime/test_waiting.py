@@ -32,6 +32,12 @@ class Played:
     def moved(self, address: str) -> tuple[int, int]:
         return 0, self.pieces
 
+    def why_silent(self, address: str) -> None:
+        return None
+
+    def forget(self, address: str) -> None:
+        pass
+
 
 def pong(request: int, working: bool | None) -> Message:
     return Message("pong", {"seq": request, "incarnation": 1, "working": working})
