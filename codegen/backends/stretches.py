@@ -20,7 +20,6 @@ import logging
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,6 +33,7 @@ from ..program import Call, Instruction, Loop, Program
 from .base import NodeError
 from .cuda import SMALL, OnDevice, OnShape, SmallOnHost, View
 from .cuda_state import held_alone
+from .gathering import Run, constants_of, one_or_all, run_of
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ _WITHOUT_WORK = frozenset(("Identity", "StopGradient", "PreventGradient", "Read"
 
 def with_stretches(program: Program, device: Device) -> Program:
     """The program with stretches in the place of runs of launches, inside loops too."""
-    constants = {i: v for i, v in enumerate(program.slots) if v is not None}
+    constants = constants_of(program.slots)
     return replace(program, instructions=tuple(_gathered(program.instructions, constants, device)))
 
 
@@ -64,7 +64,9 @@ def _gathered(instructions: Iterable[Instruction], constants: dict[int, Any], de
         if sum(isinstance(c.kernel, OnDevice) for c in rest) < FEWEST or any(c.frees for c in handles):
             out.extend([*handles, *rest])
             return
-        out.extend([*handles, _stretch(rest, constants, device)])
+        joined = run_of(rest, constants)
+        count = sum(isinstance(c.kernel, OnDevice) for c in rest)
+        out.extend([*handles, joined.as_call(Stretch(device, joined), f"Stretch of {count} kernels")])
 
     for step in instructions:
         if isinstance(step, Call) and (isinstance(step.kernel, _KINDS) or step.op in _WITHOUT_WORK | _HANDLES):
@@ -82,28 +84,6 @@ def _gathered(instructions: Iterable[Instruction], constants: dict[int, Any], de
     if run:
         close()
     return out
-
-
-def _stretch(calls: Sequence[Call], constants: dict[int, Any], device: Device) -> Call:
-    """One call in the place of several."""
-    made: set[int] = set()
-    given: dict[int, None] = {}
-    for call in calls:
-        given.update(dict.fromkeys(i for i in call.inputs if i not in made and i not in constants))
-        made.update(call.outputs)
-    freed = [i for call in calls for i in call.frees]
-    # A slot may be given another value later on: what it holds at the end counts, unless it was let go of.
-    held: set[int] = set()
-    for call in calls:
-        held.update(call.outputs)
-        held.difference_update(call.frees)
-    outputs = tuple(sorted(held))
-    frees = tuple(dict.fromkeys(i for i in freed if i in given and i not in held))
-    last = calls[-1]
-    kernel = Stretch(device, calls, tuple(given), outputs, constants)
-    count = sum(isinstance(c.kernel, OnDevice) for c in calls)
-    nodes = tuple([n for c in calls for n in c.nodes or (c.node,)])
-    return Call(kernel, tuple(given), outputs, frees, last.node, f"Stretch of {count} kernels", last.origin, nodes)
 
 
 @dataclass(slots=True)
@@ -126,21 +106,11 @@ class Stretch:
         replays: how many runs were graphs.
     """
 
-    def __init__(
-        self,
-        device: Device,
-        calls: Sequence[Call],
-        given: tuple[int, ...],
-        outputs: tuple[int, ...],
-        constants: dict[int, Any],
-    ) -> None:
+    def __init__(self, device: Device, run: Run) -> None:
         self.device = device
-        self.calls = tuple(calls)
+        self.calls = run.calls
         self.replays = 0
-        self._given = given
-        self._outputs = outputs
-        used = {i for c in calls for i in c.inputs}
-        self._constants = {i: v for i, v in constants.items() if i in used}
+        self._run = run
         self._met: dict[Any, int] = {}
         self._captured: dict[Any, _Captured | None] = {}
 
@@ -154,11 +124,11 @@ class Stretch:
                 outputs = self._replay(captured, inputs)
                 if outputs is not None:
                     captured.missed = 0
-                    return _result(outputs)
+                    return one_or_all(outputs)
                 captured.missed += 1
                 if captured.missed > MOST_MISSED:
                     self._captured[key] = None  # its memory is of no use
-        return _result(self._one_by_one(inputs))
+        return one_or_all(self._one_by_one(inputs))
 
     @staticmethod
     def _key(inputs: Sequence[Any]) -> Any:
@@ -178,26 +148,7 @@ class Stretch:
         return met == ONE_BY_ONE + 1 and len(self._captured) < MOST_GRAPHS
 
     def _one_by_one(self, inputs: Sequence[Any]) -> list[Any]:
-        slots = dict(self._constants)
-        slots.update(zip(self._given, inputs, strict=True))
-        del inputs
-        for call in self.calls:
-            try:
-                result = call.kernel(*[slots[i] for i in call.inputs])
-            except (NodeError, NotCapturableError):
-                raise
-            except Exception as e:
-                node: Any = SimpleNamespace(name=call.node, type=call.op, source=call.source)
-                raise NodeError(node) from e
-            if len(call.outputs) == 1:
-                slots[call.outputs[0]] = result
-            else:
-                for i, value in zip(call.outputs, result, strict=True):
-                    slots[i] = value
-            del result
-            for i in call.frees:
-                slots.pop(i, None)
-        return [slots[i] for i in self._outputs]
+        return self._run.one_by_one(inputs, (NotCapturableError,))
 
     # --- graphs ----------------------------------------------------------------------------------------------------
 
@@ -245,7 +196,3 @@ class Stretch:
 def _is_at(state: VariableState, pointer: int, shape: tuple[int, ...]) -> bool:
     value: Any = state._value
     return type(value) is DeviceArray and value.pointer == pointer and value.shape == shape
-
-
-def _result(outputs: list[Any]) -> Any:
-    return outputs[0] if len(outputs) == 1 else tuple(outputs)
