@@ -13,6 +13,7 @@ import numpy as np
 
 from ..graph.node import Node
 from .buffers import LARGE, buffers
+from .loop_text import source_of
 from .program import Kernel
 from .threads import ranges_of, share
 
@@ -55,6 +56,13 @@ def copy_kernel(node: Node, reference: Kernel, threads: int) -> Kernel | None:
 
         return concat
     return None
+
+
+def copy_source(itemsize: int) -> str:
+    """The text of a kernel that copies elements of so many bytes along strides. ValueError: there is none for that size."""
+    if itemsize not in (1, 2, 4, 8):
+        raise ValueError(f"elements of {itemsize} bytes")
+    return source_of("copy_loops", {"copy": ("rw", (5, 5, 5))}, f"uint{8 * itemsize}")
 
 
 def _are_large(parts: Sequence[Any]) -> bool:

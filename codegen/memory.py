@@ -21,6 +21,7 @@ import bisect
 import math
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from ..graph.dtypes import resource
 from ..graph.node import Node, Tensor
@@ -36,6 +37,26 @@ _SAME_MEMORY = frozenset(
     ("Identity", "StopGradient", "PreventGradient", "Reshape", "ExpandDims", "Squeeze", "Transpose", "BroadcastTo",
      "Enter", "Exit", "NextIteration", "Switch", "Merge", "LoopCond")
 )  # fmt: skip
+
+
+class Living(Protocol):
+    """Something that needs so many bytes from one step to another one, both included."""
+
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def first(self) -> int: ...
+    @property
+    def last(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of memory that is needed from one step to another one."""
+
+    bytes: int
+    first: int
+    last: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +151,7 @@ def plan_memory(
             beside[i] = _updated(node, {v for v, times in holds.items() if any(a <= i < b for a, b in times)})
     lives = tuple(Lifetime(t, nbytes(t), first[t], last[t]) for t in first)
     peak, at = _peak(lives, beside)
-    offsets, size = _places(lives)
+    offsets, size = places(lives)
     exact = all(t.dims is not None and None not in t.dims for t in first)
     return MemoryPlan(lives, offsets, peak, at, size, exact)
 
@@ -202,8 +223,8 @@ def _peak(lives: Sequence[Lifetime], beside: Sequence[int]) -> tuple[int, int]:
     return most, at
 
 
-def _places(lives: Sequence[Lifetime]) -> tuple[tuple[int, ...], int]:
-    """Offsets, and the size of the arena."""
+def places(lives: Sequence[Living]) -> tuple[tuple[int, ...], int]:
+    """Where each lies in an arena such that no two that live at the same time overlap, and the size of the arena."""
     offsets = [0] * len(lives)
     placed: list[tuple[int, int, int]] = []  # offset, end, number; by offset
     total = 0
