@@ -35,10 +35,12 @@ import stat
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Final
+from sys import getrefcount
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -51,10 +53,11 @@ _MOST_LOANS = _PAGE // 4 - _FIRST
 _SLAB_BYTES = 4 << 20  # small blocks share a segment of about this size
 _IDLE_S = 30.0  # a segment that nobody has used for so long goes
 _SEAL, _SHRINK, _GROW = 0x0001, 0x0002, 0x0004
+_INTS = [int] * 5
+_FREE = 3  # references to a block that only its segment, and the loop that asks, hold
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(NamedTuple):
     """Where a tensor's bytes lie: in the segment that process `pid` has as file `fd`.
 
     Attributes:
@@ -71,7 +74,7 @@ class Reference:
 
     def to_fields(self) -> list[int]:
         """Plain data for a message."""
-        return [self.pid, self.fd, self.number, self.loan, self.offset]
+        return list(self)
 
     @classmethod
     def from_fields(cls, fields: Any) -> Reference:
@@ -81,9 +84,10 @@ class Reference:
             ValueError: it is malformed.
         """
         if (
-            type(fields) is not list
-            or len(fields) != 5
-            or any(type(x) is not int or not 0 <= x < 1 << 63 for x in fields)
+            type(fields) not in (list, tuple)
+            or [type(x) for x in fields] != _INTS
+            or min(fields) < 0
+            or max(fields) >= 1 << 63
         ):
             raise ValueError(f"not a reference to shared memory: {fields!r:.80}")
         return cls(*fields)
@@ -110,7 +114,8 @@ class _Segment:
     """A memory file and its blocks.
 
     Attributes:
-        owned: one byte for each block: 1 while this process has an array over it.
+        count: how many blocks there are room for. blocks: those that have been used. One is this process's own as long as it has an
+            array over it, which its references tell.
         loans: word -> the block that is lent, and to which process; some may have been given back meanwhile.
         pid: the process that made it; after a fork it is not the child's to lend or to change.
     """
@@ -119,8 +124,9 @@ class _Segment:
     number: int
     block_bytes: int
     memory: mmap.mmap
-    words: np.ndarray[Any, np.dtype[np.uint32]]
-    owned: bytearray
+    words: memoryview
+    count: int
+    blocks: list[_Block] = field(default_factory=list)
     loans: dict[int, tuple[int, int]] = field(default_factory=dict)
     is_retired: bool = False
     pid: int = field(default_factory=os.getpid)
@@ -134,7 +140,8 @@ class _Segment:
     def settle(self) -> None:
         """Forget the loans that have been given back."""
         if self.loans:
-            for loan in [w for w in self.loans if not self.words[_FIRST + w]]:
+            words = self.words
+            for loan in [w for w in self.loans if not words[_FIRST + w]]:
                 del self.loans[loan]
 
     def mark(self, block: int, holder: int) -> int:
@@ -142,7 +149,9 @@ class _Segment:
         self.settle()
         if len(self.loans) >= _MOST_LOANS:
             return -1
-        loan = next(w for w in range(_MOST_LOANS) if w not in self.loans)
+        loan = 0
+        while loan in self.loans:
+            loan += 1
         self.loans[loan] = block, holder
         self.words[_FIRST + loan] = holder & 0xFFFFFFFF or 1
         return loan
@@ -160,46 +169,46 @@ class _Segment:
         self.settle()
         return bool(dead)
 
-    def free(self) -> int:
-        """A free block; -1 if there is none."""
+    def free(self) -> _Block | None:
+        """A free block, the first: what was used last is in the caches."""
         self.settle()
         lent = {block for block, _ in self.loans.values()}
-        return next((i for i, taken in enumerate(self.owned) if not taken and i not in lent), -1)
+        for block in self.blocks:
+            if getrefcount(block) == _FREE and block.number not in lent:
+                return block
+        number = len(self.blocks)
+        if number == self.count:
+            return None
+        block = _Block(self.block_bytes, np.uint8, self.memory, _PAGE + number * self.block_bytes)
+        block.segment, block.number = self, number
+        self.blocks.append(block)
+        return block
 
     def is_idle(self) -> bool:
         """Whether all blocks are free."""
-        return not any(self.owned) and not self.loans
+        return not self.loans and all(getrefcount(block) == _FREE for block in self.blocks)
 
     def is_lent(self, block: int) -> bool:
         """Whether somebody else reads a block."""
-        return any(b == block and self.words[_FIRST + w] for w, (b, _) in list(self.loans.items()))
+        return bool(self.loans) and any(b == block and self.words[_FIRST + w] for w, (b, _) in list(self.loans.items()))
 
 
 class _Block(np.ndarray[Any, np.dtype[np.uint8]]):
-    """The bytes of a block that this process has for itself: the base of the array that it made there. Its end frees the block.
+    """The bytes of a block: the base of the arrays that this process makes there, one after the other.
 
     A class of its own, as `_Lent` is: NumPy has a view refer to the first array of another class than its own.
     """
 
-    segment: _Segment | None = None
+    segment: _Segment | None = None  # views of it have none
     number: int = 0
-
-    def __array_finalize__(self, obj: object) -> None:
-        self.segment = None  # views of it own nothing
-
-    def __del__(self) -> None:  # at any time, also while the pool's lock is held
-        if self.segment is not None:
-            self.segment.owned[self.number] = 0
 
 
 def block_of(array: np.ndarray[Any, Any]) -> _Block | None:
     """The block of a pool of this process that a contiguous array lies in."""
-    base: Any = array
+    base: Any = array.base
     while type(base) is np.ndarray:
         base = base.base
-    if type(base) is not _Block or base.segment is None or not array.flags.c_contiguous:
-        return None
-    return base
+    return base if type(base) is _Block and base.segment is not None and array.flags.c_contiguous else None
 
 
 class Pool:
@@ -232,9 +241,23 @@ class Pool:
         size = math.prod(shape) * dtype.itemsize
         if size < (1 if small else SHARE_BYTES) or dtype.kind == "O" or self._pid != os.getpid():
             return None
+        return self._empty(size, shape, dtype, self.limit // 2)
+
+    def _empty(
+        self, size: int, shape: tuple[int, ...], dtype: np.dtype[Any], limit: int
+    ) -> np.ndarray[Any, Any] | None:
+        """An array in a free block, made if all of them may then have `limit` bytes."""
+        block_bytes = _block_bytes(size)
         with self._lock:
-            block = self._take(_block_bytes(size), self.limit // 2)
-        return None if block is None else np.ndarray(shape, dtype, block)
+            segments = self._segments.get(block_bytes)
+            block = self._free(segments) if segments else None
+            if block is None:
+                made = self._make(block_bytes, limit)
+                if made is None:
+                    return None
+                self._segments.setdefault(block_bytes, []).append(made)
+                block = made.free()
+            return np.ndarray(shape, dtype, block)  # from now on it is not free
 
     def holds(self, value: np.ndarray[Any, Any]) -> bool:
         """Whether a contiguous array lies in a block of this process."""
@@ -255,17 +278,17 @@ class Pool:
         Args:
             alone: nobody else shall see the block, so that the holder may write into it: it is a copy in any case.
         """
-        if time.monotonic() - self._tidied > _IDLE_S:
+        now = time.monotonic()
+        if now - self._tidied > _IDLE_S:
             self.tidy()
         block = None if alone else block_of(array)
         if block is None or block.segment is None or block.segment.is_retired or block.segment.pid != self._pid:
-            with self._lock:
-                block = self._take(_block_bytes(array.nbytes), self.limit)
-            if block is None:
+            made = self._empty(array.nbytes, array.shape, array.dtype, self.limit)
+            if made is None:
                 return None
-            made: np.ndarray[Any, Any] = np.ndarray(array.shape, array.dtype, block)
             np.copyto(made, array)  # outside of the lock: it may take long
-            array = made
+            array, block = made, made.base
+            assert type(block) is _Block
         segment = block.segment
         assert segment is not None
         with self._lock:
@@ -274,9 +297,8 @@ class Pool:
             loan = segment.mark(block.number, holder)
             if loan < 0:
                 return None
-            segment.used = time.monotonic()
-        offset = _PAGE + block.number * segment.block_bytes + _address(array) - _address(block)
-        return Reference(self._pid, segment.fd, segment.number, loan, offset)
+            segment.used = now
+        return Reference(self._pid, segment.fd, segment.number, loan, _offset(array, block))
 
     def page(self) -> Reference:
         """A page that is there for others to try whether they can read this process's memory. It is never given back."""
@@ -313,29 +335,18 @@ class Pool:
                     self._drop(s)
             self._segments.clear()
 
-    def _take(self, block_bytes: int, limit: int) -> _Block | None:
-        """A free block, made if all of them may then have `limit` bytes."""
-        segments = self._segments.setdefault(block_bytes, [])
+    @staticmethod
+    def _free(segments: Sequence[_Segment]) -> _Block | None:
+        """A free block; what the dead hold is taken back if there is no other."""
         for attempt in range(2):
             for s in segments:
-                free = s.free()
-                if free >= 0:
-                    return self._own(s, free)
+                block = s.free()
+                if block is not None:
+                    s.used = time.monotonic()
+                    return block
             if attempt == 0 and not sum(s.reclaim() for s in segments):
                 break
-        made = self._make(block_bytes, limit)
-        if made is None:
-            return None
-        segments.append(made)
-        return self._own(made, 0)
-
-    @staticmethod
-    def _own(segment: _Segment, number: int) -> _Block:
-        block = _Block(segment.block_bytes, np.uint8, segment.memory, _PAGE + number * segment.block_bytes)
-        block.segment, block.number = segment, number
-        segment.owned[number] = 1
-        segment.used = time.monotonic()
-        return block
+        return None
 
     def _make(self, block_bytes: int, limit: int) -> _Segment | None:
         blocks = max(1, _SLAB_BYTES // block_bytes)
@@ -365,6 +376,7 @@ class Pool:
     def _drop(self, segment: _Segment) -> None:
         segment.words[_RETIRED] = 1
         segment.is_retired = True
+        segment.blocks.clear()
         os.close(segment.fd)
         self.bytes -= segment.size
 
@@ -379,10 +391,15 @@ def _new_segment(block_bytes: int, blocks: int) -> _Segment:
     except OSError:
         os.close(fd)
         raise
-    words: np.ndarray[Any, np.dtype[np.uint32]] = np.frombuffer(memory, np.uint32, _PAGE // 4)
+    words = _words(memory)
     number = secrets.randbits(62)
     words[_NUMBER], words[_NUMBER + 1] = number & 0xFFFFFFFF, number >> 32
-    return _Segment(fd, number, block_bytes, memory, words, bytearray(blocks))
+    return _Segment(fd, number, block_bytes, memory, words, blocks)
+
+
+def _words(memory: mmap.mmap) -> memoryview:
+    """A segment's first page. (Reading a word of an array takes several times as long.)"""
+    return memoryview(memory)[:_PAGE].cast("I")
 
 
 def where(array: np.ndarray[Any, Any]) -> tuple[int, int, int] | None:
@@ -393,9 +410,14 @@ def where(array: np.ndarray[Any, Any]) -> tuple[int, int, int] | None:
     block = block_of(array)
     if block is None or block.segment is None or block.segment.is_retired or block.segment.pid != os.getpid():
         return None
-    segment = block.segment
-    offset = _PAGE + block.number * segment.block_bytes
-    return segment.fd, segment.number, offset if array.base is block else offset + _address(array) - _address(block)
+    return block.segment.fd, block.segment.number, _offset(array, block)
+
+
+def _offset(array: np.ndarray[Any, Any], block: _Block) -> int:
+    """Where an array that lies in a block begins, in the segment."""
+    assert block.segment is not None
+    offset = _PAGE + block.number * block.segment.block_bytes
+    return offset if array.base is block else offset + _address(array) - _address(block)
 
 
 def new_segment(block_bytes: int, blocks: int) -> _Segment:
@@ -412,6 +434,7 @@ def map_segment(reference: Reference) -> mmap.mmap:
     return _map(reference).memory
 
 
+@lru_cache(4096)
 def _block_bytes(size: int) -> int:
     """The size of block for so many bytes: eighths of powers of two, so that at most an eighth is wasted."""
     step = max(_PAGE, 1 << max(0, size.bit_length() - 4))
@@ -450,10 +473,7 @@ class _Lent(np.ndarray[Any, np.dtype[np.uint8]]):
     memory itself, past all that lies between.
     """
 
-    word: np.ndarray[Any, np.dtype[np.uint32]] | None = None
-
-    def __array_finalize__(self, obj: object) -> None:
-        self.word = None  # views of it (slices of this class) own nothing
+    word: memoryview | None = None  # views of it (slices of this class) have none
 
     def __del__(self) -> None:
         if self.word is not None:
@@ -471,7 +491,7 @@ class _Mapping:
     """Another process's segment."""
 
     memory: mmap.mmap
-    words: np.ndarray[Any, np.dtype[np.uint32]]
+    words: memoryview
 
 
 class Borrower:
@@ -550,7 +570,7 @@ def _map(reference: Reference) -> _Mapping:
         raise e if isinstance(e, Unreadable) else Unreadable(f"{path}: {e}") from None
     finally:
         os.close(fd)
-    words: np.ndarray[Any, np.dtype[np.uint32]] = np.frombuffer(memory, np.uint32, _PAGE // 4)
-    if int(words[_NUMBER]) | int(words[_NUMBER + 1]) << 32 != reference.number:
+    words = _words(memory)
+    if words[_NUMBER] | words[_NUMBER + 1] << 32 != reference.number:
         raise Unreadable(f"{path} is another segment than the one meant")
     return _Mapping(memory, words)
