@@ -93,6 +93,7 @@ from .saver import Saver
 from .scaffold import Scaffold
 from .session_manager import SessionManager
 from .session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
+from .supervisor import Supervisor
 from .sync_replicas_optimizer import SyncReplicasOptimizer
 from .training_util import (
     assert_global_step,
@@ -108,7 +109,6 @@ if TYPE_CHECKING:
 
 
 _ABSENT = {
-    "Supervisor": "dt.train.MonitoredTrainingSession does what it did: initialisation, recovery, checkpoints and summaries",
     "Checkpoint": "dt.train.Saver saves and restores variables by name",
 }
 
@@ -185,6 +185,7 @@ __all__ = [
     "StepCounterHook",
     "StopAtStepHook",
     "SummarySaverHook",
+    "Supervisor",
     "SyncReplicasOptimizer",
     "WorkerSessionCreator",
     "add_queue_runner",

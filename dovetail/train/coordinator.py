@@ -16,6 +16,7 @@ from ..graph.errors import OutOfRangeError
 logger = logging.getLogger(__name__)
 
 CLOSER = "-close_on_stop"
+CANCEL_S = 5.0  # closing queues at the end is one short step
 """End of the names of threads that close a queue when the coordinator stops."""
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
@@ -106,7 +107,7 @@ class Coordinator:
         """Whether `join` has ended."""
         return self._joined
 
-    def wait_for_closers(self, timeout: float) -> None:
+    def wait_for_closers(self, timeout: float = CANCEL_S) -> None:
         """Wait, at most `timeout` seconds, until the threads that close queues at a stop have done so."""
         deadline = time.monotonic() + timeout
         with self._lock:

@@ -37,7 +37,6 @@ LOST = (AbortedError, UnavailableError)
 """Errors that mean: a task died or restarted; a new session can go on."""
 
 DEFAULT: Any = object()
-CANCEL_S = 5.0  # closing queues at the end is one short step
 
 
 class SessionCreator(Protocol):
@@ -204,7 +203,7 @@ class _Live:
             self.coord.request_stop()
         else:
             self.coord.request_stop()
-            self.coord.wait_for_closers(CANCEL_S)
+            self.coord.wait_for_closers()
             self.session.close()
         with contextlib.suppress(OpError):  # (nothing is raised for the errors that ended the session)
             self.coord.join(stop_grace_period_secs=self._grace_s, ignore_live_threads=True)

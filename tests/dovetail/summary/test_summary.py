@@ -11,8 +11,8 @@ import pytest
 
 import dovetail as tf
 
-event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
-from tensorboardX.crc32c import crc32c  # noqa: E402
+pytest.importorskip("tensorboardX")
+from event_files import events  # noqa: E402
 from tensorboardX.proto.graph_pb2 import GraphDef  # noqa: E402
 from tensorboardX.proto.summary_pb2 import Summary  # noqa: E402
 
@@ -22,26 +22,6 @@ def graph():
     with tf.Graph().as_default() as g:
         yield g
     tf.summary.FileWriterCache.clear()
-
-
-def unmask(crc: int) -> int:
-    crc = (crc - 0xA282EAD8) & 0xFFFFFFFF
-    return (crc >> 17) | ((crc << 15) & 0xFFFFFFFF)
-
-
-def events(folder: Path) -> list:
-    """All events of a folder, with their checksums checked: length, its checksum, data, its checksum."""
-    found = []
-    for file in sorted(folder.glob("events.out.tfevents.*")):
-        data = file.read_bytes()
-        while data:
-            (length,), (crc,) = struct.unpack("<Q", data[:8]), struct.unpack("<I", data[8:12])
-            assert unmask(crc) == crc32c(data[:8])
-            event, (crc,) = data[12 : 12 + length], struct.unpack("<I", data[12 + length : 16 + length])
-            assert unmask(crc) == crc32c(event)
-            found.append(event_pb2.Event.FromString(event))
-            data = data[16 + length :]
-    return found
 
 
 def made(tensor, feeds=None) -> list:
