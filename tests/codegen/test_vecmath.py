@@ -151,6 +151,15 @@ def test_results_below_the_normal_numbers_are_rounded_once() -> None:
     assert np.any((got > 0) & (got < np.finfo(np.float32).tiny))
 
 
+def test_an_exponential_of_what_is_not_above_0() -> None:
+    x = -np.abs(inputs(np.float32))
+    x = np.concatenate([x, np.linspace(-106, 0, 50_000, dtype=np.float32), np.array([-np.inf, 0.0, -0.0], np.float32)])
+    got, exact = compiled("exp_below", 32)(x), np.exp(x.astype(np.float64))
+    unit = np.spacing(np.maximum(exact.astype(np.float32), np.finfo(np.float32).smallest_subnormal))
+    assert (np.abs(got - exact) / unit).max() <= 1
+    assert np.isnan(compiled("exp_below", 32)(np.array([np.nan, -np.nan], np.float32))).all()
+
+
 def test_the_loop_is_vectorised() -> None:
     @numba.njit("void(float32[::1], float32[::1])", error_model="numpy")
     def loop(x, y):
