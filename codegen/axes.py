@@ -24,6 +24,7 @@ import numpy as np
 from ..graph.node import Node, Tensor
 from ..graph.shape import element_count
 from ..graph.static_value import static_dims, static_value
+from .drawing import DRAWN
 from .trace import NotFusibleError
 
 REDUCTIONS = frozenset(("Sum", "Mean", "Prod", "Max", "Min", "Any", "All"))
@@ -68,6 +69,7 @@ class Pattern:
         position: the label along which the node's rule takes positions, after its inputs.
         checked: inputs whose numbers must be positions along that label, and raise an error where they are not.
         row: of a node of LOOKUPS, the labels of a row's dimensions.
+        drawn: of a node that draws, the labels of what it makes: its numbers depend on their places in it.
     """
 
     inputs: tuple[Labels | None, ...]
@@ -79,6 +81,7 @@ class Pattern:
     position: int | None = None
     checked: tuple[int, ...] = ()
     row: Labels | None = None
+    drawn: Labels | None = None
 
     @property
     def before(self) -> tuple[int, ...]:
@@ -109,6 +112,8 @@ def pattern_of(node: Node) -> Pattern:
         return _one_hot_pattern(node)
     if node.type in LOOKUPS:
         return _lookup_pattern(node)
+    if node.type in DRAWN:
+        return _drawn_pattern(node)
     if (
         node.type in REDUCTIONS
         or node.type in LAST_AXIS
@@ -225,6 +230,13 @@ def _lookup_pattern(node: Node) -> Pattern:
     if any((d == 1) != (x is None) for d, x in zip(places, own, strict=True)):
         raise NotFusibleError("a size is not known")
     return Pattern((None, own, *(None for _ in axis)), (labels,), frozenset(), _sizes(labels, dims), row=row)
+
+
+def _drawn_pattern(node: Node) -> Pattern:
+    dims = node.outputs[0].dims or ()
+    labels = _numbered(dims)
+    assumed = (Assumed(node.inputs[0], labels),)
+    return Pattern((None, (), ()), (labels,), frozenset(), _sizes(labels, dims), assumed=assumed, drawn=labels)
 
 
 def _reshape_pattern(node: Node) -> Pattern:

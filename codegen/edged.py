@@ -217,7 +217,7 @@ def edge_before(kernel: FusedNodes, rank: int, is_transposed: bool) -> tuple[Fus
     made, taken = kernel.outputs[0].dtype, kernel.inputs[full[0]].dtype
     if made not in FLOATS or taken not in FLOATS or taken.size > 2 * made.size:
         return None
-    if len(loops.values) > MOST_BEFORE or any(v.op in COSTLY for v in loops.values):
+    if len(loops.values) > MOST_BEFORE or any(v.op in COSTLY or v.op == "random" for v in loops.values):
         return None
     many = count - rank + 1
     to = [max(axis - many + 1, 0) for axis in everything]

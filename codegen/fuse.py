@@ -18,7 +18,8 @@ from ..graph.dtypes import DType, int64
 from ..graph.node import Node, Tensor
 from ..graph.opdef import size
 from .axes import EXTREMES, LAST_AXIS, LOOKUPS, Assumed, Labels, Pattern, pattern_of
-from .groups import SMALL, Group, Walk, constant_of
+from .drawing import with_streams
+from .groups import SMALL, Group, Walk, constant_of, drawn_number
 from .loops import Loops, LoopsBuilder
 from .recompute import Again, computed_again
 from .trace import SUPPORTED, NotFusibleError, rule_of
@@ -123,11 +124,21 @@ class FusedNodes:
                 elif sizes[axis] != d:
                     return None
         if None in sizes:
+            self._sized_by(values, sizes)
+        if None in sizes:
             return None
         known: list[int] = sizes  # type: ignore[assignment]
         if not all(a.holds(value, known) for a, value in zip(self.assumed, values, strict=True)):
             return None
         return known
+
+    def _sized_by(self, values: Sequence[Sequence[int]], sizes: list[int | None]) -> None:
+        """Put in sizes that only shapes which were given tell."""
+        for a, value in zip(self.assumed, values, strict=True):
+            if a.over is None and len(value) == len(a.axes):
+                for axis, size in zip(a.axes, value, strict=True):
+                    if axis is not None and sizes[axis] is None and size >= 0:
+                        sizes[axis] = size
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +259,8 @@ class _Result:
         tensors = (t for n in own for t in (*(n.inputs[1:] if n.type in LOOKUPS else n.inputs), *n.outputs))
         biggest = max(size(t) for t in tensors if t.dims is not None)
         unknown = any(t.dims is None or None in t.dims for n in own for t in n.outputs)
-        if not self.walk.small and biggest < SMALL and not unknown:
+        drawn = any(self.walk.patterns[n].drawn is not None for n in own)
+        if not self.walk.small and biggest < SMALL and not (unknown or drawn):
             raise NotFusibleError("it is too small to gain")
 
     def is_worth_alone(self, node: Node) -> bool:
@@ -257,6 +269,8 @@ class _Result:
         elements = math.prod(BATCH if d is None else d for d in pattern.sizes.values())
         if elements >= ALONE or node in self.walk.choosing and elements >= SMALL:
             return True
+        if pattern.drawn is not None:
+            return True  # NumPy's philox takes a hundred times as long
         across = node.type in EXTREMES and pattern.position != max(pattern.sizes)
         return across or node.type in LAST_AXIS or node.type == "OneHot"
 
@@ -278,6 +292,7 @@ class _Result:
         if len(kernel.inputs) + len(outputs) > MOST_ARRAYS:
             raise NotFusibleError("too many tensors")
         seen = {x for axes in kernel.input_axes for x in axes}
+        seen |= {x for a in kernel.assumed if a.over is None for x in a.axes}
         if any(i not in seen and d is None for i, d in enumerate(sizes)):
             raise NotFusibleError("a size is known to nobody")
         return kernel
@@ -373,6 +388,9 @@ def _kernel(
                 input_axes.append(row)
             lookups.append((table, places))
             operands.append(builder.gather(table, node.outputs[0].dtype, operands[0], along))
+        if pattern.drawn is not None:
+            along = [x for x in _in_space(pattern.drawn, node, pattern, axes_of) if x is not None]
+            operands.append(drawn_number(builder, node, operands, along))
         for t, value in zip(node.outputs, rule_of(node, pattern.is_view)(builder, node, operands), strict=True):
             values[t] = value
     for t in outputs:
@@ -431,6 +449,6 @@ def fuse(
     Guarantees: every node's value is made before anybody takes it; sends, receives, stateful nodes and all other steps keep
     their order; a fused node's value exists outside its kernel only if somebody there takes it.
     """
-    walk = Walk(unit, small=small, types=types, positions=positions, numbers=again)
+    walk = Walk(with_streams(unit), small=small, types=types, positions=positions, numbers=again)
     walk.walk()
     return _Result(walk, lone, computed_again(walk) if again else Again()).result()

@@ -31,10 +31,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ..graph.dtypes import DType, int64, resource
+from ..graph.dtypes import DType, float32, int64, resource
 from ..graph.node import Node, Tensor
 from ..graph.shape import Dims, element_count
 from .axes import LOOKUPS, Labels, Pattern, pattern_of
+from .drawing import DRAWN
 from .guards import NONE, Guards, Sources, asked_for
 from .loops import LoopsBuilder
 from .trace import SUPPORTED, NotFusibleError, check_types, number_of, rule_of
@@ -179,7 +180,7 @@ class Walk:
             for group in self.reading:
                 self.open.pop(group, None)
             self.reading.clear()
-        if not self.small and self.is_small(node):
+        if not self.small and node.type not in DRAWN and self.is_small(node):
             self.passed.append(node)
             if self.open:
                 self.taken(node.inputs)
@@ -197,6 +198,7 @@ class Walk:
             if self.trial(node, pattern).operations & _CHOICES:
                 self.choosing.add(node)
             self.taken([node.inputs[i] for i in pattern.before])
+            self.taken([t for t, labels in zip(node.inputs, pattern.inputs, strict=True) if labels is None])
         except NotFusibleError as e:
             self.reasons[node.name] = str(e)
             self.patterns.pop(node, None)
@@ -246,6 +248,8 @@ class Walk:
         if pattern.row is not None:
             row = [x for x in pattern.row if x is not None]
             operands.append(builder.gather(0, node.outputs[0].dtype, operands[0], row))
+        if pattern.drawn is not None:
+            operands.append(drawn_number(builder, node, operands, [x for x in pattern.drawn if x is not None]))
         rule_of(node, pattern.is_view)(builder, node, operands)
         return builder
 
@@ -476,3 +480,12 @@ def loaded(builder: LoopsBuilder, node: Node, pattern: Pattern) -> list[int]:
                 builder.load(i, t.dtype.base, axes) if number is None else builder.constant(number, t.dtype.base)
             )
     return out
+
+
+def drawn_number(builder: LoopsBuilder, node: Node, stream: Sequence[int], axes: Sequence[int]) -> int:
+    """The number that a node draws for an element, in float32 where its own type is narrower."""
+    if list(axes) != sorted(axes):
+        raise NotFusibleError("its axes are in another order")
+    dtype = node.outputs[0].dtype
+    key, draw = stream
+    return builder.random(DRAWN[node.type][0], dtype if dtype.size >= 4 else float32, key, draw, axes)

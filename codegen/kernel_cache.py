@@ -1,7 +1,7 @@
 """Compiled CPU kernels on disk, shared by all processes of a user.
 
 A kernel's source text is its identity: it lies in a file named after its hash, together with what decides its meaning (the
-source of `vecmath`, the version of Numba), and Numba keeps the machine code beside it, per kind of processor. `disk_cache` has
+source of what it calls, the version of Numba), and Numba keeps the machine code beside it, per kind of processor. `disk_cache` has
 the folder, and puts files there so that processes that make the same kernel at the same time do not disturb each other.
 
 Numba and LLVM are imported here and below only, when the first kernel is compiled. Compiling takes 0.1 to 1 s a kernel, once per
@@ -42,8 +42,8 @@ def versions() -> str:
     """What, beside its text, decides what a kernel does."""
     from importlib import metadata
 
-    vecmath = hashlib.sha256(Path(__file__).with_name("vecmath.py").read_bytes()).hexdigest()[:16]
-    return f"vecmath {vecmath}, numba {metadata.version('numba')}"
+    called = b"".join(Path(__file__).with_name(name).read_bytes() for name in ("vecmath.py", "random_math.py"))
+    return f"functions {hashlib.sha256(called).hexdigest()[:16]}, numba {metadata.version('numba')}"
 
 
 @cache

@@ -9,6 +9,8 @@ from .loops import COSTLY, READS, Loops
 
 # Rough cost of one element on one core, float32, measured on a 2.6 GHz Zen 4.
 NS_PER_BYTE, NS_PER_OPERATION, NS_PER_COSTLY = 0.05, 0.03, 0.25
+NS_PER_NUMBER = {"uniform": 0.8, "normal": 5.0}
+"""A random one."""
 
 
 def nanoseconds(loops: Loops, sizes: Sequence[int]) -> float:
@@ -18,6 +20,8 @@ def nanoseconds(loops: Loops, sizes: Sequence[int]) -> float:
         count = math.prod(sizes[a] for a in v.axes)
         if v.op in READS:
             total += count * v.dtype.size * NS_PER_BYTE
+        elif v.op == "random":
+            total += count * NS_PER_NUMBER[v.data] * v.dtype.size / 4
         elif v.op != "constant":
             total += count * (NS_PER_COSTLY if v.op in COSTLY else NS_PER_OPERATION) * v.dtype.size / 4
     stored = sum(math.prod(sizes[a] for a in s.axes) * loops.values[s.value].dtype.size for s in loops.stores)

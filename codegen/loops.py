@@ -93,6 +93,8 @@ BINARY = frozenset(
 TO_BOOL = frozenset(["lt", "le", "gt", "ge", "eq", "ne", "isnan", "isinf", "isfinite", "not", "and", "or", "xor"])
 READS = frozenset(["load", "gather"])
 """What is read from inputs."""
+DRAWS = frozenset(["uniform", "normal"])
+"""What `random` values are: see `graph.philox`."""
 REDUCTIONS = frozenset(["sum", "prod", "max", "min", "any", "all"])
 FLOAT32_ONLY = frozenset(("sin", "cos", "tan", "pow", "erfc", "lgamma"))
 """Functions that have no form for float64."""
@@ -108,12 +110,13 @@ class Value:
 
     Attributes:
         op: `load`, `gather` (of the row of a table that `args` names, the element at the axes that the row's number does not
-            vary over), `constant`, `count` (how many elements are reduced), `position` (along its one axis, from 0), `reduce`,
+            vary over), `constant`, `count` (how many elements are reduced), `position` (along its one axis, from 0), `random` (of
+            the stream whose key and draw `args` are, the number at the element's place in an array of all its axes), `reduce`,
             `select`, or one of UNARY and BINARY.
         args: numbers of the values that it is made from.
         dtype: element type.
         axes: the axes that it varies over, ascending.
-        data: the input's number for `load` and `gather`; the number for `constant`; the kind for `reduce`.
+        data: the input's number for `load` and `gather`; the number for `constant`; the kind for `reduce`, one of DRAWS for `random`.
     """
 
     op: str
@@ -182,9 +185,12 @@ class Loops:
         kept, reduced = (", ".join(f"d{i}" for i in axes) for axes in (self.kept_axes, self.reduced_axes))
         lines = ["loops over " + (kept or "nothing") + (f", reducing {reduced}" if reduced else "")]
         for i, v in enumerate(self.values):
-            what = {"load": f"load in{v.data}", "constant": f"constant {v.data!r}", "reduce": f"reduce {v.data}"}.get(
-                v.op, v.op
-            )
+            what = {
+                "load": f"load in{v.data}",
+                "constant": f"constant {v.data!r}",
+                "reduce": f"reduce {v.data}",
+                "random": f"random {v.data}",
+            }.get(v.op, v.op)
             args = "".join(f" v{a}" for a in v.args)
             if v.op == "gather":
                 args = f" in{v.data}[{', '.join([f'v{v.args[0]}', *(f'd{a}' for a in self.row_axes(v))])}]"
@@ -246,6 +252,10 @@ class LoopsBuilder:
     def position(self, axis: int, dtype: DType) -> int:
         """Where an element is along an axis."""
         return self._add(Value("position", (), dtype, (axis,)))
+
+    def random(self, kind: str, dtype: DType, key: int, draw: int, axes: Iterable[int]) -> int:
+        """A random number of a stream: that at the element's place in an array of these axes."""
+        return self._add(Value("random", (key, draw), dtype, tuple(sorted(axes)), kind))
 
     def apply(self, op: str, *args: int, dtype: DType | None = None) -> int:
         """An operation on numbers; `dtype` is given for casts only."""

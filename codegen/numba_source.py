@@ -9,6 +9,8 @@ that is split between threads. Three nests of loops serve all kernels:
     columns     the last axis is kept: each pass goes over the reduced axes outside and the last axis inside, as memory lies,
                 and reductions accumulate in vectors
 
+Random numbers are made a stretch of the innermost axis at a time (`random_math`), before the loop that uses them.
+
 What a user wrote is compiled as written: no fast-math flags, integers wrap around, NaN and infinities as in NumPy. Two things
 differ from NumPy, and both stay within stated bounds: the functions of `vecmath`, and the order of sums in a row, which are
 added in blocks whose totals are added in float64.
@@ -22,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -74,6 +77,7 @@ def numba_source(loops: Loops, versions: str = "", in_place: int = 0) -> NumbaSo
         for name, short in _SHORT.items()
         if (short in used or short == "f64") and name not in ("float16", "bfloat16")
     ]
+    draws = any(v.op == "random" for v in loops.values)
     arrays = [f"types.Array(types.{_type(v.dtype)}, 1, 'C', readonly=True)" for v in loops.loads]
     arrays += [f"types.Array(types.{_type(loops.values[s.value].dtype)}, 1, 'C')" for s in loops.stores]
     ints = len(loops.reduced) + 2
@@ -87,7 +91,7 @@ def numba_source(loops: Loops, versions: str = "", in_place: int = 0) -> NumbaSo
             "import numpy as np",
             "from numba import njit, types",
             "",
-            "from dovetail.codegen import vecmath as m",
+            f"from dovetail.codegen import {'random_math as r, ' if draws else ''}vecmath as m",
             "",
             *widths,
             "",
@@ -202,6 +206,9 @@ class _Writer:
         self.arrays = len(loops.loads) + len(loops.stores)  # and then the scratch arrays
         self.scratch: list[str] = []
         self.known: dict[int, str] = {}  # value -> how it is called where we are
+        self.aside: dict[int, int] = {}  # value that was put aside -> the array with it
+        self.drawn: dict[int, int] = {}  # random value -> the array with a stretch of it
+        self.innermost = len(loops.reduced) - 1
 
     # --- text ------------------------------------------------------------------------------------------------------
 
@@ -217,17 +224,60 @@ class _Writer:
         body()
         self.known, self.depth = before, depth
 
+    def inner(self, axis: int, ends: str, roots: Iterable[int], body: Callable[[], None]) -> None:
+        """The innermost loop, from a start to an end; `roots`: what it needs. Random numbers are made before, in stretches."""
+        draws = self.draws(roots)
+        if not draws:
+            self.nest([f"for i{axis} in range({ends.removeprefix('0, ')}):"], body)
+            return
+        start, end = ends.split(", ")
+
+        def stretch() -> None:
+            self.line(f"end = min(at + {BLOCK}, {end})")
+            self.fill(draws)
+            self.nest([f"for i{axis} in range(at, end):"], body)
+
+        self.nest([f"for at in range({start}, {end}, {BLOCK}):"], stretch)
+
+    def draws(self, roots: Iterable[int]) -> list[int]:
+        """The random values along the innermost axis that these are made of, and that are not known."""
+        todo, seen = list(roots), set()
+        while todo:
+            i = todo.pop()
+            if i not in seen and i not in self.known and i not in self.aside and self.loops.values[i].op != "reduce":
+                seen.add(i)
+                todo.extend(self.loops.values[i].args)
+        values = self.loops.values
+        return sorted(i for i in seen if values[i].op == "random" and self.innermost in values[i].axes)
+
+    def fill(self, draws: Iterable[int]) -> None:
+        """Make random numbers from position `at` of the innermost axis up to `end`."""
+        for i in draws:
+            v = self.loops.values[i]
+            if i not in self.drawn:
+                self.drawn[i] = self.new_scratch(f"random{i}", f"{BLOCK} + r.MARGIN", v.dtype)
+            first = self.index(v.axes, last="at")
+            stream = ", ".join(self.value(a) for a in v.args)
+            self.line(f"at{i} = r.{v.data}{8 * v.dtype.size}(random{i}, {first}, end - at, {stream}) - at")
+            self.known[i] = f"m.load(random{i}, {self.drawn[i]}, i{self.innermost} + at{i})"
+
     def new_scratch(self, name: str, size: str, dtype: DType) -> int:
         """A vector of the kernel's own; its number among the arrays."""
         self.scratch.append(f"    {name} = np.empty({size}, np.{'bool_' if dtype.is_bool else dtype.name})")
         self.arrays += 1
         return self.arrays - 1
 
-    def index(self, axes: Iterable[int], row: str = "") -> str:
-        """Where the current element is in a flat array that has these axes; or in a table, in this row."""
+    def index(self, axes: Iterable[int], row: str = "", last: str = "") -> str:
+        """Where the current element is in a flat array that has these axes; or in a table, in this row.
+
+        `last`: the place along the last axis, if it is not the current one.
+        """
         out = row
-        for a in axes:
-            out = f"({out}) * n{a} + i{a}" if "+" in out else f"{out} * n{a} + i{a}" if out else f"i{a}"
+        places = {a: f"i{a}" for a in axes}
+        if last:
+            places[max(places)] = last
+        for a, i in places.items():
+            out = f"({out}) * n{a} + {i}" if "+" in out else f"{out} * n{a} + {i}" if out else i
         return out or "0"
 
     # --- values ----------------------------------------------------------------------------------------------------
@@ -260,6 +310,8 @@ class _Writer:
         if v.op == "count":
             return f"{short}({' * '.join(f'n{a}' for a in self.loops.reduced_axes) or '1'})"
         args = [self.value(a) for a in v.args]
+        if v.op == "random":
+            return f"r.{v.data}{8 * v.dtype.size}_at({self.index(v.axes)}, {', '.join(args)})"
         source = self.loops.values[v.args[-1]].dtype
         floating = source.is_floating
         if v.op == "div" and self.is_part(v):
@@ -326,24 +378,31 @@ class _Writer:
         """Write the body; the axis that can be split."""
         kept, reduced = self.loops.kept_axes, self.loops.reduced_axes
         columns = bool(reduced and kept) and kept[-1] > reduced[-1]
-        outer = kept[:-1] if columns else kept
+        outer = kept[:-1] if columns or not reduced else kept
         split = kept[0] if kept else None
 
-        def header(axis: int) -> str:
-            return f"for i{axis} in range({'lo, hi' if axis == split else f'n{axis}'}):"
+        def ends(axis: int) -> str:
+            return "lo, hi" if axis == split else f"0, n{axis}"
 
-        body = (lambda: self.columns(header)) if columns else self.rows if reduced else self.pointwise
-        self.nest([header(a) for a in outer], body)
+        body = (lambda: self.columns(ends)) if columns else self.rows if reduced else lambda: self.pointwise(ends)
+        self.nest([f"for i{a} in range({ends(a).removeprefix('0, ')}):" for a in outer], body)
         self.lines[:0] = self.scratch
         return split
 
-    def pointwise(self) -> None:
-        """The innermost body when nothing is reduced."""
-        for number, v in enumerate(self.loops.values):
-            if v.op == "load" and v.data < self.in_place:
-                self.value(number)
-        for output in range(len(self.loops.stores)):
-            self.put(output)
+    def pointwise(self, ends: Callable[[int], str]) -> None:
+        """The innermost loop when nothing is reduced."""
+
+        def body() -> None:
+            for number, v in enumerate(self.loops.values):
+                if v.op == "load" and v.data < self.in_place:
+                    self.value(number)
+            for output in range(len(self.loops.stores)):
+                self.put(output)
+
+        if not self.loops.reduced:
+            body()
+            return
+        self.inner(self.innermost, ends(self.innermost), [s.value for s in self.loops.stores], body)
 
     def outputs(self, stage: int, full: bool) -> list[int]:
         """Outputs that can be stored after so many reductions: those with the reduced axes, or those without."""
@@ -373,7 +432,7 @@ class _Writer:
         return sorted(out)
 
     def later_uses(self, stage: int) -> set[int]:
-        """Full values of up to this stage that are costly, or gathered from here and there, and that a later pass needs."""
+        """Full values of up to this stage that are costly, random, or gathered from here and there, and that a later pass needs."""
         needed: set[int] = set()
         for later in range(stage + 1, max(self.stages) + 1):
             roots = [self.loops.values[r].args[0] for r in self.reductions(later)]
@@ -383,7 +442,8 @@ class _Writer:
                 i = todo.pop()
                 v = self.loops.values[i]
                 scattered = v.op == "gather" and self.loops.is_full(v.args[0]) and v.dtype not in _NARROW
-                if self.loops.is_full(i) and (v.op in COSTLY or scattered) and self.stages[i] <= stage:
+                costly = v.op in COSTLY or v.op == "random" or scattered
+                if self.loops.is_full(i) and costly and self.stages[i] <= stage:
                     needed.add(i)
                 elif v.op != "reduce":
                     todo.extend(v.args)
@@ -393,7 +453,7 @@ class _Writer:
         """For one kept element: a pass over the reduced axes per stage."""
         axes = self.loops.reduced_axes
         length = " * ".join(f"n{a}" for a in axes)
-        aside: dict[int, int] = {}  # value that was put aside -> number of its array
+        aside = self.aside
         loops = self.loops
 
         def fetch_aside() -> None:
@@ -413,7 +473,7 @@ class _Writer:
                     self.line(
                         f"{'t' if in_blocks else 'v'}{r} = {'f64(0.0)' if wide else _start(str(v.data), v.dtype)}"
                     )
-                headers = [f"for i{a} in range(n{a}):" for a in axes]
+                headers = [f"for i{a} in range(n{a}):" for a in axes[:-1]]
                 # Kept values are computed before the loop that uses them, once.
                 roots = [loops.values[r].args[0] for r in reductions] + [loops.stores[o].value for o in outputs]
                 for k in self.kept_values(roots):
@@ -428,9 +488,9 @@ class _Writer:
                     fetch_aside()
                     for number in to_put:
                         if self.needed_here(number, reductions, outputs):
-                            self.value(number)
+                            name = self.value(number)
                             array = aside[number] = self.new_scratch(f"row{number}", length, loops.values[number].dtype)
-                            self.line(f"m.store(row{number}, {array}, {self.index(axes)}, v{number})")
+                            self.line(f"m.store(row{number}, {array}, {self.index(axes)}, {name})")
                     for r in reductions:
                         v = loops.values[r]
                         x = self.value(v.args[0])
@@ -438,10 +498,12 @@ class _Writer:
                     for o in outputs:
                         self.put(o)
 
+                needed = roots + to_put
                 if in_blocks:
-                    self.blocks(headers, axes[-1], reductions, one_pass)
+                    self.blocks(headers, axes[-1], reductions, needed, one_pass)
                 else:
-                    self.nest(headers, lambda one_pass=one_pass: one_pass("v"))  # type: ignore[misc]
+                    last = partial(self.inner, axes[-1], f"0, n{axes[-1]}", needed, partial(one_pass, "v"))
+                    self.nest(headers, last)
                 for r in reductions:
                     v = loops.values[r]
                     if in_blocks:
@@ -461,26 +523,38 @@ class _Writer:
                 todo.extend(self.loops.values[i].args)
         return False
 
-    def blocks(self, headers: list[str], last: int, reductions: list[int], one_pass: Callable[[str], None]) -> None:
+    def blocks(
+        self,
+        headers: list[str],
+        last: int,
+        reductions: list[int],
+        roots: Iterable[int],
+        one_pass: Callable[[str], None],
+    ) -> None:
         """A pass whose sums are added in blocks of the last axis; a block's own total is called `b<number>`."""
 
         def block() -> None:
             for r in reductions:
                 v = self.loops.values[r]
                 self.line(f"b{r} = {_start(str(v.data), v.dtype)}")
-            self.nest([f"for i{last} in range(at, min(at + {BLOCK}, n{last})):"], lambda: one_pass("b"))
+            draws = self.draws(roots)
+            if draws:
+                self.line(f"end = min(at + {BLOCK}, n{last})")
+                self.fill(draws)
+            end = "end" if draws else f"min(at + {BLOCK}, n{last})"
+            self.nest([f"for i{last} in range(at, {end}):"], lambda: one_pass("b"))
             for r in reductions:
                 v = self.loops.values[r]
                 x = f"f64(b{r})" if v.data == "sum" and v.dtype is float32 else f"b{r}"
                 self.line(f"t{r} = {_combine(str(v.data), f't{r}', x, v.dtype)}")
 
-        self.nest([*headers[:-1], f"for at in range(0, n{last}, {BLOCK}):"], block)
+        self.nest([*headers, f"for at in range(0, n{last}, {BLOCK}):"], block)
 
-    def columns(self, header: Callable[[int], str]) -> None:
+    def columns(self, ends: Callable[[int], str]) -> None:
         """For one element of the outer kept axes: passes with the last axis inside; reductions are vectors along it."""
         loops = self.loops
         last = loops.kept_axes[-1]
-        vectors: dict[int, int] = {}  # value along the last axis -> number of its array
+        vectors = self.aside
 
         def fetch() -> None:
             for number, array in vectors.items():
@@ -507,7 +581,7 @@ class _Writer:
                         vector(r)
                         self.line(f"m.store(col{r}, {vectors[r]}, i{last}, {_start(str(v.data), v.dtype)})")
 
-                self.nest([header(last)], before)
+                self.inner(last, ends(last), kept, before)
             if reductions or outputs:
 
                 def one_pass(reductions: list[int] = reductions, outputs: list[int] = outputs) -> None:
@@ -521,7 +595,8 @@ class _Writer:
                     for o in outputs:
                         self.put(o)
 
-                self.nest([*[f"for i{a} in range(n{a}):" for a in loops.reduced_axes], header(last)], one_pass)
+                along = partial(self.inner, last, ends(last), roots, one_pass)
+                self.nest([f"for i{a} in range(n{a}):" for a in loops.reduced_axes], along)
             done = self.outputs(stage, full=False)
             if done:
 
@@ -530,4 +605,4 @@ class _Writer:
                     for o in done:
                         self.put(o)
 
-                self.nest([header(last)], after)
+                self.inner(last, ends(last), [loops.stores[o].value for o in done], after)

@@ -85,7 +85,7 @@ def _makers(walk: Walk, group: Group) -> list[Group]:
 
 def _copies(walk: Walk, maker: Group, group: Group) -> _Copies | None:
     """What of `maker` a group should have copies of."""
-    own = {n for n in maker.nodes if _is_pointwise(walk, n)}
+    own = {n for n in maker.nodes if _is_pointwise(walk, n)} - _random(walk, maker)
     # Views that stand by themselves may be in both; what is small costs nothing to read.
     read = [t for t in group.dims if t.op in own and t.op not in group.nodes and size(t) >= SMALLEST]
     if len(read) < 2:
@@ -128,6 +128,18 @@ def _is_pointwise(walk: Walk, node: Node) -> bool:
     return all(
         labels is not None or t.op.type == "Const" for t, labels in zip(node.inputs, pattern.inputs, strict=True)
     )
+
+
+def _random(walk: Walk, maker: Group) -> set[Node]:
+    """The nodes that draw, or look at nothing but what others of them give: a mask is read in less time than it is made."""
+    out: set[Node] = set()
+    made: set[Tensor] = set()
+    for node in maker.nodes:
+        taken = [t for t in _data(walk, node) if constant_of(t) is None]
+        if walk.patterns[node].drawn is not None or taken and made.issuperset(taken):
+            out.add(node)
+            made.update(node.outputs)
+    return out
 
 
 def _data(walk: Walk, node: Node) -> list[Tensor]:

@@ -348,6 +348,17 @@ def _looked_up(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequ
     return [inputs[-1]]
 
 
+def _drawn(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    """The numbers; in a narrow type, the first bits of those of float32."""
+    number, dtype = inputs[-1], node.outputs[0].dtype
+    if builder.dtype(number) is dtype:
+        return [number]
+    bits = {float16: 11, bfloat16: 8}[dtype]
+    scale, back = (builder.constant(s, float32) for s in (2.0**bits, 2.0**-bits))
+    whole = builder.apply("floor", builder.apply("mul", number, scale))
+    return [builder.apply("cast", builder.apply("mul", whole, back), dtype=dtype)]
+
+
 def _as_position(builder: LoopsBuilder, number: int) -> int:
     return number if builder.dtype(number) is int64 else builder.apply("cast", number, dtype=int64)
 
@@ -402,6 +413,8 @@ _rules: dict[str, Rule] = {
     "ArgMin": _extreme("min"),
     "GatherV2": _looked_up,
     "ResourceGather": _looked_up,
+    "UniformOfStream": _drawn,
+    "NormalOfStream": _drawn,
 }
 
 

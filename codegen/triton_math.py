@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from . import triton_random
+
 _JIT = "@triton.jit\n"
 
 # Functions that are written by hand: name -> text. Those named `..32` and `..64` are for one type, the others for any.
@@ -54,7 +56,7 @@ _OWN = {
         "    return tl.where(a < 4503599627370496.0, copysign64((a + 4503599627370496.0) - 4503599627370496.0, x), x)\n"
     ),
 }  # fmt: skip
-_USES = {"rint32": ("copysign32",), "rint64": ("copysign64",)}
+_USES = {"rint32": ("copysign32",), "rint64": ("copysign64",), **triton_random.CALLS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,8 @@ def functions(names: Iterable[str]) -> str:
 
 @cache
 def _functions() -> dict[str, _Function]:
-    own = {name: _Function(text, _USES.get(name, ())) for name, text in _OWN.items()}
+    written = {**_OWN, **triton_random.FUNCTIONS}
+    own = {name: _Function(text, _USES.get(name, ())) for name, text in written.items()}
     tree = ast.parse(Path(__file__).with_name("vecmath.py").read_text(encoding="utf-8"))
     constants: dict[str, ast.expr] = {}
     for statement in tree.body:

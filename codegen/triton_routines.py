@@ -111,13 +111,14 @@ def _kernels(loops: Loops, names: Names, facts: Specialisation) -> list[Launch]:
     """Candidates for the whole work in one kernel."""
     sides = sides_of(loops)
     y, x = (tuple(names.sizes[a] for a in side) for side in (sides.y, sides.x))
-    tile = Tile(WHOLE, wide=facts.wide)
+    tile = Tile(WHOLE, wide=facts.wide, counters=any(facts.divisible[a] for a in sides.x))
     if not sides.x and not sides.y:
         return [_launch(loops, tile, names, facts, {}, 1, Grid())]
     if not loops.reduced_axes:
         out = []
         for elements, warps in _POINTS:
             if not y:
+                tile = replace(tile, counters=True)
                 out.append(_launch(loops, tile, names, facts, {"XB": elements}, warps, Grid((Count(x, elements),))))
                 continue
             across = min(facts.row or elements, elements)
@@ -225,7 +226,7 @@ class _Steps:
         reductions = sorted([*first, *(self.pairs[r].second for r in first if r in self.pairs)])
         part, inputs = _part(loops, [Store(r, loops.values[r].axes) for r in reductions], self.given, self.names)
         rows, across = (64, 16) if _along_y(loops) else (1, 2048)
-        tile = Tile(PARTIAL, one_row=rows == 1, wide=facts.wide)
+        tile = Tile(PARTIAL, one_row=rows == 1, wide=facts.wide, counters=any(facts.divisible[a] for a in self.sides.x))
         blocks = {"YB": rows, "XB": across, "SPLITS": facts.splits}
         grid = Grid((Count(self.kept, rows), Count((), times=facts.splits)))
         called = self.called(part, inputs, [t for r in first for t in totals[r]], self.names.sizes)

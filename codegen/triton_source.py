@@ -20,6 +20,8 @@ Three forms:
     partial  only the first stage of reductions, and of each row only one of SPLITS pieces: for few and long rows. Totals
              go to scratch memory, and a second kernel reduces those (`triton_routines`)
 
+Random numbers are made by counters of Philox, each of which gives four neighbours (`triton_random`).
+
 Numbers are those of the CPU's kernels: a product and a sum are two roundings, division and square root are IEEE's, the functions
 are those of `vecmath`, NaN and infinities come through. float16 and bfloat16 are widened to float32 when they are read, and
 rounded when they are stored or cast. Sums are added in the order of the tile, which depends on its size only.
@@ -171,7 +173,11 @@ class _Writer(TileWriter):
         """The indices along x."""
         if not self.sides.x:
             return
-        self.line(f"{self.x} = {first or self.first_column}tl.arange(0, XB){'' if self.flat else '[None, :]'}")
+        first, across = first or self.first_column, "" if self.flat else "[None, :]"
+        self.line(f"{self.x} = {first}tl.arange(0, XB){across}")
+        for per in sorted({16 // v.dtype.size for v in self.loops.values if v.op == "random" and self.by_counters(v)}):
+            begin = f"({first.removesuffix(' + ')}) // {per} + " if first else ""
+            self.line(f"c{per} = {begin}tl.arange(0, XB // {per}){across}")
         if not self.tile.exact:
             self.line(f"mx = {self.x} < {self.nx}")
         if len(self.sides.x) > 1:

@@ -33,6 +33,7 @@ class Tile:
         one_row: the tile has one row (YB is 1), so no row lies outside.
         exact: x is as long as the tile is wide, so no column lies outside.
         one_column: WHOLE without a reduction: one tile spans x, so blocks are counted along y only.
+        counters: rows begin at whole counters of random numbers, and so do tiles.
         wide: indices need 64 bits.
     """
 
@@ -40,6 +41,7 @@ class Tile:
     one_row: bool = False
     exact: bool = False
     one_column: bool = False
+    counters: bool = False
     wide: bool = False
 
 
@@ -182,7 +184,7 @@ class TileWriter:
 
     def single_axes(self) -> set[int]:
         """Axes of joined sides that some array needs by themselves."""
-        arrays = [v.axes for v in self.loops.values if v.op == "load"]
+        arrays = [v.axes for v in self.loops.values if v.op in ("load", "random")]
         if self.tile.form != PARTIAL:
             arrays += [s.axes for s in self.loops.stores]
         text = " ".join(self.address(axes) for axes in arrays)
@@ -253,6 +255,8 @@ class TileWriter:
         if v.op in _OPERATORS:
             a, b = self.operands(v, plain=True)
             return f"{a} {_OPERATORS[v.op]} {b}"
+        if v.op == "random":
+            return self.random(v)
         args = self.operands(v, plain=False)
         source = self.loops.values[v.args[-1]].dtype
         double = source is float64
@@ -301,6 +305,23 @@ class TileWriter:
             options.append(f'eviction_policy="evict_{"last" if self.rereads else "first"}"')
         text = f"tl.load({', '.join(options)})"
         return f"{text}.to(tl.float32)" if v.dtype in NARROW else text
+
+    def random(self, v: Value) -> str:
+        """Numbers at the current elements' places in an array with the value's axes."""
+        stream = [self.value(a) for a in v.args]
+        at = self.address(v.axes) or "tl.full((), 0, tl.int32)"
+        function = f"{v.data}{8 * v.dtype.size}"
+        if not self.by_counters(v):
+            return self.call(function, at, *stream)
+        per = 16 // v.dtype.size
+        before = at.removesuffix(self.x)
+        row = f"({before.removesuffix(' + ')}) // {per} + " if before else ""
+        return self.call(f"{v.data}s{8 * v.dtype.size}", f"{row}c{per}", *stream)
+
+    def by_counters(self, v: Value) -> bool:
+        """Whether a random value's tile is made of whole counters, next to one another along x."""
+        x = self.sides.x
+        return self.tile.counters and bool(x) and v.axes[-len(x) :] == x
 
     @staticmethod
     def shift(v: Value, a: str, by: str) -> str:

@@ -1,4 +1,7 @@
-"""Random numbers made on the GPU: the very bits that the CPU would make, from the same key and the same count of runs."""
+"""Random numbers on GPUs that no fused kernel makes, and the streams of those that they do.
+
+They are the very bits that the CPU would make, from the same key and the same count of runs.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,26 @@ from ...graph.state import Context
 from ..cuda.device import Device
 from ..cuda.kernels import RoutineOnDevice
 from ..gpu_kernel import Routine
-from ..triton_ops.random import integers, normal, uniform
+from ..program import Kernel
+from ..triton_ops.random import integers, normal
 from .cuda import SMALL, loaded_kernel, on_host
 
 if TYPE_CHECKING:
     from .cuda import OnHost
 
-DRAWS: dict[str, Callable[[DType], Routine]] = {"RandomUniform": uniform, "RandomStandardNormal": normal,
-                                                 "RandomUniformInt": integers}  # fmt: skip
+DRAWS: dict[str, Callable[[DType], Routine]] = {"RandomStandardNormal": normal, "RandomUniformInt": integers}
+
+
+class StreamOnDevice:
+    """Makes the stream of a draw, in the GPU's memory: a captured graph that takes it is one for all draws."""
+
+    def __init__(self, device: Device, node: Node, plain: Kernel) -> None:
+        self.device = device
+        self.label = node.name
+        self.plain = plain
+
+    def __call__(self, *waited: Any) -> Any:
+        return tuple([self.device.from_host(x, self.label) for x in self.plain(*waited)])
 
 
 class RandomOnDevice:
@@ -45,7 +60,8 @@ class RandomOnDevice:
         device = self.device
         with device.entered():
             kernels = [loaded_kernel(device, launch.kernel) for launch in self.routine.launches]
-            numbers = {"key0": stream.key[0], "key1": stream.key[1], "draw": stream.draw, "n": count, **limits}
+            low, high = stream.key
+            numbers = {"key": low | high << 32, "draw": stream.draw, "n": count, **limits}
             out = device.empty(sizes, self.dtype, self.label)
             RoutineOnDevice(device, self.routine, kernels, 0, 1, numbers)([out.pointer], self.label)
         return out

@@ -30,7 +30,7 @@ from ..trace import GPU_SUPPORTED
 from ..triton_routines import routines, size_names, specialise
 from ..update_loops import update_of
 from .cuda import Choice, CudaBackend, OnDevice, lives_on_device
-from .cuda_random import DRAWS, RandomOnDevice
+from .cuda_random import DRAWS, RandomOnDevice, StreamOnDevice
 
 if TYPE_CHECKING:
     from .cuda import OnHost
@@ -51,6 +51,8 @@ def state_kernel(backend: CudaBackend, node: Node, context: Context, fallback: O
     rows = rows_kernel(backend, node, fallback)
     if rows is not None:
         return rows
+    if node.type == "RandomStream":
+        return StreamOnDevice(backend.device, node, fallback.kernel)
     if node.type in DRAWS:
         try:
             return RandomOnDevice(backend.device, node, context, fallback)

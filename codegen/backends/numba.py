@@ -41,7 +41,6 @@ from .base import ContextOf
 from .nodes import kernel_for
 from .numpy import NumpyBackend, one_by_one
 from .product_updates import with_product_updates
-from .random_kernels import DRAWS, random_kernel
 from .updates import update_kernel
 from .warming import WarmingKernel
 
@@ -94,9 +93,7 @@ class NumbaBackend(NumpyBackend):
         copying = copy_kernel(node, reference, self.threads)
         if copying is not None:
             return copying
-        made = update_kernel(node, reference, self.threads, self.check) or random_kernel(
-            node, reference, context, self.threads, self.check
-        )
+        made = update_kernel(node, reference, self.threads, self.check)
         if made is None:
             return kernel_for(node, reference, threads=self.threads, compile_first=self.compile_first, check=self.check)
         if self.compile_first:
@@ -131,7 +128,6 @@ def may_have_kernel(op: str) -> bool:
         or op in row_kernels.OPS
         or "Apply" in op
         or op in ACCUMULATES
-        or op in DRAWS
     )
 
 

@@ -14,14 +14,12 @@ from ...graph.shape import element_count
 from ..fuse import FusedNodes
 from ..image_kernels import image_kernel
 from ..kernel_cache import source_of
-from ..loop_text import source_of as text_of
 from ..matrix_kernels import matrix_kernel
 from ..row_kernels import row_kernel
 from ..trace import SUPPORTED
 from ..unit import AwaitNode, BeginLoop, EndLoop, LeaveUnless, RecvTensor, RunGuarded, UnitStep, taken_by
 from ..update_loops import update_of
 from .product_updates import SMALLEST as SMALLEST_PRODUCT
-from .random_kernels import DRAWS
 from .updates import SMALLEST as SMALLEST_UPDATE
 
 
@@ -76,10 +74,6 @@ def _node_of(step: UnitStep | FusedNodes) -> Node | None:
 
 def _source(node: Node) -> str | None:
     """The text of a node's own kernel; None when it has none."""
-    draw = DRAWS.get(node.type)
-    if draw is not None:
-        dtype = node.outputs[0].dtype.base
-        return text_of("random_loops", {draw[0]: ("wiiii", ())}, dtype.name) if dtype in draw[1] else None
     update = update_of(node)
     if update is not None:
         loops, places, gradient = update

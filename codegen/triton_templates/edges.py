@@ -68,7 +68,7 @@ class Edge:
     def __post_init__(self) -> None:
         if any(self.loops.reduced) or any(v.op in ("reduce", "count") for v in self.loops.values):
             raise ValueError("the work at the edge of a template cannot contain reductions")
-        known = {"load", "constant", "cast", "div", *_OPERATORS, *_FUNCTIONS, *_MATH}
+        known = {"load", "constant", "cast", "div", "random", *_OPERATORS, *_FUNCTIONS, *_MATH}
         for v in self.loops.values:
             if v.op not in known:
                 raise ValueError(f"no template can compute {v.op}")
@@ -183,6 +183,10 @@ class EdgeWriter:
             return f"{loaded}.to({_computed(v.dtype)})" if v.dtype.name in NARROW else loaded
         if v.op == "constant":
             return f"tl.full({[1] * place.rank}, {_literal(v)}, {_computed(v.dtype)})"
+        if v.op == "random":
+            function = f"{v.data}{8 * v.dtype.size}"
+            self.functions.add(function)
+            return f"{function}({place.offset(self.edge.original(v.axes))}, {', '.join(args)})"
         if v.op == "cast":
             source = self.edge.loops.values[v.args[0]].dtype
             if v.dtype is bool_:

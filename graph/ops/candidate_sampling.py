@@ -31,7 +31,7 @@ from .linalg import matmul
 from .math import log
 from .operands import Array, need_rank, op_scope
 from .passing import stop_gradient
-from .random import _check_seeds, _seed_attrs, stream_of
+from .random import _seed_attrs, check_seeds, stream_of
 from .reduce import reduce_sum
 from .shapes import expand_dims, reshape, shape
 from .slicing import slice as slice_
@@ -95,7 +95,7 @@ def _draw(stream: Stream, distribution: _Distribution, count: int, unique: bool,
 
 
 def _rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    _check_seeds(attrs)
+    check_seeds(attrs)
     for name in ("num_true", "num_sampled", "range_max"):
         if type(attrs.get(name)) is not int or attrs[name] < 1:
             raise ValueError(f"{name} must be a positive whole number, not {attrs.get(name)!r}")

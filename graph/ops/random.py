@@ -79,7 +79,7 @@ def stream_of(context: Context, seed: int, seed2: int) -> Stream:
     return Stream(key, context.run_number())
 
 
-def _check_seeds(attrs: Attrs) -> None:
+def check_seeds(attrs: Attrs) -> None:
     for name in ("seed", "seed2"):
         value = attrs.get(name)
         if not isinstance(value, int) or not 0 <= value < 2**32:
@@ -90,29 +90,29 @@ def _check_seeds(attrs: Attrs) -> None:
 # --------------------------------------------------------------------------------------
 
 
-def _float_attr(attrs: Attrs) -> DType:
+def float_attr(attrs: Attrs) -> DType:
     dtype = attrs.get("dtype")
     if not isinstance(dtype, DType):
         raise TypeError(f"attr dtype must be an element type, not {dtype!r}")
     return allowed(dtype, FLOATS)
 
 
-def _shape_operand(shape: Tensor) -> Dims:
+def shape_operand(shape: Tensor) -> Dims:
     need_index(shape, "the shape")
     need_rank(shape.dims, 1, "the shape")
     if shape.op.type == "Const":
-        return _sizes(shape.op.attrs["value"])
+        return sizes_of(shape.op.attrs["value"])
     return static_dims(shape)
 
 
-def _sizes(shape: Array) -> tuple[int, ...]:
+def sizes_of(shape: Array) -> tuple[int, ...]:
     sizes = tuple(dims_of(shape))
     if any(d < 0 for d in sizes):
         raise ValueError(f"a size cannot be negative: {list(sizes)}")
     return sizes
 
 
-def _cost(draw: str) -> Callable[[Node], Cost]:
+def drawing_cost(draw: str) -> Callable[[Node], Cost]:
     return lambda node: default_cost(node, _FLOPS[draw])
 
 
@@ -142,28 +142,28 @@ def _define_draw(name: str, draw: str) -> None:
     function: Draw = getattr(Stream, draw)
 
     def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-        _check_seeds(attrs)
-        return [(_float_attr(attrs), _shape_operand(inputs[0]))]
+        check_seeds(attrs)
+        return [(float_attr(attrs), shape_operand(inputs[0]))]
 
     def reference(context: Context, shape: Array, *, dtype: DType, seed: int, seed2: int) -> Array:
-        return function(stream_of(context, seed, seed2), _sizes(shape), dtype.np)
+        return function(stream_of(context, seed, seed2), sizes_of(shape), dtype.np)
 
-    define(name, infer=infer, reference=reference, cost=_cost(draw), traits=Trait.STATEFUL)
+    define(name, infer=infer, reference=reference, cost=drawing_cost(draw), traits=Trait.STATEFUL)
 
 
 def _uniform_int_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    _check_seeds(attrs)
-    return [(_bounds_rule(inputs[1:]), _shape_operand(inputs[0]))]
+    check_seeds(attrs)
+    return [(_bounds_rule(inputs[1:]), shape_operand(inputs[0]))]
 
 
 def _uniform_int(context: Context, shape: Array, low: Array, high: Array, *, seed: int, seed2: int) -> Array:
-    stream, sizes = stream_of(context, seed, seed2), _sizes(shape)
+    stream, sizes = stream_of(context, seed, seed2), sizes_of(shape)
     a, b = _bounds(low, high, int(np.prod(sizes)))
     return stream.integers(sizes, a, b, low.dtype)
 
 
 def _shuffle_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    _check_seeds(attrs)
+    check_seeds(attrs)
     return [(inputs[0].dtype.base, inputs[0].dims)]
 
 
@@ -173,7 +173,7 @@ def _shuffle(context: Context, value: Array, *, seed: int, seed2: int) -> Array:
 
 
 def _multinomial_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    _check_seeds(attrs)
+    check_seeds(attrs)
     logits, num_samples = inputs
     allowed(logits.dtype.base, NUMBERS)
     need_rank(logits.dims, 2, "logits")
@@ -216,14 +216,14 @@ define(
     "RandomUniformInt",
     infer=_uniform_int_rule,
     reference=_uniform_int,
-    cost=_cost("integers"),
+    cost=drawing_cost("integers"),
     traits=Trait.STATEFUL,
 )
 define(
     "RandomShuffle",
     infer=_shuffle_rule,
     reference=_shuffle,
-    cost=_cost("integers"),
+    cost=drawing_cost("integers"),
     traits=Trait.STATEFUL,
 )
 define(
@@ -402,7 +402,7 @@ def _draw_classes(
 # -----------------------------------------------------------------------------------------------
 
 
-def _seeded_stream(seed: Array) -> Stream:
+def seeded_stream(seed: Array) -> Stream:
     """Two numbers of 64 bits fill the key (their lower words) and the upper half of the counter (their upper
     words).
     """
@@ -411,7 +411,7 @@ def _seeded_stream(seed: Array) -> Stream:
     return Stream((a & low, b & low), (a >> 32) | (b >> 32) << 32)
 
 
-def _check_seed_operand(seed: Tensor) -> None:
+def check_seed_operand(seed: Tensor) -> None:
     need_index(seed, "the seed")
     need_rank(seed.dims, 1, "the seed")
     if seed.dims is not None and seed.dims[0] not in (None, 2):
@@ -422,30 +422,30 @@ def _define_stateless(name: str, draw: str) -> None:
     function: Draw = getattr(Stream, draw)
 
     def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-        _check_seed_operand(inputs[1])
-        return [(_float_attr(attrs), _shape_operand(inputs[0]))]
+        check_seed_operand(inputs[1])
+        return [(float_attr(attrs), shape_operand(inputs[0]))]
 
     def reference(shape: Array, seed: Array, *, dtype: DType) -> Array:
-        return function(_seeded_stream(seed), _sizes(shape), dtype.np)
+        return function(seeded_stream(seed), sizes_of(shape), dtype.np)
 
-    define(name, infer=infer, reference=reference, cost=_cost(draw))
+    define(name, infer=infer, reference=reference, cost=drawing_cost(draw))
 
 
 def _stateless_int_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    _check_seed_operand(inputs[1])
-    return [(_bounds_rule(inputs[2:]), _shape_operand(inputs[0]))]
+    check_seed_operand(inputs[1])
+    return [(_bounds_rule(inputs[2:]), shape_operand(inputs[0]))]
 
 
 def _stateless_int(shape: Array, seed: Array, low: Array, high: Array) -> Array:
-    sizes = _sizes(shape)
+    sizes = sizes_of(shape)
     a, b = _bounds(low, high, int(np.prod(sizes)))
-    return _seeded_stream(seed).integers(sizes, a, b, low.dtype)
+    return seeded_stream(seed).integers(sizes, a, b, low.dtype)
 
 
 _define_stateless("StatelessRandomUniform", "uniform")
 _define_stateless("StatelessRandomNormal", "normal")
 _define_stateless("StatelessTruncatedNormal", "truncated_normal")
-define("StatelessRandomUniformInt", infer=_stateless_int_rule, reference=_stateless_int, cost=_cost("integers"))
+define("StatelessRandomUniformInt", infer=_stateless_int_rule, reference=_stateless_int, cost=drawing_cost("integers"))
 
 
 def stateless_random_uniform(

@@ -40,6 +40,8 @@ KERNELS: dict[str, tuple[tuple[int | None, ...], Callable[[Any], Any]]] = {
     "mean_of_squares": ((None, 3, None), lambda x: dt.reduce_mean(x * x)),
     "images_over_space": ((2, 5, 6, 3), lambda x: dt.reduce_mean(dt.nn.relu(x), [1, 2])),
     "looked_up_rows": ((None, 5), lambda x: layer_norm(2.0 * dt.gather(dt.placeholder(dt.float32, [None, 8]), x))),
+    "dropout": ((None, 8), lambda x: dt.nn.dropout(dt.nn.relu(x), rate=0.25)),
+    "noisy_rows": ((None, 8), lambda x: dt.nn.softmax(x + dt.random_normal(dt.shape(x)))),
     "channels_first": ((2, 3, 5, 6), lambda x: dt.reduce_sum(dt.exp(x), [0, 2, 3])),
 }
 
@@ -51,7 +53,7 @@ def test_text_of_a_kernel(name: str) -> None:
         x = dt.placeholder(dt.int32 if name == "looked_up_rows" else dt.float32, shape)
         y = build(x)
         nodes = [n for n in execution_order([y.op], {x: 0}) if n.type != "Placeholder"]
-        fusion = fuse(Unit("/device:CPU:0", tuple(nodes), ((x.name, x),), ((y.name, y),)), small=True)
+        fusion = fuse(Unit("/device:CPU:0", tuple(nodes), ((x.name, x),), ((y.name, y),)), small=True, again=True)
     (kernel,) = fusion.kernels
     text = numba_source(kernel.loops).text
     path = GOLDEN / f"{name}.py.txt"

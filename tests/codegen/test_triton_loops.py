@@ -20,6 +20,7 @@ from dovetail.codegen.trace import GPU_SUPPORTED
 from dovetail.codegen.triton_interpret import run_routine
 from dovetail.codegen.triton_routines import Specialisation, routines, specialise
 from dovetail.codegen.unit import Unit
+from dovetail.graph.build import apply
 from dovetail.graph.dtypes import bfloat16, float16, float32
 from dovetail.graph.interpret import Interpreter, execution_order
 
@@ -195,6 +196,41 @@ def test_conditions_and_casts() -> None:
         check([both, chosen, dt.reduce_any(both, 1), dt.reduce_all(both, 1)], [x, c], values)
 
 
+def noise(x: Any, key: Any, draw: Any) -> list[Any]:
+    """Uniform and normal numbers over all of x, and over its rows."""
+
+    def drawn(op: str, like: Any, dtype: Any) -> Any:
+        return apply(op, (dt.shape(like), key, draw), {"dtype": dtype})
+
+    y = dt.where_v2(drawn("UniformOfStream", x, float32) >= 0.25, x, 0.0) + drawn("NormalOfStream", x, float32)
+    rows = dt.reduce_sum(y, 1) * drawn("UniformOfStream", x[:, 0], float32)
+    return [y, rows, dt.reduce_max(drawn("UniformOfStream", x, dt.float64), 0), drawn("UniformOfStream", x, bfloat16)]
+
+
+def noise_with(columns: int) -> tuple[list[Any], list[Any]]:
+    feeds = [dt.placeholder(float32, [None, columns]), dt.placeholder(dt.uint64, []), dt.placeholder(dt.uint64, [])]
+    return noise(*feeds), feeds
+
+
+@pytest.mark.parametrize("columns", [13, 32])
+def test_random_numbers(columns: int) -> None:
+    with dt.Graph().as_default():
+        made, feeds = noise_with(columns)
+        x = np.random.default_rng(0).standard_normal((7, columns)).astype(np.float32)
+        check(made, feeds, [x, np.uint64(2**63 + 17), np.uint64(2**40 + 3)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [13, 32])
+def test_random_numbers_compile(columns: int) -> None:
+    with dt.Graph().as_default():
+        made, feeds = noise_with(columns)
+        for group in groups_of(made, feeds):
+            for sizes in ([1000, columns], [32000]):
+                if len(group.loops.reduced) == len(sizes):
+                    compiles(routines(group.loops, specialise(group.loops, sizes))[0])
+
+
 def shifts(dtype: Any) -> Loops:
     b = LoopsBuilder([False])
     x, by = b.load(0, dtype, [0]), b.load(1, dtype, [0])
@@ -315,6 +351,11 @@ def test_few_long_rows_are_cut_into_pieces_and_many_are_not() -> None:
 
 # --- text ------------------------------------------------------------------------------------------------------------
 
+def unscaled(x: Any) -> Any:
+    """Random numbers for each element of x, before a range is made of them."""
+    return dt.random_uniform(dt.shape(x)).op.inputs[0].op.inputs[0]
+
+
 TEXTS: dict[str, tuple[tuple[int | None, ...], Callable[[Any], Any], tuple[int, ...], int]] = {
     "pointwise": ((None, 8), lambda x: dt.nn.relu(x) * 2.0 + 1.0, (4000,), 0),
     "softmax_rows": ((None, None), dt.nn.softmax, (4096, 1000), 0),
@@ -325,6 +366,8 @@ TEXTS: dict[str, tuple[tuple[int | None, ...], Callable[[Any], Any], tuple[int, 
     ),
     "channels_first": ((2, 3, 5, 6), lambda x: dt.reduce_sum(dt.exp(x), [0, 2, 3]), (2, 300, 30), 0),
     "mean_in_pieces": ((None, 3, None), lambda x: dt.reduce_mean(x * x), (1 << 20,), 0),
+    "masked": ((None, 8), lambda x: dt.where_v2(unscaled(x) < 0.25, x, 0.0), (4000,), 0),
+    "noisy_columns": ((None, 8), lambda x: dt.reduce_sum(x + dt.random_normal(dt.shape(x)), 0), (100, 40_001), 0),
 }  # fmt: skip
 
 

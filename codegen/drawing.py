@@ -1,0 +1,88 @@
+"""Random draws taken apart, so that their numbers can be made where they are used.
+
+A node that draws becomes two: one that makes the *stream*, a key and the number of this draw, and one that gives the stream's numbers
+at the positions of a tensor (`graph/ops/streams.py`). The second is a function of what it takes, so fusion sees it as any other:
+a dropout's mask is made in the kernel that uses it, and no array of random numbers is ever written. Streams are made at the
+beginning, where they stand in no kernel's way, but for those of nodes that may be dead or are run again and again.
+
+What stays whole: draws of types that no kernel makes, of a shape whose rank is not known, of nothing, and those of which others
+want to know whether they are dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..graph.dtypes import DType, bfloat16, float16, float32, float64
+from ..graph.node import Node, Tensor
+from ..graph.opdef import opdef
+from ..graph.ops import streams as _streams  # noqa: F401  the ops that this makes
+from .guards import asked_for
+from .rewrite import new_node
+from .unit import BeginLoop, EndLoop, RunGuarded, Unit, UnitStep
+
+DRAWN: dict[str, tuple[str, tuple[DType, ...]]] = {
+    "UniformOfStream": ("uniform", (float32, float64, float16, bfloat16)),
+    "NormalOfStream": ("normal", (float32,)),
+}
+"""Op -> the kind of `random` that it is in loop IR, and the element types that kernels make. Others round otherwise."""
+
+_NUMBERS = {"RandomUniform": "UniformOfStream", "RandomStandardNormal": "NormalOfStream",
+            "StatelessRandomUniform": "UniformOfStream", "StatelessRandomNormal": "NormalOfStream"}  # fmt: skip
+
+
+def with_streams(unit: Unit) -> Unit:
+    """The unit with draws taken apart; the unit itself when it has none."""
+    if not any(_node_of(step) is not None for step in unit.steps):
+        return unit
+    fed, asked = {t for _, t in unit.feeds}, asked_for(unit)
+    first: list[UnitStep] = []
+    rest: list[UnitStep] = []
+    depth = 0
+    for step in unit.steps:
+        depth += isinstance(step, BeginLoop) - isinstance(step, EndLoop)
+        node = _node_of(step)
+        if node is None or node in asked or node.outputs[0] in fed or not _is_made(node):
+            rest.append(step)
+            continue
+        stream, numbers = _taken_apart(node, isinstance(step, RunGuarded))
+        if isinstance(step, RunGuarded):
+            rest += [replace(step, node=stream), replace(step, node=numbers)]
+        else:
+            (first if depth == 0 and not stream.inputs else rest).append(stream)
+            rest.append(numbers)
+    return replace(unit, steps=(*first, *rest))
+
+
+def _node_of(step: UnitStep) -> Node | None:
+    """The node that draws, if a step runs one."""
+    node = step.node if isinstance(step, RunGuarded) else step
+    return node if isinstance(node, Node) and node.opdef.name in _NUMBERS else None
+
+
+def _is_made(node: Node) -> bool:
+    """Whether kernels make such numbers."""
+    out = node.outputs[0]
+    return out.dtype in DRAWN[_NUMBERS[node.type]][1] and out.dims is not None and 0 not in out.dims
+
+
+def _taken_apart(node: Node, may_be_dead: bool) -> tuple[Node, Node]:
+    shape, *seed = node.inputs
+    if seed:
+        stream = _made("SeededStream", seed, {}, node)
+    else:
+        stream = _made(
+            "RandomStream",
+            (shape,) if may_be_dead else (),
+            {name: node.attrs[name] for name in ("seed", "seed2")},
+            node,
+        )
+    numbers = _made(_NUMBERS[node.type], (shape, *stream.outputs), {"dtype": node.attrs["dtype"]}, node)
+    numbers.outputs = node.outputs  # whoever takes them need not know
+    return stream, numbers
+
+
+def _made(op: str, inputs: Sequence[Tensor], attrs: dict[str, Any], root: Node) -> Node:
+    return new_node(op, inputs, attrs, opdef(op).infer(inputs, attrs), root)
