@@ -17,7 +17,7 @@ which a send stands before its receive. What a carried part takes first is so se
 carried, too, it took something even earlier. So what is earliest comes from a part that the client starts.
 
 A task answers on the client's own connection, so it must know that. A client has a name for its connections, a random number, which
-goes with each `run`, and a task remembers the connection on which it was heard (`Callers`). Who has never been told so is told `run`
+goes with each `run`, and a task remembers the connection on which it was heard (`callers.py`). Who has never been told so is told `run`
 in any case. Whoever is named a client that he does not know begins nothing, but keeps the tensors: the client, which has no answer by
 then, says `run` after all before it first asks for signs of life (`remote.py`). So nothing else needs care: if a message
 that should have started a task is lost, that `run` starts it, and it finds out by itself that its tensors are overdue (`overdue.py`).
@@ -26,15 +26,12 @@ A step that is traced is begun by `run` everywhere, since all are to take notes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Final, NamedTuple
+from collections.abc import Collection
+from typing import NamedTuple
 
 from ..graph.node import Node
 from ..graph.opdef import Trait
 from ..placer.partition import Partition, Partitioned, task_of
-
-IDLE_S: Final = 1.0  # of whom nothing was heard for so long, it is not sure that the connection is still there
-FORGET_S: Final = 60.0  # how often it is looked whether those of whom nothing is heard are there
 
 
 class Carry(NamedTuple):
@@ -75,43 +72,4 @@ def _is_nothing(node: Node) -> bool:
     return (node.type == "Const" or Trait.STATE_HANDLE in node.opdef.traits) and not node.controls
 
 
-class Callers:
-    """The connections on which a task can answer clients, by the clients' names. It knows neither sockets nor clocks.
-
-    Args:
-        is_gone: whether a connection is not there any more. Not cheap.
-
-    >>> callers = Callers(is_gone=lambda peer: True)
-    >>> callers.heard(7, b"peer", 0.0)
-    >>> callers.find(7, 0.5)
-    b'peer'
-    >>> callers.find(7, 60.0)
-    """
-
-    def __init__(self, is_gone: Callable[[bytes], bool]) -> None:
-        self._is_gone = is_gone
-        self._known: dict[int, tuple[bytes, float]] = {}
-
-    def heard(self, client: int, peer: bytes, now: float) -> None:
-        """A client has said its name on a connection."""
-        self._known[client] = peer, now
-
-    def find(self, client: int, now: float) -> bytes | None:
-        """The client's connection, if it is known and there."""
-        peer, since = self._known.get(client, (None, now))
-        if peer is None or now - since < IDLE_S:
-            return peer
-        if self._is_gone(peer):
-            del self._known[client]
-            return None
-        self._known[client] = peer, now
-        return peer
-
-    def tidy(self, now: float) -> None:
-        """Forget clients that are gone."""
-        for client, (_, since) in list(self._known.items()):
-            if now - since >= FORGET_S:
-                self.find(client, now)
-
-
-__all__ = ["Callers", "Carry", "carried", "carried_by"]
+__all__ = ["Carry", "carried", "carried_by"]

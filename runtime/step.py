@@ -581,11 +581,13 @@ class TaskStep:
             for execution in self._executions:
                 execution.slots = []
             self._executions = []  # nor has the collector anything to do for them then
-            left = [*self._requests.values(), *self._begun] if self._requests or self._begun else ()
-            if left:
+            requests, begun = self._requests, self._begun
+            if requests or begun:
                 self._requests, self._begun = {}, {}
-        for one in left:
-            one.cancel()
+        for request in requests.values():
+            request.cancel()
+        for beside in begun:
+            beside.cancel()
         self._shell.finish(self, outcome)
 
 

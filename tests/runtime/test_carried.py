@@ -13,7 +13,8 @@ from random_graphs import placed_graphs
 import dovetail as tf
 from dovetail.placer.direct_reads import direct_reads, read_directly
 from dovetail.placer.partition import Channel, needed, partition, task_of
-from dovetail.runtime.carried import FORGET_S, IDLE_S, Callers, carried, carried_by
+from dovetail.runtime.callers import FORGET_S, IDLE_S, Callers
+from dovetail.runtime.carried import carried, carried_by
 from dovetail.runtime.connections import Connections
 from dovetail.runtime.waiting import Wait
 from dovetail.runtime.wire import Message
@@ -154,17 +155,28 @@ def test_what_tensors_start_is_started_in_any_graph(asked: Any) -> None:
 def test_a_connection_on_which_nothing_was_heard_may_be_gone() -> None:
     gone = {b"b"}
     callers = Callers(gone.__contains__)
-    callers.heard(1, b"a", 0.0)
-    callers.heard(2, b"b", 0.0)
-    assert callers.find(1, 5.0) == b"a"
-    assert callers.find(2, IDLE_S / 2) == b"b"  # it was heard a moment ago
+    a, b = callers.heard(b"a", 1, 0.0), callers.heard(b"b", 2, 0.0)
+    assert callers.find(1, 5.0) is a
+    assert callers.find(2, IDLE_S / 2) is b  # it was heard a moment ago
     assert callers.find(2, IDLE_S) is None
     assert callers.find(3, 0.0) is None
     gone.add(b"a")
-    callers.tidy(5.0)
-    assert callers.find(1, 5.0 + IDLE_S / 2) == b"a"
-    callers.tidy(5.0 + FORGET_S)
+    callers.tidy(5.0, ())
+    assert callers.find(1, 5.0 + IDLE_S / 2) is a
+    callers.tidy(5.0 + FORGET_S, {a})  # its step runs
+    assert callers.find(1, 5.0) is a
+    callers.tidy(5.0 + FORGET_S, ())
     assert callers.find(1, 5.0 + FORGET_S) is None
+
+
+def test_a_client_has_one_name_at_a_time() -> None:
+    callers = Callers(lambda peer: False)
+    old = callers.heard(b"a", 1, 0.0)
+    assert callers.heard(b"a", 2, 0.0) is old  # it has given up a connection: see `Connections.name`
+    assert callers.find(1, 0.0) is None and callers.find(2, 0.0) is old
+    assert callers.heard(b"b", 2, 0.0) is callers.find(2, 0.0)
+    callers.heard(b"a", 3, 0.0)
+    assert callers.find(2, 0.0) is not None
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 import dovetail as tf
 from dovetail.runtime import posts, sharing
 from dovetail.runtime.posts import can_post
-from dovetail.runtime.server import _HANDLERS, Server
+from dovetail.runtime.server import Server
 from dovetail.runtime.shared_memory import is_available
 
 pytestmark = pytest.mark.skipif(
@@ -38,13 +38,13 @@ class Pair:
 @pytest.fixture
 def pair(monkeypatch) -> Iterator[Pair]:
     made = Pair()
-    on_want = Server._on_want
+    on_want = made.ps._handlers["want"]
 
-    def count(server, peer, message):
+    def count(peer, message):
         made.wants.append(message.fields["step"])
-        on_want(server, peer, message)
+        on_want(peer, message)
 
-    monkeypatch.setitem(_HANDLERS, "want", count)
+    monkeypatch.setitem(made.ps._handlers, "want", count)
     yield made
     made.worker.stop()
     made.ps.stop()
@@ -164,8 +164,9 @@ def test_a_want_that_is_lost_is_said_again(pair, monkeypatch):
         session.run(tf.global_variables_initializer())
         session.run(y)
         monkeypatch.setattr(posts.Lookout, "read", lambda self: None)
-        handle, lost = _HANDLERS["want"], []
-        monkeypatch.setitem(_HANDLERS, "want", lambda *given: handle(*given) if len(lost) == 2 else lost.append(given))
+        handlers, lost = pair.ps._handlers, []
+        handle = handlers["want"]
+        monkeypatch.setitem(handlers, "want", lambda *given: handle(*given) if len(lost) == 2 else lost.append(given))
         np.testing.assert_array_equal(session.run(y), [2, 4])
         assert len(lost) == 2
 
@@ -176,7 +177,7 @@ def test_an_answer_that_never_comes_ends_the_step(pair, monkeypatch):
         session.run(tf.global_variables_initializer())
         session.run(y)
         monkeypatch.setattr(posts.Lookout, "read", lambda self: None)
-        monkeypatch.setitem(_HANDLERS, "want", lambda *given: None)
+        monkeypatch.setitem(pair.ps._handlers, "want", lambda *given: None)
         with pytest.raises(tf.errors.UnavailableError, match="/job:ps/replica:0/task:0"):
             session.run(y)
 

@@ -21,7 +21,7 @@ from dovetail.runtime import keys as files, peers, remote
 from dovetail.runtime.connections import Connection
 from dovetail.runtime.curve import new_key_pair
 from dovetail.runtime.keys import KeyPair, Keys, PublicKey
-from dovetail.runtime.quota import Quota, this_client
+from dovetail.runtime.quota import Limit, Quota, this_client
 from dovetail.runtime.registration import Registration
 from dovetail.runtime.security import LOOK_EVERY_S, TELL_EVERY_S, Gate, mechanism_of, why_silent
 from dovetail.runtime.transport import Endpoint
@@ -427,21 +427,20 @@ def test_where_keys_lie_does_not_travel() -> None:
 
 
 def test_quota_counts_by_client() -> None:
-    quota = Quota(2, "things", "DOVETAIL_THINGS")
-    quota.take("a")
-    quota.take("a")
-    quota.take("b", 2)
+    quota = Quota(Limit(2, "things", "DOVETAIL_THINGS"), Limit(0, "others", "DOVETAIL_OTHERS"))
+    quota.take("a", 1, 10**12)
+    quota.take("a", 1, 0)
+    quota.take("b", 2, 5)
     with pytest.raises(
         ResourceExhaustedError, match="has 2 things .* 1 more would be over the limit of 2 .DOVETAIL_THINGS"
     ):
-        quota.take("a")
-    quota.give_back("a")
-    quota.take("a")
-    assert quota.taken() == 4
-    for client in ("a", "b"):
-        quota.give_back(client, 2)
-    assert quota.taken() == 0
-    Quota(0, "things", "X").take("a", 10**12)
+        quota.take("a", 1, 7)
+    quota.give_back("a", 1, 10**12)
+    quota.take("a", 1, 7)
+    assert quota.taken() == (4, 12)
+    quota.give_back("a", 2, 7)
+    quota.give_back("b", 2, 5)
+    assert quota.taken() == (0, 0)
 
 
 def test_sessions_of_a_client_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -487,7 +486,7 @@ def test_steps_are_counted_by_process_whatever_thread_runs_them(monkeypatch: pyt
         for thread in threads:
             thread.join(60)
         assert refused.empty()
-    assert server._steps.taken() == 0
+    assert server._steps.quota.taken() == (0, 0)
 
 
 def test_a_forked_child_is_another_client(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,161 @@
+"""The parts of steps that run on this task, each with the client that asked for it and hears of its end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ..graph.errors import InvalidArgumentError, OpError
+from ..graph.settings import setting
+from .callers import SILENT_S, Caller, Callers
+from .mail import Mail
+from .quota import Limit, Quota
+from .recorder import Recorder
+from .step import ChannelKey
+from .wire import Message
+from .worker import Worker
+
+logger = logging.getLogger(__name__)
+
+
+class _Asked:
+    """One part of a step, and what is to be done when it ends."""
+
+    __slots__ = ("_quiet", "_recorder", "_request", "_size", "_step", "_steps", "_whose", "caller")
+
+    def __init__(
+        self,
+        steps: ClientSteps,
+        caller: Caller,
+        request: int,
+        step: int,
+        whose: str | bytes,
+        size: int,
+        quiet: bool,
+        recorder: Recorder | None,
+    ) -> None:
+        self._steps = steps
+        self.caller = caller
+        self._request = request
+        self._step = step
+        self._whose = whose
+        self._size = size
+        self._quiet = quiet
+        self._recorder = recorder
+
+    def finish(self, outcome: Mapping[str, Any] | OpError) -> None:
+        """It has ended."""
+        steps, peer, request = self._steps, self.caller.peer, self._request
+        steps.quota.give_back(self._whose, 1, self._size)
+        if self._recorder is not None:
+            notes = self._recorder.finished().pack()
+            steps.mail.reply(peer, Message("trace", {"request": request, "notes": notes}))
+        if isinstance(outcome, OpError):
+            steps.mail.refuse(peer, request, outcome)
+        elif not self._quiet:
+            fields = {"request": request, "fetches": tuple(outcome)}
+            steps.mail.reply(peer, Message("done", fields, tuple(outcome.values())))
+        steps.running.pop(self._step, None)  # now that the answer is on its way
+
+
+class ClientSteps:
+    """What clients have asked of a worker. Parts begin on the I/O thread, and end on any.
+
+    Attributes:
+        quota: what the steps of each client take.
+        running: by the step's number.
+    """
+
+    def __init__(self, worker: Worker, mail: Mail) -> None:
+        self.mail = mail
+        self.quota = Quota(
+            Limit(setting("DOVETAIL_CLIENT_STEPS"), "running steps", "DOVETAIL_CLIENT_STEPS"),
+            Limit(setting("DOVETAIL_CLIENT_MB") << 20, "bytes fed to running steps", "DOVETAIL_CLIENT_MB"),
+        )
+        self.running: dict[int, _Asked] = {}
+        self._worker = worker
+        self._callers = Callers(mail.is_gone, mail.owner)
+
+    def on_run(self, peer: bytes, message: Message) -> None:
+        """A client asks for a part of a step."""
+        fields, tensors = message.fields, message.tensors
+        step, names, client = fields["step"], fields["feeds"], fields.get("client", 0)
+        caller = self._callers.heard(peer, client, time.monotonic())
+        if not self._worker.is_new(step):
+            return  # tensors have started it
+        if len(names) != len(tensors):
+            error = InvalidArgumentError(None, None, f"{len(names)} feeds named, {len(tensors)} values sent")
+            self.mail.refuse(peer, fields["request"], error)
+            return
+        self._begin(
+            caller, fields["request"], step, fields["program"], dict(zip(names, tensors, strict=True)), None, client,
+            fields.get("quiet", False), Recorder() if fields.get("trace") else None,
+        )  # fmt: skip
+
+    def carried(self, step: int, client: int, program: str, arrived: dict[ChannelKey, Any]) -> bool:
+        """Tensors have come that start a part for a client; False if it has begun already, or nobody knows the client."""
+        if not self._worker.is_new(step):
+            return False
+        now = time.monotonic()
+        caller = self._callers.find(client, now)
+        if caller is None:
+            return False
+        caller.heard = now
+        self._begin(caller, step, step, program, {}, arrived, client, not self._worker.reports(program), None)
+        return True
+
+    def _begin(
+        self,
+        caller: Caller,
+        request: int,
+        step: int,
+        program: str,
+        feeds: Mapping[str, Any],
+        arrived: dict[ChannelKey, Any] | None,
+        client: int,
+        quiet: bool,
+        recorder: Recorder | None,
+    ) -> None:
+        whose = caller.owner or self._worker.client_of(program) or caller.peer
+        size = 0
+        for tensor in feeds.values():
+            size += tensor.nbytes
+        try:
+            self.quota.take(whose, 1, size)
+        except OpError as e:
+            self.mail.refuse(caller.peer, request, e)
+            return
+        asked = self.running[step] = _Asked(self, caller, request, step, whose, size, quiet, recorder)
+        self._worker.start(step, program, feeds, asked.finish, recorder=recorder, client=client, arrived=arrived)
+
+    def on_abort(self, peer: bytes, message: Message) -> None:
+        """A step is to end: somebody else says why."""
+        self._worker.abort(message.fields["step"], message.fields["reason"])
+
+    def lives(self, peer: bytes, now: float) -> None:
+        """A client has given a sign of life."""
+        self._callers.lives(peer, now)
+
+    def runs(self, peer: bytes, step: int) -> bool:
+        """Whether a part of a step runs here for the client at `peer`."""
+        asked = self.running.get(step)
+        return asked is not None and asked.caller.peer == peer
+
+    def end_forsaken(self, now: float) -> None:
+        """End the steps of clients that have gone, so that nothing waits here for ever."""
+        for step, asked in list(self.running.items()):
+            silent = now - asked.caller.heard
+            if silent > SILENT_S:
+                logger.warning(
+                    "%s: ending step %d: its client has been silent for %.0f s", self.mail.task, step, silent
+                )
+                self._worker.abort(step, f"The client has been silent for {SILENT_S:.0f} s")
+
+    def tidy(self, now: float) -> None:
+        """Forget clients that have gone."""
+        self._callers.tidy(now, {asked.caller for asked in list(self.running.values())})
+
+
+__all__ = ["ClientSteps"]
