@@ -73,7 +73,18 @@ def lower(
     return Program(
         unit.device, tuple(lowering.instructions), tuple(lowering.slots), feeds, fetches,
         (lambda: plan_memory(steps, fed, taken)) if len(steps) <= PLANNED else None,
+        frozenset(_sent(lowering.instructions, unit.device)),
     )  # fmt: skip
+
+
+def _sent(instructions: Iterable[Instruction], device: str) -> Iterator[int]:
+    """The slots that go to other tasks."""
+    task = device.partition("/device:")[0]
+    for step in instructions:
+        if isinstance(step, Loop):
+            yield from _sent((*step.head, *step.body), device)
+        elif isinstance(step, Send) and step.slot >= 0 and step.destination.partition("/device:")[0] != task:
+            yield step.slot
 
 
 @dataclass(slots=True)
@@ -216,7 +227,7 @@ class _Lowering:
             narrow = self.new_slot(None)
             self._cast(step.tensor, slot, step.tensor.dtype.base, narrow, step.travels_as)
             slot = narrow
-        self.instructions.append(Send(step.channel, slot, step.destination, ()))
+        self.instructions.append(Send(step.channel, slot, step.destination, (), step.held))
 
     def recv(self, step: RecvTensor) -> None:
         if step.tensor is not None and step.travels_as is not None:

@@ -18,8 +18,8 @@ Only nodes under a `cond` become Guarded; a program without control flow is Call
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..graph.source import Origin, SourceLine, locate
@@ -58,12 +58,16 @@ class Call:
 
 @dataclass(slots=True, eq=False)
 class Send:
-    """Push a slot's tensor into a channel; slot -1 sends an empty message (a control edge)."""
+    """Push a slot's tensor into a channel; slot -1 sends an empty message (a control edge).
+
+    `held`: whether the receiver takes something else from here first, so that this may wait for it.
+    """
 
     channel: int
     slot: int
     destination: str
     frees: tuple[int, ...]
+    held: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -153,6 +157,17 @@ class Loop:
     frees: tuple[int, ...]
 
 
+def one_by_one(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
+    """The instructions with the calls themselves where several became one (`backends/native_runs.py`), in loops too."""
+    for step in instructions:
+        if isinstance(step, Loop):
+            yield replace(step, head=tuple(one_by_one(step.head)), body=tuple(one_by_one(step.body)))
+        elif type(step) is Call and getattr(step.kernel, "unfolds", False):
+            yield from step.kernel.calls  # type: ignore[attr-defined]
+        else:
+            yield step
+
+
 Instruction: TypeAlias = Call | Send | Recv | Read | Guarded | Loop
 
 
@@ -167,6 +182,7 @@ class Program:
         feeds: (name, slot) of values that the client gives.
         fetches: (name, slot) of values that the client gets.
         memory: makes the plan of its memory, which takes longer than making the program; None where nodes are not kept.
+        sent: slots that go to other tasks: what is written there is best written where those can read it (`graph/memory.py`).
     """
 
     device: str
@@ -175,6 +191,7 @@ class Program:
     feeds: tuple[tuple[str, int], ...]
     fetches: tuple[tuple[str, int], ...]
     memory: Callable[[], MemoryPlan] | None = field(default=None, compare=False, repr=False)
+    sent: frozenset[int] = frozenset()
 
     @property
     def peak_bytes(self) -> int | None:
@@ -214,7 +231,8 @@ def _lines(step: Instruction) -> list[str]:
         if not step.checks:
             return [f"{waits}{_line(step.call)}"]
         return [f"unless dead {', '.join(f's{i}' for i in step.checks)}{token}: {waits}{_line(step.call)}"]
-    return [_line(step)]
+    calls: Sequence[Call] = getattr(step.kernel, "calls", ()) if isinstance(step, Call) else ()
+    return [_line(step), *[f"    {_line(call)}" for call in calls]]
 
 
 def _freed(slots: tuple[int, ...]) -> str:

@@ -1,9 +1,12 @@
-"""Where the values of large variables lie: in this process's own memory, or where a runtime lets other processes read them.
+"""Where large values lie: in this process's own memory, or where a runtime lets other processes read them.
 
-A server's variables are read by other processes. If a value lies where those can read it, nothing has to be copied for them
-(`runtime/shared_memory.py`). This layer knows no processes: a runtime says where there is such memory (`use`), and `state.py`
-asks for it, and whether what lies there may be changed now. Where others want to read a variable without asking for its value each
-time, the runtime gives it a `Post`, which is told of each change.
+A server's variables are read by other processes, and so are results that are sent to them. If a value lies where those can read
+it, nothing has to be copied for them (`runtime/shared_memory.py`). This layer knows no processes: a runtime says where there is
+such memory (`use`). `state.py` asks for it, and whether what lies there may be changed now; kernels ask for it where their result
+is sent to another task (`to_send`). It is given back when nobody holds an array over it any more.
+
+Where others want to read a variable without asking for its value each time, the runtime gives it a `Post`, which is told of each
+change.
 """
 
 from __future__ import annotations
@@ -16,7 +19,13 @@ Array = np.ndarray[Any, Any]
 
 
 class Memory(Protocol):
-    """Memory that others may read."""
+    """Memory that others may read.
+
+    Attributes:
+        is_read: whether there are others who read it.
+    """
+
+    is_read: bool
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], small: bool = False) -> Array | None:
         """An array of undefined content, which refers to a `base` of its own; None: there is no room, or it is small.
@@ -62,9 +71,23 @@ def kept_copy(value: Array, posted: bool = False) -> Array:
     return np.array(value, order="C")
 
 
+def to_send(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
+    """An array of undefined content for a result that another process will read where it lies.
+
+    Whoever has written the result makes it read-only: it is no longer this process's alone. None: nobody reads this process's memory,
+    there is no room in what is shared, or the result is small. Any memory will do then.
+    """
+    return _used[0].empty(shape, dtype) if _used and _used[0].is_read else None
+
+
 def may_change(value: Array) -> bool:
     """Whether an array that nobody else refers to may be written into: its memory is its own, and no other process reads it."""
     return value.base is None or any(memory.may_change(value.base) for memory in _used)
+
+
+def is_shared(value: Array) -> bool:
+    """Whether a contiguous array lies where others can read it."""
+    return any(memory.holds(value) for memory in _used)
 
 
 def shared(value: Array) -> Array:
@@ -72,7 +95,7 @@ def shared(value: Array) -> Array:
 
     Itself, too, where there is no room.
     """
-    if not _used or value.dtype.kind == "O" or any(memory.holds(value) for memory in _used):
+    if not _used or value.dtype.kind == "O" or is_shared(value):
         return value
     found = _used[0].empty(value.shape, value.dtype, True)
     if found is None:

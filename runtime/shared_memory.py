@@ -217,6 +217,9 @@ class Pool:
     Args:
         limit: most bytes of all segments together.
 
+    Attributes:
+        bytes: of all segments. is_read: whether another process has said that it can read this one's memory.
+
     >>> pool = Pool(1 << 30)
     >>> reference = pool.lend(np.ones(1 << 20, np.float32), os.getpid())
     >>> Borrower().borrow(reference, 4 << 20).view(np.float32)[:2]
@@ -226,6 +229,7 @@ class Pool:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.bytes = 0
+        self.is_read = False
         self._pid = os.getpid()
         self._segments: dict[int, list[_Segment]] = {}  # by size of block
         self._page: Reference | None = None
@@ -287,8 +291,8 @@ class Pool:
             if made is None:
                 return None
             np.copyto(made, array)  # outside of the lock: it may take long
-            array, block = made, made.base
-            assert type(block) is _Block
+            array, block = made, block_of(made)
+            assert block is not None
         segment = block.segment
         assert segment is not None
         with self._lock:

@@ -103,6 +103,8 @@ class Sharing:
             else:
                 readable, known.pid = True, reference.pid
         known.lend = _lender(self._pool, known.pid) if hello.fields["readable"] and known.pid > 0 else None
+        if known.lend is not None and known.pid != os.getpid():
+            self._pool.is_read = True
         if place is None:
             return None
         page = None if known.told else self._pool.page().to_fields()
@@ -142,9 +144,8 @@ class Sharing:
 
 
 def _lender(pool: Pool, pid: int) -> Lend:
-    def lend(array: np.ndarray[Any, Any], alone: bool) -> list[int] | None:
-        reference = pool.lend(array, pid, alone)
-        return reference.to_fields() if reference is not None else None
+    def lend(array: np.ndarray[Any, Any], alone: bool) -> Reference | None:
+        return pool.lend(array, pid, alone)
 
     return lend
 

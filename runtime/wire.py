@@ -118,7 +118,7 @@ class Message:
         return f"Message({', '.join(parts)})"
 
 
-Lend: TypeAlias = Callable[[np.ndarray[Any, Any], bool], "list[int] | None"]
+Lend: TypeAlias = Callable[[np.ndarray[Any, Any], bool], "Sequence[int] | None"]
 """Says where the receiver can read an array, or, if so asked, a copy of its own; None: it has to travel."""
 
 Borrow: TypeAlias = Callable[[Any, int], np.ndarray[Any, np.dtype[np.uint8]]]
@@ -402,7 +402,7 @@ def _unpack_lent(layout: Layout, place: bytes, borrow: Borrow | None, index: int
     if len(place) != PLACE.size:
         raise WireError(f"tensor {index} is lent, and where is cut off")
     try:
-        memory = borrow(list(PLACE.unpack(place)), layout[1])
+        memory = borrow(PLACE.unpack(place), layout[1])
     except ValueError as error:
         raise UnreadableError(f"tensor {index} lies in shared memory that cannot be read: {error}") from None
     return unpack_tensor(layout, memory, index)

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..codegen.gpus import gpu_backend
 from ..codegen.lower import lower
+from ..codegen.sent_results import with_sent_results
 from ..codegen.unit import RecvTensor, SendTensor
 from ..graph.collectives import Collectives
 from ..graph.errors import AbortedError, CancelledError, OpError, ResourceExhaustedError
@@ -136,7 +137,7 @@ class Worker:
         for unit in new.units:
             gpu = gpu_backend(new.kernels, host, unit.device, self._gpus, self._lends)
             backend = host if gpu is None else gpu
-            programs.append(backend.finish(lower(unit, backend, context_of, self.direct.reader)))
+            programs.append(with_sent_results(backend.finish(lower(unit, backend, context_of, self.direct.reader))))
         with self._lock:
             self._loaded[new.program] = Loaded(
                 new.session, tuple(map(slowed, programs)), held, new.program, frozenset(new.carries), must_report(new.units),

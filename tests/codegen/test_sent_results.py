@@ -1,0 +1,117 @@
+"""Results that go to other tasks are written where those can read them: see `codegen/sent_results.py`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail as tf
+from dovetail.codegen.backends.numba import NumbaBackend
+from dovetail.codegen.buffers import buffers
+from dovetail.codegen.lower import lower
+from dovetail.codegen.program import Call, Program, Send
+from dovetail.codegen.sent_results import Sending, with_sent_results
+from dovetail.graph import memory
+from dovetail.placer.partition import needed, partition
+from dovetail.runtime.shared_memory import Borrower, Pool, is_available
+from dovetail.runtime.units import units_of
+
+pytestmark = pytest.mark.skipif(not is_available(), reason="this system has no memory files")
+
+A, B = (f"/job:{job}/replica:0/task:0/device:CPU:0" for job in "ab")
+SQUARE = np.arange(256 * 256, dtype=np.float32).reshape(256, 256) / 65536
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+    made = Pool(64 << 20)
+    made.is_read = True
+    monkeypatch.setattr(memory, "_used", [made])
+    yield made
+    made.close()
+
+
+def program_of(destination: str) -> Program:
+    """A product on a, which `destination` takes; and another one, which stays."""
+    graph = tf.Graph()
+    with graph.as_default():
+        with tf.device(A):
+            x = tf.placeholder(tf.float32, [None, None])
+            sent = tf.matmul(x, x, name="sent")
+            kept = tf.matmul(sent, x, name="kept")
+        with tf.device(destination):
+            y = tf.negative(sent)
+    cut = partition(needed(graph, [y, kept], feeds=[x]), lambda n: n.device, fetches=[y, kept], feeds=[x])
+    unit = next(u for u in units_of(cut, graph) if u.device == A)
+    backend = NumbaBackend(compile_first=True, threads=1)
+    return lower(unit, backend, lambda node: pytest.fail("no op here has state"))
+
+
+def test_a_program_tells_which_of_its_slots_go_to_other_tasks() -> None:
+    program = program_of(B)
+    (send,) = [i for i in program.instructions if isinstance(i, Send)]
+    assert program.sent == {send.slot}
+    assert program_of(A.replace("CPU:0", "CPU:1")).sent == frozenset()
+
+
+def run(program: Program) -> dict[str, Any]:
+    """What the calls of a program make, by node."""
+    slots = list(program.slots)
+    for _, slot in program.feeds:
+        slots[slot] = SQUARE
+    for step in program.instructions:
+        if isinstance(step, Call):
+            (slots[step.outputs[0]],) = (step.kernel(*[slots[i] for i in step.inputs]),)
+    return {step.node: slots[step.outputs[0]] for step in program.instructions if isinstance(step, Call)}
+
+
+def test_what_is_sent_is_written_where_it_is_lent_from_and_what_stays_is_not(pool: Pool) -> None:
+    made = run(with_sent_results(program_of(B)))
+    sent, kept = made["sent"], made["kept"]
+    np.testing.assert_allclose(sent, SQUARE @ SQUARE, rtol=1e-4)
+    np.testing.assert_allclose(kept, SQUARE @ SQUARE @ SQUARE, rtol=1e-4)
+    assert pool.holds(sent)
+    assert not pool.holds(kept)
+    assert not sent.flags.writeable  # it may be lent for longer than the step lasts
+    assert kept.flags.writeable
+    before = pool.bytes
+    reference = pool.lend(sent, os.getpid())
+    assert reference is not None
+    there = np.ndarray(sent.shape, sent.dtype, Borrower().borrow(reference, sent.nbytes))
+    assert there.ctypes.data != sent.ctypes.data  # another mapping of the same memory ...
+    np.testing.assert_array_equal(there, sent)
+    assert pool.bytes == before  # ... which nothing was copied to
+
+
+def test_the_memory_comes_back_when_nobody_holds_the_result(pool: Pool) -> None:
+    program = with_sent_results(program_of(B))
+    for _ in range(40):
+        run(program)
+    assert pool.bytes <= 5 << 20
+
+
+@pytest.mark.parametrize("why", ["nobody reads", "no room", "no memory is shared"])
+def test_where_nobody_can_read_it_any_memory_will_do(why: str, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if why == "nobody reads":
+        pool.is_read = False
+    elif why == "no room":
+        pool.limit = 0
+    else:
+        monkeypatch.setattr(memory, "_used", [])
+    sent = run(with_sent_results(program_of(B)))["sent"]
+    np.testing.assert_allclose(sent, SQUARE @ SQUARE, rtol=1e-4)
+    assert not pool.holds(sent)
+    assert sent.flags.writeable
+
+
+def test_an_error_of_the_kernel_leaves_the_thread_as_it_was(pool: Pool) -> None:
+    def broken() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        Sending(broken)()
+    assert not pool.holds(buffers.empty((1 << 20,), np.dtype(np.uint8)))
