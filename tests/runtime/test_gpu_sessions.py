@@ -523,7 +523,8 @@ def test_random_numbers_are_the_cpus(fake, draw):
         return [draw([40, 5], seed=3) * 1.0], {}
 
     agree(build, 2)
-    assert [c[0] for c in fake.copies()] == ["to host"] * 2
+    assert [c[0] for c in fake.copies()] == ["to device", "to device", "to host"] * 2  # the stream's key and draw
+    assert len(fake.launches()) == 2
 
 
 @pytest.mark.parametrize(
