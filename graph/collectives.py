@@ -10,6 +10,8 @@ of a session that has ended, or of a process that was restarted, is never taken 
     part    a part of one exchange, for one rank
     poke    there is something to do on a board
     end     a task takes part no longer: the session was closed (what has all its parts goes on), or something failed (all fails)
+    count   how much was sent (`tallies.py`)
+    counted so much
 
 Members of one machine meet on boards (`boards.py`), one for each instance, if each task has one member. Before an instance's first
 run they meet: it turns out whether all can reach a board. Its runs then take turns on it, a `Turn` each: one that waits for
@@ -19,7 +21,8 @@ Within a membership, a collective is told by its instance (which op) and its run
 A failed membership stays failed: the members cannot know who has applied what. A new session starts a new one.
 
 A task that is waited for is asked for signs of life (`ask`, `alive`, at each `tick`); one that gives none fails the membership,
-and with it all of its members' steps. Nothing here knows sockets or clocks: messages and time are events, and `send` is given.
+and with it all of its members' steps. Who hears none says so when he asks: the way may be cut in his direction alone, and the asked one
+be who can tell the others. Nothing here knows sockets or clocks: messages and time are events, and `send` is given.
 """
 
 from __future__ import annotations
@@ -28,16 +31,17 @@ import hashlib
 import logging
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .boards import Board, Layout, Machine, Meeting, label_of
 from .errors import AbortedError, InvalidArgumentError, OpError, ResourceExhaustedError, UnavailableError, from_code
 from .exchanges import Array, Exchange, Part
 from .links import Linked
-from .memberships import MEETING, Group, Key, Member, Membership, Table, Turn
+from .memberships import MEETING, MOST_KNOWN, Group, Key, Member, Membership, Table, Turn
 from .requests import Desk
 from .sharing import Sharing
+from .tallies import COUNT_S, COUNTED
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +51,7 @@ MAX_EARLY = (
 MAX_GROUPS = 1_000  # groups of which only others have spoken
 TELL_S = 5.0  # how often it is said who is missing
 HEARTBEAT_S = 0.5
+DEAF_S = 2.0  # a task that says for so long that it hears nothing is cut off in that direction
 
 
 class _Meeting(Member):
@@ -89,6 +94,7 @@ class Collectives(Desk[Member | Turn]):
         self._groups: dict[str, Group] = {}
         self._sessions: weakref.WeakKeyDictionary[Any, dict[str, Membership]] = weakref.WeakKeyDictionary()
         self._heard: dict[str, tuple[float, int]] = {}  # task -> when it was last heard, and its incarnation
+        self._deaf: dict[str, float] = {}  # task -> since when it says that it hears nothing of this one
         self._awaited: dict[str, float] = {}  # task -> since when it is waited for
         self._now = self._said = self._asked = 0.0
         self._broken: list[tuple[Membership, OpError]] = []  # those of which a message could not be sent
@@ -367,6 +373,8 @@ class Collectives(Desk[Member | Turn]):
     ) -> None:
         assert self._send_out is not None
         head = {"event": event, "task": self.task, "group": membership.group, "token": membership.token}
+        if event in COUNTED:
+            membership.tallies[task].sent += 1
         try:
             self._send_out(task, head | fields, tensors)
         except KeyError:
@@ -385,6 +393,7 @@ class Collectives(Desk[Member | Turn]):
         task, token = fields["task"], fields["token"]
         if fields["event"] in ("ask", "alive"):
             self._sign_of_life(fields["event"], task, token)
+            self._note_deaf(task, bool(fields.get("tag")))
             return
         group = self._groups.get(fields["group"])
         if group is None:
@@ -394,6 +403,9 @@ class Collectives(Desk[Member | Turn]):
         self._heard[task] = self._now, self._heard.get(task, (0.0, 0))[1]
         if fields["event"] == "join":
             self._joined(group, task, token)
+            return
+        if fields["event"] == "count":
+            self._count(group, fields["group"], task, token, fields.get("run") or 0)
             return
         membership = next((m for m in group.memberships if m.peers.get(task) == token), None)
         if membership is None:
@@ -414,6 +426,10 @@ class Collectives(Desk[Member | Turn]):
         if membership.error is not None:
             return
         task = fields["task"]
+        if fields["event"] == "counted":
+            self._counted(membership, task, fields.get("tag") or 0)
+            return
+        membership.tallies[task].came += fields["event"] in COUNTED
         if fields["event"] == "end":
             if fields.get("code"):
                 self._fail(membership, from_code(fields["code"], f"{task}: {fields.get('reason')}", None))
@@ -444,6 +460,7 @@ class Collectives(Desk[Member | Turn]):
             return
         before = group.latest.get(task)
         group.latest[task] = token
+        group.known.setdefault(task, deque(maxlen=MOST_KNOWN)).append(token)
         for key in [k for k in group.early if k == (task, before)]:
             group.kept -= len(group.early.pop(key))
         waiting = None
@@ -470,6 +487,43 @@ class Collectives(Desk[Member | Turn]):
             self._fail(membership, _too_far_ahead(task))
         for fields in early:
             self._told_by(membership, fields, fields["tensors"])
+
+    # --- what was lost ---------------------------------------------------------------------------------------------
+
+    def _ask_to_count(self, membership: Membership, tasks: Iterable[str]) -> None:
+        """Ask those who are waited for, have been heard, and may go on, how much they have sent."""
+        for task in tasks:
+            tally = membership.tallies[task]
+            since = max(self._awaited.get(task, self._now), tally.asked)
+            if task in self._heard and task not in membership.left and self._now - since >= COUNT_S:
+                tally.asked = self._now
+                self._send(task, "count", membership, run=membership.peers[task] or 0)
+
+    def _count(self, group: Group, name: str, task: str, token: int, meant: int) -> None:
+        """Another task asks how much was sent to it; `meant` is the token of ours, 0 if it does not know that."""
+        if not group.knows(task, token):
+            self._joined(group, task, token)  # its `join` was lost
+        membership = next((m for m in group.memberships if m.peers.get(task) == token), None)
+        if membership is None:
+            if meant:  # it is gone, and the `end` that said so was lost
+                head = {"event": "end", "task": self.task, "group": name, "token": meant}
+                self._say(task, head | {"reason": "takes part no longer", "code": "ABORTED"})
+        elif membership.error is not None:
+            self._send(task, "end", membership, reason=membership.error.message, code=membership.error.code)
+        elif meant != membership.token:
+            self._send(task, "join", membership)
+        else:
+            self._send(task, "counted", membership, tag=membership.tallies[task].sent)
+
+    def _counted(self, membership: Membership, task: str, sent: int) -> None:
+        """Another task says how much it has sent."""
+        if membership.requests and membership.tallies[task].lacks(sent):
+            what = membership.requests[0].what
+            text = (
+                f"{what}: something that {task} has sent never came: the connection between it and {self.task} broke meanwhile. All "
+                "workers go on from the last checkpoint, in new sessions."
+            )
+            self._fail(membership, UnavailableError(None, None, text))
 
     def _forget_groups(self) -> None:
         """Forget what was only said by others: there is too much of it. Whoever means it says it again."""
@@ -516,10 +570,28 @@ class Collectives(Desk[Member | Turn]):
                 if m.peers.get(task) is not None and m.requests:
                     self._fail(m, AbortedError(None, None, f"{task} was restarted in the middle of a collective"))
 
-    def _give_sign(self, event: str, task: str) -> None:
+    def _note_deaf(self, task: str, is_deaf: bool) -> None:
+        """A task says whether it has heard anything of this one lately. One that goes on saying no, though it is answered, is cut off."""
+        if not is_deaf:
+            self._deaf.pop(task, None)
+        elif self._now - self._deaf.setdefault(task, self._now) >= DEAF_S:
+            for m in self._memberships():
+                if m.peers.get(task) is not None:  # whatever it does now: the other one cannot go on with it
+                    text = (
+                        f"{task} hears nothing of {self.task}, though it is heard: the way there is cut. All "
+                        "workers go on from the last checkpoint, in new sessions, when it is open."
+                    )
+                    self._fail(m, UnavailableError(None, None, text))
+
+    def _give_sign(self, event: str, task: str, is_deaf: bool = False) -> None:
+        head = {"event": event, "task": self.task, "group": "", "token": self._incarnation}
+        self._say(task, head | {"tag": 1} if is_deaf else head)
+
+    def _say(self, task: str, fields: dict[str, Any]) -> None:
+        """Say something to another task that it may miss."""
         assert self._send_out is not None
         try:
-            self._send_out(task, {"event": event, "task": self.task, "group": "", "token": self._incarnation}, ())
+            self._send_out(task, fields, ())
         except (KeyError, OSError, OpError) as e:
             logger.info("%s cannot be reached: %s", task, e)
 
@@ -528,6 +600,8 @@ class Collectives(Desk[Member | Turn]):
         self._do(lambda: self._tick(now))
 
     def _tick(self, now: float) -> None:
+        if now - self._now > DEAF_S / 2:
+            self._deaf.clear()  # this process was stopped: who heard nothing meanwhile was right
         self._now = now
         while self._ended:
             for membership in self._ended.popleft().values():
@@ -536,6 +610,7 @@ class Collectives(Desk[Member | Turn]):
                     if membership.error is None and task not in membership.left:
                         self._send(task, "end", membership, reason="has closed its session", code="")
         awaited: set[str] = set()
+        waits: list[tuple[Membership, list[str]]] = []
         for membership in self._memberships():
             requests = membership.requests
             if not requests:
@@ -544,7 +619,9 @@ class Collectives(Desk[Member | Turn]):
                 if turn.has_begun:  # it is poked when there is something to do; if that was lost, not much time is
                     self._look(turn)
             expected = {membership.task_of[r] for w in requests for r in w.expects()}
-            awaited |= (expected | set(membership.missing)) - {self.task}
+            expected = (expected | set(membership.missing)) - {self.task}
+            awaited |= expected
+            waits.append((membership, sorted(expected)))
             since = min((self._awaited.get(t, now) for t in membership.missing), default=now)
             if now - max(since, self._said) > TELL_S:
                 self._said = now
@@ -556,7 +633,10 @@ class Collectives(Desk[Member | Turn]):
         if awaited and now - self._asked >= HEARTBEAT_S:
             self._asked = now
             for task in awaited:
-                self._give_sign("ask", task)
+                last, _ = self._heard.get(task, (0.0, 0))
+                self._give_sign("ask", task, now - max(last, self._awaited[task]) > self._patience_s)
+        for membership, tasks in waits:
+            self._ask_to_count(membership, tasks)
         for task, since in self._awaited.items():
             last = self._heard.get(task)
             if last is not None and now - max(last[0], since) > self._patience_s:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +16,9 @@ from .errors import OpError
 from .exchanges import Array, Exchange
 from .requests import Request
 from .sharing import Sharing
+from .tallies import Tally
 
+MOST_KNOWN = 16  # joins of one task that are remembered
 MEETING = -1  # the run in which members come to a board
 
 Key = tuple[str, int, int]
@@ -115,7 +117,7 @@ class Membership:
         group: the group's name. ranks: task -> its ranks. token: what tells it from all others.
         peers: other task -> its token; None until it has joined. is_spread: whether each member has a task of its own.
         error: why it has failed. left: tasks that take part no longer -> why; those of them
-            that are `closed` have done all that they had begun.
+            that are `closed` have done all that they had begun. tallies: what was sent to each other task, and came from it.
     """
 
     def __init__(self, group: str, task_of: Sequence[str], here: str) -> None:
@@ -127,6 +129,7 @@ class Membership:
         self.error: OpError | None = None
         self.left: dict[str, str] = {}
         self.closed: set[str] = set()
+        self.tallies = {task: Tally() for task in self.peers}
         self.waiting: dict[Key, Member] = {}
         self.turns: dict[Key, Turn] = {}
         self.tables: dict[str, Table] = {}  # by instance
@@ -149,10 +152,15 @@ class Group:
     def __init__(self) -> None:
         self.unused: dict[str, int] = {}  # task -> the token of its latest join that no membership has taken
         self.latest: dict[str, int] = {}  # task -> the token of its latest join
+        self.known: dict[str, deque[int]] = {}  # task -> the tokens of its last joins
         self.memberships: weakref.WeakSet[Membership] = weakref.WeakSet()
         self.early: OrderedDict[tuple[str, int], list[dict[str, Any]]] = OrderedDict()
         self.kept = 0
         self.lost: set[tuple[str, int]] = set()  # (task, token) of which a part could not be kept
+
+    def knows(self, task: str, token: int) -> bool:
+        """Whether a task has joined with this token."""
+        return token in self.known.get(task, ())
 
 
 def _awaited(request: Member | Turn) -> str:
@@ -173,4 +181,4 @@ def _awaited(request: Member | Turn) -> str:
     return f"{request.what}: {'not joined by' if absent else 'awaiting'} {members}"
 
 
-__all__ = ["MEETING", "Group", "Key", "Member", "Membership", "Table", "Turn"]
+__all__ = ["MEETING", "MOST_KNOWN", "Group", "Key", "Member", "Membership", "Table", "Turn"]

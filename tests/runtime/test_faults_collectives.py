@@ -1,0 +1,81 @@
+"""Collectives of real processes between which messages are lost: each step ends, everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fault_schedules import Call
+
+import dovetail as tf
+from dovetail.graph.ops import collectives as ops
+
+WAIT_S = 60.0  # only a step that hangs waits so long
+COUNT = 3
+
+
+class Workers:
+    """Workers that reduce together, each with a client of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        environment = {"DOVETAIL_FAULTS": f"from:{folder}", "DOVETAIL_SHARED_MEMORY": "0"}
+        self.cluster = tf.LocalCluster({"worker": COUNT}, environment=environment)
+        self.sessions = [self.session(i) for i in range(COUNT)]
+
+    def session(self, rank: int) -> tf.Session:
+        members = [f"/job:worker/replica:0/task:{i}/device:CPU:0" for i in range(COUNT)]
+        with tf.Graph().as_default() as graph, tf.device(members[rank]):
+            value = ops.all_reduce(tf.fill([1000], float(rank + 1)), members, rank, instance="i")
+            tf.reduce_max(value, name="found")
+        config = tf.ConfigProto(peer_timeout_s=2.0)
+        return tf.Session(self.cluster.target("worker", rank), graph=graph, config=config)
+
+    def says(self, rank: int, faults: str) -> None:
+        file = self.folder / str(self.cluster.process("worker", rank).pid)
+        partial = file.with_suffix(".partial")
+        partial.write_text(faults, "utf-8")
+        partial.replace(file)
+
+    def address(self, rank: int) -> str:
+        return self.cluster.target("worker", rank).removeprefix("zmq://")
+
+    def run_until_error(self) -> list[Call]:
+        """All go on reducing until something fails."""
+
+        def work(session: tf.Session) -> None:
+            while True:
+                assert session.run("found:0") == 6.0
+
+        return [Call(lambda s=s: work(s)) for s in self.sessions]  # type: ignore[misc]
+
+    def close(self) -> None:
+        for session in self.sessions:
+            session.close()
+        self.cluster.close()
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[Workers]:
+    made = Workers(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.mark.slow
+def test_a_cut_in_one_direction_and_lost_messages_end_the_steps_of_all(workers: Workers) -> None:
+    for strike in (f"cut:{workers.address(1)}", "lose:7"):
+        calls = workers.run_until_error()
+        workers.says(0, strike)
+        for call in calls:
+            assert call.ended(WAIT_S), f"{strike}: a step hangs"
+            assert isinstance(call.error, tf.errors.UnavailableError | tf.errors.AbortedError), call.error
+        workers.says(0, "")
+        for i, session in enumerate(workers.sessions):
+            session.close()
+            workers.sessions[i] = workers.session(i)
+        calls = [Call(lambda s=s: s.run("found:0")) for s in workers.sessions]  # type: ignore[misc]
+        assert all(call.ended(WAIT_S) for call in calls), "new sessions hang"
+        assert [call.value for call in calls] == [np.float32(6.0)] * COUNT, [call.error for call in calls]
