@@ -31,8 +31,15 @@ import numpy as np
 
 from ..graph.dtypes import DType, bfloat16, float16, float32, float64
 from .loops import COSTLY, READS, Loops, Store, Value
+from .row_facts import is_below_zero, passes_over_nan
 
 BLOCK = 4096  # elements of a row that are added in the row's own type: long enough for speed, short enough for accuracy
+STRIP = 512  # elements of a row, parts of a block, that are worked on while as many of the next row come from memory
+FETCHED = (
+    128,
+    8192,
+)  # lengths of rows for which that is done: others come by themselves, or would not stay in the first cache
+_LINE = 64  # bytes of a line of the cache
 
 HEADER = '@njit(SIGNATURE, nogil=True, error_model="numpy", cache=True)\ndef kernel('
 """How the function in a kernel's text begins."""
@@ -206,6 +213,7 @@ class _Writer:
         self.arrays = len(loops.loads) + len(loops.stores)  # and then the scratch arrays
         self.scratch: list[str] = []
         self.known: dict[int, str] = {}  # value -> how it is called where we are
+        self.fetched: list[Value] = []  # what is read of the next row meanwhile
         self.aside: dict[int, int] = {}  # value that was put aside -> the array with it
         self.drawn: dict[int, int] = {}  # random value -> the array with a stretch of it
         self.innermost = len(loops.reduced) - 1
@@ -228,7 +236,7 @@ class _Writer:
         """The innermost loop, from a start to an end; `roots`: what it needs. Random numbers are made before, in stretches."""
         draws = self.draws(roots)
         if not draws:
-            self.nest([f"for i{axis} in range({ends.removeprefix('0, ')}):"], body)
+            self.strips(axis, ends, body)
             return
         start, end = ends.split(", ")
 
@@ -238,6 +246,38 @@ class _Writer:
             self.nest([f"for i{axis} in range(at, end):"], body)
 
         self.nest([f"for at in range({start}, {end}, {BLOCK}):"], stretch)
+
+    def strips(self, axis: int, ends: str, body: Callable[[], None]) -> None:
+        """The innermost loop; of a second pass over a row a strip at a time, while the same strip of the next row is fetched."""
+        if not self.fetched:
+            self.nest([f"for i{axis} in range({ends.removeprefix('0, ')}):"], body)
+            return
+        start, end = ends.split(", ", 1)
+        length = " * ".join(f"n{a}" for a in self.loops.reduced_axes)
+        self.scratch.append(f"    ahead = n{axis} if {FETCHED[0]} <= {length} <= {FETCHED[1]} else 0")
+
+        def strip() -> None:
+            self.line(f"stop = min(part + {STRIP}, n{axis})")
+            for v in self.fetched:
+                lines = f"for i{axis} in range(part, min(stop, ahead), {_LINE // v.dtype.size}):"
+                fetch = f"m.fetch(in{v.data}, {self.index(v.axes)} + {length})"
+                self.nest([lines], partial(self.line, fetch))
+            self.nest([f"for i{axis} in range(part, stop):"], body)
+
+        self.nest([f"for part in range({start}, {end}, {STRIP}):"], strip)
+
+    def read_first(self) -> list[Value]:
+        """What the first pass over a row reads of it, where the next row's lies right behind it."""
+        values, kept = self.loops.values, self.loops.kept_axes
+        if not kept:
+            return []
+        needed = {values[r].args[0] for r in self.reductions(0)}
+        needed |= {self.loops.stores[o].value for o in self.outputs(0, full=True)}
+        for i in range(len(values) - 1, -1, -1):
+            if i in needed and values[i].op != "reduce":
+                needed.update(values[i].args)
+        last = (kept[-1], *self.loops.reduced_axes)
+        return [values[i] for i in sorted(needed) if values[i].op == "load" and values[i].axes[-len(last) :] == last]
 
     def draws(self, roots: Iterable[int]) -> list[int]:
         """The random values along the innermost axis that these are made of, and that are not known."""
@@ -319,6 +359,8 @@ class _Writer:
         if v.op in _OPERATORS:
             text = f"{args[0]} {_OPERATORS[v.op]} {args[1]}"
             return text if v.dtype.is_bool or v.dtype.is_floating else f"{short}({text})"
+        if v.op == "exp" and v.dtype is float32 and is_below_zero(self.loops, v.args[0]):
+            return f"m.exp_below32({args[0]})"
         if v.op in COSTLY:
             return f"m.{v.op}{8 * v.dtype.size}({', '.join(args)})"
         if v.op in _SAME_NAME:
@@ -494,11 +536,14 @@ class _Writer:
                     for r in reductions:
                         v = loops.values[r]
                         x = self.value(v.args[0])
-                        self.line(f"{prefix}{r} = {_combine(str(v.data), f'{prefix}{r}', x, v.dtype, any_order=True)}")
+                        total = f"{prefix}{r}"
+                        combined = _combine(str(v.data), total, x, v.dtype, any_order=True)
+                        self.line(f"{total} = {f'm.larger({total}, {x})' if passes_over_nan(loops, r) else combined}")
                     for o in outputs:
                         self.put(o)
 
                 needed = roots + to_put
+                self.fetched = self.read_first() if stage == 1 and not self.draws(needed) else []
                 if in_blocks:
                     self.blocks(headers, axes[-1], reductions, needed, one_pass)
                 else:
@@ -542,7 +587,7 @@ class _Writer:
                 self.line(f"end = min(at + {BLOCK}, n{last})")
                 self.fill(draws)
             end = "end" if draws else f"min(at + {BLOCK}, n{last})"
-            self.nest([f"for i{last} in range(at, {end}):"], lambda: one_pass("b"))
+            self.strips(last, f"at, {end}", lambda: one_pass("b"))
             for r in reductions:
                 v = self.loops.values[r]
                 x = f"f64(b{r})" if v.data == "sum" and v.dtype is float32 else f"b{r}"

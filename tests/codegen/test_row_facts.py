@@ -1,0 +1,87 @@
+"""What kernels of rows leave out: the upper half of an exponential, NaN in a maximum, and waiting for the next row."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba")
+
+from dovetail.codegen.kernel_cache import compile_now  # noqa: E402
+from dovetail.codegen.loops import Loops, LoopsBuilder  # noqa: E402
+from dovetail.codegen.numba_source import FETCHED, STRIP, numba_source  # noqa: E402
+from dovetail.codegen.row_facts import is_below_zero, passes_over_nan  # noqa: E402
+from dovetail.graph.dtypes import float32  # noqa: E402
+
+Made = Callable[[LoopsBuilder, int, int], int]
+
+
+def rows(made: Made) -> tuple[Loops, int]:
+    """Loops that store what `made` makes of a row and its maximum, and which value the maximum is."""
+    b = LoopsBuilder([False, True])
+    x = b.load(0, float32, [0, 1])
+    most = b.reduce("max", x)
+    value = made(b, x, most)
+    b.store(value, [0, 1])
+    loops, _ = b.finish()
+    return loops, next(i for i, v in enumerate(loops.values) if v.op == "reduce" and v.data == "max")
+
+
+def softmax(b: LoopsBuilder, x: int, most: int) -> int:
+    e = b.apply("exp", b.apply("sub", x, most))
+    return b.apply("div", e, b.reduce("sum", e))
+
+
+def log_softmax(b: LoopsBuilder, x: int, most: int) -> int:
+    d = b.apply("sub", x, most)
+    return b.apply("sub", d, b.apply("log", b.reduce("sum", b.apply("exp", d))))
+
+
+def exponentials(b: LoopsBuilder, x: int, most: int) -> int:
+    return b.apply("exp", b.apply("sub", x, most))
+
+
+def chosen(b: LoopsBuilder, x: int, most: int) -> int:
+    total = b.reduce("sum", b.apply("exp", b.apply("sub", x, most)))
+    return b.apply("select", b.apply("gt", total, x), x, most)
+
+
+def other_way(b: LoopsBuilder, x: int, most: int) -> int:
+    e = b.apply("exp", b.apply("sub", most, x))
+    return b.apply("div", e, b.reduce("sum", e))
+
+
+CASES: list[tuple[Made, bool, bool]] = [
+    (softmax, True, True),
+    (log_softmax, True, True),
+    (exponentials, False, True),
+    (chosen, False, True),
+    (other_way, True, False),
+]
+
+
+@pytest.mark.parametrize(("made", "over", "below"), CASES)
+def test_what_is_known(made: Made, over: bool, below: bool) -> None:
+    loops, most = rows(made)
+    assert passes_over_nan(loops, most) == over
+    (power,) = (v for v in loops.values if v.op == "exp")
+    assert is_below_zero(loops, power.args[0]) == below
+
+
+@pytest.mark.parametrize("length", [1, 7, FETCHED[0], STRIP + 3, 4096 + STRIP + 1])
+@pytest.mark.parametrize("made", [softmax, log_softmax, exponentials])
+def test_rows_with_nan_and_infinities(made: Made, length: int) -> None:
+    rng = np.random.default_rng(length)
+    x = (rng.standard_normal((9, length)) * 20).astype(np.float32)
+    x[2, length // 2], x[3, -1], x[4, 0], x[5] = np.nan, -np.nan, np.inf, -np.inf
+    x[6, length // 3] = -np.inf
+    loops, _ = rows(made)
+    out = np.empty_like(x)
+    compile_now(numba_source(loops).text)(x.ravel(), out.ravel(), *x.shape, 0, len(x))
+    with np.errstate(all="ignore"):
+        d: Any = x.astype(np.float64)
+        d -= d.max(-1, keepdims=True)
+        e = np.exp(d)
+        want = {softmax: e / e.sum(-1, keepdims=True), log_softmax: d - np.log(e.sum(-1, keepdims=True))}.get(made, e)
+    np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-6)
