@@ -103,7 +103,7 @@ class _Compiler:
     """The background thread: made at the first request, stopped in good order when Python ends."""
 
     def __init__(self) -> None:
-        self.todo: queue.SimpleQueue[tuple[str, Callable[[Function], None]] | None] = queue.SimpleQueue()
+        self.todo: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self.stopped = False
         self.thread = threading.Thread(target=self.work, name="dovetail-compiler", daemon=True)
         self.thread.start()
@@ -113,11 +113,10 @@ class _Compiler:
         while (item := self.todo.get()) is not None:
             if self.stopped:
                 continue
-            text, done = item
             try:
-                done(compile_now(text))
-            except Exception:  # a kernel that does not compile stays with NumPy; that must not end the thread
-                logger.exception("a kernel could not be compiled and stays with NumPy:\n%s", text)
+                item()
+            except Exception:  # what comes next must be done all the same
+                logger.exception("what was to be made in the background could not be; all goes on without it")
 
     def stop(self) -> None:
         """Finish the kernel at hand, leave the others: LLVM must not be cut off in the middle."""
@@ -131,12 +130,24 @@ def _compiler() -> _Compiler:
     return _Compiler()
 
 
+def in_background(work: Callable[[], None]) -> None:
+    """Have something done by the thread that compiles, when all that it was given before is done."""
+    with _lock:
+        compiler = _compiler()
+    compiler.todo.put(work)
+
+
 def compile_soon(text: str, done: Callable[[Function], None]) -> None:
     """Compile a source in the background and hand its function to `done`, in that thread."""
     function = _functions.get(text)
     if function is not None:
         done(function)
         return
-    with _lock:
-        compiler = _compiler()
-    compiler.todo.put((text, done))
+
+    def work() -> None:
+        try:
+            done(compile_now(text))
+        except Exception:
+            logger.exception("a kernel could not be compiled and stays with NumPy:\n%s", text)
+
+    in_background(work)

@@ -10,7 +10,7 @@ long that waiting is no matter.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -21,6 +21,8 @@ from numpy.lib.stride_tricks import as_strided
 from ..graph.node import Node
 from .buffers import buffers
 from .loop_text import source_of
+from .native_calls import flat
+from .native_plans import NotPlannableError, Planner, Value
 from .threads import share_units
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -59,14 +61,14 @@ def matrix_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | 
 
     launches: dict[tuple[tuple[int, ...], ...], _Launch | None] = {}
 
-    def call(function: Any, a: Array, b: Array) -> Array | None:
+    def call(function: Any, a: Array, b: Array, smallest: int = SMALLEST) -> Array | None:
         key = a.shape, a.strides, b.shape, b.strides
         launch = launches.get(key)
         if launch is not None:
             out = buffers.empty(launch.shape, a.dtype)
             launch.plan.run(function, a.reshape(-1), b.reshape(-1), out.reshape(-1))
             return out
-        product = product_of(node, a, b, threads)
+        product = product_of(node, a, b, threads, smallest)
         if product is None:
             return None
         if key not in launches:
@@ -165,14 +167,17 @@ def _launch_of(product: Product, a: Array, b: Array) -> _Launch | None:
     return _Launch((*product.stack, product.rows, product.columns), product.plan())
 
 
-def product_of(node: Node, a: Array, b: Array, threads: int) -> Product | None:
-    """The product that a node does of these arrays; None where BLAS, by way of the reference, must do it."""
+def product_of(node: Node, a: Array, b: Array, threads: int, smallest: int = SMALLEST) -> Product | None:
+    """The product that a node does of these arrays; None where BLAS, by way of the reference, must do it.
+
+    `smallest`: multiply-adds of one product above which it is done here.
+    """
     flip_a, flip_b = (bool(node.attrs[name]) for name in OPS[node.type])
     a, b = (a.swapaxes(-1, -2) if flip_a else a), (b.swapaxes(-1, -2) if flip_b else b)
     if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
         return None
     rows, inner, columns = a.shape[-2], a.shape[-1], b.shape[-1]
-    if not SMALLEST < rows * inner * columns <= LARGEST:
+    if not smallest < rows * inner * columns <= LARGEST:
         return None
     stack = a.shape[:-2]
     if stack != b.shape[:-2]:
@@ -185,6 +190,30 @@ def product_of(node: Node, a: Array, b: Array, threads: int) -> Product | None:
         a, b = a.reshape(-1, rows, inner), b.reshape(-1, inner, columns)
     (a, a_jumps), (b, b_jumps) = _flat(a), _flat(b)
     return Product(a, b, a_jumps, b_jumps, stack, rows, inner, columns, threads)
+
+
+def put_product(planner: Planner, function: Any, node: Node, inputs: Sequence[Value], threads: int) -> Sequence[Value]:
+    """Put the launch of a product, however small, into a native plan; what it makes."""
+    a, b = map(planner.in_memory, inputs)
+    for _ in range(2):
+        product = product_of(node, a.array, b.array, threads, 0)
+        if product is None:
+            raise NotPlannableError("a product that BLAS does")
+        first, second = planner.view(product.a, a), planner.view(product.b, b)
+        if first is not None and second is not None:
+            break
+        a, b = planner.in_order(a), planner.in_order(b)  # it would be copied at each run
+    else:
+        raise NotPlannableError("factors that are copied")
+    out = planner.made((*product.stack, product.rows, product.columns), product.dtype)
+    plan = product.plan()
+    unit = plan.terms[-1]
+    room = planner.made((plan.threads * plan.room,), product.dtype)
+    laid = planner.made((plan.threads * (unit[2] + unit[3]),), np.dtype(np.int64))
+    planner.fill(laid, -1)
+    vectors = [word for v in (first, second, out, room, laid) for word in planner.vector(v)]
+    planner.launch_units(function, vectors, flat(plan.terms), plan.units, plan.threads)
+    return [out]
 
 
 def _flat(x: Array) -> tuple[Array, tuple[int, ...]]:

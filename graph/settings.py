@@ -82,6 +82,11 @@ SETTINGS = {
             "for tests: faults on purpose, such as cut:all, delay:30 or save:7; graph/faults.py lists them",
         ),
         Setting(
+            "DOVETAIL_NATIVE_STRETCHES",
+            1,
+            "1: launches that follow one another on a CPU become one call; 0: they do not",
+        ),
+        Setting(
             "DOVETAIL_QUEUE_MB",
             4096,
             "MiB that one queue may hold, elements that wait for room included; more is an error, 0: no limit",

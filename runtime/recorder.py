@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgpack
 import numpy as np
 
-from ..codegen.program import Await, Begin, Call, Guarded, Instruction, Kernel, Loop, Program, Read, Send
+from ..codegen.program import Await, Begin, Call, Guarded, Instruction, Kernel, Loop, Program, Read, Send, one_by_one
 from ..codegen.unit import RecvTensor
 from ..graph.errors import InternalError
 from ..graph.requests import Request
@@ -169,7 +169,7 @@ class Recorder:
     def instrumented(self, program: Program) -> Program:
         """The same program, with its kernels timed."""
         return dataclasses.replace(
-            program, instructions=tuple([self._timed(i, program.device) for i in program.instructions])
+            program, instructions=tuple([self._timed(i, program.device) for i in one_by_one(program.instructions)])
         )
 
     def _timed(self, step: Instruction, device: str) -> Instruction:

@@ -39,11 +39,11 @@ class Run:
         nodes = tuple([n for c in self.calls for n in c.nodes or (c.node,)])
         return Call(kernel, self.given, self.outputs, self.frees, last.node, op, last.origin, nodes)
 
-    def one_by_one(self, inputs: Sequence[Any], passed: tuple[type[BaseException], ...] = ()) -> list[Any]:
+    def one_by_one(self, inputs: Sequence[Any], passed: type[Exception] = NodeError) -> list[Any]:
         """Run them; gives what `outputs` hold then.
 
         Raises:
-            NodeError: of the node that failed. `passed`: what is raised as it is.
+            NodeError: of the node that failed. `passed`: what else is raised as it is.
         """
         slots = dict(self.constants)
         slots.update(zip(self.given, inputs, strict=True))
@@ -51,7 +51,7 @@ class Run:
         for call in self.calls:
             try:
                 result = call.kernel(*[slots[i] for i in call.inputs])
-            except (NodeError, *passed):
+            except (NodeError, passed):
                 raise
             except Exception as e:
                 node: Any = SimpleNamespace(name=call.node, type=call.op, source=call.source)

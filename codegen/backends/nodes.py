@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from ...graph.errors import InternalError
 from ...graph.node import Node
 from ..agreement import agree, difference
 from ..image_kernels import image_kernel
-from ..matrix_kernels import matrix_kernel
+from ..matrix_kernels import OPS as PRODUCTS, matrix_kernel, put_product
+from ..native_plans import NotCompiledError, Planner, Value
 from ..program import Kernel
 from ..row_kernels import row_kernel
 from .warming import WarmingKernel
@@ -21,12 +23,19 @@ class NodeKernel(WarmingKernel):
     Args:
         node: what it runs. reference: the op's reference, attributes bound.
         text, call: see `image_kernel`, `matrix_kernel`.
-        check: compare with the reference, at every run.
+        check: compare with the reference, at every run. threads: most that may work on it.
+
+    Attributes:
+        is_native: whether native plans can have it.
     """
 
-    def __init__(self, node: Node, reference: Kernel, text: str, call: Callable[..., Any], check: bool) -> None:
+    def __init__(
+        self, node: Node, reference: Kernel, text: str, call: Callable[..., Any], check: bool, threads: int = 1
+    ) -> None:
         super().__init__(text, reference)
         self.node = node
+        self.is_native = node.type in PRODUCTS and not check
+        self._threads = threads
         self._call = call
         self._check = check
 
@@ -46,13 +55,23 @@ class NodeKernel(WarmingKernel):
                 )  # fmt: skip
         return made
 
+    def gather(self) -> None:
+        """Become part of a native stretch, in which products of all sizes are done here: also where it runs one by one."""
+        self._call = partial(self._call, smallest=0)
+
+    def put_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
+        """Put its launches into a native plan."""
+        if self.function is None:
+            raise NotCompiledError(self._text)
+        return put_product(planner, self.function, self.node, inputs, self._threads)
+
 
 def kernel_for(node: Node, reference: Kernel, *, threads: int, compile_first: bool, check: bool) -> Kernel:
     """A compiled kernel for a node that has one, else the reference."""
     found = image_kernel(node, threads) or matrix_kernel(node, threads) or row_kernel(node, threads)
     if found is None:
         return reference
-    kernel = NodeKernel(node, reference, *found, check)
+    kernel = NodeKernel(node, reference, *found, check, threads)
     if compile_first:
         kernel.compile()
     return kernel

@@ -22,6 +22,7 @@ import numpy as np
 from ...graph.dtypes import bfloat16, float16, resource
 from ...graph.errors import FailedPreconditionError, InternalError
 from ...graph.node import Node
+from ...graph.settings import setting
 from ...graph.state import Context
 from .. import copies, image_kernels, matrix_kernels, row_kernels
 from ..agreement import agree, difference, scale_of
@@ -32,12 +33,14 @@ from ..groups import has_only_small
 from ..kernel_cache import source_of
 from ..loop_cost import nanoseconds
 from ..loops import Loops
+from ..native_plans import NotCompiledError, NotPlannableError, Planner, Value
 from ..numba_source import as_passed
 from ..overwriting import as_run, is_held_once, order_of, with_overwriting
 from ..program import Call, Guarded, Instruction, Kernel, Loop, Program
 from ..threads import cores, ranges_of, share
 from ..update_loops import ACCUMULATES
 from .base import ContextOf
+from .native_stretches import with_native_stretches
 from .nodes import kernel_for
 from .numpy import NumpyBackend, one_by_one
 from .product_updates import with_product_updates
@@ -104,7 +107,9 @@ class NumbaBackend(NumpyBackend):
         """The program with gradients made where updates take them, and results where their inputs were."""
         program = with_product_updates(program, self.threads, self.compile_first)
         _let_overwrite(program.instructions)
-        return program
+        if self.check or not setting("DOVETAIL_NATIVE_STRETCHES"):
+            return program
+        return with_native_stretches(program, self.compile_first)
 
 
 def _let_overwrite(instructions: Iterable[Instruction]) -> None:
@@ -220,6 +225,44 @@ class FusedKernel(WarmingKernel):
         if self._check:
             self._compare(_given(inputs, held), outputs)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether native plans can have it."""
+        return not self._variables and not self._check
+
+    @property
+    def reads_variables(self) -> bool:
+        """Whether it looks at variables."""
+        return bool(self._variables)
+
+    def put_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
+        """Put its launch into a native plan."""
+        if self.function is None:
+            raise NotCompiledError(self._text)
+        given = [planner.in_order(v) for v in inputs[: self._loaded]]
+        if any(v.array.dtype != t.dtype.base.np for v, t in zip(given, self.group.inputs, strict=True)):
+            raise NotPlannableError("an array of another type")
+        values = tuple(tuple(planner.known(inputs[i]).tolist()) for i in self._assumed)
+        launch = self._launch_for((*[v.array.shape for v in given], *values))
+        if launch is None:
+            raise NotPlannableError("sizes that fusion did not foresee")
+        for i, limit in launch.limits:
+            planner.within(given[i], limit)
+        outputs: list[Any] = [None] * len(launch.outputs)
+        for i, j in self._overwrites:
+            if i in self.dying and planner.may_overwrite(given[i]):
+                outputs[j] = given[i]
+        for j, (shape, dtype, _) in enumerate(launch.outputs):
+            if outputs[j] is None:
+                outputs[j] = planner.made(shape, dtype)
+        for i, j in self._overwrites:
+            if outputs[j] is not given[i]:
+                planner.put(given[i], outputs[j])
+        arrays = [given[i] for i in self._order.inputs] + [outputs[j] for j in self._order.outputs]
+        vectors = [word for v in arrays for word in planner.vector(v)]
+        planner.launch(self.function, [*vectors, *launch.sizes], launch.ranges, self._threads)
+        return outputs
 
     def _overwritten(self, inputs: tuple[Any, ...], launch: _Launch) -> list[Any]:
         """The outputs before the kernel runs: inputs that it may overwrite, copies of those that it may not, and fresh memory."""

@@ -9,7 +9,7 @@ those of the two kernels, since both do to each number what they did before.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ from ...graph.shape import element_count
 from ...graph.state import VariableState, changing
 from ..buffers import buffers
 from ..matrix_kernels import Product, product_of
+from ..native_calls import flat
+from ..native_plans import NotCompiledError, NotPlannableError, Planner, Value
 from ..product_update_source import PIECE, product_update_source
 from ..program import Await, Begin, Call, Guarded, Instruction, Loop, Program, Recv, Send, Wait
 from ..threads import share_units
@@ -26,6 +28,16 @@ from .updates import UpdateKernel
 from .warming import WarmingKernel
 
 SMALLEST = 1 << 16  # elements of a gradient from which that is worth it: smaller ones stay in the caches anyhow
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Pieces of a gradient: what the kernel is told, how many there are, for how many threads, and each thread's room."""
+
+    numbers: tuple[tuple[int, ...], ...]
+    pieces: int
+    threads: int
+    room: int
 
 
 class ProductUpdate(WarmingKernel):
@@ -59,6 +71,26 @@ class ProductUpdate(WarmingKernel):
                 self._in_pieces(found, values, [*inputs[update.places : at], *inputs[at + 2 :]])
         return update.result(states) if fits else self._in_turn(*inputs)
 
+    def put_into(self, planner: Planner, inputs: Sequence[Value]) -> None:
+        """Put its launch into a native plan, whose first inputs are the variables' values."""
+        at, update = self._at, self.update
+        if self.function is None:
+            raise NotCompiledError(self._text)
+        a, b = (planner.in_order(v) for v in inputs[at : at + 2])
+        found = product_of(self.product.node, a.array, b.array, self._threads)
+        if found is None or found.stack or found.rows * found.columns < SMALLEST:
+            raise NotPlannableError("a gradient that is made by itself")
+        first, second = planner.view(found.a, a), planner.view(found.b, b)
+        if first is None or second is None:
+            raise NotPlannableError("factors that are copied")
+        values = inputs[: update.places]
+        update.check_fit(values, (found.rows, found.columns))
+        others = [planner.in_order(v) for v in (*inputs[update.places : at], *inputs[at + 2 :])]
+        cut = self._cut(found)
+        room = planner.made((cut.threads * cut.room,), found.dtype)
+        vectors = [word for v in (*values, *others, first, second, room) for word in planner.vector(v)]
+        planner.launch_units(self.function, vectors, flat(cut.numbers), cut.pieces, cut.threads)
+
     def _in_turn(self, *inputs: Any) -> Any:
         """Make the gradient, then use it up."""
         at = self._at
@@ -67,16 +99,20 @@ class ProductUpdate(WarmingKernel):
     def _in_pieces(self, product: Product, values: Sequence[Any], others: Sequence[Any]) -> None:
         """Make and use up the gradient, some rows at a time."""
         assert self.function is not None
+        cut = self._cut(product)
+        room = buffers.empty((cut.threads * cut.room,), product.dtype)
+        arrays = [np.asarray(x).reshape(-1) for x in (*values, *others)]
+        share_units(self.function, (*arrays, product.a, product.b, room), cut.numbers, cut.pieces, cut.threads)
+
+    def _cut(self, product: Product) -> _Cut:
+        """How a gradient is made and used up in pieces."""
         row = product.columns * product.dtype.itemsize
         high = max(1, min(product.rows, PIECE // row))
         plan = replace(product, rows=high, threads=1).plan()
         sizes, _, a_jumps, b_jumps, unit = plan.terms
         pieces = -(-product.rows // high)
-        threads = min(self._threads, pieces)
-        room = buffers.empty((threads * (high * product.columns + plan.room),), product.dtype)
-        arrays = [np.asarray(x).reshape(-1) for x in (*values, *others)]
         numbers = (product.rows, *sizes[1:]), a_jumps, b_jumps, unit, (high, 0)
-        share_units(self.function, (*arrays, product.a, product.b, room), numbers, pieces, threads)
+        return _Cut(numbers, pieces, min(self._threads, pieces), high * product.columns + plan.room)
 
 
 def with_product_updates(program: Program, threads: int, compile_first: bool = False) -> Program:

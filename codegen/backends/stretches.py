@@ -148,7 +148,7 @@ class Stretch:
         return met == ONE_BY_ONE + 1 and len(self._captured) < MOST_GRAPHS
 
     def _one_by_one(self, inputs: Sequence[Any]) -> list[Any]:
-        return self._run.one_by_one(inputs, (NotCapturableError,))
+        return self._run.one_by_one(inputs, NotCapturableError)
 
     # --- graphs ----------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from ..agreement import agree, difference
 from ..kernel_cache import source_of
 from ..loop_cost import nanoseconds
 from ..loops import Loops
+from ..native_plans import NotCompiledError, NotPlannableError, Planner, Value
 from ..numba_source import as_passed
 from ..program import Kernel
 from ..threads import Ranges, ranges_of, share
@@ -84,6 +85,25 @@ class UpdateKernel(WarmingKernel):
         if not fits:
             return self._reference(*inputs)  # which says what is wrong
         return self.result(states)
+
+    def put_into(self, planner: Planner, inputs: Sequence[Value]) -> None:
+        """Put its launch into a native plan, whose first inputs are the variables' values."""
+        if self.function is None:
+            raise NotCompiledError(self._text)
+        places = self.places
+        values, given = inputs[:places], [planner.in_order(v) for v in inputs[places:]]
+        array = given[self.gradient].array
+        self.check_fit(values, array.shape)
+        size = array.size
+        ranges = ranges_of(size, nanoseconds(self.loops, (size,)), self._threads)
+        vectors = [word for v in (*values, *given, *values) for word in planner.vector(v)]
+        planner.launch(self.function, [*vectors, size], ranges, self._threads)
+
+    def check_fit(self, values: Sequence[Value], shape: tuple[int, ...]) -> None:
+        """NotPlannableError unless the variables' values are such as the kernel takes, for a gradient of this shape."""
+        for v, loaded in zip(values, self.loops.loads, strict=False):
+            if v.array.shape != shape or v.array.dtype != loaded.dtype.np:
+                raise NotPlannableError("a value of another shape than its gradient")
 
     def result(self, states: Sequence[VariableState]) -> Any:
         """What the node gives, for these variables."""

@@ -40,10 +40,15 @@ class WarmingKernel:
         began = time.perf_counter()
         result = self._reference(*inputs)
         self._spent += time.perf_counter() - began
-        if self._spent > COMPILE_AFTER_S and not self._asked:
+        if self._spent > COMPILE_AFTER_S:
+            self.want()
+        return result
+
+    def want(self) -> None:
+        """Have it compiled in the background, if nobody has asked for that yet."""
+        if not self._asked:
             self._asked = True
             compile_soon(self._text, self._swap_in)
-        return result
 
     def _swap_in(self, function: Function) -> None:
         self.function = function

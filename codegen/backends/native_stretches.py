@@ -1,0 +1,194 @@
+"""Native stretches: runs of a program's launches on a CPU that become one call of compiled code.
+
+A small kernel takes a few microseconds, and Python between two of them as much again or more: the shapes of the inputs are looked
+up, memory for the results is found, Numba looks at each argument. So calls that follow one another and are kernels, views, or
+small things that shapes decide, are put together as a `NativeStretch`. It runs them one by one at first, while they are compiled.
+When it meets the same shapes for the third time it makes a plan for them (`native_plans`), and from then on a run is
+
+    memory for what leaves the stretch,    one call, which runs all launches from a table (`codegen/native_calls.py`).
+
+The bits are those of the calls one by one. A number that is out of range stops a run, of which nobody has seen anything; it is then
+done again one by one, which says what is wrong and where. So are shapes that a plan cannot be made for. Traced steps are always run
+one by one, so they tell the time of each kernel.
+
+Nothing that others could notice is moved. Reads of variables and what else can be done before are done before a stretch, and a tensor
+that waits for another one to travel with it is sent behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ...graph.opdef import opdef
+from .. import native_calls
+from ..native_plans import Plan, Planner, Value
+from ..program import Call, Instruction, Loop, Program, Send
+from .gathering import constants_of, run_of
+from .native_puts import can_put, is_launching, put
+from .native_runs import NativeRun, in_order
+from .native_updates import NativeUpdates, is_small_update
+
+FEWEST = 2  # launches that are worth a stretch
+
+_HANDLES = frozenset(("VariableV2", "VarHandleOp"))
+_READS = frozenset(("Read", "ReadVariableOp", "StackPopV2", "TensorArrayReadV3", "TensorArrayGradV3"))
+"""What only looks, or takes what belongs to this step."""
+_NOT_OPS = frozenset(("Fused", "Copy"))  # of calls that have no node of their own: they only compute
+
+
+def with_native_stretches(program: Program, at_once: bool = False) -> Program:
+    """The program with native stretches in the place of runs of launches, inside loops too.
+
+    `at_once`: plans are made where they are needed, not in the background.
+    """
+    if not native_calls.is_possible():
+        return program
+    constants = constants_of(program.slots)
+    return replace(program, instructions=tuple(_gathered(program.instructions, constants, at_once)))
+
+
+def _gathered(instructions: Iterable[Instruction], constants: Mapping[int, Any], at_once: bool) -> list[Instruction]:
+    window = _Window(constants, at_once)
+    for step in instructions:
+        if isinstance(step, Loop):
+            window.close()
+            head, body = (tuple(_gathered(part, constants, at_once)) for part in (step.head, step.body))
+            window.out.append(replace(step, head=head, body=body))
+        elif not window.takes(step):
+            window.close()
+            if not window.takes(step):
+                window.out.append(step)
+    window.close()
+    return window.out
+
+
+@dataclass(slots=True)
+class _Window:
+    """Instructions of which some become a stretch of kernels, and some behind it one of updates.
+
+    What can be done before them, and what can be done or sent behind the kernels, is put there.
+    """
+
+    constants: Mapping[int, Any]
+    at_once: bool
+    out: list[Instruction] = field(default_factory=list)
+    steps: list[Call | Send] = field(default_factory=list)  # all, in the order in which they stood
+    before: list[Call] = field(default_factory=list)
+    kernels: list[Call] = field(default_factory=list)
+    behind: list[Call | Send] = field(default_factory=list)
+    updates: list[Call] = field(default_factory=list)
+    made: set[int] = field(default_factory=set)  # by kernels
+    later: set[int] = field(default_factory=set)  # made behind them
+    updated: set[int] = field(default_factory=set)  # made by updates
+    told: set[int] = field(default_factory=set)  # by kernels, of shapes alone
+
+    def takes(self, step: Instruction) -> bool:
+        """Take an instruction, if it can be moved into the window."""
+        if type(step) is Send:
+            if not step.held or step.slot < 0 or not self.kernels or step.slot in self.updated:
+                return False
+            self.behind.append(step)
+        elif type(step) is not Call or self.updated.intersection(step.inputs):
+            return False
+        elif is_small_update(step):
+            self.updates.append(step)
+            self.updated.update(step.outputs)
+        elif not self.later.intersection(step.inputs) and can_put(step, self.told, self.constants):
+            self.kernels.append(step)
+            self.made.update(step.outputs)
+        elif (self.kernels or self.updates) and self.can_be_first(step):
+            self.before.append(step)
+        elif self.kernels and _only_computes(step):
+            self.behind.append(step)
+            self.later.update(step.outputs)
+        else:
+            return False
+        self.steps.append(step)
+        return True
+
+    def can_be_first(self, call: Call) -> bool:
+        """Whether a call may run before those of the window."""
+        if self.made.intersection(call.inputs) or self.later.intersection(call.inputs):
+            return False
+        looks = call.op in _READS or getattr(call.kernel, "reads_variables", False)
+        return call.op in _HANDLES or _only_computes(call) or looks and not self.updates
+
+    def close(self) -> None:
+        """Put what there is behind what was there before, and begin anew."""
+        launching = sum(map(is_launching, self.kernels))
+        if launching < FEWEST and len(self.updates) < FEWEST:
+            self.out += self.steps
+        else:
+            order = [*self.before, *self.kernels, *self.behind, *self.updates]
+            if order != self.steps:
+                _let_go(order)
+            self.out += self.before
+            self.out += self.joined(self.kernels, launching, NativeStretch, "kernels")
+            self.out += self.behind
+            self.out += self.joined(self.updates, len(self.updates), NativeUpdates, "updates")
+        for part in (self.steps, self.before, self.kernels, self.behind, self.updates):
+            part.clear()
+        for slots in (self.made, self.later, self.updated, self.told):
+            slots.clear()
+
+    def joined(self, calls: Sequence[Call], launching: int, kind: type[NativeRun], what: str) -> Sequence[Call]:
+        """One call in the place of several, if that is worth it."""
+        if launching < FEWEST:
+            return list(calls)
+        for call in calls:
+            if hasattr(call.kernel, "gather"):
+                call.kernel.gather()
+        run = run_of(calls, self.constants)
+        return [run.as_call(kind(run, self.at_once), f"Stretch of {launching} {what}")]
+
+
+def _only_computes(call: Call) -> bool:
+    """Whether a call takes values, gives others, and does nothing else."""
+    if call.op in _NOT_OPS:
+        return not getattr(call.kernel, "reads_variables", False)
+    try:
+        found = opdef(call.op)
+    except KeyError:
+        return False
+    return not (found.is_stateful or found.is_blocking or found.ref_inputs)
+
+
+def _let_go(order: Sequence[Call | Send]) -> None:
+    """Let the slots that these let go of go with the last that needs them, now that they run in this order."""
+    freed = {i for step in order for i in step.frees}
+    for step in reversed(order):
+        used = (step.slot,) if isinstance(step, Send) else (*step.inputs, *step.outputs)
+        mine = tuple([i for i in dict.fromkeys(used) if i in freed])
+        freed.difference_update(mine)
+        if set(mine) != set(step.frees):
+            step.frees = mine
+            if isinstance(step, Call) and hasattr(step.kernel, "dying"):
+                step.kernel.dying = frozenset(i for i, slot in enumerate(step.inputs) if slot in mine)
+
+
+class NativeStretch(NativeRun):
+    """Kernels, and what is between them, as one call."""
+
+    def planned(self, arrays: Sequence[Any]) -> Plan:
+        """The plan for arrays like these."""
+        planner, run = Planner(), self.run
+        values = {i: Value(value) for i, value in run.constants.items()}
+        values |= {slot: planner.given(i, x) for i, (slot, x) in enumerate(zip(run.given, arrays, strict=True))}
+        for call in self.calls:
+            made = put(planner, call, [values[i] for i in call.inputs])
+            values.update(zip(call.outputs, made, strict=True))
+        return planner.finish(len(arrays), [values[i] for i in run.outputs])
+
+    def with_plan(self, plan: Plan, inputs: tuple[Any, ...]) -> list[Any] | None:
+        """Run by a plan; None: it does not fit, or a kernel has failed, which nobody has seen anything of."""
+        return plan.run(inputs)
+
+    def arrays(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What a plan is made for."""
+        return inputs
+
+    def in_order(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The inputs as plans take them."""
+        return tuple(map(in_order, inputs))

@@ -1,0 +1,83 @@
+"""Updates of several variables as one native call: what a parameter server does with the gradients that came together.
+
+All variables are taken for their changes at once, in the order that everybody takes locks in, and the kernels of their updates are one
+plan (`native_plans`) over their values and the other inputs. An update of a large variable stays by itself: Python's part of it is
+small, and who reads a small one would have to wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...graph.shape import element_count
+from ...graph.state import VariableState, changing
+from ..native_plans import Plan, Planner, Value
+from ..program import Call
+from .gathering import Run
+from .native_runs import NativeRun
+from .product_updates import ProductUpdate
+from .updates import UpdateKernel
+
+LARGEST = 1 << 20  # bytes of a variable that is updated together with others, some 50 microseconds
+
+
+def is_small_update(call: Call) -> bool:
+    """Whether a call is an update that others may be done together with."""
+    kernel = call.kernel
+    update = kernel.update if isinstance(kernel, ProductUpdate) else kernel
+    if not isinstance(update, UpdateKernel) or update.checks:
+        return False
+    array = update.node.inputs[update.places + update.gradient]
+    return update.places * (element_count(array.dims) or 1) * array.dtype.size <= LARGEST
+
+
+class NativeUpdates(NativeRun):
+    """Updates as one call.
+
+    Attributes:
+        calls: what it runs.
+    """
+
+    def __init__(self, run: Run, at_once: bool = False) -> None:
+        super().__init__(run, at_once)
+        places = [i for c in run.calls for i in c.inputs[: _update(c).places]]
+        self._states = tuple([run.given.index(i) for i in dict.fromkeys(places)])
+        self._others = tuple([i for i in range(len(run.given)) if i not in self._states])
+        slot_of = {o: c.inputs[0] for c in run.calls for o in c.outputs}
+        self._results = tuple([run.given.index(slot_of[o]) for o in run.outputs])
+        self._are_distinct = len(places) == len(set(places))
+
+    def planned(self, arrays: Sequence[Any]) -> Plan:
+        """The plan for arrays like these: the variables' values, then what else comes in."""
+        planner = Planner()
+        order = (*self._states, *self._others)
+        values = {i: Value(value) for i, value in self.run.constants.items()}
+        values |= {self.run.given[n]: planner.given(i, x) for i, (n, x) in enumerate(zip(order, arrays, strict=True))}
+        for call in self.calls:
+            call.kernel.put_into(planner, [values[i] for i in call.inputs])  # type: ignore[attr-defined]
+        return planner.finish(len(arrays), ())
+
+    def with_plan(self, plan: Plan, inputs: tuple[Any, ...]) -> list[Any] | None:
+        """Update by a plan; None: it does not fit, and nothing has been changed."""
+        states: list[VariableState] = [inputs[i] for i in self._states]
+        if not self._are_distinct or len(set(states)) < len(states):
+            return None
+        others = [inputs[i] for i in self._others]
+        with changing(states) as values:
+            status = plan.launch((*values, *others, plan.arena()))
+            if status > 0:
+                raise MemoryError("an update found no memory for what it puts aside")
+        return None if status else [inputs[i] for i in self._results]
+
+    def arrays(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What a plan is made for."""
+        states: list[Any] = [inputs[i] for i in self._states]
+        values = [s.read() if s.is_initialized else None for s in states]
+        return (*values, *[inputs[i] for i in self._others])
+
+
+def _update(call: Call) -> UpdateKernel:
+    kernel: Any = call.kernel
+    update: UpdateKernel = kernel.update if isinstance(kernel, ProductUpdate) else kernel
+    return update

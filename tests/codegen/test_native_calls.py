@@ -1,0 +1,129 @@
+"""Compiled kernels called from a table: arguments as Numba takes them, arrays looked at, what fails and what does not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dovetail.codegen import native_calls
+from dovetail.codegen.copies import copy_source
+from dovetail.codegen.kernel_cache import compile_now
+
+Array = np.ndarray[Any, Any]
+
+
+class Table:
+    """A table that is being written, for some arrays."""
+
+    def __init__(self, *arrays: Array, loose: int = 0) -> None:
+        self.arrays = arrays
+        self.words = [0] * len(arrays)
+        self.patches: list[tuple[int, int, int]] = []
+        self.expected: list[Array | None] = [*arrays[: len(arrays) - loose], *[None] * loose]
+
+    def add(self, record: list[int], addresses: dict[int, tuple[int, int]]) -> None:
+        """`addresses`: argument -> (array, bytes behind its begin)."""
+        at = len(self.words) + native_calls.HEAD
+        self.patches += [(at + i, *place) for i, place in addresses.items()]
+        self.words += record
+
+    def run(self, *arrays: Array) -> int:
+        table = np.array(self.words, np.int64)
+        plan = native_calls.expected(self.expected, self.patches)
+        first = len(self.arrays)
+        return native_calls.begin(table.ctypes.data, plan.ctypes.data, arrays or self.arrays, first, len(table))
+
+
+def strided(x: Array, out: Array) -> Table:
+    """out = x.T, by a kernel that takes two vectors, three tuples and two integers."""
+    rows, columns = x.shape
+    table = Table(x, out)
+    words = [*native_calls.vector(x.size, x.itemsize), *native_calls.vector(out.size, out.itemsize)]
+    words += native_calls.flat([(1, 1, 1, columns, rows), (0, 0, 0, 1, columns), (0, 0, 0, rows, 1), 0, 1])
+    function = compile_now(copy_source(x.itemsize))
+    address = native_calls.ADDRESS
+    table.add(
+        native_calls.record(native_calls.address_of(function), words),
+        {address: (0, 0), native_calls.VECTOR + address: (1, 0)},
+    )
+    return table
+
+
+def test_arrays_look_as_they_are_taken_to() -> None:
+    assert native_calls.is_possible()
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.float16, np.float32, np.complex64])
+def test_a_kernel_is_called_as_numba_calls_it(dtype: Any) -> None:
+    x = np.arange(35).reshape(5, 7).astype(dtype)
+    out = np.zeros((7, 5), dtype)
+    function = compile_now(copy_source(x.itemsize))
+    assert strided(x, out).run() == 0
+    assert np.array_equal(out, x.T)
+    raw, again = x.reshape(-1).view(f"u{x.itemsize}"), np.zeros((7, 5), f"u{x.itemsize}")
+    function(raw, again.reshape(-1), (1, 1, 1, 7, 5), (0, 0, 0, 1, 7), (0, 0, 0, 5, 1), 0, 1)
+    assert np.array_equal(again.view(dtype), out)
+
+
+def test_other_arrays_of_the_same_kind_are_taken() -> None:
+    x, out = np.arange(6, dtype=np.float32).reshape(2, 3), np.zeros((3, 2), np.float32)
+    table = strided(x, out)
+    other, there = x * 2, np.zeros_like(out)
+    assert table.run(other, there) == 0
+    assert np.array_equal(there, other.T)
+    assert not out.any()
+
+
+class Sub(np.ndarray):  # type: ignore[type-arg]
+    """An array of another kind."""
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        np.zeros((2, 3)), np.zeros((3, 2), np.float32), np.zeros(6, np.float32), np.zeros((3, 2), np.float32).T,
+        np.zeros((2, 3, 1), np.float32), np.float32(1), np.zeros((2, 3), np.float32).view(Sub),
+    ],
+    ids=["type", "sizes", "rank", "order", "more", "scalar", "kind"],
+)  # fmt: skip
+def test_what_does_not_fit_is_named_before_anything_runs(other: Any) -> None:
+    x, out = np.ones((2, 3), np.float32), np.zeros((3, 2), np.float32)
+    table = strided(x, out)
+    assert table.run(other, out) == -1
+    assert table.run(x, np.zeros((3, 3), np.float32)) == -2
+    assert not out.any()
+
+
+def test_a_record_that_fails_stops_the_table() -> None:
+    labels, out = np.array([0, 4, 9], np.int64), np.zeros(3, np.int64)
+    for limit, stops in ((10, False), (9, True)):
+        table = Table(labels, out)
+        table.add(native_calls.within(8, 3, limit), {0: (0, 0)})
+        table.add([*native_calls.fill(2), 7], {0: (1, 8)})
+        assert table.run() == (2 if stops else 0)
+        assert out.tolist() == ([0, 0, 0] if stops else [0, 7, 7])
+        out[:] = 0
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64])
+def test_numbers_below_zero_are_out_of_range(dtype: Any) -> None:
+    for values, well in (([0, 1, 2], True), ([0, -1, 2], False), ([3, 0, 0], False), ([], True)):
+        x = np.array(values, dtype)
+        table = Table(np.array([*values, 0], dtype))
+        table.add(native_calls.within(x.itemsize, x.size, 3), {0: (0, 0)})
+        assert (table.run() == 0) is well
+
+
+def test_bytes_are_copied() -> None:
+    x, out = np.arange(100, dtype=np.uint8), np.zeros(100, np.uint8)
+    table = Table(x, out, loose=1)
+    table.add(native_calls.copy(10), {0: (1, 5), 1: (0, 20)})
+    assert table.run() == 0
+    assert out.tolist() == [0] * 5 + list(range(20, 30)) + [0] * 85
+
+
+def test_a_kernel_with_too_many_arguments_is_refused() -> None:
+    with pytest.raises(ValueError, match="401 words of arguments"):
+        native_calls.record(0, [0] * 401)

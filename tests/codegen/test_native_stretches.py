@@ -1,0 +1,354 @@
+"""Native stretches: the same bits as one by one, for random runs of calls, sizes that change, several threads, and errors."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import dovetail as dt
+from dovetail.codegen.backends.base import NodeError
+from dovetail.codegen.backends.gathering import run_of
+from dovetail.codegen.backends.native_runs import ONE_BY_ONE, NativeRun
+from dovetail.codegen.backends.native_stretches import NativeStretch, with_native_stretches
+from dovetail.codegen.backends.native_updates import NativeUpdates
+from dovetail.codegen.backends.numba import FusedKernel, NumbaBackend
+from dovetail.codegen.fuse import fuse
+from dovetail.codegen.program import Call, Program, Send
+from dovetail.codegen.unit import Unit
+from dovetail.graph.interpret import execution_order
+from dovetail.graph.source import caller
+from dovetail.graph.state import VariableState
+
+Array = np.ndarray[Any, Any]
+
+BEFORE = ONE_BY_ONE + 1  # runs before one goes by a plan
+
+
+def call(kernel: Any, op: str, inputs: Sequence[int], outputs: Sequence[int]) -> Call:
+    return Call(kernel, tuple(inputs), tuple(outputs), (), f"{op.lower()}_{outputs[0]}", op, caller())
+
+
+def nodes_of(*fetches: Any) -> list[Any]:
+    return [n for n in execution_order([t.op for t in fetches], {}) if n.type != "Placeholder"]
+
+
+def fused(feeds: Sequence[Any], *fetches: Any, overwrites: tuple[tuple[int, int], ...] = ()) -> FusedKernel:
+    """The kernel of a small graph."""
+    unit = Unit(
+        "/cpu:0", tuple(nodes_of(*fetches)), tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches)
+    )
+    (group,) = fuse(unit, small=True, lone=True).kernels
+    assert group.inputs == tuple(feeds)
+    return FusedKernel(replace(group, overwrites=overwrites), compile_first=True)
+
+
+@cache
+def kernels() -> dict[str, tuple[Any, int, int]]:
+    """Of square matrices, by name: a kernel, how many it takes and makes."""
+    with dt.Graph().as_default():
+        x, y = dt.placeholder(dt.float32, [None, None]), dt.placeholder(dt.float32, [None, None])
+        backend = NumbaBackend(compile_first=True)
+        product, turned = dt.matmul(x, y), dt.matmul(x, y, transpose_a=True)
+        return {
+            "Joint": (fused([x, y], dt.maximum(x + y, 0.25)), 2, 1),
+            "Over": (fused([x, y], x * 0.5 - y, overwrites=((0, 0),)), 2, 1),
+            "Softmax": (fused([x], dt.nn.softmax(x)), 1, 1),
+            "Both": (fused([x, y], x * y, x - y), 2, 2),
+            "Product": (backend.kernel(product.op, None), 2, 1),
+            "Turned": (backend.kernel(turned.op, None), 2, 1),
+        }
+
+
+def identity(x: Array) -> Array:
+    return x
+
+
+def concat_halves(x: Array, y: Array) -> Array:
+    return np.concatenate([x, y], 1)
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[list[Call], int]:
+    """Calls over square matrices of one size, and how many come in. Each call takes what is there."""
+    count = draw(st.integers(1, 3))
+    there = list(range(count))
+    calls: list[Call] = []
+    slot = count
+    for _ in range(draw(st.integers(2, 9))):
+        name = draw(st.sampled_from([*kernels(), "Identity", "Transpose"]))
+        if name in kernels():
+            kernel, takes, makes = kernels()[name]
+            kernel = FusedKernel(kernel.group, compile_first=True) if name == "Over" else kernel
+        else:
+            kernel, takes, makes = (identity if name == "Identity" else np.transpose), 1, 1
+        inputs = [draw(st.sampled_from(there)) for _ in range(takes)]
+        if name == "Over" and len(set(inputs)) < 2:
+            continue
+        outputs = range(slot, slot + makes)
+        calls.append(call(kernel, name if name in ("Identity", "Transpose") else "Fused", inputs, outputs))
+        there += outputs
+        slot += makes
+    kept = draw(st.sets(st.sampled_from(range(slot)), max_size=4))
+    last: dict[int, Call] = {}
+    for c in calls:
+        last.update(dict.fromkeys((*c.inputs, *c.outputs), c))
+    for s, c in last.items():
+        if s not in kept:
+            c.frees = (*c.frees, s)
+    for c in calls:
+        if isinstance(c.kernel, FusedKernel) and c.kernel.group.overwrites:
+            c.kernel.dying = frozenset(i for i, s in enumerate(c.inputs) if s in c.frees)
+    return calls, count
+
+
+def same(mine: Any, theirs: Any) -> None:
+    mine, theirs = (x if isinstance(x, (list, tuple)) else (x,) for x in (mine, theirs))
+    for a, b in zip(mine, theirs, strict=True):
+        assert np.shape(a) == np.shape(b)
+        assert np.asarray(a).dtype == np.asarray(b).dtype
+        assert np.array_equal(a, b, equal_nan=True)
+
+
+def stretch_of(calls: Sequence[Call], constants: dict[int, Any] | None = None) -> NativeStretch:
+    for c in calls:
+        if hasattr(c.kernel, "gather"):
+            c.kernel.gather()
+    return NativeStretch(run_of(calls, constants or {}), at_once=True)
+
+
+@settings(max_examples=60)
+@given(runs(), st.lists(st.sampled_from([1, 2, 5, 24]), min_size=1, max_size=3), st.integers(0, 2**32 - 1))
+def test_random_runs_have_the_bits_of_one_by_one(made: tuple[list[Call], int], sizes: list[int], seed: int) -> None:
+    calls, _ = made
+    stretch = stretch_of(calls)
+    rng = np.random.default_rng(seed)
+    for n in sizes * 4:
+        inputs = [rng.normal(size=(n, n)).astype(np.float32) for _ in stretch.run.given]
+        before = [x.copy() for x in inputs]
+        want = stretch.run.one_by_one(inputs)
+        same(stretch(*inputs), want)
+        same(inputs, before)  # which are others'
+    if calls:
+        assert stretch.replays
+
+
+def test_sizes_that_change_have_plans_of_their_own() -> None:
+    stretch = stretch_of(
+        [call(kernels()["Joint"][0], "Fused", [0, 1], [2]), call(kernels()["Softmax"][0], "Fused", [2], [3])]
+    )
+    for turn in range(8):
+        for n in (3, 7):
+            x, y = np.full((n, n), 0.5, np.float32), np.eye(n, dtype=np.float32)
+            same(stretch(x, y), stretch.run.one_by_one([x, y]))
+        assert stretch.replays == 2 * max(0, turn + 1 - BEFORE)
+    assert stretch.replays
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 4), (4, 0)])
+def test_what_has_no_elements_goes_one_by_one(shape: tuple[int, int]) -> None:
+    stretch = stretch_of(
+        [call(kernels()["Joint"][0], "Fused", [0, 1], [2]), call(kernels()["Both"][0], "Fused", [2, 1], [3, 4])]
+    )
+    x = np.zeros(shape, np.float32)
+    for _ in range(5):
+        same(stretch(x, x), stretch.run.one_by_one([x, x]))
+    assert stretch.replays == 0
+
+
+def test_inputs_in_another_order_in_memory_are_put_in_order() -> None:
+    stretch = stretch_of(
+        [call(kernels()["Joint"][0], "Fused", [0, 1], [2]), call(kernels()["Softmax"][0], "Fused", [2], [3])]
+    )
+    x = np.arange(30, dtype=np.float32).reshape(5, 6)
+    for _ in range(5):
+        same(stretch(x, x), stretch.run.one_by_one([x, x]))
+    turned = np.asfortranarray(x)
+    same(stretch(turned, x), stretch.run.one_by_one([turned, x]))
+    assert stretch.replays == 6 - BEFORE
+
+
+def test_several_threads_run_one_stretch_at_once() -> None:
+    names = ["Product", "Joint", "Over", "Product", "Softmax", "Both"]
+    calls = [
+        call(kernels()[name][0], "Fused", [i, i + 1][: kernels()[name][1]], range(i + 2, i + 2 + kernels()[name][2]))
+        for i, name in enumerate(names)
+    ]
+    stretch = stretch_of(calls)
+    failed: list[BaseException] = []
+    rng = np.random.default_rng(1)
+    given_ = [[rng.normal(size=(32, 32)).astype(np.float32) for _ in range(2)] for _ in range(4)]
+    for _ in range(4):
+        stretch(*given_[0])
+    assert stretch.replays
+
+    def work(inputs: list[Array], wanted: list[Any]) -> None:
+        try:
+            for _ in range(50):
+                same(stretch(*inputs), wanted)
+        except BaseException as e:
+            failed.append(e)
+
+    threads = [threading.Thread(target=work, args=(x, stretch.run.one_by_one(x))) for x in given_]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(120)
+    assert not failed
+    assert stretch.replays > 4
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_large_kernels_are_shared_between_threads(threads: int) -> None:
+    with dt.Graph().as_default():
+        x, y = dt.placeholder(dt.float32, [None, None]), dt.placeholder(dt.float32, [None, None])
+        backend = NumbaBackend(compile_first=True, threads=threads)
+        product = backend.kernel(dt.matmul(x, y).op, None)
+    both = FusedKernel(kernels()["Both"][0].group, threads=threads, compile_first=True)
+    stretch = stretch_of(
+        [
+            call(product, "MatMul", [0, 1], [2]),
+            call(both, "Fused", [2, 1], [3, 4]),
+            call(product, "MatMul", [3, 4], [5]),
+        ]
+    )
+    rng = np.random.default_rng(0)
+    x_, y_ = (rng.normal(size=(600, 600)).astype(np.float32) for _ in range(2))
+    want = stretch.run.one_by_one([x_, y_])
+    for _ in range(6):
+        same(stretch(x_, y_), want)
+    assert stretch.replays == 6 - BEFORE
+
+
+# --- programs --------------------------------------------------------------------------------------------------------
+
+
+def stretches(program: Program) -> list[NativeRun]:
+    return [i.kernel for i in program.instructions if isinstance(i, Call) and isinstance(i.kernel, NativeRun)]
+
+
+def test_reads_go_before_a_stretch_and_what_waits_behind_it() -> None:
+    joint, softmax = kernels()["Joint"][0], kernels()["Softmax"][0]
+    first = call(joint, "Fused", [0, 1], [2])
+    read = call(lambda v: v.read(), "ReadVariableOp", [3], [4])
+    second = call(softmax, "Fused", [2], [5])
+    third = call(joint, "Fused", [5, 4], [6])
+    read.frees, third.frees = (3,), (2, 4, 5)
+    sends = [Send(1, 2, "/cpu:1", (), held=True), Send(2, 6, "/cpu:1", (6,))]
+    program = Program("/cpu:0", (first, read, sends[0], second, third, sends[1]), (None,) * 7, (), ())
+    out = with_native_stretches(program).instructions
+    assert [getattr(i, "op", "send") for i in out] == ["ReadVariableOp", "Stretch of 3 kernels", "send", "send"]
+    assert isinstance(out[1], Call)
+    assert (set(out[1].inputs), set(out[1].outputs), set(out[1].frees)) == ({0, 1, 4}, {2, 6}, {4})
+    assert (out[2].frees, out[3].frees) == ((2,), (6,))
+
+
+def test_a_send_that_nothing_is_waited_for_with_is_not_put_off() -> None:
+    joint = kernels()["Joint"][0]
+    steps = [call(joint, "Fused", [0, 1], [2]), call(joint, "Fused", [2, 1], [3]), Send(1, 3, "/cpu:1", ()),
+             call(joint, "Fused", [3, 1], [4]), call(joint, "Fused", [4, 1], [5])]  # fmt: skip
+    out = with_native_stretches(Program("/cpu:0", tuple(steps), (None,) * 6, (), ())).instructions
+    assert [getattr(i, "op", "send") for i in out] == ["Stretch of 2 kernels", "send", "Stretch of 2 kernels"]
+
+
+def test_an_error_in_the_middle_names_the_node_and_its_line() -> None:
+    with dt.Graph().as_default():
+        labels, logits = dt.placeholder(dt.int64, [None]), dt.placeholder(dt.float32, [None, 4])
+        loss = dt.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        y = dt.reduce_sum(dt.matmul(logits, dt.ones([4, 4])) * dt.expand_dims(loss, 1))
+        with dt.Session() as session:
+            session.warmup(y, {labels: [1, 2], logits: np.ones((2, 4))})
+            want = session.run(y, {labels: [1, 2], logits: np.ones((2, 4))})
+            for _ in range(5):
+                assert session.run(y, {labels: [1, 2], logits: np.ones((2, 4))}) == want
+            with pytest.raises(dt.errors.InvalidArgumentError, match=r"(?s)label.*test_native_stretches"):
+                session.run(y, {labels: [1, 4], logits: np.ones((2, 4))})
+            assert session.run(y, {labels: [1, 2], logits: np.ones((2, 4))}) == want
+
+
+# --- updates ---------------------------------------------------------------------------------------------------------
+
+
+def updates_of(optimizer: Any, sizes: Sequence[tuple[int, ...]]) -> tuple[list[Call], list[VariableState], int]:
+    """Calls that update variables of these sizes, the states in the first slots, and the number of slots before the gradients."""
+    backend = NumbaBackend(compile_first=True)
+    calls = []
+    with dt.Graph().as_default():
+        variables = [dt.Variable(np.ones(s, np.float32), use_resource=True) for s in sizes]
+        grads = [dt.placeholder(dt.float32, s) for s in sizes]
+        train = optimizer.apply_gradients(zip(grads, variables, strict=True))
+        nodes = [n for n in execution_order([train], {}) if "Apply" in n.type]
+        slots: dict[Any, int] = {}
+        constants: dict[int, Any] = {}
+        order = []
+        for n in nodes:
+            for t in n.inputs:
+                if t not in slots:
+                    slots[t] = len(slots)
+                    if t.op.type == "Const":
+                        constants[slots[t]] = t.op.attrs["value"]
+                    order.append(t)
+            inputs = tuple(slots[t] for t in n.inputs)
+            calls.append(Call(backend.kernel(n, None), inputs, (), (), n.name, n.type, n._origin))
+    states = {slots[t]: VariableState(t.name, dt.float32) for t in order if t.op.type == "VarHandleOp"}
+    return calls, states, constants  # type: ignore[return-value]
+
+
+def values_of(states: Any) -> list[Array]:
+    return [s.read() for s in states.values()]
+
+
+@pytest.mark.parametrize("sizes", [[(8,), (64, 3)], [(300, 300), (300,), (17,)]])
+def test_updates_are_one_call_with_the_same_bits(sizes: list[tuple[int, ...]]) -> None:
+    calls, states, constants = updates_of(dt.train.MomentumOptimizer(0.1, 0.9), sizes)
+    twins = {i: VariableState(s.name, s.dtype) for i, s in states.items()}  # type: ignore[attr-defined]
+    kernel = NativeUpdates(run_of(calls, constants), at_once=True)  # type: ignore[arg-type]
+    rng = np.random.default_rng(0)
+    gradient_of = {c.inputs[0]: c.inputs[c.kernel.places + c.kernel.gradient] for c in calls}  # type: ignore[attr-defined]
+    shapes = {}
+    for c, size in zip(calls, sizes, strict=True):
+        for place in c.inputs[: c.kernel.places]:  # type: ignore[attr-defined]
+            shapes[place] = size
+    for i in states:  # type: ignore[attr-defined]
+        value = rng.normal(size=shapes[i]).astype(np.float32)
+        states[i].assign(value)
+        twins[i].assign(value.copy())
+    for _ in range(6):
+        grads = {
+            gradient_of[c.inputs[0]]: rng.normal(size=s).astype(np.float32) for c, s in zip(calls, sizes, strict=True)
+        }
+        held = values_of(states)[0] if _ == 4 else None  # who holds a value keeps it
+        kept = None if held is None else held.copy()
+        kernel(*[{**states, **grads}[i] for i in kernel.run.given])  # type: ignore[dict-item]
+        kernel.run.one_by_one([{**twins, **grads}[i] for i in kernel.run.given])
+        same(values_of(states), values_of(twins))
+        if held is not None:
+            same(held, kept)
+    assert kernel.replays == 6 - BEFORE
+
+
+def test_updates_of_one_variable_twice_and_of_wrong_sizes_go_one_by_one() -> None:
+    calls, states, constants = updates_of(dt.train.GradientDescentOptimizer(0.1), [(8,), (8,)])
+    kernel = NativeUpdates(run_of(calls, constants), at_once=True)  # type: ignore[arg-type]
+    a = VariableState("a", dt.float32)
+    a.assign(np.zeros(8, np.float32))
+    g = np.ones(8, np.float32)
+    one = dict.fromkeys(states, a)  # type: ignore[attr-defined]
+    for turn in range(1, 6):
+        kernel(*[one.get(i, g) for i in kernel.run.given])
+        assert np.allclose(a.read(), -0.2 * turn)
+    assert kernel.replays == 0
+    b = VariableState("b", dt.float32)
+    b.assign(np.zeros(9, np.float32))
+    two = dict(zip(states, (a, b), strict=True))
+    for _ in range(4):
+        before = b.read()
+        with pytest.raises(NodeError):
+            kernel(*[two.get(i, g) for i in kernel.run.given])
+        same(b.read(), before)
