@@ -77,6 +77,10 @@ from .graph.ops.sorting import (
     in_top_k,
     top_k,
 )
+from .graph.ops.sparse_math import (
+    embedding_lookup_sparse,
+    safe_embedding_lookup_sparse,
+)
 from .rnn import (
     bidirectional_dynamic_rnn,
     dynamic_rnn,
@@ -104,6 +108,7 @@ __all__ = [
     "dynamic_rnn",
     "elu",
     "embedding_lookup",
+    "embedding_lookup_sparse",
     "fixed_unigram_candidate_sampler",
     "fused_batch_norm",
     "gelu",
@@ -125,6 +130,7 @@ __all__ = [
     "relu6",
     "relu_layer",
     "rnn_cell",
+    "safe_embedding_lookup_sparse",
     "sampled_softmax_loss",
     "selu",
     "separable_conv2d",

@@ -87,6 +87,23 @@ class IndexedSlices(TensorOperators):
             )
         return unsorted_segment_sum(self.values, self.indices, self.dense_shape[0])
 
+    # --- as a part of structures: see `graph.structure`, `runtime.fetches` ----------------------------------------------
+
+    def _tensors(self) -> tuple[Tensor, ...]:
+        parts = (self.values, self.indices)
+        return parts if self.dense_shape is None else (*parts, self.dense_shape)
+
+    _flow_parts = _tensors
+
+    def _from_flow_parts(self, parts: Sequence[Tensor]) -> IndexedSlices:
+        return IndexedSlices(*parts)
+
+    def _value(self, *arrays: Any) -> IndexedSlicesValue:
+        return IndexedSlicesValue(*arrays)
+
+    def _mapped(self, f: Callable[[Tensor], Tensor]) -> IndexedSlices:
+        return IndexedSlices(f(self.values), self.indices, self.dense_shape)
+
     def _as_graph_element(self) -> Tensor:
         return self._as_tensor()
 
@@ -111,10 +128,9 @@ class IndexedSlicesValue(NamedTuple):
 
 
 def map_values(f: Callable[[Tensor], Tensor], x: Any) -> Any:
-    """`f` of a tensor, or of the rows of IndexedSlices, which keep their places."""
-    if isinstance(x, IndexedSlices):
-        return IndexedSlices(f(x.values), x.indices, x.dense_shape)
-    return f(convert(x))
+    """`f` of a tensor, or of the values of `IndexedSlices` or a `SparseTensor`, which keep their places."""
+    mapped = getattr(x, "_mapped", None)
+    return f(convert(x)) if mapped is None else mapped(f)
 
 
 def sum_slices(parts: Sequence[IndexedSlices]) -> IndexedSlices:

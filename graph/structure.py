@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from .indexed_slices import IndexedSlices
-
 
 def flatten(structure: Any) -> list[Any]:
     """The leaves, in order.
@@ -83,9 +81,6 @@ def children(structure: Any) -> list[Any] | None:
         return list(structure)
     if isinstance(structure, Mapping):
         return [structure[k] for k in sorted(structure)]
-    if isinstance(structure, IndexedSlices):
-        parts = [structure.values, structure.indices]
-        return parts if structure.dense_shape is None else [*parts, structure.dense_shape]
     parts_of = getattr(structure, "_flow_parts", None)
     return None if parts_of is None else list(parts_of())
 
@@ -102,8 +97,6 @@ def _pack(structure: Any, leaves: Iterator[Any]) -> Any:
     if isinstance(structure, Mapping):
         by_key = dict(zip(sorted(structure), made, strict=True))
         return kind((k, by_key[k]) for k in structure)
-    if isinstance(structure, IndexedSlices):
-        return IndexedSlices(*made)
     if not isinstance(structure, (list, tuple)):
         from_parts: Any = structure
         return from_parts._from_flow_parts(made)

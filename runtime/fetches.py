@@ -1,8 +1,8 @@
 """Fetches and feeds as users write them, turned into names and back.
 
 A fetch is a tensor, a node, a name, a variable, or lists, tuples, dicts and namedtuples of those, nested as you like; the result
-has the same structure, with None where a node stood, and an `IndexedSlicesValue` for `IndexedSlices`. A feed is a dict from
-tensors (or names, variables' values) to values.
+has the same structure, with None where a node stood, an `IndexedSlicesValue` for `IndexedSlices`, and a `SparseTensorValue` for a
+`SparseTensor`. A feed is a dict from tensors (or names, variables' values) to values.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import numpy as np
 from ..graph.build import to_array
 from ..graph.dtypes import string
 from ..graph.graph import Graph
-from ..graph.indexed_slices import IndexedSlices, IndexedSlicesValue
+from ..graph.indexed_slices import IndexedSlices
 from ..graph.node import Node, Tensor
 from ..graph.shape import compatible, text
+from ..graph.sparse_tensor import SparseTensor
 
 Values = Mapping[str, Any]
 Rebuild = Callable[[Values], Any]
@@ -61,10 +62,10 @@ def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
             items = [(k, one(f)) for k, f in fetch.items()]
             make: Any = type(fetch)
             return lambda v: make((k, p(v)) for k, p in items)
-        if isinstance(fetch, IndexedSlices):
-            values, indices = one(fetch.values), one(fetch.indices)
-            dense = one(fetch.dense_shape) if fetch.dense_shape is not None else None
-            return lambda v: IndexedSlicesValue(values(v), indices(v), dense(v) if dense else None)
+        if isinstance(fetch, (IndexedSlices, SparseTensor)):
+            several = [one(t) for t in fetch._tensors()]
+            made: Any = fetch._value
+            return lambda v: made(*[part(v) for part in several])
         element = _element(graph, fetch, "fetch")
         if not graph.is_fetchable(element):
             raise ValueError(f"Operation '{element.name}' has been marked as not fetchable.")
@@ -109,6 +110,8 @@ def parse_feeds(graph: Graph, feed_dict: Mapping[Any, Any] | None) -> dict[str, 
     for key, value in feed_dict.items():
         if isinstance(key, IndexedSlices):
             pairs: Sequence[tuple[Any, Any]] = _fed_rows(key, value)
+        elif isinstance(key, SparseTensor):
+            pairs = _fed_elements(key, value)
         elif isinstance(key, tuple):
             pairs = list(zip(key, value, strict=True))
         else:
@@ -129,6 +132,19 @@ def _fed_rows(key: IndexedSlices, value: Any) -> list[tuple[Any, Any]]:
     if key.dense_shape is None or len(given) == 2 or given[2] is None:
         return [(key.values, given[0]), (key.indices, given[1])]
     return [(key.values, given[0]), (key.indices, given[1]), (key.dense_shape, given[2])]
+
+
+def _fed_elements(key: SparseTensor, value: Any) -> list[tuple[Any, Any]]:
+    """Indices, values and the shape of the whole."""
+    given = tuple(value) if isinstance(value, (tuple, list)) else ()
+    if len(given) != 3:
+        raise ValueError(
+            f"A SparseTensor is fed with a SparseTensorValue or (indices, values, dense_shape), not {value!r}"
+        )
+    indices, values, dense_shape = (np.asarray(x) if not isinstance(x, Tensor) else x for x in given)
+    if isinstance(indices, np.ndarray) and not indices.size:
+        indices = np.zeros((0, np.size(dense_shape)), np.int64)  # an empty list has no second axis
+    return list(zip(key._tensors(), (indices, values, dense_shape), strict=True))
 
 
 def _fed_tensor(graph: Graph, key: Any) -> Tensor:

@@ -14,6 +14,7 @@ from ..graph.node import Tensor
 from ..graph.ops.arithmetic import absolute, add_n
 from ..graph.ops.normalization import l2_loss
 from ..graph.ops.reduce import reduce_sum
+from ..graph.ops.sparse_math import safe_embedding_lookup_sparse
 
 
 def xavier_initializer(uniform: bool = True, seed: int | None = None, dtype: Any = float32) -> Any:
@@ -81,6 +82,7 @@ __all__ = [
     "apply_regularization",
     "l1_regularizer",
     "l2_regularizer",
+    "safe_embedding_lookup_sparse",
     "variance_scaling_initializer",
     "xavier_initializer",
     "xavier_initializer_conv2d",

@@ -21,7 +21,7 @@ from ..graph.shape import Dims, TensorShape, as_dims
 from .checks import AUTOTUNE, checked, positive, shapes_for
 from .iterator import Iterator
 from .mapping import Traced, ahead, in_order
-from .spec import Array, Component, Element, as_array, component_of, flatten, pack
+from .spec import Array, Component, Element, as_array, component_of, flatten, pack, refuse_sparse
 
 Seeds = tuple[int, ...]
 
@@ -50,6 +50,7 @@ class Dataset:
     @staticmethod
     def from_tensor_slices(tensors: Any) -> Dataset:
         """One element for each index of the first axis of arrays in a structure. ValueError: not one number of rows."""
+        refuse_sparse(tensors, "from_tensor_slices")
         parts = [as_array(t) for t in flatten(tensors)]
         sizes = {len(p) if p.ndim else None for p in parts}
         if len(sizes) != 1 or None in sizes:
@@ -249,6 +250,7 @@ class Dataset:
         self, size: int, drop: bool, join: Callable[..., Array], shapes: Sequence[Dims], indexed: bool = False
     ) -> Dataset:
         positive("batch_size", size)
+        refuse_sparse(self._structure, "batch")
 
         def walk(seeds: Seeds, skip: int) -> Walk[Element]:
             elements = self._walk(seeds, skip * size)

@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 
 from ..graph.dtypes import DType, as_dtype
+from ..graph.errors import UnimplementedError
+from ..graph.node import Tensor
 from ..graph.shape import Dims
+from ..graph.sparse_tensor import SparseTensor, SparseTensorValue, is_sparse
 
 Array = np.ndarray[Any, Any]
 Element = Sequence[Array]
@@ -25,7 +28,9 @@ class Component:
 
 
 def flatten(structure: Any) -> list[Any]:
-    """The components of nested tuples and dictionaries, in order; the keys of dictionaries are sorted."""
+    """The components of nested tuples and dictionaries, in order; the keys of dictionaries are sorted. A sparse tensor has three."""
+    if isinstance(structure, SparseTensor):
+        return list(structure._tensors())
     if isinstance(structure, tuple):
         return [c for item in structure for c in flatten(item)]
     if isinstance(structure, Mapping):
@@ -38,6 +43,9 @@ def pack(structure: Any, components: Sequence[Any]) -> Any:
     left = iter(components)
 
     def build(item: Any) -> Any:
+        if is_sparse(item):
+            three = [next(left) for _ in SparseTensorValue._fields]
+            return SparseTensor(*three) if isinstance(three[0], Tensor) else SparseTensorValue(*three)
         if isinstance(item, tuple):
             parts = [build(i) for i in item]
             return type(item)(*parts) if hasattr(item, "_fields") else tuple(parts)
@@ -47,6 +55,20 @@ def pack(structure: Any, components: Sequence[Any]) -> Any:
         return next(left)
 
     return build(structure)
+
+
+def refuse_sparse(structure: Any, what: str) -> None:
+    """UnimplementedError where an element has a sparse tensor, whose three parts cannot be cut or stacked like arrays."""
+    if is_sparse(structure):
+        raise UnimplementedError(
+            None,
+            None,
+            f"{what} takes no sparse tensors; make them after it: dataset.batch(n).map(lambda s: parse_example(s, ...))",
+        )
+    for part in (
+        structure.values() if isinstance(structure, Mapping) else structure if isinstance(structure, tuple) else ()
+    ):
+        refuse_sparse(part, what)
 
 
 def as_array(value: Any, dtype: DType | None = None) -> Array:

@@ -10,11 +10,16 @@ import numpy as np
 
 from ..build import TensorLike, convert, make
 from ..dtypes import FLOATS, DType, as_dtype, bool_, float32, int8, int16, int32, int64, string, uint8, uint16
-from ..errors import InvalidArgumentError, UnimplementedError
+from ..errors import InvalidArgumentError
 from ..examples import message
 from ..node import Tensor
 from ..opdef import Attrs, Output, define
 from ..shape import Dims, as_dims, is_static, text
+from ..sparse_tensor import SparseTensor
+from .arranging import sequence_mask
+from .compare import where
+from .gathering import gather_nd
+from .shapes import shape
 
 Array = np.ndarray[Any, Any]
 
@@ -54,26 +59,25 @@ class FixedLenSequenceFeature:
     default_value: Any = None
 
 
+@dataclass(frozen=True, slots=True)
 class VarLenFeature:
-    """There are no sparse tensors.
+    """A feature with any number of values, none among them: a `SparseTensor`, one row per example.
 
-    Raises:
-        UnimplementedError: always; the text says what to use instead.
+    Attributes:
+        dtype: float32, int64 or string.
     """
 
-    def __init__(self, dtype: Any) -> None:
-        raise UnimplementedError(
-            None, None,
-            f"VarLenFeature({dtype!r}) would be a sparse tensor: use FixedLenSequenceFeature([], dtype, allow_missing=True), "
-            "which fills shorter ones up",
-        )  # fmt: skip
+    dtype: Any
 
 
 # --- the op -----------------------------------------------------------------------------------------------------------
 
 
 def _rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    """Each feature's shape after that of the serialized examples; those of any length have one unknown size before it."""
+    """Each feature's shape after that of the serialized examples; those of any length have one unknown size before it.
+
+    Behind them, for the keys that are `counted`: how many values each example has.
+    """
     (serialized,) = inputs
     keys, dtypes, shapes = attrs["keys"], attrs["feature_types"], attrs["feature_shapes"]
     sequences, defaults = attrs["sequences"], attrs["defaults"]
@@ -94,7 +98,7 @@ def _rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         inner = (None, *dims) if sequence else tuple(dims)
         outer = serialized.dims
         out.append((dtype, None if outer is None else (*outer, *inner)))
-    return out
+    return out + [(int64, serialized.dims)] * len(attrs.get("counted", ()))
 
 
 def _parse(
@@ -105,6 +109,7 @@ def _parse(
     feature_shapes: Sequence[Any],
     sequences: Sequence[bool],
     defaults: Sequence[Any],
+    counted: Sequence[str] = (),
 ) -> Any:
     example = message("Example")
     parsed = []
@@ -117,6 +122,8 @@ def _parse(
         _column(parsed, serialized.shape, *feature)
         for feature in zip(keys, feature_types, feature_shapes, sequences, defaults, strict=True)
     )
+    types = dict(zip(keys, feature_types, strict=True))
+    found += tuple(_counts(parsed, serialized.shape, key, types[key]) for key in counted)
     return found[0] if len(found) == 1 else found
 
 
@@ -157,6 +164,13 @@ def _column(
     return filled.reshape((*outer, longest // count if count else 0, *dims))
 
 
+def _counts(examples: Sequence[Any], outer: tuple[int, ...], key: str, dtype: DType) -> Array:
+    """How many values of a feature each example has."""
+    rows = (_values(features, key, dtype, number) for number, features in enumerate(examples))
+    counts = np.array([0 if values is None else len(values) for values in rows], np.int64)
+    return counts.reshape(outer)
+
+
 def _values(features: Any, key: str, dtype: DType, number: int) -> Array | None:
     """The values of a feature; None: the example lacks it."""
     if key not in features:
@@ -184,15 +198,16 @@ define("ParseExampleV2", infer=_rule, reference=_parse, device_types=("CPU",))
 
 def parse_example(
     serialized: TensorLike, features: Mapping[str, Any], name: str | None = None, example_names: Any = None
-) -> dict[str, Tensor]:
+) -> dict[str, Any]:
     """The features of serialized `Example`s.
 
     Args:
         serialized: text of any shape; of each a `dt.train.Example`.
-        features: name -> `FixedLenFeature` or `FixedLenSequenceFeature`. example_names: accepted.
+        features: name -> `FixedLenFeature`, `FixedLenSequenceFeature` or `VarLenFeature`. example_names: accepted.
 
     Returns:
-        name -> tensor: the feature's shape after that of `serialized`.
+        name -> tensor: the feature's shape after that of `serialized`; of a `VarLenFeature` a `SparseTensor` with one axis more than
+        `serialized`, as long as the longest.
 
     Raises:
         ValueError: no features, or a description that does not fit. InvalidArgumentError: in the step: an example lacks a feature
@@ -211,13 +226,25 @@ def parse_example(
         "sequences": tuple(sequence for _, _, sequence, _ in described),
         "defaults": tuple(default for _, _, _, default in described),
     }
+    counted = tuple(key for key in keys if isinstance(features[key], VarLenFeature))
+    if counted:
+        attrs["counted"] = counted
     node = make("ParseExampleV2", (convert(serialized, string, name="serialized"),), attrs, name)
-    return dict(zip(keys, node.outputs, strict=True))
+    parsed: dict[str, Any] = dict(zip(keys, node.outputs, strict=False))
+    for key, counts in zip(counted, node.outputs[len(keys) :], strict=True):
+        parsed[key] = _without_filling(parsed[key], counts)
+    return parsed
+
+
+def _without_filling(filled: Tensor, counts: Tensor) -> SparseTensor:
+    """The values that are there, of rows that were filled up."""
+    indices = where(sequence_mask(counts, shape(filled)[-1]))
+    return SparseTensor(indices, gather_nd(filled, indices), shape(filled, out_type=int64))
 
 
 def parse_single_example(
     serialized: TensorLike, features: Mapping[str, Any], name: str | None = None, example_names: Any = None
-) -> dict[str, Tensor]:
+) -> dict[str, Any]:
     """The features of one serialized `Example`, a scalar. Otherwise as `parse_example`."""
     found = convert(serialized, string, name="serialized")
     if found.shape.rank not in (None, 0):
@@ -229,8 +256,12 @@ def parse_single_example(
 
 def _described(key: str, feature: Any) -> tuple[DType, Dims, bool, Any]:
     """(type, shape, whether it is of any length, default)."""
+    if isinstance(feature, VarLenFeature):
+        return as_dtype(feature.dtype), (), True, None
     if not isinstance(feature, (FixedLenFeature, FixedLenSequenceFeature)):
-        raise ValueError(f"Invalid feature {key}:{feature!r}; FixedLenFeature and FixedLenSequenceFeature are there")
+        raise ValueError(
+            f"Invalid feature {key}:{feature!r}; FixedLenFeature, FixedLenSequenceFeature and VarLenFeature are there"
+        )
     sequence = isinstance(feature, FixedLenSequenceFeature)
     if sequence and not getattr(feature, "allow_missing", False):
         raise ValueError(f"Unsupported: FixedLenSequenceFeature requires allow_missing to be True. (Feature {key!r})")

@@ -47,7 +47,7 @@ define(
 
 def identity(input: TensorLike, name: str | None = None) -> Any:
     """The same value as a new tensor, on the device of the block around; IndexedSlices stay such."""
-    if isinstance(input, IndexedSlices):
+    if hasattr(input, "_mapped"):
         return map_values(lambda values: identity(values, name), input)
     if isinstance(input, Tensor):
         return apply("Identity", (input,), None, name)

@@ -102,11 +102,58 @@ def test_examples_that_are_otherwise_than_said(features, record, text):
         run(tf.parse_single_example(tf.constant(example(**record)), features))
 
 
+def test_features_of_any_length_are_sparse():
+    features = {
+        "x": tf.VarLenFeature(tf.int64),
+        "y": tf.FixedLenFeature([], tf.float32),
+        "z": tf.VarLenFeature(tf.string),
+    }
+    records = [example(x=[1, 2], y=[0.5]), example(y=[1.5], z=[b"a", b"b", b"c"]), example(x=[3], y=[2.5], z=[b"d"])]
+    serialized = tf.placeholder(tf.string, None)
+    found = run(tf.parse_example(serialized, features), {serialized: np.array(records, object)})
+    x, z = found["x"], found["z"]
+    assert (x.indices.tolist(), x.values.tolist(), x.dense_shape.tolist()) == (
+        [[0, 0], [0, 1], [2, 0]],
+        [1, 2, 3],
+        [3, 2],
+    )
+    assert z.indices.tolist() == [[1, 0], [1, 1], [1, 2], [2, 0]]
+    assert (z.values.tolist(), z.dense_shape.tolist()) == ([b"a", b"b", b"c", b"d"], [3, 3])
+    assert found["y"].tolist() == [0.5, 1.5, 2.5]
+    one = run(
+        tf.parse_single_example(
+            tf.constant(records[0]), {"x": tf.VarLenFeature(tf.int64), "z": tf.VarLenFeature(tf.string)}
+        )
+    )
+    assert (one["x"].indices.tolist(), one["x"].dense_shape.tolist(), one["z"].dense_shape.tolist()) == (
+        [[0], [1]],
+        [2],
+        [0],
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Data types don't match"):
+        run(tf.parse_single_example(tf.constant(records[0]), {"y": tf.VarLenFeature(tf.int64)}))
+
+
+def test_sparse_features_come_out_of_data_sets():
+    records = [example(x=[1, 2]), example(y=[0.5]), example(x=[3, 4, 5])]
+    data = tf.data.Dataset.from_tensor_slices(np.array(records, object)).batch(3)
+    found = (
+        data.map(lambda s: tf.parse_example(s, {"x": tf.VarLenFeature(tf.int64)}))
+        .make_one_shot_iterator()
+        .get_next()["x"]
+    )
+    table = np.arange(12, dtype=np.float32).reshape(6, 2)
+    rows = tf.nn.safe_embedding_lookup_sparse(table, found, combiner="sum")
+    np.testing.assert_array_equal(run(rows), [table[1] + table[2], [0, 0], table[3:].sum(0)])
+    with pytest.raises(tf.errors.UnimplementedError, match="batch takes no sparse tensors"):
+        data.map(lambda s: tf.parse_example(s, {"x": tf.VarLenFeature(tf.int64)})).batch(2)
+    with pytest.raises(tf.errors.UnimplementedError, match="from_tensor_slices"):
+        tf.data.Dataset.from_tensor_slices({"x": tf.SparseTensorValue([[0], [1]], [1, 2], [2, 2])})
+
+
 def test_what_is_refused():
     with pytest.raises(tf.errors.InvalidArgumentError, match="Could not parse"):
         run(tf.parse_single_example(tf.constant(b"\xff\xff"), {"x": tf.FixedLenFeature([], tf.int64)}))
-    with pytest.raises(tf.errors.UnimplementedError, match="FixedLenSequenceFeature"):
-        tf.VarLenFeature(tf.int64)
     for features, text in (
         ({}, "Missing"),
         ({"x": 1}, "Invalid feature"),
