@@ -83,15 +83,50 @@ def lay_out_panels(x, panel, begin, at, jumps, columns, steps, lanes):
 def narrow(x, at, row_jump, jump, high, steps, panel, begin, wide, lanes, columns, out, to, out_jump, more, sums):
     """A tile with fewer columns than its panel: by way of `sums`."""
     if wide == lanes:
-        tile(x, at, row_jump, jump, high, steps, panel, begin, sums, 0, lanes, False, panel, begin, 0)
+        tile(x, at, row_jump, jump, high, steps, panel, begin, sums, 0, lanes, False)
     else:
-        half_tile(x, at, row_jump, jump, high, steps, panel, begin, sums, 0, wide, False, panel, begin, 0)
+        half_tile(x, at, row_jump, jump, high, steps, panel, begin, sums, 0, wide, False)
     for i in range(high):
         for j in range(columns):
             value = m.load(sums, 1, i * wide + j)
             if more:
                 value += m.load(out, 0, to + i * out_jump + j)
             m.store(out, 0, to + i * out_jump + j, value)
+
+
+@njit(error_model="numpy")
+def tiles(x, at, tile_jump, row_jump, jump, high, columns, steps, panels, panel, lanes, out, to, out_jump, more, sums):
+    """A block of a product from what is laid out: `high` rows of the first factor, and the panels of so many columns.
+
+    Rows of the first factor are `row_jump` apart, tiles of them MR * `tile_jump`, and steps `jump`. The block begins at `to`, with rows
+    `out_jump` apart; `more`: it is added to what is there.
+    """
+    for j in range(0, columns, lanes):
+        own, begin = min(lanes, columns - j), panel + j * steps
+        for i in range(0, high, MR):
+            few, start, place = min(MR, high - i), at + i * tile_jump, to + i * out_jump + j
+            if own == lanes:
+                tile(x, start, row_jump, jump, few, steps, panels, begin, out, place, out_jump, more)
+            else:
+                wide = lanes if 2 * own > lanes else lanes // 2
+                narrow(
+                    x,
+                    start,
+                    row_jump,
+                    jump,
+                    few,
+                    steps,
+                    panels,
+                    begin,
+                    wide,
+                    lanes,
+                    own,
+                    out,
+                    place,
+                    out_jump,
+                    more,
+                    sums,
+                )
 
 
 @njit(error_model="numpy")
@@ -162,8 +197,7 @@ def multiply(a, b, c, room, laid, counters, sizes, counts, a_jumps, b_jumps, uni
         top, left = row * tall, part * wide
         of, at = place_of(matrix, counts, a_jumps), place_of(matrix, counts, b_jumps)
         high, width = min(tall, rows - top), min(wide, columns - left)
-        begin = (matrix * rows + top) * columns + left
-        tiles = 0
+        begin = (matrix * rows + top) * columns
         for time in range(times):
             k0 = time * most
             steps, more = min(most, inner - k0), k0 > 0
@@ -192,95 +226,28 @@ def multiply(a, b, c, room, laid, counters, sizes, counts, a_jumps, b_jumps, uni
                     lay_out_rows(
                         a, block, start, of + top * a_jumps[3] + k0 * a_jumps[4], (a_jumps[3], a_jumps[4]), high, steps
                     )
-            ahead = down == 1 and left + 2 * wide <= columns
-            for j in range(0, width, lanes):
-                own = min(lanes, width - j)
-                half = lanes if 2 * own > lanes else lanes // 2
-                for i in range(0, high, MR):
-                    few, to = min(MR, high - i), begin + i * columns + j
-                    soon, jump = at, 0
-                    if ahead:
-                        if b_jumps[4] == 1:
-                            if i <= MR:
-                                soon, jump = at + k0 * b_jumps[3] + left + wide + j + i // MR * (lanes // 2), b_jumps[3]
-                        elif b_jumps[4] == inner and tiles < 2 * unit[1] * times:
-                            soon, jump = at + (left + wide) * inner + tiles * most * (lanes // 2), lanes // 2
-                        tiles += 1
-                    if own < lanes:
-                        if direct:
-                            narrow(
-                                a,
-                                start + i * a_jumps[3],
-                                a_jumps[3],
-                                1,
-                                few,
-                                steps,
-                                panels,
-                                panel + j * steps,
-                                half,
-                                lanes,
-                                own,
-                                c,
-                                to,
-                                columns,
-                                more,
-                                sums,
-                            )
-                        else:
-                            narrow(
-                                block,
-                                start + i * steps,
-                                1,
-                                MR,
-                                few,
-                                steps,
-                                panels,
-                                panel + j * steps,
-                                half,
-                                lanes,
-                                own,
-                                c,
-                                to,
-                                columns,
-                                more,
-                                sums,
-                            )
-                    elif direct:
-                        tile(
-                            a,
-                            start + i * a_jumps[3],
-                            a_jumps[3],
-                            1,
-                            few,
-                            steps,
-                            panels,
-                            panel + j * steps,
-                            c,
-                            to,
-                            columns,
-                            more,
-                            b,
-                            soon,
-                            jump,
-                        )
-                    else:
-                        tile(
-                            block,
-                            start + i * steps,
-                            1,
-                            MR,
-                            few,
-                            steps,
-                            panels,
-                            panel + j * steps,
-                            c,
-                            to,
-                            columns,
-                            more,
-                            b,
-                            soon,
-                            jump,
-                        )
+            to = begin + left
+            if direct:
+                tiles(
+                    a,
+                    start,
+                    a_jumps[3],
+                    a_jumps[3],
+                    1,
+                    high,
+                    width,
+                    steps,
+                    panels,
+                    panel,
+                    lanes,
+                    c,
+                    to,
+                    columns,
+                    more,
+                    sums,
+                )
+            else:
+                tiles(block, start, steps, 1, MR, high, width, steps, panels, panel, lanes, c, to, columns, more, sums)
         count_up(counters, FINISHED, 1)
     if who == 0:
         wait(counters, units)

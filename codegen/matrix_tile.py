@@ -37,38 +37,30 @@ def _vector_at(builder: Any, data: Any, at: Any, vector: Any) -> Any:
     return builder.bitcast(builder.gep(data, [at]), vector.as_pointer())
 
 
-_READ, _WRITE = 0, 1
-_SECOND_CACHE, _FIRST_CACHE = 2, 3
-
-
-def _fetch(builder: Any, place: Any, purpose: int, cache: int) -> None:
-    """Ask for a line of memory to be in a cache; nothing happens where there is none."""
+def _own(builder: Any, place: Any) -> None:
+    """Ask for a line of memory that will be written to be in the first cache; nothing happens where there is none."""
     byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [builder.bitcast(place, byte), number(purpose), number(cache), number(1)])
+    builder.call(function, [builder.bitcast(place, byte), number(1), number(3), number(1)])
 
 
 def _tile(half: bool) -> Any:
     @intrinsic
-    def tile(
-        typing_context, x, at, row_jump, jump, high, steps, panel, begin, out, to, out_jump, more, soon, of, next_jump
-    ):
+    def tile(typing_context, x, at, row_jump, jump, high, steps, panel, begin, out, to, out_jump, more):
         """out[to + i * out_jump + j] (+)= sum over k < steps of x[at + i * row_jump + k * jump] * panel[begin + k * columns + j].
 
         For i < high <= MR and all j of the panel's columns (`half`: NR / 2 of them); `more`: add to what is there. Nothing is
-        checked. Rows that are too many are those of the last one once more. What will be needed soon is fetched from far on the way:
-        soon[of + k * next_jump] for all k.
+        checked. Rows that are too many are those of the last one once more.
         """
         lanes = NR[x.dtype.name] // 2 if half else NR[x.dtype.name]
 
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _, at, row_jump, jump, high, steps, _, begin, _, to, out_jump, more, _, of, next_jump = args
+            _, at, row_jump, jump, high, steps, _, begin, _, to, out_jump, more = args
             number, word = context.get_value_type(x.dtype), context.get_value_type(types.intp)
             vector, align = ir.VectorType(number, lanes), x.dtype.bitwidth // 8
-            arrays = ((0, x), (6, panel), (8, out), (12, soon))
-            first, second, into, later = (_data(context, builder, kind, args[i]) for i, kind in arrays)
-            later = builder.gep(later, [of])
+            arrays = ((0, x), (6, panel), (8, out))
+            first, second, into = (_data(context, builder, kind, args[i]) for i, kind in arrays)
             last = builder.sub(high, ir.Constant(word, 1))
             rows = []
             for i in range(MR):
@@ -79,7 +71,7 @@ def _tile(half: bool) -> Any:
             zeros = ir.Constant(vector, [0.0] * lanes)
             totals = [cgutils.alloca_once_value(builder, zeros) for _ in rows]
             for place in places:
-                _fetch(builder, place, _WRITE, _FIRST_CACHE)
+                _own(builder, place)
             with builder.if_else(more) as (then, otherwise):
                 with then:
                     for place, total in zip(places, totals, strict=True):
@@ -96,7 +88,6 @@ def _tile(half: bool) -> Any:
                 k = loop.index
                 where = builder.add(begin, builder.mul(k, ir.Constant(word, lanes)))
                 right = builder.load(_vector_at(builder, second, where, vector), align=align)
-                _fetch(builder, builder.gep(later, [builder.mul(k, next_jump)]), _READ, _SECOND_CACHE)
                 move = builder.mul(k, jump)
                 for start, total in zip(starts, totals, strict=True):
                     left = builder.load(builder.gep(start, [move]))
@@ -108,7 +99,7 @@ def _tile(half: bool) -> Any:
             return context.get_dummy_value()
 
         i = types.intp
-        return types.void(x, i, i, i, i, i, panel, i, out, i, i, types.boolean, soon, i, i), emit
+        return types.void(x, i, i, i, i, i, panel, i, out, i, i, types.boolean), emit
 
     return tile
 
