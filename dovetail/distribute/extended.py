@@ -7,8 +7,8 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ..graph.default_graph import get_default_graph
-from .reduction import ReduceOp
-from .values import DistributedValues, DistributedVariable, PerReplica
+from .reduction import ReduceOp, device_of
+from .values import DistributedVariable, PerReplica
 
 if TYPE_CHECKING:
     from .strategy import Strategy
@@ -54,7 +54,7 @@ class Extended:
         strategy = self._strategy
         strategy._require_cross_replica()
         with strategy._current():
-            return strategy._reduced(ReduceOp.of(reduce_op), value, _device_of(destinations))
+            return strategy._reduced(ReduceOp.of(reduce_op), value, device_of(destinations))
 
     def batch_reduce_to(
         self, reduce_op: Any, value_destination_pairs: Sequence[tuple[Any, Any]], options: Any = None
@@ -95,7 +95,7 @@ class Extended:
         group: bool = True,
     ) -> Any:  # fmt: skip
         """Call `fn(*args, **kwargs)` on the device of `colocate_with`."""
-        device = _device_of(colocate_with)
+        device = device_of(colocate_with)
         with get_default_graph().device(device) if device else nullcontext():
             result = fn(*args, **dict(kwargs or {}))
         return self._strategy.group(result) if group else result
@@ -151,13 +151,6 @@ class Extended:
             yield
         finally:
             scopes.creators = saved
-
-
-def _device_of(destination: Any) -> str | None:
-    if destination is None or isinstance(destination, str):
-        return destination
-    first = destination.values[0] if isinstance(destination, (DistributedValues, DistributedVariable)) else destination
-    return getattr(first, "device", None) or None
 
 
 __all__ = ["Extended"]

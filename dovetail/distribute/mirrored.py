@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..graph.collective_runs import are_gpus
 from ..graph.default_graph import get_default_graph
 from ..graph.device import canonical_name
 from ..graph.errors import UnimplementedError
-from .reduction import CrossDeviceOps
+from .reduction import CrossDeviceOps, NcclAllReduce
 from .strategy import Strategy
 
 
@@ -31,11 +32,17 @@ class MirroredStrategy(Strategy):
     Args:
         devices: the devices, such as `["/gpu:0", "/gpu:1"]`; they may be of several tasks. None: all GPUs of this process, or
             else its CPU.
-        cross_device_ops: how values are reduced; None: on the first device.
+        cross_device_ops: how values are reduced; None: `NcclAllReduce` between GPUs, where this process has NCCL; else
+            `ReductionToOneDevice`.
     """
 
     def __init__(self, devices: Sequence[Any] | None = None, cross_device_ops: CrossDeviceOps | None = None) -> None:
         super().__init__(accelerators() or ["/device:CPU:0"] if devices is None else devices, cross_device_ops)
+        if cross_device_ops is None and len(self._devices) > 1 and are_gpus(self._devices):
+            from ..codegen.cuda.nccl import bindings
+
+            if bindings():
+                self._cross_device_ops = NcclAllReduce()
 
 
 class CentralStorageStrategy(Strategy):

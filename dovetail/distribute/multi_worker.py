@@ -18,21 +18,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..graph.build import convert
+from ..graph.collective_runs import are_gpus
 from ..graph.default_graph import get_default_graph
 from ..graph.errors import FailedPreconditionError
 from ..graph.indexed_slices import IndexedSlices
 from ..graph.node import Tensor
-from ..graph.opdef import nbytes
 from ..graph.ops import collectives
 from ..placer.cluster import ClusterSpec
 from . import roles
 from .cluster_resolver import ClusterResolver, TFConfigClusterResolver
 from .mirrored import accelerators
-from .reduction import ReduceOp, scaled
+from .reduction import ReduceOp, all_reduced, buckets, parted, scaled
 from .strategy import Strategy
+from .values import DistributedValues, PerReplica
 
 _MADE = "__collectives"  # the collection in which those of a graph are counted
-BUCKET_BYTES = 4 << 20  # gradients travel together up to here: large enough for the ring, small enough to begin early
 
 
 class CollectiveCommunication(enum.Enum):
@@ -180,6 +180,40 @@ class MultiWorkerMirroredStrategy(Strategy):
                 out[i] = IndexedSlices(rows, self._gather_across(v.indices, 0), v.dense_shape)
         return out
 
+    def _mean_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """As `Strategy._mean_gradients`. Where several replicas are here, each takes part for itself, so nothing is added up before."""
+        if not self._each_meets():
+            return super()._mean_gradients(gradients, variables)
+        count, graph = len(self._devices), get_default_graph()
+        rows = [g.values if isinstance(g, DistributedValues) else (g,) * count for g in gradients]
+        dense, columns = parted(rows, count)
+        rest = [i for i in range(len(rows)) if i not in set(dense)]
+        others = super()._mean_gradients([gradients[i] for i in rest], [variables[i] for i in rest])
+        found = dict(zip(rest, others, strict=True))
+        local = [d.partition("/device:")[2] for d in self._devices]
+        members = [f"{w}/device:{d}" for w in self._workers for d in local]
+        way, made = self._communication.value.lower(), graph.get_collection_ref(_MADE)
+        with graph.name_scope("reduce"):
+            sums = all_reduced(columns, self._devices, members, self._rank * count, way, made)
+            for i, totals in zip(dense, sums, strict=True):
+                means = []
+                for device, total in zip(self._devices, totals, strict=True):
+                    with graph.device(device):
+                        means.append(scaled(total, self.num_replicas_in_sync))
+                found[i] = PerReplica(means)
+        return [found[i] for i in range(len(rows))]
+
+    def _each_meets(self) -> bool:
+        """Whether each replica takes part in collectives for itself: always but where GPUs would have to go by the host's memory."""
+        if len(self._devices) == 1 or len(self._workers) <= 1:
+            return False
+        if all(":CPU:" in d for d in self._devices):
+            return True
+        from ..codegen.cuda import nccl
+
+        ring = self._communication is CollectiveCommunication.RING
+        return not ring and are_gpus(self._devices) and bool(nccl.bindings())
+
     def _gather_across(self, value: Tensor, axis: int) -> Tensor:
         if len(self._workers) <= 1:
             return value
@@ -231,21 +265,6 @@ class CollectiveAllReduceStrategy(MultiWorkerMirroredStrategy):
     """The older name of `MultiWorkerMirroredStrategy`."""
 
 
-def buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """The tensors in groups of one type and at most `BUCKET_BYTES`, the last first: that gradient is known first."""
-    out: list[list[Tensor]] = []
-    open_: dict[Any, tuple[list[Tensor], float]] = {}
-    for t in reversed(tensors):
-        kind = t.dtype.base
-        bucket, size = open_.get(kind, ([], 0.0))
-        if not bucket or size + nbytes(t) > BUCKET_BYTES:
-            bucket, size = [], 0.0
-            out.append(bucket)
-        bucket.append(t)
-        open_[kind] = bucket, size + nbytes(t)
-    return out
-
-
 def _text(device: Any) -> str:
     from ..graph.device import canonical_name
 
@@ -265,4 +284,4 @@ def _server_of(spec: ClusterSpec, job: str, index: int) -> Any:
     return _servers[key]
 
 
-__all__ = ["CollectiveAllReduceStrategy", "CollectiveCommunication", "MultiWorkerMirroredStrategy", "buckets"]
+__all__ = ["CollectiveAllReduceStrategy", "CollectiveCommunication", "MultiWorkerMirroredStrategy"]

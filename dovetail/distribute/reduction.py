@@ -7,10 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..graph.build import convert
+from ..graph.collective_runs import are_gpus
 from ..graph.default_graph import get_default_graph
-from ..graph.errors import UnimplementedError
 from ..graph.indexed_slices import IndexedSlices
 from ..graph.node import Tensor
+from ..graph.opdef import nbytes
+from ..graph.ops import collectives
+from .values import DistributedValues, DistributedVariable, PerReplica
+
+BUCKET_BYTES = 4 << 20  # gradients travel together up to here: large enough for the ring, small enough to begin early
+_MADE = "__replica_collectives"  # the collection in which those of a graph are counted
 
 
 class ReduceOp(enum.Enum):
@@ -32,15 +38,42 @@ class ReduceOp(enum.Enum):
 
 
 class CrossDeviceOps:
-    """How a strategy reduces values of several devices of one process."""
+    """How a strategy reduces values of several devices of one process. Subclasses say how one value is made of several."""
 
-    def reduce(self, values: Sequence[Any], device: str, op: ReduceOp = ReduceOp.SUM) -> Any:
-        """One value for `values`, one per replica, which are added in their order: tensors, or `IndexedSlices`."""
+    def reduce(self, reduce_op: Any, per_replica_value: Any, destinations: Any, options: Any = None) -> Any:
+        """`per_replica_value` over its replicas, on the device of `destinations`: a variable, a tensor, or a device."""
+        values = per_replica_value.values if isinstance(per_replica_value, DistributedValues) else (per_replica_value,)
+        return self.to_one(values, device_of(destinations) or "", ReduceOp.of(reduce_op))
+
+    def batch_reduce(
+        self, reduce_op: Any, value_destination_pairs: Sequence[tuple[Any, Any]], options: Any = None
+    ) -> list[Any]:
+        """As `reduce`, for several pairs of value and destination."""
+        return [self.reduce(reduce_op, value, destination) for value, destination in value_destination_pairs]
+
+    def broadcast(self, tensor: Any, destinations: Any) -> Any:
+        """A value, for use on every device: it travels where it is used."""
+        return tensor
+
+    # --- for strategies ---------------------------------------------------------------------------------------------
+
+    def to_one(self, values: Sequence[Any], device: str, op: ReduceOp) -> Any:
+        """One value, on a device, for `values`, one per replica: tensors, or `IndexedSlices`."""
         raise NotImplementedError
+
+    def to_all(
+        self, rows: Sequence[Sequence[Any]], places: Sequence[str], devices: Sequence[str], op: ReduceOp
+    ) -> list[Any]:
+        """For each row, values of replicas on `devices`, their reduced value for all: one at its place, or a `PerReplica`."""
+        out = []
+        for values, place in zip(rows, places, strict=True):
+            with get_default_graph().name_scope("reduce"):
+                out.append(self.to_one(values, place, op))
+        return out
 
 
 class ReductionToOneDevice(CrossDeviceOps):
-    """Bring all values to one device and reduce them there.
+    """Bring all values to one device and reduce them there, in the order of replicas.
 
     Args:
         reduce_to_device: that device; None: where the result is wanted.
@@ -51,8 +84,8 @@ class ReductionToOneDevice(CrossDeviceOps):
         self.reduce_to_device = reduce_to_device
         self.accumulation_fn = accumulation_fn
 
-    def reduce(self, values: Sequence[Any], device: str, op: ReduceOp = ReduceOp.SUM) -> Any:
-        """As `CrossDeviceOps.reduce`."""
+    def to_one(self, values: Sequence[Any], device: str, op: ReduceOp) -> Any:
+        """As `CrossDeviceOps.to_one`."""
         if len(values) == 1:
             return values[0]
         graph = get_default_graph()
@@ -67,26 +100,123 @@ class ReductionToOneDevice(CrossDeviceOps):
 
 
 class HierarchicalCopyAllReduce(ReductionToOneDevice):
-    """TensorFlow's reduction over two levels of GPUs. Here one level does: the result is copied from device to device."""
-
-    def __init__(self, num_packs: int = 1) -> None:
-        super().__init__()
-        self.num_packs = num_packs
-
-
-class NcclAllReduce(CrossDeviceOps):
-    """All-reduce by NCCL between the GPUs of a machine; not there yet.
+    """TensorFlow's reduction over two levels of GPUs. Here one level does: the result is copied from device to device.
 
     Raises:
-        UnimplementedError: always.
+        ValueError: `num_packs` is negative; it is of no effect.
     """
 
     def __init__(self, num_packs: int = 1) -> None:
-        raise UnimplementedError(
-            None, None,
-            "Reducing with NCCL is not supported: leave cross_device_ops out, and the values are reduced on one device "
-            "(ReductionToOneDevice)",
-        )  # fmt: skip
+        super().__init__()
+        self.num_packs = _packs(num_packs)
+
+
+class NcclAllReduce(ReductionToOneDevice):
+    """All-reduce by NCCL between the GPUs of the replicas.
+
+    Each replica's GPU takes part in a collective for each bucket of gradients, which begins as soon as the bucket's are there, during
+    the backward pass, and applies the result itself. Between GPUs without NCCL, the same goes through the host's memory.
+
+    What is wanted on one device, `IndexedSlices`, and replicas that are not all on GPUs of their own, are reduced as by
+    `ReductionToOneDevice`.
+
+    Args:
+        num_packs: as TensorFlow's; of no effect: values travel in buckets of 4 MiB.
+
+    Raises:
+        ValueError: `num_packs` is negative.
+
+    >>> strategy = MirroredStrategy(["/gpu:0", "/gpu:1"], cross_device_ops=dt.distribute.NcclAllReduce())
+    """
+
+    def __init__(self, num_packs: int = 1) -> None:
+        super().__init__()
+        self.num_packs = _packs(num_packs)
+
+    def to_all(
+        self, rows: Sequence[Sequence[Any]], places: Sequence[str], devices: Sequence[str], op: ReduceOp
+    ) -> list[Any]:
+        """As `CrossDeviceOps.to_all`."""
+        if len(devices) == 1 or not are_gpus(devices):
+            return super().to_all(rows, places, devices, op)
+        dense, columns = parted(rows, len(devices))
+        made = get_default_graph().get_collection_ref(_MADE)
+        with get_default_graph().name_scope("reduce"):
+            found = dict(zip(dense, all_reduced(columns, devices, devices, 0, "auto", made), strict=True))
+            return [
+                PerReplica(_scaled_at(devices, found[i]) if op is ReduceOp.MEAN else found[i])
+                if i in found
+                else self.to_one(rows[i], places[i], op)
+                for i in range(len(rows))
+            ]
+
+
+def all_reduced(
+    columns: Sequence[Sequence[Tensor]],
+    devices: Sequence[str],
+    members: Sequence[str],
+    first: int,
+    way: str,
+    made: list[Any],
+) -> list[tuple[Tensor, ...]]:
+    """The sums over all members of what replicas on `devices` bring, each replica's own: for each row, one per replica.
+
+    Args:
+        columns: the tensors of each replica, in the same order.
+        members: devices of all replicas; those here have the ranks from `first` on. way: how they reduce.
+        made: what counts the collectives of the graph, alike in all processes.
+    """
+    graph = get_default_graph()
+    out: list[dict[int, Tensor]] = [{} for _ in devices]
+    places: dict[Tensor, list[int]] = {}
+    for p, t in enumerate(columns[0]):
+        places.setdefault(t, []).append(p)
+    for bucket in buckets(columns[0]):
+        made.append(devices[0])
+        chosen = [places[t].pop() for t in bucket]
+        for rank, device in enumerate(devices):
+            tensors = [columns[rank][p] for p in chosen]
+            with graph.colocate_with(None, ignore_existing=True), graph.device(device):
+                found = collectives.all_reduce(tensors, members, first + rank, "sum", way, f"replicas {len(made)}")
+            out[rank].update(zip(chosen, found, strict=True))
+    return [tuple(found[p] for found in out) for p in range(len(columns[0]))]
+
+
+def parted(rows: Sequence[Sequence[Any]], count: int) -> tuple[list[int], list[list[Tensor]]]:
+    """Which rows have a tensor from each of so many replicas, and the replicas' columns of those rows."""
+    dense = [
+        i for i, row in enumerate(rows) if len(row) == count and not any(isinstance(v, IndexedSlices) for v in row)
+    ]
+    return dense, [[convert(rows[i][rank]) for i in dense] for rank in range(count)]
+
+
+def buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """The tensors in groups of one type and at most `BUCKET_BYTES`, the last first: that gradient is known first."""
+    out: list[list[Tensor]] = []
+    open_: dict[Any, tuple[list[Tensor], float]] = {}
+    for t in reversed(tensors):
+        kind = t.dtype.base
+        bucket, size = open_.get(kind, ([], 0.0))
+        if not bucket or size + nbytes(t) > BUCKET_BYTES:
+            bucket, size = [], 0.0
+            out.append(bucket)
+        bucket.append(t)
+        open_[kind] = bucket, size + nbytes(t)
+    return out
+
+
+def device_of(destination: Any) -> str | None:
+    """The device of a variable, a tensor, or a device; None: of no device."""
+    if destination is None or isinstance(destination, str):
+        return destination
+    first = destination.values[0] if isinstance(destination, (DistributedValues, DistributedVariable)) else destination
+    return getattr(first, "device", None) or None
+
+
+def _packs(num_packs: int) -> int:
+    if num_packs < 0:
+        raise ValueError(f"num_packs must not be negative, not {num_packs}")
+    return num_packs
 
 
 def scaled(total: Tensor, count: int) -> Tensor:
@@ -98,6 +228,15 @@ def scaled(total: Tensor, count: int) -> Tensor:
     if count & (count - 1) == 0:
         return multiply(total, convert(1.0 / count, total.dtype.base))  # exact
     return truediv(total, convert(float(count), total.dtype.base))
+
+
+def _scaled_at(devices: Sequence[str], totals: Sequence[Tensor]) -> list[Tensor]:
+    """The sums of as many replicas, divided by their number, each on its device."""
+    out = []
+    for device, total in zip(devices, totals, strict=True):
+        with get_default_graph().device(device):
+            out.append(scaled(total, len(devices)))
+    return out
 
 
 def joined_slices(values: Sequence[Any], op: ReduceOp, count: int) -> IndexedSlices:
@@ -112,4 +251,7 @@ def joined_slices(values: Sequence[Any], op: ReduceOp, count: int) -> IndexedSli
     return IndexedSlices(rows, concat([v.indices for v in values], 0), values[0].dense_shape)
 
 
-__all__ = ["CrossDeviceOps", "HierarchicalCopyAllReduce", "NcclAllReduce", "ReduceOp", "ReductionToOneDevice"]
+__all__ = [
+    "BUCKET_BYTES", "CrossDeviceOps", "HierarchicalCopyAllReduce", "NcclAllReduce", "ReduceOp", "ReductionToOneDevice",
+    "all_reduced", "buckets", "device_of", "parted", "scaled",
+]  # fmt: skip

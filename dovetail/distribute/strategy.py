@@ -24,7 +24,7 @@ from .context import contexts, entered, get_replica_context
 from .extended import Extended
 from .reduction import CrossDeviceOps, ReduceOp, ReductionToOneDevice
 from .replica import ReplicaContext, run_replicas
-from .values import DistributedValues, DistributedVariable, PerReplica, component
+from .values import DistributedValues, DistributedVariable, PerReplica, component, select
 
 if TYPE_CHECKING:
     from .input import InputContext
@@ -215,7 +215,7 @@ class Strategy:
                 f"A non-DistributedValues value {value!r} cannot be reduced with the given reduce op {op.name}: it is the same "
                 "for all replicas"
             )
-        here = self._cross_device_ops.reduce(value.values, device or self._devices[0], self._local(op))
+        here = self._cross_device_ops.to_one(value.values, device or self._devices[0], self._local(op))
         return self._reduce_across(op, [here])[0]
 
     def _local(self, op: ReduceOp) -> ReduceOp:
@@ -414,7 +414,7 @@ class Strategy:
         copies = []
         for gradient, (_, variable) in zip(reduced, known, strict=True):
             count = len(variable.values) if isinstance(variable, DistributedVariable) else 1
-            copies += [(gradient, component(variable, i)) for i in range(count)]
+            copies += [(select(i, gradient), component(variable, i)) for i in range(count)]
         graph = get_default_graph()
         with self.extended._plain_variables():
             update = optimizer._apply_here(copies, None, name)
@@ -427,13 +427,10 @@ class Strategy:
                 return counted
 
     def _mean_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The mean of each gradient over all replicas. Each is reduced where its variable's first copy is."""
-        here = []
-        for gradient, variable in zip(gradients, variables, strict=True):
-            values = gradient.values if isinstance(gradient, DistributedValues) else (gradient,)
-            with get_default_graph().name_scope("reduce"):
-                place = component(variable, 0).device or self._devices[0]
-                here.append(self._cross_device_ops.reduce(values, place, self._local(ReduceOp.MEAN)))
+        """The mean of each gradient over all replicas: one where its variable's first copy is, or one per replica."""
+        rows = [g.values if isinstance(g, DistributedValues) else (g,) for g in gradients]
+        places = [component(v, 0).device or self._devices[0] for v in variables]
+        here = self._cross_device_ops.to_all(rows, places, self._devices, self._local(ReduceOp.MEAN))
         return self._reduce_across(ReduceOp.MEAN, here)
 
     # --- checks -----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 
 import dovetail as tf
 from dovetail.codegen.unit import AwaitNode, SendTensor
+from dovetail.distribute import reduction
 from dovetail.graph.errors import InvalidArgumentError
 from dovetail.graph.node import Node
 from dovetail.graph.ops import collectives
@@ -134,3 +135,30 @@ def test_a_message_cannot_await_what_does_not_run_beside() -> None:
         message = pack_units([type(unit)(unit.device, tuple(wrong), unit.feeds, unit.fetches)])
         with pytest.raises(InvalidArgumentError, match="is waited for, and does not run beside"):
             unpack_units(message)
+
+
+def test_each_replica_s_gradients_leave_during_its_own_backward_pass() -> None:
+    """Of several GPUs in one process, under `NcclAllReduce`: the last layer's are under way before the first layer's are made."""
+    gpus = ["/device:GPU:0", "/device:GPU:1"]
+    size = 300  # a layer's weights are large enough to begin early; buckets hold all three, but for the limit below
+    strategy = tf.distribute.MirroredStrategy(gpus, cross_device_ops=tf.distribute.NcclAllReduce())
+    with strategy.scope():
+
+        def replica() -> Node:
+            h = x = tf.random_uniform([64, size])
+            for i in range(3):
+                h = tf.matmul(h, tf.get_variable(f"w{i}", [size, size]), name=f"layer{i}")
+            return tf.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_mean(tf.square(h - x)))
+
+        before, reduction.BUCKET_BYTES = reduction.BUCKET_BYTES, size * size * 4
+        try:
+            train = strategy.group(strategy.run(replica))
+        finally:
+            reduction.BUCKET_BYTES = before
+    cut = partition(needed(tf.get_default_graph(), targets=[train]), lambda n: n.device or gpus[0])
+    for device in gpus:
+        found = with_early_collectives(cut.partitions[device], cut)
+        order = [what for kind, what in found if kind == "node" and isinstance(what, Node)]
+        begins = [i for i, node in enumerate(order) if node.type == "CollectiveReduce"]
+        made = [i for i, node in enumerate(order) if node.type == "MatMul" and "grad" in node.name]
+        assert len(begins) == 3 and begins[0] < max(made)

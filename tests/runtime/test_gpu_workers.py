@@ -117,6 +117,40 @@ def test_workers_go_in_step(library: FakeNccl, servers: list[dt.train.Server], w
     assert sum(x[0] == "broadcast" for x in library.log) == 2
 
 
+@pytest.fixture
+def two_gpus() -> Iterator[FakeNccl]:
+    with fake_gpus(2) as made:
+        made.patience = 2
+        library = FakeNccl(made)
+        before = nccl.use(library)
+        yield library
+        gc.collect()
+        for thread in [t for t in threading.enumerate() if t.name.startswith("nccl ")]:
+            thread.join(WAIT_S)
+        nccl.use(before)
+
+
+def test_replicas_of_one_process_go_in_step(two_gpus: FakeNccl) -> None:
+    """`NcclAllReduce`: each GPU takes part for itself, in one run for all gradients of a bucket."""
+    gpus = [f"/device:GPU:{i}" for i in range(2)]
+    with dt.Graph().as_default():
+        rows = []
+        for size in (300, 200):
+            with dt.device(gpus[0]):
+                one = dt.constant(np.full(size, 2.0, np.float32))
+            with dt.device(gpus[1]):
+                rows.append((one, dt.constant(np.arange(size, dtype=np.float32))))
+        totals = distribute.NcclAllReduce().to_all(rows, [gpus[0]] * 2, gpus, distribute.ReduceOp.SUM)
+        with dt.Session() as session:
+            for _ in range(2):
+                found = session.run([list(t.values) for t in totals])
+    for size, copies in zip((300, 200), found, strict=True):
+        for copy in copies:
+            np.testing.assert_array_equal(copy, 2.0 + np.arange(size))
+    assert [t.device for t in totals[0].values] == gpus
+    assert sum(x[0] == "all_reduce" for x in two_gpus.log) == 2 * 2 * 2  # steps, GPUs, values
+
+
 def test_a_step_that_ends_early_ends_the_collective_of_all(library: FakeNccl, servers: list[dt.train.Server]) -> None:
     """One member's library fails in the middle of a run: the other one, whose device waits for it, hears of it by message."""
     call = library._call

@@ -11,7 +11,7 @@ import pytest
 import dovetail as dt
 from dovetail import distribute
 from dovetail.distribute.cluster_resolver import SimpleClusterResolver
-from dovetail.distribute.multi_worker import BUCKET_BYTES, buckets
+from dovetail.distribute.reduction import BUCKET_BYTES, buckets
 
 
 @pytest.fixture
@@ -153,3 +153,36 @@ def test_gradients_travel_in_buckets():
 def test_nccl_wants_gpus():
     with pytest.raises(dt.errors.FailedPreconditionError, match="/cpu:0: use communication=.*AUTO or RING"):
         distribute.MultiWorkerMirroredStrategy(distribute.CollectiveCommunication.NCCL, devices=["/cpu:0"])
+
+
+def test_each_replica_of_a_worker_takes_part_for_itself(workers):
+    """Nothing is added up in the worker before the workers meet: a bucket can leave as soon as its gradients are there."""
+    start = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
+    inputs = [np.random.default_rng(i).normal(size=(2, 4)).astype(np.float32) for i in range(4)]
+    reductions = []
+
+    def build(strategy):
+        def replica():
+            number = distribute.get_replica_context().replica_id_in_sync_group
+            w = dt.get_variable("w", initializer=start)
+            b = dt.get_variable("b", initializer=np.zeros(3, np.float32))
+            loss = dt.reduce_sum(dt.matmul(dt.constant(inputs[number]), w) + b)
+            return dt.train.GradientDescentOptimizer(1.0).minimize(loss)
+
+        train = strategy.group(strategy.run(replica))
+        nodes = dt.get_default_graph().get_operations()
+        reductions.append([n for n in nodes if n.type == "CollectiveReduce"])
+        assert not any(n.type == "AddN" for n in nodes)
+        return train, [list(v.values) for v in dt.trainable_variables()]
+
+    gradient = np.mean([np.repeat(x.sum(0)[:, None], 3, 1) for x in inputs], 0)
+    for w, b in workers(build):
+        for copy in w:
+            np.testing.assert_allclose(copy, start - gradient, rtol=1e-5)
+        assert [copy.tolist() for copy in b] == [[-2.0] * 3] * 2
+    assert sorted(n.attrs["rank"] for nodes in reductions for n in nodes) == [
+        0,
+        1,
+        2,
+        3,
+    ]  # both variables in one bucket

@@ -328,8 +328,73 @@ def test_emulated_gpus_are_taken(monkeypatch):
 def test_tpus_are_refused_with_advice():
     with pytest.raises(dt.errors.UnimplementedError, match="Use MirroredStrategy"):
         distribute.TPUStrategy()
-    with pytest.raises(dt.errors.UnimplementedError, match="ReductionToOneDevice"):
-        distribute.NcclAllReduce()
+
+
+def trained(strategy, steps=3):
+    """What a small model, dense and sparse, is after some steps: the copies of each variable."""
+    with dt.Graph().as_default() as graph:
+        return _trained(strategy, graph, steps)
+
+
+def _trained(strategy, graph, steps):
+    with strategy.scope():
+
+        def replica(x, ids):
+            w = dt.get_variable("w", initializer=np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3))
+            b = dt.get_variable("b", initializer=np.zeros(3, np.float32))
+            table = dt.get_variable("table", initializer=np.ones((5, 3), np.float32))
+            loss = dt.reduce_mean(dt.square(dt.matmul(x, w) + b + dt.gather(table, ids)))
+            return dt.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
+
+        rng = np.random.default_rng(0)
+        count = strategy.num_replicas_in_sync
+        x = distribute.PerReplica([dt.constant(rng.normal(size=(2, 4)).astype(np.float32)) for _ in range(count)])
+        ids = distribute.PerReplica([dt.constant([i % 5, (i + 1) % 5]) for i in range(count)])
+        train = strategy.run(replica, (x, ids))
+        copies = [list(v.values) for v in dt.trainable_variables()]
+    with dt.Session(config=CONFIG) as session:
+        session.run(dt.global_variables_initializer())
+        for _ in range(steps):
+            session.run(train)
+        values = session.run(copies)
+    return values, [n.device for n in graph.get_operations() if n.type == "CollectiveReduce"]
+
+
+def test_nccl_all_reduce_goes_on_without_nccl(monkeypatch):
+    monkeypatch.setenv("DOVETAIL_EMULATE_GPUS", "3")
+    gpus = [f"/gpu:{i}" for i in range(3)]
+    expected, none = trained(distribute.MirroredStrategy(gpus))
+    found, devices = trained(distribute.MirroredStrategy(gpus, cross_device_ops=distribute.NcclAllReduce()))
+    assert not none and sorted(devices) == [f"/device:GPU:{i}" for i in range(3)]  # a bucket, and a member on each GPU
+    for many, one in zip(found, expected, strict=True):
+        assert all(np.array_equal(copy, many[0]) for copy in many)
+        np.testing.assert_allclose(many[0], one[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("devices", [["/cpu:0"], TWO, ["/gpu:0"]])
+def test_nccl_all_reduce_reduces_on_one_device_where_there_are_no_gpus(devices, monkeypatch):
+    monkeypatch.setenv("DOVETAIL_EMULATE_GPUS", "1")
+    expected, _ = trained(distribute.MirroredStrategy(devices))
+    for ops in (distribute.NcclAllReduce(), distribute.HierarchicalCopyAllReduce(num_packs=2)):
+        found, collectives = trained(distribute.MirroredStrategy(devices, cross_device_ops=ops))
+        assert not collectives
+        for many, one in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(many, one)
+
+
+def test_cross_device_ops_have_tensorflow_s_methods():
+    for kind in (distribute.NcclAllReduce, distribute.HierarchicalCopyAllReduce):
+        with pytest.raises(ValueError, match="num_packs"):
+            kind(num_packs=-1)
+    ops = distribute.ReductionToOneDevice(accumulation_fn=lambda tensors: dt.add_n(tensors) * 10.0)
+    value = distribute.PerReplica([dt.constant([1.0, 2.0]), dt.constant([3.0, 6.0])])
+    total = ops.reduce(distribute.ReduceOp.SUM, value, "/cpu:0")
+    first, second = ops.batch_reduce("MEAN", [(value, "/cpu:0"), (dt.constant(3.0), "/cpu:0")])
+    assert total.device == "/device:CPU:0"
+    with dt.Session() as session:
+        np.testing.assert_array_equal(session.run(total), [40.0, 80.0])
+        np.testing.assert_array_equal(session.run(first), [20.0, 40.0])
+        assert session.run(second) == 3.0 and session.run(ops.broadcast(second, "/cpu:0")) == 3.0
 
 
 def test_saving_restores_every_copy(tmp_path):
