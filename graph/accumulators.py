@@ -127,11 +127,15 @@ class Accumulator(Desk[TakeGradient]):
 
 
 class DenseAccumulator(Accumulator):
-    """Sums arrays of one shape."""
+    """Sums arrays of one shape.
+
+    A first gradient that nobody can change, as those that come in messages, is kept as it is until there is another one.
+    """
 
     def __init__(self, name: str, kind: AccumulatorKind) -> None:
         super().__init__(name, kind)
         self._sum: Array | None = None
+        self._is_own = True  # whether the sum may be written into
 
     def apply(self, gradient: Array, local_step: int) -> None:
         """Add a gradient, unless it is stale. InvalidArgumentError when its shape does not fit."""
@@ -139,12 +143,15 @@ class DenseAccumulator(Accumulator):
             raise self._mismatch(gradient.shape, self.kind.shape)
 
         def add() -> None:
-            if self._sum is None:
-                self._sum = np.array(gradient)
-            elif self._sum.shape != gradient.shape:
-                raise self._mismatch(gradient.shape, self._sum.shape)
+            total = self._sum
+            if total is None:
+                self._is_own = bool(gradient.flags.writeable)
+                self._sum = np.array(gradient) if self._is_own else np.asarray(gradient)
+            elif total.shape != gradient.shape:
+                raise self._mismatch(gradient.shape, total.shape)
             else:
-                self._sum += gradient
+                out = total if self._is_own else np.empty_like(total)
+                self._sum, self._is_own = np.add(total, gradient, out=out), True
 
         self._apply(local_step, add)
 
@@ -152,7 +159,9 @@ class DenseAccumulator(Accumulator):
         total, self._sum = self._sum, None
         assert total is not None
         if self.kind.reduction == "MEAN":
-            total /= np.asarray(self.count).astype(total.dtype)
+            out = total if self._is_own else np.empty_like(total)
+            np.true_divide(total, np.asarray(self.count).astype(total.dtype), out=out)
+            return out
         return total
 
 

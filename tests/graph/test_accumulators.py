@@ -55,6 +55,35 @@ def test_a_take_gets_all_that_has_come():
     np.testing.assert_array_equal(a.take(2), [5])
 
 
+@pytest.mark.parametrize("reduction", ["SUM", "MEAN"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("writeable", [True, False])
+def test_what_was_given_stays_as_it_was(reduction, count, writeable):
+    a = dense(reduction=reduction)
+    given = [array(1, 2), array(3, 6), np.float32([8, 10])][:count]
+    for gradient in given:
+        gradient.flags.writeable = writeable
+        a.apply(gradient, 0)
+    kept = [gradient.copy() for gradient in given]
+    if writeable:
+        given[0][:] = 7  # its owner may do with it what he likes
+    total = a.take(1)
+    np.testing.assert_array_equal(total, np.sum(kept, 0) / (count if reduction == "MEAN" else 1))
+    for gradient, before in zip(given[1:] if writeable else given, kept[1:] if writeable else kept, strict=True):
+        np.testing.assert_array_equal(gradient, before)
+
+
+@pytest.mark.parametrize("reduction", ["SUM", "MEAN"])
+def test_scalars_are_summed_as_arrays(reduction):
+    a = dense((), reduction)
+    for value in (np.float32(1), np.float32(3)):
+        a.apply(value, 0)
+    total = a.take(2)
+    assert total.shape == () and total == (4 if reduction == "SUM" else 2)
+    a.apply(np.float32(5), 1)
+    assert a.take(1) == 5
+
+
 def test_stale_gradients_are_dropped(caplog):
     a = dense()
     a.set_global_step(3)
