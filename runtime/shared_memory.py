@@ -504,22 +504,26 @@ class Borrower:
     _MOST = 256  # segments that stay mapped though nothing of them is in use
 
     def __init__(self) -> None:
-        self._mappings: OrderedDict[tuple[int, int, int], _Mapping] = OrderedDict()
+        self._mappings: OrderedDict[tuple[int, int, int], _Mapping] = (
+            OrderedDict()
+        )  # those made first are let go of first
         self._lock = threading.Lock()
 
-    def borrow(self, reference: Reference, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def borrow(self, reference: Sequence[int], size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """`size` bytes of a block, read-only in effect: who takes them must not write.
+
+        Args:
+            reference: a `Reference`, or its numbers.
 
         Raises:
             Unreadable: this process cannot or should not read what the reference names.
         """
-        found = self._mapping(reference)
-        end = reference.offset + size
-        if reference.offset < _PAGE or end > len(found.memory) or reference.loan >= _MOST_LOANS:
+        pid, fd, number, loan, offset = reference
+        found = self._mappings.get((pid, fd, number)) or self._mapping(Reference(*reference))
+        if offset < _PAGE or offset + size > len(found.memory) or not 0 <= loan < _MOST_LOANS:
             raise Unreadable("a reference beyond its segment")
-        lent = _Lent(size, np.uint8, found.memory, reference.offset)
-        at = _FIRST + reference.loan
-        lent.word = found.words[at : at + 1]
+        lent = _Lent(size, np.uint8, found.memory, offset)
+        lent.word = found.words[_FIRST + loan : _FIRST + loan + 1]
         return lent
 
     def map(self, reference: Reference) -> mmap.mmap:
@@ -531,7 +535,6 @@ class Borrower:
         with self._lock:
             found = self._mappings.get(key)
             if found is not None:
-                self._mappings.move_to_end(key)
                 return found
             found = self._mappings[key] = _map(reference)
             self._let_go()

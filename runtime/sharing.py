@@ -156,7 +156,7 @@ def borrow(place: Any, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     Raises:
         ValueError: they cannot be read.
     """
-    return _borrower.borrow(Reference.from_fields(place), size)
+    return _borrower.borrow(place, size)
 
 
 def first_words(sharing: Sharing, peer: bytes, keys: Keys | None) -> Message | None:
