@@ -399,6 +399,11 @@ from .graph.ops.random import (
     random_uniform,
     truncated_normal,
 )
+from .graph.ops.readers import (
+    matching_files,
+    read_file,
+    write_file,
+)
 from .graph.ops.reduce import (
     reduce_all,
     reduce_any,
@@ -452,6 +457,9 @@ from .graph.ops.segments import (
     unsorted_segment_min,
     unsorted_segment_prod,
     unsorted_segment_sum,
+)
+from .graph.ops.separated_values import (
+    decode_csv,
 )
 from .graph.ops.sequences import (
     reverse_sequence,
@@ -605,6 +613,14 @@ from .graph.variable_scope import (
     variable_scope,
 )
 from .graph.variables import Variable
+from .io.readers import (
+    FixedLengthRecordReader,
+    IdentityReader,
+    ReaderBase,
+    TextLineReader,
+    TFRecordReader,
+    WholeFileReader,
+)
 from .logging import get_logger
 from .placer.plan import (
     Plan,
@@ -673,10 +689,12 @@ __all__ = [
     "FIFOQueue",
     "FixedLenFeature",
     "FixedLenSequenceFeature",
+    "FixedLengthRecordReader",
     "GPUOptions",
     "Graph",
     "GraphKeys",
     "GraphOptions",
+    "IdentityReader",
     "IndexedSlices",
     "IndexedSlicesValue",
     "InteractiveSession",
@@ -694,6 +712,7 @@ __all__ = [
     "Profile",
     "QueueBase",
     "RandomShuffleQueue",
+    "ReaderBase",
     "RegisterGradient",
     "RunMetadata",
     "RunOptions",
@@ -701,15 +720,18 @@ __all__ = [
     "SparseConditionalAccumulator",
     "SparseTensor",
     "SparseTensorValue",
+    "TFRecordReader",
     "Tensor",
     "TensorArray",
     "TensorShape",
+    "TextLineReader",
     "ThreadPoolOptionProto",
     "VarLenFeature",
     "Variable",
     "VariableAggregation",
     "VariableScope",
     "VariableSynchronization",
+    "WholeFileReader",
     "abs",
     "accumulate_n",
     "acos",
@@ -797,6 +819,7 @@ __all__ = [
     "custom_gradient",
     "data",
     "debugging",
+    "decode_csv",
     "decode_raw",
     "depth_to_space",
     "device",
@@ -916,6 +939,7 @@ __all__ = [
     "make_template",
     "manip",
     "map_fn",
+    "matching_files",
     "math",
     "matmul",
     "matrix_band_part",
@@ -976,6 +1000,7 @@ __all__ = [
     "random_uniform_initializer",
     "range",
     "rank",
+    "read_file",
     "realdiv",
     "reciprocal",
     "reduce_all",
@@ -1130,6 +1155,7 @@ __all__ = [
     "where",
     "where_v2",
     "while_loop",
+    "write_file",
     "zeros",
     "zeros_initializer",
     "zeros_like",

@@ -114,6 +114,32 @@ class Request:
         self._desk._cancel(self)
 
 
+class Followed(Request):
+    """A request after whose answer there is something to do: its result is `then(result)`, which may be another request."""
+
+    __slots__ = ("_first", "_then")
+
+    def __init__(self, first: Request, then: Callable[[Any], Any]) -> None:
+        super().__init__(first.what)
+        self._first, self._then = first, then
+
+    def waits_for(self) -> str:
+        """As the first one says."""
+        return self._first.waits_for()
+
+    def when_settled(self, tell: Callable[[], None]) -> bool:
+        """When the first one is settled."""
+        return self._first.when_settled(tell)
+
+    def result(self) -> Any:
+        """What follows from the first one's result."""
+        return self._then(self._first.result())
+
+    def cancel(self) -> None:
+        """The first one's answer goes back."""
+        self._first.cancel()
+
+
 R = TypeVar("R", bound=Request)
 
 
@@ -199,4 +225,4 @@ def check_room(line: deque[Any], what: str) -> None:
         )  # fmt: skip
 
 
-__all__ = ["MAX_WAITING", "Desk", "Fate", "Request", "check_room"]
+__all__ = ["MAX_WAITING", "Desk", "Fate", "Followed", "Request", "check_room"]

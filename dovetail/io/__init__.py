@@ -8,8 +8,11 @@ from ..graph.ops.parsing import (
     parse_example,
     parse_single_example,
 )
+from ..graph.ops.readers import matching_files, read_file, write_file
+from ..graph.ops.separated_values import decode_csv
 from ..queue import FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue
 from . import gfile
+from .matching import match_filenames_once
 from .records import TFRecordCompressionType, TFRecordOptions, TFRecordWriter, tf_record_iterator
 
 __all__ = [
@@ -24,9 +27,14 @@ __all__ = [
     "TFRecordOptions",
     "TFRecordWriter",
     "VarLenFeature",
+    "decode_csv",
     "decode_raw",
     "gfile",
+    "match_filenames_once",
+    "matching_files",
     "parse_example",
     "parse_single_example",
+    "read_file",
     "tf_record_iterator",
+    "write_file",
 ]

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ..io.matching import match_filenames_once
 from ..placer.cluster import ClusterDef, ClusterSpec, JobDef
 from ..placer.device_setter import (
     BalancedStrategy,
@@ -217,6 +218,7 @@ __all__ = [
     "list_variables",
     "load_checkpoint",
     "load_variable",
+    "match_filenames_once",
     "maybe_batch",
     "natural_exp_decay",
     "noisy_linear_cosine_decay",

@@ -105,7 +105,7 @@ def string_input_producer(
 
     >>> names = dt.train.string_input_producer(["a.csv", "b.csv"], num_epochs=2)
     """
-    if not isinstance(string_tensor, Tensor) and not list(string_tensor):
+    if not hasattr(string_tensor, "get_shape") and not list(string_tensor):
         raise ValueError("string_input_producer requires a non-null input tensor")
     texts = convert(string_tensor, string, name="string_tensor")
     return input_producer(

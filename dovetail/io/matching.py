@@ -1,0 +1,25 @@
+"""Names of files, looked up once."""
+
+from __future__ import annotations
+
+from ..graph.build import TensorLike
+from ..graph.graph_keys import GraphKeys
+from ..graph.ops.readers import matching_files
+from ..graph.variables import Variable
+
+
+def match_filenames_once(pattern: TensorLike, name: str | None = None) -> Variable:
+    """A local variable with the names of the client's files that match a pattern, or one of several: string `[n]`.
+
+    They are looked up when local variables are initialised, so every round of a producer has the same files.
+    """
+    return Variable(
+        matching_files(pattern),
+        trainable=False,
+        validate_shape=False,
+        collections=[GraphKeys.LOCAL_VARIABLES],
+        name=name or "matching_filenames",
+    )
+
+
+__all__ = ["match_filenames_once"]
