@@ -32,6 +32,7 @@ LAST_AXIS = frozenset(
     ("Softmax", "LogSoftmax", "LayerNorm", "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")
 )
 EXTREMES = frozenset(("ArgMax", "ArgMin"))
+SCANS = frozenset(("Cumsum", "Cumprod"))
 LOOKUPS = frozenset(("GatherV2", "ResourceGather"))
 """Rows of a table, the first input, at the places that the second one holds."""
 _VIEWS = frozenset(("Identity", "StopGradient", "PreventGradient", "ExpandDims", "Squeeze", "Reshape", "BroadcastTo"))
@@ -69,6 +70,7 @@ class Pattern:
         position: the label along which the node's rule takes positions, after its inputs.
         checked: inputs whose numbers must be positions along that label, and raise an error where they are not.
         row: of a node of LOOKUPS, the labels of a row's dimensions.
+        scanned: of a running sum or product along the reduced label, whether it goes from the end.
         drawn: of a node that draws, the labels of what it makes: its numbers depend on their places in it.
     """
 
@@ -82,6 +84,7 @@ class Pattern:
     checked: tuple[int, ...] = ()
     row: Labels | None = None
     drawn: Labels | None = None
+    scanned: bool | None = None
 
     @property
     def before(self) -> tuple[int, ...]:
@@ -112,6 +115,8 @@ def pattern_of(node: Node) -> Pattern:
         return _one_hot_pattern(node)
     if node.type in LOOKUPS:
         return _lookup_pattern(node)
+    if node.type in SCANS:
+        return _scanned_pattern(node)
     if node.type in DRAWN:
         return _drawn_pattern(node)
     if (
@@ -230,6 +235,20 @@ def _lookup_pattern(node: Node) -> Pattern:
     if any((d == 1) != (x is None) for d, x in zip(places, own, strict=True)):
         raise NotFusibleError("a size is not known")
     return Pattern((None, own, *(None for _ in axis)), (labels,), frozenset(), _sizes(labels, dims), row=row)
+
+
+def _scanned_pattern(node: Node) -> Pattern:
+    dims = node.inputs[0].dims or ()
+    axis = static_value(node.inputs[1])
+    if axis is None:
+        raise NotFusibleError("its axis is not known before the graph runs")
+    labels = _numbered(dims)
+    along = labels[int(axis) % len(dims)]
+    if along is None:
+        raise NotFusibleError("it goes along an axis of size 1")
+    return Pattern(
+        (labels, None), (labels,), frozenset([along]), _sizes(labels, dims), scanned=bool(node.attrs["reverse"])
+    )
 
 
 def _drawn_pattern(node: Node) -> Pattern:

@@ -267,7 +267,8 @@ class _Result:
         """Whether it is large, NumPy takes long or several passes for it, or goes along memory in strides."""
         pattern = self.walk.patterns[node]
         elements = math.prod(BATCH if d is None else d for d in pattern.sizes.values())
-        if elements >= ALONE or node in self.walk.choosing and elements >= SMALL:
+        quick = node not in self.walk.choosing and pattern.scanned is None
+        if elements >= (ALONE if quick else SMALL):
             return True
         if pattern.drawn is not None:
             return True  # NumPy's philox takes a hundred times as long
@@ -435,6 +436,7 @@ def fuse(
     types: Sequence[DType] = SUPPORTED,
     positions: bool = True,
     again: bool = False,
+    longest_scan: int = 0,
 ) -> Fusion:
     """Decide which nodes become one kernel.
 
@@ -445,10 +447,13 @@ def fuse(
         types: the element types that kernels can have.
         positions: whether kernels can ask where an element is along an axis, and look rows up.
         again: let kernels compute again what takes longer to read.
+        longest_scan: how long the axis of running sums may be; 0: of any length.
 
     Guarantees: every node's value is made before anybody takes it; sends, receives, stateful nodes and all other steps keep
     their order; a fused node's value exists outside its kernel only if somebody there takes it.
     """
-    walk = Walk(with_streams(unit), small=small, types=types, positions=positions, numbers=again)
+    walk = Walk(
+        with_streams(unit), small=small, types=types, positions=positions, numbers=again, longest_scan=longest_scan
+    )
     walk.walk()
     return _Result(walk, lone, computed_again(walk) if again else Again()).result()

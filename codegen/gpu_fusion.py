@@ -16,6 +16,8 @@ from .rewrite import Fired, Rewrites
 from .trace import GPU_SUPPORTED
 from .unit import Unit
 
+LONGEST_SCAN = 16384  # elements of a running sum that a block goes along; a template cuts longer ones into pieces
+
 
 def gpu_rewrites(wanted: Rewrites) -> Rewrites:
     """What is rewritten for a GPU, where that is for CPUs: templates make some functions worth to be recognised."""
@@ -32,7 +34,7 @@ def fuse_for_gpu(unit: Unit, wanted: Rewrites) -> tuple[Unit, Fusion, tuple[Fire
     fired: tuple[Fired, ...] = ()
     if "Attention" in wanted.recognised and wanted.rules:
         unit, fired = join_attention(unit)
-    fused = fuse(unit, small=True, lone=True, types=GPU_SUPPORTED, positions=False)
+    fused = fuse(unit, small=True, lone=True, types=GPU_SUPPORTED, positions=False, longest_scan=LONGEST_SCAN)
     steps = join_edges(unit, fused.steps)
     inside = {n.name for s in steps if isinstance(s, FusedNodes) for n in s.nodes}
     return unit, Fusion(steps, {name: why for name, why in fused.reasons.items() if name not in inside}), fired

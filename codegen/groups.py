@@ -86,6 +86,7 @@ class Group:
     reads_state: bool = False  # rows of a variable
     part: int = 0  # of the unit, between marks of control flow
     lifted: set[Node] = field(default_factory=set)  # nodes that run earlier than where they stood
+    scanned: bool | None = None  # whether running sums in it go from the end
 
     @property
     def kept(self) -> list[Axis]:
@@ -100,6 +101,7 @@ class _Join:
         main: the group that takes the others in. rest: the others.
         same: axes of the others -> the axes of the main group that they are.
         reduced: what is reduced then.
+        scanned: whether running sums go from the end then.
         mapping: the node's labels -> axes of the main group.
     """
 
@@ -107,6 +109,7 @@ class _Join:
     rest: list[Group]
     same: dict[Axis, Axis]
     reduced: set[Axis]
+    scanned: bool | None
     mapping: dict[int, Axis]
 
 
@@ -131,10 +134,12 @@ class Walk:
         types: Sequence[DType] = SUPPORTED,
         positions: bool = True,
         numbers: bool = False,
+        longest_scan: int = 0,
     ) -> None:
         self.unit = unit
         self.positions = positions
         self.numbers = numbers
+        self.longest_scan = longest_scan
         self.small = small
         self.types = types
         self.fed = {t for _, t in unit.feeds}
@@ -195,6 +200,8 @@ class Walk:
             check_types(self.data_only(node, pattern), self.types)
             if (pattern.position is not None or pattern.row is not None) and not self.positions:
                 raise NotFusibleError(f"{node.type} has a template of its own")
+            if pattern.scanned is not None and self.longest_scan:
+                self.check_length(node, pattern)
             if self.trial(node, pattern).operations & _CHOICES:
                 self.choosing.add(node)
             self.taken([node.inputs[i] for i in pattern.before])
@@ -211,6 +218,13 @@ class Walk:
                 self.at_hand.add(node)
             else:
                 self.start(node, pattern, sources)
+
+    def check_length(self, node: Node, pattern: Pattern) -> None:
+        """Leave long running sums to a template that cuts them into pieces."""
+        (along,) = pattern.reduced
+        size = pattern.sizes[along]
+        if size is None or size > self.longest_scan:
+            raise NotFusibleError("its axis is long, or of a size that is not known: a template cuts that into pieces")
 
     def is_number(self, node: Node, pattern: Pattern) -> bool:
         """Whether it makes one number from others, which each group may compute for itself."""
@@ -310,7 +324,7 @@ class Walk:
 
     def lifted(self, node: Node, pattern: Pattern, sources: Sources) -> bool:
         """Put a reduction into a closed group that makes what it reduces, and has all it takes, if there is one."""
-        if not pattern.reduced or pattern.before or node.opdef.is_stateful:
+        if not pattern.reduced or pattern.scanned is not None or pattern.before or node.opdef.is_stateful:
             return False
         given = list(zip(node.inputs, pattern.inputs, strict=True))
         if any(labels is None and t.op.type != "Const" for t, labels in given):
@@ -389,7 +403,10 @@ class Walk:
             return None
         if any(group.reduced and {same[a] for a in group.space} != everything for group in rest):
             return None
-        return _Join(main, rest, same, reduced, mapping)
+        ways = {way for way in (pattern.scanned, *(g.scanned for g in groups)) if way is not None}
+        if len(ways) > 1 or ways and len(reduced) > 1:
+            return None
+        return _Join(main, rest, same, reduced, ways.pop() if ways else None, mapping)
 
     @staticmethod
     def guess(group: Group, pattern: Pattern, mapping: dict[int, Axis]) -> None:
@@ -409,7 +426,7 @@ class Walk:
     def unite(self, join: _Join) -> None:
         """Make the groups of a join one."""
         main = join.main
-        main.reduced = join.reduced
+        main.reduced, main.scanned = join.reduced, join.scanned
         for group in join.rest:
             del self.open[group], self.groups[group]
             inside = set(main.nodes)
@@ -425,8 +442,9 @@ class Walk:
         """A new group of one node."""
         axes = {label: Axis(pattern.sizes[label]) for label in sorted(pattern.space)}
         group = Group(
-            [axes[label] for label in sorted(axes)], {axes[label] for label in pattern.reduced}, sources, part=self.part
-        )
+            [axes[label] for label in sorted(axes)], {axes[label] for label in pattern.reduced}, sources, part=self.part,
+            scanned=pattern.scanned,
+        )  # fmt: skip
         self.open[group] = self.groups[group] = None
         self.add(group, node, pattern, axes)
 

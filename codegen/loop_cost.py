@@ -11,6 +11,7 @@ from .loops import COSTLY, READS, Loops
 NS_PER_BYTE, NS_PER_OPERATION, NS_PER_COSTLY = 0.05, 0.03, 0.25
 NS_PER_NUMBER = {"uniform": 0.8, "normal": 5.0}
 """A random one."""
+NS_PER_STEP = 1.2  # of a running sum: each waits for the one before
 
 
 def nanoseconds(loops: Loops, sizes: Sequence[int]) -> float:
@@ -22,6 +23,8 @@ def nanoseconds(loops: Loops, sizes: Sequence[int]) -> float:
             total += count * v.dtype.size * NS_PER_BYTE
         elif v.op == "random":
             total += count * NS_PER_NUMBER[v.data] * v.dtype.size / 4
+        elif v.op == "scan":
+            total += count * NS_PER_STEP
         elif v.op != "constant":
             total += count * (NS_PER_COSTLY if v.op in COSTLY else NS_PER_OPERATION) * v.dtype.size / 4
     stored = sum(math.prod(sizes[a] for a in s.axes) * loops.values[s.value].dtype.size for s in loops.stores)

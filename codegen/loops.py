@@ -111,12 +111,14 @@ class Value:
     Attributes:
         op: `load`, `gather` (of the row of a table that `args` names, the element at the axes that the row's number does not
             vary over), `constant`, `count` (how many elements are reduced), `position` (along its one axis, from 0), `random` (of
-            the stream whose key and draw `args` are, the number at the element's place in an array of all its axes), `reduce`,
+            the stream whose key and draw `args` are, the number at the element's place in an array of all its axes), `scan` (the
+            running sum or product along the reduced axis, which is only one then: see `Scan`), `reduce`,
             `select`, or one of UNARY and BINARY.
         args: numbers of the values that it is made from.
         dtype: element type.
         axes: the axes that it varies over, ascending.
-        data: the input's number for `load` and `gather`; the number for `constant`; the kind for `reduce`, one of DRAWS for `random`.
+        data: the input's number for `load` and `gather`; the number for `constant`; the kind for `reduce`, one of DRAWS for `random`,
+            a `Scan` for `scan`.
     """
 
     op: str
@@ -124,6 +126,24 @@ class Value:
     dtype: DType
     axes: tuple[int, ...]
     data: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """How a running sum goes. All scans of one kernel have one direction.
+
+    Attributes:
+        kind: `sum` or `prod`.
+        reverse: from the end of the axis to its beginning.
+        exclusive: up to each element, without itself.
+    """
+
+    kind: str
+    reverse: bool = False
+    exclusive: bool = False
+
+    def __str__(self) -> str:
+        return self.kind + " reverse" * self.reverse + " exclusive" * self.exclusive
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +189,11 @@ class Loops:
         """The axes that are reduced."""
         return tuple(i for i, r in enumerate(self.reduced) if r)
 
+    @property
+    def backwards(self) -> bool:
+        """Whether scans go along the reduced axis from its end."""
+        return any(v.op == "scan" and v.data.reverse for v in self.values)
+
     def is_full(self, number: int) -> bool:
         """Whether a value varies over a reduced axis, or there is none and it varies with the space."""
         return any(self.reduced[a] for a in self.values[number].axes)
@@ -190,6 +215,7 @@ class Loops:
                 "constant": f"constant {v.data!r}",
                 "reduce": f"reduce {v.data}",
                 "random": f"random {v.data}",
+                "scan": f"scan {v.data}",
             }.get(v.op, v.op)
             args = "".join(f" v{a}" for a in v.args)
             if v.op == "gather":
@@ -267,6 +293,12 @@ class LoopsBuilder:
         """A reduction over all reduced axes."""
         kept = tuple(a for a in self._values[arg].axes if not self._reduced[a])
         return self._add(Value("reduce", (arg,), self._values[arg].dtype, kept, kind))
+
+    def scan(self, how: Scan, arg: int) -> int:
+        """A running sum or product along the one axis that is reduced, over which the operand varies."""
+        v = self._values[arg]
+        reduced = {i for i, r in enumerate(self._reduced) if r}
+        return self._add(Value("scan", (arg,), v.dtype, tuple(sorted(reduced.union(v.axes))), how))
 
     def store(self, value: int, axes: Iterable[int]) -> None:
         """An output."""

@@ -9,7 +9,9 @@ that is split between threads. Three nests of loops serve all kernels:
     columns     the last axis is kept: each pass goes over the reduced axes outside and the last axis inside, as memory lies,
                 and reductions accumulate in vectors
 
-Random numbers are made a stretch of the innermost axis at a time (`random_math`), before the loop that uses them.
+Random numbers are made a stretch of the innermost axis at a time (`random_math`), before the loop that uses them. So are running sums
+along a row: what they sum is made as vectors, only the sums go step by step, and what is made of them is vectors again. A running sum
+down columns is a vector of totals.
 
 What a user wrote is compiled as written: no fast-math flags, integers wrap around, NaN and infinities as in NumPy. Two things
 differ from NumPy, and both stay within stated bounds: the functions of `vecmath`, and the order of sums in a row, which are
@@ -30,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.dtypes import DType, bfloat16, float16, float32, float64
-from .loops import COSTLY, READS, Loops, Store, Value
+from .loops import COSTLY, READS, Loops, Scan, Store, Value
 from .row_facts import is_below_zero, passes_over_nan
 
 BLOCK = 4096  # elements of a row that are added in the row's own type: long enough for speed, short enough for accuracy
@@ -215,7 +217,7 @@ class _Writer:
         self.known: dict[int, str] = {}  # value -> how it is called where we are
         self.fetched: list[Value] = []  # what is read of the next row meanwhile
         self.aside: dict[int, int] = {}  # value that was put aside -> the array with it
-        self.drawn: dict[int, int] = {}  # random value -> the array with a stretch of it
+        self.stretch: dict[int, int] = {}  # random value or running sum -> the array with a stretch of it
         self.innermost = len(loops.reduced) - 1
 
     # --- text ------------------------------------------------------------------------------------------------------
@@ -233,24 +235,42 @@ class _Writer:
         self.known, self.depth = before, depth
 
     def inner(self, axis: int, ends: str, roots: Iterable[int], body: Callable[[], None]) -> None:
-        """The innermost loop, from a start to an end; `roots`: what it needs. Random numbers are made before, in stretches."""
-        draws = self.draws(roots)
-        if not draws:
+        """The innermost loop, from a start to an end; `roots`: what it needs. What is made in stretches is made before."""
+        found = self.in_stretches(roots)
+        if not found:
             self.strips(axis, ends, body)
             return
-        start, end = ends.split(", ")
+        end = ends.split(", ")[1]
 
         def stretch() -> None:
             self.line(f"end = min(at + {BLOCK}, {end})")
-            self.fill(draws)
-            self.nest([f"for i{axis} in range(at, end):"], body)
+            self.prepare(found)
+            self.nest([self.header(axis, "at, end")], body)
 
-        self.nest([f"for at in range({start}, {end}, {BLOCK}):"], stretch)
+        self.nest([self.stretches(axis, ends)], stretch)
+
+    def header(self, axis: int, ends: str) -> str:
+        """A loop along an axis."""
+        start, end = ends.split(", ", 1)
+        if self.goes_back(axis):
+            return f"for i{axis} in range({end} - 1, {start} - 1, -1):"
+        return f"for i{axis} in range({ends.removeprefix('0, ')}):"
+
+    def stretches(self, axis: int, ends: str) -> str:
+        """A loop over the stretches of an axis; `at` is where one begins."""
+        start, end = ends.split(", ")
+        if self.goes_back(axis):
+            return f"for at in range(({end} - 1) // {BLOCK} * {BLOCK}, -1, -{BLOCK}):"
+        return f"for at in range({start}, {end}, {BLOCK}):"
+
+    def goes_back(self, axis: int) -> bool:
+        """Whether loops along an axis go from its end, as the running sums along it do."""
+        return self.loops.backwards and self.loops.reduced[axis]
 
     def strips(self, axis: int, ends: str, body: Callable[[], None]) -> None:
         """The innermost loop; of a second pass over a row a strip at a time, while the same strip of the next row is fetched."""
         if not self.fetched:
-            self.nest([f"for i{axis} in range({ends.removeprefix('0, ')}):"], body)
+            self.nest([self.header(axis, ends)], body)
             return
         start, end = ends.split(", ", 1)
         length = " * ".join(f"n{a}" for a in self.loops.reduced_axes)
@@ -279,27 +299,70 @@ class _Writer:
         last = (kept[-1], *self.loops.reduced_axes)
         return [values[i] for i in sorted(needed) if values[i].op == "load" and values[i].axes[-len(last) :] == last]
 
-    def draws(self, roots: Iterable[int]) -> list[int]:
-        """The random values along the innermost axis that these are made of, and that are not known."""
+    def in_stretches(self, roots: Iterable[int]) -> list[int]:
+        """The values that are made in stretches of the innermost axis, of those that these are made of and that are not known."""
+        values, inner = self.loops.values, self.innermost
+        drawn = [i for i in self.not_known(roots, "random") if inner in values[i].axes]
+        return sorted(drawn + (self.not_known(roots, "scan") if self.loops.reduced[inner] else []))
+
+    def not_known(self, roots: Iterable[int], op: str) -> list[int]:
+        """The values of one kind that these are made of, and that are not known."""
         todo, seen = list(roots), set()
         while todo:
             i = todo.pop()
             if i not in seen and i not in self.known and i not in self.aside and self.loops.values[i].op != "reduce":
                 seen.add(i)
                 todo.extend(self.loops.values[i].args)
-        values = self.loops.values
-        return sorted(i for i in seen if values[i].op == "random" and self.innermost in values[i].axes)
+        return sorted(i for i in seen if self.loops.values[i].op == op)
 
-    def fill(self, draws: Iterable[int]) -> None:
-        """Make random numbers from position `at` of the innermost axis up to `end`."""
-        for i in draws:
+    def prepare(self, numbers: Iterable[int]) -> None:
+        """Make a stretch of values, from position `at` of the innermost axis up to `end`."""
+        for i in numbers:
             v = self.loops.values[i]
-            if i not in self.drawn:
-                self.drawn[i] = self.new_scratch(f"random{i}", f"{BLOCK} + r.MARGIN", v.dtype)
-            first = self.index(v.axes, last="at")
-            stream = ", ".join(self.value(a) for a in v.args)
-            self.line(f"at{i} = r.{v.data}{8 * v.dtype.size}(random{i}, {first}, end - at, {stream}) - at")
-            self.known[i] = f"m.load(random{i}, {self.drawn[i]}, i{self.innermost} + at{i})"
+            name = f"{v.op}{i}"
+            if i not in self.stretch:
+                size = f"{BLOCK} + r.MARGIN" if v.op == "random" else f"{BLOCK}"
+                self.stretch[i] = self.new_scratch(name, size, v.dtype)
+            if v.op == "random":
+                stream = ", ".join(self.value(a) for a in v.args)
+                first = self.index(v.axes, last="at")
+                self.line(f"at{i} = r.{v.data}{8 * v.dtype.size}({name}, {first}, end - at, {stream}) - at")
+            else:
+                self.run_along(i, v)
+            begin = f"+ at{i}" if v.op == "random" else "- at"
+            self.known[i] = f"m.load({name}, {self.stretch[i]}, i{self.innermost} {begin})"
+
+    def run_along(self, number: int, v: Value) -> None:
+        """A stretch of a running sum: what is summed, as vectors, and then one step after the other."""
+        place, last = f"scan{number}, {self.stretch[number]}", self.innermost
+        how: Scan = v.data
+
+        def summed() -> None:
+            self.fetch_aside("row", self.index(self.loops.reduced_axes))
+            self.line(f"m.store({place}, i{last} - at, {self.value(v.args[0])})")
+
+        def step() -> None:
+            total = f"total{number}"
+            self.line(f"x = m.load({place}, k)")
+            steps = [f"{total} = {_combine(how.kind, total, 'x', v.dtype)}", f"m.store({place}, k, {total})"]
+            for line in reversed(steps) if how.exclusive else steps:
+                self.line(line)
+
+        self.nest([f"for i{last} in range(at, end):"], summed)
+        self.nest([f"for k in range({'end - at - 1, -1, -1' if how.reverse else 'end - at'}):"], step)
+
+    def fetch_aside(self, name: str, place: str) -> None:
+        """From here on, what was put aside is read from there."""
+        for number, array in self.aside.items():
+            self.known[number] = f"m.load({name}{number}, {array}, {place})"
+
+    def run_down(self, number: int, v: Value, last: int) -> None:
+        """A step of a running sum down columns, whose totals are a vector."""
+        place, how, total = f"scan{number}, {self.stretch[number]}, i{last}", v.data, f"total{number}"
+        self.line(f"{total} = m.load({place})")
+        self.line(f"v{number} = {_combine(how.kind, total, self.value(v.args[0]), v.dtype)}")
+        self.line(f"m.store({place}, v{number})")
+        self.known[number] = total if how.exclusive else f"v{number}"
 
     def new_scratch(self, name: str, size: str, dtype: DType) -> int:
         """A vector of the kernel's own; its number among the arrays."""
@@ -427,7 +490,7 @@ class _Writer:
             return "lo, hi" if axis == split else f"0, n{axis}"
 
         body = (lambda: self.columns(ends)) if columns else self.rows if reduced else lambda: self.pointwise(ends)
-        self.nest([f"for i{a} in range({ends(a).removeprefix('0, ')}):" for a in outer], body)
+        self.nest([self.header(a, ends(a)) for a in outer], body)
         self.lines[:0] = self.scratch
         return split
 
@@ -484,7 +547,7 @@ class _Writer:
                 i = todo.pop()
                 v = self.loops.values[i]
                 scattered = v.op == "gather" and self.loops.is_full(v.args[0]) and v.dtype not in _NARROW
-                costly = v.op in COSTLY or v.op == "random" or scattered
+                costly = v.op in COSTLY or v.op in ("random", "scan") or scattered
                 if self.loops.is_full(i) and costly and self.stages[i] <= stage:
                     needed.add(i)
                 elif v.op != "reduce":
@@ -497,10 +560,6 @@ class _Writer:
         length = " * ".join(f"n{a}" for a in axes)
         aside = self.aside
         loops = self.loops
-
-        def fetch_aside() -> None:
-            for number, array in aside.items():
-                self.known[number] = f"m.load(row{number}, {array}, {self.index(axes)})"
 
         for stage in range(max(self.stages) + 1):
             reductions, outputs = self.reductions(stage), self.outputs(stage, full=True)
@@ -515,11 +574,13 @@ class _Writer:
                     self.line(
                         f"{'t' if in_blocks else 'v'}{r} = {'f64(0.0)' if wide else _start(str(v.data), v.dtype)}"
                     )
-                headers = [f"for i{a} in range(n{a}):" for a in axes[:-1]]
+                headers = [self.header(a, f"0, n{a}") for a in axes[:-1]]
                 # Kept values are computed before the loop that uses them, once.
                 roots = [loops.values[r].args[0] for r in reductions] + [loops.stores[o].value for o in outputs]
                 for k in self.kept_values(roots):
                     self.value(k)
+                for s in self.not_known(roots + to_put, "scan"):
+                    self.line(f"total{s} = {_start(loops.values[s].data.kind, loops.values[s].dtype)}")
 
                 def one_pass(
                     prefix: str,
@@ -527,7 +588,7 @@ class _Writer:
                     outputs: list[int] = outputs,
                     to_put: list[int] = to_put,
                 ) -> None:
-                    fetch_aside()
+                    self.fetch_aside("row", self.index(axes))
                     for number in to_put:
                         if self.needed_here(number, reductions, outputs):
                             name = self.value(number)
@@ -543,7 +604,7 @@ class _Writer:
                         self.put(o)
 
                 needed = roots + to_put
-                self.fetched = self.read_first() if stage == 1 and not self.draws(needed) else []
+                self.fetched = self.read_first() if stage == 1 and not self.in_stretches(needed) else []
                 if in_blocks:
                     self.blocks(headers, axes[-1], reductions, needed, one_pass)
                 else:
@@ -582,18 +643,18 @@ class _Writer:
             for r in reductions:
                 v = self.loops.values[r]
                 self.line(f"b{r} = {_start(str(v.data), v.dtype)}")
-            draws = self.draws(roots)
-            if draws:
+            found = self.in_stretches(roots)
+            if found:
                 self.line(f"end = min(at + {BLOCK}, n{last})")
-                self.fill(draws)
-            end = "end" if draws else f"min(at + {BLOCK}, n{last})"
+                self.prepare(found)
+            end = "end" if found else f"min(at + {BLOCK}, n{last})"
             self.strips(last, f"at, {end}", lambda: one_pass("b"))
             for r in reductions:
                 v = self.loops.values[r]
                 x = f"f64(b{r})" if v.data == "sum" and v.dtype is float32 else f"b{r}"
                 self.line(f"t{r} = {_combine(str(v.data), f't{r}', x, v.dtype)}")
 
-        self.nest([*headers, f"for at in range(0, n{last}, {BLOCK}):"], block)
+        self.nest([*headers, self.stretches(last, f"0, n{last}")], block)
 
     def columns(self, ends: Callable[[int], str]) -> None:
         """For one element of the outer kept axes: passes with the last axis inside; reductions are vectors along it."""
@@ -601,9 +662,7 @@ class _Writer:
         last = loops.kept_axes[-1]
         vectors = self.aside
 
-        def fetch() -> None:
-            for number, array in vectors.items():
-                self.known[number] = f"m.load(col{number}, {array}, i{last})"
+        fetch = partial(self.fetch_aside, "col", f"i{last}")
 
         def vector(number: int) -> None:
             if number not in vectors:
@@ -613,10 +672,18 @@ class _Writer:
             reductions, outputs = self.reductions(stage), self.outputs(stage, full=True)
             roots = [loops.values[r].args[0] for r in reductions] + [loops.stores[o].value for o in outputs]
             kept = [k for k in self.kept_values(roots) if k not in vectors]
-            if reductions or kept:
+            scans = self.not_known(roots, "scan")
+            if reductions or kept or scans:
 
-                def before(reductions: list[int] = reductions, kept: list[int] = kept) -> None:
+                def before(
+                    reductions: list[int] = reductions, kept: list[int] = kept, scans: list[int] = scans
+                ) -> None:
                     fetch()
+                    for s in scans:
+                        v = loops.values[s]
+                        if s not in self.stretch:
+                            self.stretch[s] = self.new_scratch(f"scan{s}", f"n{last}", v.dtype)
+                        self.line(f"m.store(scan{s}, {self.stretch[s]}, i{last}, {_start(v.data.kind, v.dtype)})")
                     for k in kept:
                         name = self.value(k)
                         vector(k)
@@ -629,8 +696,12 @@ class _Writer:
                 self.inner(last, ends(last), kept, before)
             if reductions or outputs:
 
-                def one_pass(reductions: list[int] = reductions, outputs: list[int] = outputs) -> None:
+                def one_pass(
+                    reductions: list[int] = reductions, outputs: list[int] = outputs, scans: list[int] = scans
+                ) -> None:
                     fetch()
+                    for s in scans:
+                        self.run_down(s, loops.values[s], last)
                     for r in reductions:
                         v = loops.values[r]
                         total = _combine(
@@ -641,7 +712,7 @@ class _Writer:
                         self.put(o)
 
                 along = partial(self.inner, last, ends(last), roots, one_pass)
-                self.nest([f"for i{a} in range(n{a}):" for a in loops.reduced_axes], along)
+                self.nest([self.header(a, f"0, n{a}") for a in loops.reduced_axes], along)
             done = self.outputs(stage, full=False)
             if done:
 

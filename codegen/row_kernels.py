@@ -1,7 +1,7 @@
-"""Sums over segments, and running sums and products, compiled for CPUs.
+"""Sums over segments, compiled for CPUs.
 
-Numbers are added in the order of the references, so running sums have their very bits. NumPy sorts the rows of a sum over segments to
-bring equal ids together; here each row is added where it belongs, and threads share the columns.
+NumPy sorts the rows of a sum over segments to bring equal ids together; here each row is added where it belongs, and threads share the
+columns.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from .threads import ranges_of, share
 Array: TypeAlias = np.ndarray[Any, Any]
 
 _TYPES = (float32, float64, int32, int64)
-_NS_PER_SUM, _NS_PER_STEP = 0.3, 0.5  # one core, for a number of a sum over segments, of a running sum
+_NS_PER_SUM = 0.3  # one core, for a number
 _LINE = 64  # columns that a thread takes at least: two would else write to one line of the cache
 
-OPS = frozenset(("UnsortedSegmentSum", "Cumsum", "Cumprod"))
+OPS = frozenset(("UnsortedSegmentSum",))
 
 
 def row_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | None]] | None:
@@ -35,18 +35,11 @@ def row_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | Non
     if node.type not in OPS or node.outputs[0].dtype.base not in _TYPES:
         return None
     name = node.outputs[0].dtype.base.name
-    if node.type == "UnsortedSegmentSum":
 
-        def sums(function: Any, data: Array, ids: Array, count: Array) -> Array | None:
-            return _segment_sum(function, data, ids, int(count), threads)
+    def sums(function: Any, data: Array, ids: Array, count: Array) -> Array | None:
+        return _segment_sum(function, data, ids, int(count), threads)
 
-        return source_of("row_loops", {"segment_sum": ("rnw", (2,))}, name), sums
-    flags = (int(node.attrs["reverse"]), int(node.attrs["exclusive"]), int(node.type == "Cumprod"))
-
-    def scan(function: Any, x: Array, axis: Array) -> Array | None:
-        return _scan(function, x, int(axis), flags, threads)
-
-    return source_of("row_loops", {"scan": ("rw", (2, 3))}, name), scan
+    return source_of("row_loops", {"segment_sum": ("rnw", (2,))}, name), sums
 
 
 def _segment_sum(function: Any, data: Array, ids: Array, count: int, threads: int) -> Array | None:
@@ -60,15 +53,4 @@ def _segment_sum(function: Any, data: Array, ids: Array, count: int, threads: in
     ranges = tuple((lo * _LINE, min(hi * _LINE, columns)) for lo, hi in lines)
     flat = np.ascontiguousarray(ids, np.int64).ravel()
     share(function, (data.ravel(), flat, out.reshape(-1), (ids.size, columns)), ranges, threads)
-    return out
-
-
-def _scan(function: Any, x: Array, axis: int, flags: tuple[int, ...], threads: int) -> Array | None:
-    if not -x.ndim <= axis < x.ndim or not x.size:
-        return None
-    axis %= x.ndim
-    out = buffers.empty(x.shape, x.dtype)
-    sizes = (x.shape[axis], math.prod(x.shape[axis + 1 :]))
-    ranges = ranges_of(math.prod(x.shape[:axis]), x.size * _NS_PER_STEP, threads)
-    share(function, (x.ravel(), out.reshape(-1), sizes, flags), ranges, threads)
     return out

@@ -28,7 +28,7 @@ from ..graph.dtypes import (
     uint64,
 )
 from ..graph.node import Node
-from .loops import COSTLY, FLOAT32_ONLY, LoopsBuilder
+from .loops import COSTLY, FLOAT32_ONLY, LoopsBuilder, Scan
 
 SUPPORTED = (float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool_, float16, bfloat16)
 """Element types of fused kernels. Narrow floats are computed in float32 and rounded once, at the end of each kernel."""
@@ -348,6 +348,12 @@ def _looked_up(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequ
     return [inputs[-1]]
 
 
+def _scan(kind: str) -> Rule:
+    return lambda builder, node, inputs: [
+        builder.scan(Scan(kind, bool(node.attrs["reverse"]), bool(node.attrs["exclusive"])), inputs[0])
+    ]
+
+
 def _drawn(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
     """The numbers; in a narrow type, the first bits of those of float32."""
     number, dtype = inputs[-1], node.outputs[0].dtype
@@ -413,6 +419,8 @@ _rules: dict[str, Rule] = {
     "ArgMin": _extreme("min"),
     "GatherV2": _looked_up,
     "ResourceGather": _looked_up,
+    "Cumsum": _scan("sum"),
+    "Cumprod": _scan("prod"),
     "UniformOfStream": _drawn,
     "NormalOfStream": _drawn,
 }

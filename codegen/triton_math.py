@@ -24,6 +24,10 @@ _OWN = {
     "maximum": "def maximum(a, b):\n    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)\n",
     "minimum": "def minimum(a, b):\n    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)\n",
     "product": "def product(a, b):\n    return a * b\n",
+    "added": "def added(a, b):\n    return a + b\n",
+    # A total and what was before its last element, of two neighbouring sets together: running sums without the element itself.
+    "added_before": "def added_before(all_a, before_a, all_b, before_b):\n    return all_a + all_b, all_a + before_b\n",
+    "product_before": "def product_before(all_a, before_a, all_b, before_b):\n    return all_a * all_b, all_a * before_b\n",
     # Mean, sum of squares around it, and count, of two sets together (Chan, Golub and LeVeque, 1979).
     "joined": (
         "def joined(mean, rest, seen, mean_b, rest_b, seen_b):\n"

@@ -60,7 +60,7 @@ def specialise(loops: Loops, sizes: Sequence[int], *, aligned: bool = True) -> S
     ny, nx = (math.prod(sizes[a] for a in side) for side in (sides.y, sides.x))
     row = 1 << max(nx - 1, 0).bit_length()
     splits = 1
-    if loops.reduced_axes:
+    if loops.reduced_axes and not _has_scan(loops):
         blocks = -(-ny // _rows_of(loops, row)) if sides.y else 1
         if blocks < BLOCKS // 2 and nx * _rows_of(loops, row) >= 2 * SHORTEST_PIECE and nx > 256:
             most = max(1, nx * _rows_of(loops, row) // SHORTEST_PIECE)
@@ -70,6 +70,11 @@ def specialise(loops: Loops, sizes: Sequence[int], *, aligned: bool = True) -> S
     return Specialisation(
         tuple(n % 16 == 0 for n in sizes), row if row <= LONGEST_WHOLE else 0, row == nx, splits, wide, aligned
     )
+
+
+def _has_scan(loops: Loops) -> bool:
+    """Whether something goes along rows, which are then not cut into pieces."""
+    return any(v.op == "scan" for v in loops.values)
 
 
 def size_names(loops: Loops) -> tuple[str, ...]:
@@ -89,7 +94,7 @@ def routines(loops: Loops, facts: Specialisation) -> tuple[Routine, ...]:
         size_names(loops),
         tuple(f"n{a}" for a in loops.reduced_axes) if any(v.op == "count" for v in loops.values) else (),
     )
-    if facts.splits > 1:
+    if facts.splits > 1 and not _has_scan(loops):
         return (_in_steps(loops, names, facts), *(Routine((k,)) for k in _kernels(loops, names, facts)))
     return tuple(Routine((k,)) for k in _kernels(loops, names, facts))
 

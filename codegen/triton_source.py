@@ -80,12 +80,6 @@ class _Writer(TileWriter):
 
     # --- reductions ------------------------------------------------------------------------------------------------
 
-    def inside(self, number: int, text: str, start: str) -> str:
-        """Values of a tile, with those outside of the space as if they were not there."""
-        if self.tile.exact and self.varies_along_x(number):
-            return text
-        return f"tl.where({'mx' if not self.tile.exact else f'{self.x} < {self.nx}'}, {text}, {start})"
-
     def over_tile(self, v: Value, text: str) -> str:
         """A reduction of a tile's rows."""
         kind, dtype = str(v.data), v.dtype
@@ -226,8 +220,15 @@ class _Writer(TileWriter):
             for name in () if pair is None else ("sum",) if pair.kind == SOFTMAX else ("mean", "rest", "seen"):
                 self.line(f"{name}{r} = tl.zeros({shape}, {kind})")
         self.rereads = rereads
+        for i in self.scans(roots):
+            v = values[i]
+            self.line(
+                f"total{i} = tl.full({'()' if self.flat else '[YB, 1]'}, {start_of(v.data.kind, v.dtype)}, {type_of(v.dtype)})"
+            )
 
         def body() -> None:
+            if self.loops.backwards:
+                self.line(f"start = (tl.cdiv({self.nx}, XB) - 1) * XB - back")
             self.columns("start + ")
             for r in reductions:
                 pair = self.pairs.get(r)
@@ -243,7 +244,7 @@ class _Writer(TileWriter):
             ends = f"piece * length, tl.minimum(piece * length + length, {self.nx})"
         else:
             ends = f"0, {self.nx}"
-        self.nest(f"for start in range({ends}, XB):", body)
+        self.nest(f"for {'back' if self.loops.backwards else 'start'} in range({ends}, XB):", body)
         totals: list[str] = []
         for r in reductions:
             pair = self.pairs.get(r)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.dtypes import DType, bfloat16, float16, float32, float64
-from .loops import Loops, Value
+from .loops import Loops, Scan, Value
 from .pairs import pairs_of
 
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "&",
@@ -224,7 +224,7 @@ class TileWriter:
         if v.op == "constant":
             return f"tl.full((), {number_of(v.data, v.dtype)}, {type_of(v.dtype)})"
         assert v.op != "reduce", "a reduction is known before it is used"
-        text = self.expression(v)
+        text = self.expression(v, number)
         name = self.known[number] = f"v{number}"
         self.line(f"{name} = {text}")
         return name
@@ -245,7 +245,7 @@ class TileWriter:
         self.helpers.add(helper)
         return f"{helper}({', '.join(arguments)})"
 
-    def expression(self, v: Value) -> str:
+    def expression(self, v: Value, number: int) -> str:
         """What a value is, in Triton."""
         if v.op == "load":
             return self.load(v)
@@ -257,6 +257,8 @@ class TileWriter:
             return f"{a} {_OPERATORS[v.op]} {b}"
         if v.op == "random":
             return self.random(v)
+        if v.op == "scan":
+            return self.scan(number, v)
         args = self.operands(v, plain=False)
         source = self.loops.values[v.args[-1]].dtype
         double = source is float64
@@ -317,6 +319,53 @@ class TileWriter:
         before = at.removesuffix(self.x)
         row = f"({before.removesuffix(' + ')}) // {per} + " if before else ""
         return self.call(f"{v.data}s{8 * v.dtype.size}", f"{row}c{per}", *stream)
+
+    def inside(self, number: int, text: str, start: str) -> str:
+        """Values of a tile, with those outside of the space as if they were not there."""
+        if self.tile.exact and self.varies_along_x(number):
+            return text
+        return f"tl.where({'mx' if not self.tile.exact else f'{self.x} < {self.nx}'}, {text}, {start})"
+
+    def scan(self, number: int, v: Value) -> str:
+        """A running sum along x; `total<number>` is what came before the tile, where one goes along x."""
+        (arg,) = v.args
+        how: Scan = v.data
+        start = start_of(how.kind, v.dtype)
+        function = "added" if how.kind == "sum" else "product"
+        kind, operator = type_of(v.dtype), "+" if how.kind == "sum" else "*"
+        shape, axis = ("[XB]", "0") if self.flat else ("[YB, XB]", "1")
+        x = f"x{number}"
+        inside = self.inside(arg, self.value(arg), start)
+        self.line(f"{x} = ({inside} + tl.zeros({shape}, {kind})).to({kind})")
+        self.helpers.add(function)
+        reverse = ", reverse=True" if how.reverse else ""
+        if how.exclusive:
+            self.helpers.add(f"{function}_before")
+            neutral = f"tl.full({shape}, {start}, {kind})"
+            self.line(
+                f"all{number}, before{number} = "
+                f"tl.associative_scan(({x}, {neutral}), {axis}, {function}_before{reverse})"
+            )
+            out = f"before{number}"
+        else:
+            out = f"tl.associative_scan({x}, {axis}, {function}{reverse})"
+        if self.tile.form != LOOPED:
+            return out
+        self.line(f"s{number} = total{number} {operator} {out}")
+        at = "0" if self.flat else "1"
+        keep = "" if self.flat else ", keep_dims=True"
+        self.line(f"total{number} = total{number} {operator} tl.reduce({x}, {at}, {function}{keep})")
+        return f"s{number}"
+
+    def scans(self, roots: Sequence[int]) -> list[int]:
+        """The running sums that these are made of, and that are not known."""
+        todo, seen = list(roots), set()
+        while todo:
+            i = todo.pop()
+            if i not in seen and i not in self.known and self.loops.values[i].op != "reduce":
+                seen.add(i)
+                todo.extend(self.loops.values[i].args)
+        return sorted(i for i in seen if self.loops.values[i].op == "scan")
 
     def by_counters(self, v: Value) -> bool:
         """Whether a random value's tile is made of whole counters, next to one another along x."""

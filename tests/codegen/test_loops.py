@@ -40,6 +40,11 @@ KERNELS: dict[str, tuple[tuple[int | None, ...], Callable[[Any], Any]]] = {
     "mean_of_squares": ((None, 3, None), lambda x: dt.reduce_mean(x * x)),
     "images_over_space": ((2, 5, 6, 3), lambda x: dt.reduce_mean(dt.nn.relu(x), [1, 2])),
     "looked_up_rows": ((None, 5), lambda x: layer_norm(2.0 * dt.gather(dt.placeholder(dt.float32, [None, 8]), x))),
+    "running_sums": ((None, 8), lambda x: dt.exp(dt.cumsum(dt.tanh(x), 1)) * 0.5),
+    "running_sums_down_and_back": (
+        (8, None),
+        lambda x: dt.reduce_max(dt.cumsum(x, 0, exclusive=True, reverse=True), 0),
+    ),
     "dropout": ((None, 8), lambda x: dt.nn.dropout(dt.nn.relu(x), rate=0.25)),
     "noisy_rows": ((None, 8), lambda x: dt.nn.softmax(x + dt.random_normal(dt.shape(x)))),
     "channels_first": ((2, 3, 5, 6), lambda x: dt.reduce_sum(dt.exp(x), [0, 2, 3])),

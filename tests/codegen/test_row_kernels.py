@@ -1,4 +1,4 @@
-"""Compiled sums over segments and running sums, against the references."""
+"""Compiled sums over segments, and running sums as parts of kernels, against the references."""
 
 from typing import Any
 
@@ -33,15 +33,53 @@ def values(shape: Any, dtype: str) -> Any:
     )
 
 
+def by_one_kernel(fetches: Any, feeds: Any) -> list[tuple[Any, Any]]:
+    """Each value, by one kernel, and by the references."""
+    wanted = Interpreter(fetches[0].graph).run(fetches, feeds)
+    with dt.Session(config=dt.ConfigProto(kernel_backend="numba", kernel_check=2)) as session:
+        assert len(session.plan(fetches, feeds).kernels("cpu:0")) == 1
+        got = session.run(fetches, feeds)
+    for mine, theirs in zip(got, wanted, strict=True):
+        assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
+    return list(zip(got, wanted, strict=True))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
-@pytest.mark.parametrize("function", [dt.cumsum, dt.cumprod])
-def test_running_sums_have_the_reference_s_bits(function: Any, dtype: str) -> None:
-    for shape, axis in [((7,), 0), ((3, 40), 1), ((40, 33), 0), ((2, 5, 17), 1), ((2, 5, 17), -1), ((1, 1), 0)]:
-        for reverse in (False, True):
-            for exclusive in (False, True):
-                with dt.Graph().as_default():
-                    got, expected = compiled(function(dt.constant(values(shape, dtype)), axis, exclusive, reverse))
-                np.testing.assert_array_equal(got, expected)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_running_sums_have_the_reference_s_bits(axis: int, dtype: str) -> None:
+    for reverse in (False, True):
+        with dt.Graph().as_default():
+            x = dt.placeholder(dtype, [None, None])
+            made = [f(x, axis, exclusive, reverse) for f in (dt.cumsum, dt.cumprod) for exclusive in (False, True)]
+            for shape in [(7, 1), (1, 7), (40, 33), (3, 9001), (0, 3), (3, 0)]:
+                for mine, theirs in by_one_kernel(made, {x: values(shape, dtype)}):
+                    np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_running_sums_are_part_of_what_is_around_them(axis: int) -> None:
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [None, 5000])
+        first = dt.cumsum(dt.tanh(x) * 0.5, axis, reverse=True)
+        second = dt.cumsum(first - dt.reduce_max(first, axis, keepdims=True), axis, exclusive=True, reverse=True)
+        fetches = [first, second * 2.0, dt.reduce_sum(second, axis)]
+        for mine, theirs in by_one_kernel(fetches, {x: values((6, 5000), "float32")}):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-4 * np.abs(theirs).max())
+
+
+def test_running_sums_of_narrow_floats_are_rounded_once() -> None:
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.bfloat16, [None, 300])
+        ((mine, theirs),) = by_one_kernel([dt.cumsum(x, 1)], {x: np.full((20, 300), 0.01, dt.bfloat16.np)})
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_what_goes_both_ways_or_along_two_axes_is_two_kernels() -> None:
+    with dt.Graph().as_default() as graph:
+        x = dt.placeholder(dt.float32, [300, 400])
+        forward, back, down = dt.cumsum(x, 1), dt.cumsum(x, 1, reverse=True), dt.cumsum(x, 0)
+        both = dt.place(graph, fetches=[forward + 1.0, back + 1.0, down + 1.0, dt.reduce_sum(forward)])
+        assert len(both.kernels("cpu:0")) == 4
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])

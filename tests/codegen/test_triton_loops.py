@@ -231,6 +231,40 @@ def test_random_numbers_compile(columns: int) -> None:
                     compiles(routines(group.loops, specialise(group.loops, sizes))[0])
 
 
+def scans(x: Any) -> list[Any]:
+    """Running sums of each kind along rows and columns, alone and with work around."""
+    out: list[Any] = []
+    for axis in (0, 1):
+        for reverse in (False, True):
+            both = [f(x * 0.5, axis, e, reverse) for f in (dt.cumsum, dt.cumprod) for e in (False, True)]
+            out += [both[0] * 2.0 + both[1], both[2] - both[3], dt.reduce_max(both[0], axis)]
+            out.append(
+                dt.exp(dt.cumsum(x, axis, True, reverse) - dt.reduce_max(dt.cumsum(x, axis, True, reverse), axis, True))
+            )
+    return out
+
+
+def test_running_sums() -> None:
+    with dt.Graph().as_default():
+        x = dt.placeholder(float32, [None, 13])
+        check(scans(x), [x], [np.random.default_rng(0).standard_normal((21, 13)).astype(np.float32)])
+
+
+@pytest.mark.slow
+def test_running_sums_of_other_types_compile() -> None:
+    for dtype in (float32, bfloat16, dt.float64, dt.int16):
+        with dt.Graph().as_default():
+            x = dt.placeholder(dtype, [None, 13])
+            made = [dt.cumsum(x, 1, reverse=True) * x, dt.cumprod(x, 0, exclusive=True)]
+            for group in groups_of(made, [x]):
+                facts = specialise(group.loops, [1000, 13])
+                for routine in (
+                    routines(group.loops, facts)[0],
+                    routines(group.loops, replace(facts, row=0, exact=False))[0],
+                ):
+                    compiles(routine)
+
+
 def shifts(dtype: Any) -> Loops:
     b = LoopsBuilder([False])
     x, by = b.load(0, dtype, [0]), b.load(1, dtype, [0])
@@ -351,6 +385,7 @@ def test_few_long_rows_are_cut_into_pieces_and_many_are_not() -> None:
 
 # --- text ------------------------------------------------------------------------------------------------------------
 
+
 def unscaled(x: Any) -> Any:
     """Random numbers for each element of x, before a range is made of them."""
     return dt.random_uniform(dt.shape(x)).op.inputs[0].op.inputs[0]
@@ -367,6 +402,8 @@ TEXTS: dict[str, tuple[tuple[int | None, ...], Callable[[Any], Any], tuple[int, 
     "channels_first": ((2, 3, 5, 6), lambda x: dt.reduce_sum(dt.exp(x), [0, 2, 3]), (2, 300, 30), 0),
     "mean_in_pieces": ((None, 3, None), lambda x: dt.reduce_mean(x * x), (1 << 20,), 0),
     "masked": ((None, 8), lambda x: dt.where_v2(unscaled(x) < 0.25, x, 0.0), (4000,), 0),
+    "running_sum": ((None, 8), lambda x: dt.cumsum(dt.exp(x), 1, exclusive=True) * 2.0, (100, 1000), 0),
+    "running_product_back": ((None, None), lambda x: dt.cumprod(x, 1, reverse=True), (100, 20_000), 0),
     "noisy_columns": ((None, 8), lambda x: dt.reduce_sum(x + dt.random_normal(dt.shape(x)), 0), (100, 40_001), 0),
 }  # fmt: skip
 
