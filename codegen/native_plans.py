@@ -16,12 +16,14 @@ A kernel that has work for several threads is launched by the plan, too, but bet
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from mmap import mmap
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from ..graph.memory import is_shared, to_send
 from . import native_calls
 from .buffers import LARGE, buffers
 from .copies import copy_source
@@ -51,7 +53,7 @@ class Memory:
     Attributes:
         array: a stand-in for it. kind: whether it comes from outside, never changes, or is made.
         number: which of those that come from outside.
-        first, last: the launches between which it is used. leaves: whether it is used afterwards, too.
+        first, last: the launches between which it is used. leaves: whether it is used afterwards, too. is_sent: by another task.
     """
 
     array: Array
@@ -60,6 +62,7 @@ class Memory:
     first: int = -1
     last: int = -1
     leaves: bool = False
+    is_sent: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,9 +111,9 @@ class Planner:
 
     def made(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Value:
         """What a launch makes."""
-        array = np.empty(shape, dtype)
-        if not array.size:
+        if 0 in shape:
             raise NotPlannableError("a tensor without elements")
+        array = stand_in(shape, dtype)
         return Value(array, self._memory(array, "made"))
 
     def _memory(self, array: Array, kind: str, number: int = -1) -> Memory:
@@ -137,7 +140,7 @@ class Planner:
         """The same value in memory, where kernels can read it."""
         if value.memory is not None:
             return value
-        array = np.array(value.array, order="C")
+        array = np.ascontiguousarray(value.array).reshape(np.shape(value.array))
         return Value(array, self._memory(array, "fixed"))
 
     def in_order(self, value: Value) -> Value:
@@ -242,11 +245,12 @@ class Planner:
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
-    def finish(self, given: int, outputs: Sequence[Value]) -> Plan:
-        """The plan of what has been launched, for so many arrays from outside."""
-        for value in outputs:
+    def finish(self, given: int, outputs: Sequence[Value], sent: Collection[int] = ()) -> Plan:
+        """The plan of what has been launched, for so many arrays from outside; `sent`: which outputs go to other tasks."""
+        for i, value in enumerate(outputs):
             if value.memory is not None and value.memory.kind == "made":
                 value.memory.leaves = True
+                value.memory.is_sent |= i in sent
         made = [m for m in self._memories if m.kind == "made" and m.first >= 0]
         leaving = [m for m in made if m.leaves]
         staying = [m for m in made if not m.leaves]
@@ -275,13 +279,19 @@ class Planner:
             np.array(table, np.int64),
             native_calls.expected(arrays, patches),
             _shifted(self._parts, count),
-            tuple((m.array.shape, m.array.dtype) for m in leaving),
+            tuple((m.array.shape, m.array.dtype, m.is_sent) for m in leaving),
             size,
             tuple(_Output.of(v, numbers) for v in outputs),
             tuple(self.looked_at.items()),
             tuple(m.array for m in self._memories if m.kind == "fixed"),
             tuple(None if x is None else (x.shape, x.dtype) for x in arrays[:given]),
         )
+
+
+def stand_in(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An array that nobody fills: of a large one there are addresses, but no memory."""
+    size = math.prod(shape) * dtype.itemsize
+    return np.empty(shape, dtype) if size < LARGE else np.frombuffer(mmap(-1, size), dtype).reshape(shape)
 
 
 def _address(array: Array) -> int:
@@ -387,7 +397,7 @@ class Plan:
         table: Array,
         expected: Array,
         parts: tuple[_Part, ...],
-        made: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...],
+        made: tuple[tuple[tuple[int, ...], np.dtype[Any], bool], ...],
         arena_bytes: int,
         outputs: tuple[_Output, ...],
         looked_at: tuple[tuple[int, Array], ...],
@@ -404,7 +414,8 @@ class Plan:
         native = not (parts[0].ranges or parts[0].units)
         self._first, self._last = (parts[0].first, parts[0].last) if native else (parts[0].first,) * 2
         self._parts = parts[1:] if native else parts
-        self._made = tuple((s, d, math.prod(s) * d.itemsize >= LARGE) for s, d in made)
+        self._made = tuple((s, d, math.prod(s) * d.itemsize >= LARGE, sent) for s, d, sent in made)
+        self._sent = tuple(i for i, (_, _, large, sent) in enumerate(self._made) if large and sent)
         self._outputs = outputs
         self._plain = all(o.made == i and o.view is None for i, o in enumerate(outputs)) and len(outputs) == len(made)
         self._held = held
@@ -419,6 +430,9 @@ class Plan:
         made = [_memory(*x) for x in self._made]
         if self.launch((*inputs, *made, self.arena())):
             return None
+        for i in self._sent:
+            if is_shared(made[i]):
+                made[i].flags.writeable = False
         return made if self._plain else [o.take(inputs, made) for o in self._outputs]
 
     def arena(self) -> Array:
@@ -452,8 +466,11 @@ class Plan:
         return 0
 
 
-def _memory(shape: tuple[int, ...], dtype: np.dtype[Any], large: bool) -> Array:
-    return buffers.empty(shape, dtype) if large else np.empty(shape, dtype)
+def _memory(shape: tuple[int, ...], dtype: np.dtype[Any], large: bool, sent: bool = False) -> Array:
+    if not large:
+        return np.empty(shape, dtype)
+    shared = to_send(shape, dtype) if sent else None
+    return buffers.empty(shape, dtype) if shared is None else shared
 
 
 class _Ranges:

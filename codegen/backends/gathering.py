@@ -6,7 +6,7 @@ of them does not fit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +25,7 @@ class Run:
         outputs: slots that they make and that hold something at their end: others take it.
         frees: slots of `given` that nobody needs afterwards.
         constants: what the slots hold that they take and that never change.
+        sent: which of `outputs` go to other tasks.
     """
 
     calls: tuple[Call, ...]
@@ -32,6 +33,7 @@ class Run:
     outputs: tuple[int, ...]
     frees: tuple[int, ...]
     constants: Mapping[int, Any]
+    sent: frozenset[int] = frozenset()
 
     def as_call(self, kernel: Any, op: str) -> Call:
         """One call in their place, of a kernel that takes `given` and makes `outputs`."""
@@ -68,8 +70,8 @@ class Run:
         return [slots[i] for i in self.outputs]
 
 
-def run_of(calls: Sequence[Call], constants: Mapping[int, Any]) -> Run:
-    """These calls as a run. `constants`: by slot, of the whole program."""
+def run_of(calls: Sequence[Call], constants: Mapping[int, Any], sent: Collection[int] = ()) -> Run:
+    """These calls as a run. `constants`, by slot, and `sent` slots: of the whole program."""
     made: set[int] = set()
     given: dict[int, None] = {}
     for call in calls:
@@ -83,9 +85,11 @@ def run_of(calls: Sequence[Call], constants: Mapping[int, Any]) -> Run:
         held.difference_update(call.frees)
     frees = tuple(dict.fromkeys(i for i in freed if i in given and i not in held))
     used = {i for c in calls for i in c.inputs}
+    outputs = tuple(sorted(held))
     return Run(
-        tuple(calls), tuple(given), tuple(sorted(held)), frees, {i: v for i, v in constants.items() if i in used}
-    )
+        tuple(calls), tuple(given), outputs, frees, {i: v for i, v in constants.items() if i in used},
+        frozenset(i for i, slot in enumerate(outputs) if slot in sent),
+    )  # fmt: skip
 
 
 def constants_of(slots: Sequence[Any]) -> dict[int, Any]:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..kernel_cache import compile_now, compile_soon, in_background
-from ..native_plans import KNOWN, NotCompiledError, NotPlannableError, Plan
+from ..native_plans import KNOWN, NotCompiledError, NotPlannableError, Plan, stand_in
 from .gathering import Run, one_or_all
 from .warming import COMPILE_AFTER_S, WarmingKernel
 
@@ -135,7 +135,9 @@ class NativeRun:
         if self._at_once:
             self._plan(key, arrays)
             return
-        alike = [x.copy() if x.nbytes <= KNOWN else np.empty_like(x) for x in arrays]  # a plan looks at small ones
+        alike = [
+            x.copy() if x.nbytes <= KNOWN else stand_in(x.shape, x.dtype) for x in arrays
+        ]  # it may look at small ones
         in_background(lambda: self._plan(key, alike))
 
     def _plan(self, key: Key, arrays: Sequence[Any]) -> None:

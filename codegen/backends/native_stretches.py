@@ -17,7 +17,7 @@ that waits for another one to travel with it is sent behind it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,6 +35,23 @@ FEWEST = 2  # launches that are worth a stretch
 _HANDLES = frozenset(("VariableV2", "VarHandleOp"))
 _READS = frozenset(("Read", "ReadVariableOp", "StackPopV2", "TensorArrayReadV3", "TensorArrayGradV3"))
 """What only looks, or takes what belongs to this step."""
+_SMALL = frozenset(
+    (
+        "AddV2",
+        "BroadcastGradientArgs",
+        "Greater",
+        "Identity",
+        "Less",
+        "LogicalAnd",
+        "NoOp",
+        "Rank",
+        "Shape",
+        "ShapeN",
+        "Size",
+        "Sub",
+    )
+)
+"""What mostly is of counters and shapes, where it is not part of a kernel: done before, it holds no memory for longer."""
 _NOT_OPS = frozenset(("Fused", "Copy"))  # of calls that have no node of their own: they only compute
 
 
@@ -46,15 +63,17 @@ def with_native_stretches(program: Program, at_once: bool = False) -> Program:
     if not native_calls.is_possible():
         return program
     constants = constants_of(program.slots)
-    return replace(program, instructions=tuple(_gathered(program.instructions, constants, at_once)))
+    return replace(program, instructions=tuple(_gathered(program.instructions, constants, at_once, program.sent)))
 
 
-def _gathered(instructions: Iterable[Instruction], constants: Mapping[int, Any], at_once: bool) -> list[Instruction]:
-    window = _Window(constants, at_once)
+def _gathered(
+    instructions: Iterable[Instruction], constants: Mapping[int, Any], at_once: bool, sent: Collection[int]
+) -> list[Instruction]:
+    window = _Window(constants, at_once, sent)
     for step in instructions:
         if isinstance(step, Loop):
             window.close()
-            head, body = (tuple(_gathered(part, constants, at_once)) for part in (step.head, step.body))
+            head, body = (tuple(_gathered(part, constants, at_once, sent)) for part in (step.head, step.body))
             window.out.append(replace(step, head=head, body=body))
         elif not window.takes(step):
             window.close()
@@ -73,6 +92,7 @@ class _Window:
 
     constants: Mapping[int, Any]
     at_once: bool
+    sent: Collection[int]
     out: list[Instruction] = field(default_factory=list)
     steps: list[Call | Send] = field(default_factory=list)  # all, in the order in which they stood
     before: list[Call] = field(default_factory=list)
@@ -113,7 +133,7 @@ class _Window:
         if self.made.intersection(call.inputs) or self.later.intersection(call.inputs):
             return False
         looks = call.op in _READS or getattr(call.kernel, "reads_variables", False)
-        return call.op in _HANDLES or _only_computes(call) or looks and not self.updates
+        return call.op in _HANDLES or call.op in _SMALL or looks and not self.updates
 
     def close(self) -> None:
         """Put what there is behind what was there before, and begin anew."""
@@ -140,7 +160,7 @@ class _Window:
         for call in calls:
             if hasattr(call.kernel, "gather"):
                 call.kernel.gather()
-        run = run_of(calls, self.constants)
+        run = run_of(calls, self.constants, self.sent)
         return [run.as_call(kind(run, self.at_once), f"Stretch of {launching} {what}")]
 
 
@@ -179,7 +199,7 @@ class NativeStretch(NativeRun):
         for call in self.calls:
             made = put(planner, call, [values[i] for i in call.inputs])
             values.update(zip(call.outputs, made, strict=True))
-        return planner.finish(len(arrays), [values[i] for i in run.outputs])
+        return planner.finish(len(arrays), [values[i] for i in run.outputs], run.sent)
 
     def with_plan(self, plan: Plan, inputs: tuple[Any, ...]) -> list[Any] | None:
         """Run by a plan; None: it does not fit, or a kernel has failed, which nobody has seen anything of."""
