@@ -150,6 +150,7 @@ def mark_flag_as_required(flag_name: str) -> None:
 
 
 __all__ = [
+    "FLAGS",
     "DEFINE_bool",
     "DEFINE_boolean",
     "DEFINE_enum",
@@ -160,7 +161,6 @@ __all__ = [
     "DEFINE_multi_integer",
     "DEFINE_multi_string",
     "DEFINE_string",
-    "FLAGS",
     "FlagValues",
     "mark_flag_as_required",
     "mark_flags_as_required",

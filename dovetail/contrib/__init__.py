@@ -1,5 +1,15 @@
 """What TensorFlow 1's programs take from `tf.contrib`, as far as it is there; it lives elsewhere."""
 
-from . import cluster_resolver, distribute, framework, layers, legacy_seq2seq, rnn, seq2seq, training
+from . import cluster_resolver, distribute, framework, layers, legacy_seq2seq, lookup, rnn, seq2seq, training
 
-__all__ = ["cluster_resolver", "distribute", "framework", "layers", "legacy_seq2seq", "rnn", "seq2seq", "training"]
+__all__ = [
+    "cluster_resolver",
+    "distribute",
+    "framework",
+    "layers",
+    "legacy_seq2seq",
+    "lookup",
+    "rnn",
+    "seq2seq",
+    "training",
+]

@@ -10,6 +10,7 @@ from ..graph.ops.parsing import (
 )
 from ..graph.ops.readers import matching_files, read_file, write_file
 from ..graph.ops.separated_values import decode_csv
+from ..graph.ops.strings import decode_base64, encode_base64
 from ..queue import FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue
 from . import gfile
 from .matching import match_filenames_once
@@ -27,8 +28,10 @@ __all__ = [
     "TFRecordOptions",
     "TFRecordWriter",
     "VarLenFeature",
+    "decode_base64",
     "decode_csv",
     "decode_raw",
+    "encode_base64",
     "gfile",
     "match_filenames_once",
     "matching_files",

@@ -13,6 +13,7 @@ from ..dtypes import float32, float64, int32, int64, string
 from ..errors import InvalidArgumentError
 from ..node import Tensor
 from ..opdef import Attrs, Output, define
+from .strings import number_of
 
 Array = np.ndarray[Any, Any]
 
@@ -81,10 +82,7 @@ def _value(field: str, default: Array, at: int, row: int, missing: str) -> Any:
     if default.dtype == object:
         return field.encode()
     try:
-        if "_" in field or not field.isascii():
-            raise ValueError  # what Python takes for a number, and nobody else
-        number = float(field) if default.dtype.kind == "f" else int(field)
-        return default.dtype.type(number)
+        return number_of(field, default.dtype)
     except (ValueError, OverflowError):
         raise _wrong(f"Field {at} in record {row} is not a valid {default.dtype.name}: {field}") from None
 

@@ -1,0 +1,522 @@
+"""Text: joined, split, cut, matched, and turned into numbers and back.
+
+Elements are bytes, as everywhere in a graph. Numbers of buckets are not those of TensorFlow, whose hash functions are others.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ..build import TensorLike, apply, convert, make
+from ..dtypes import NUMBERS as ALL_NUMBERS, DType, as_dtype, bool_, float32, float64, int32, int64, string
+from ..errors import InvalidArgumentError
+from ..node import Tensor
+from ..opdef import Attrs, Output, define
+from ..shape import broadcast
+from ..sparse_tensor import SparseTensor
+from .operands import dims_of, normal_axis
+from .queues import need_int, need_text
+
+Array = np.ndarray[Any, Any]
+
+NUMBERS = (float32, float64, int32, int64)
+
+
+def _raw(item: Any) -> bytes:
+    return item if isinstance(item, bytes) else str(item).encode()
+
+
+def _each(x: Array, f: Callable[[bytes], Any], dtype: Any = object) -> Array:
+    """A function of each element."""
+    out = np.empty(x.shape, dtype)
+    for at, item in np.ndenumerate(x):
+        out[at] = f(_raw(item))
+    return out
+
+
+def _wrong(text: str) -> InvalidArgumentError:
+    return InvalidArgumentError(None, None, text)
+
+
+def _need_text(tensor: Tensor) -> None:
+    if tensor.dtype.base is not string:
+        raise TypeError(f"the input must be text, not {tensor.dtype.base.name}")
+
+
+def _define(
+    name: str,
+    f: Callable[..., Callable[[bytes], Any]],
+    result: DType = string,
+    check: Callable[[Attrs], None] = lambda attrs: None,
+) -> None:
+    """An op of each element: `f(**attrs)` gives the function."""
+
+    def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+        (x,) = inputs
+        _need_text(x)
+        check(attrs)
+        return [(result, x.dims)]
+
+    def reference(x: Array, **attrs: Any) -> Array:
+        return _each(x, f(**attrs), result.np)
+
+    define(name, infer=infer, reference=reference, device_types=("CPU",))
+
+
+def _apply(op: str, x: TensorLike, name: str | None, **attrs: Any) -> Tensor:
+    return apply(op, (convert(x, string, name="input"),), attrs, name)
+
+
+# --- buckets ----------------------------------------------------------------------------------------------------------
+
+
+def _check_buckets(attrs: Attrs) -> None:
+    if need_int(attrs, "num_buckets") < 1:
+        raise ValueError(f"num_buckets must be at least 1, not {attrs['num_buckets']}")
+    key = attrs.get("key", (0, 0))
+    if not isinstance(key, tuple) or len(key) != 2 or not all(type(k) is int and 0 <= k < 1 << 64 for k in key):
+        raise ValueError(f"key must be two numbers of 64 bits, not {key!r}")
+
+
+def _bucket_of(*, num_buckets: int, key: tuple[int, int] = (0, 0)) -> Callable[[bytes], int]:
+    secret = b"".join(k.to_bytes(8, "little") for k in key) if any(key) else b""
+
+    def bucket(item: bytes) -> int:
+        return int.from_bytes(hashlib.blake2b(item, digest_size=8, key=secret).digest(), "little") % num_buckets
+
+    return bucket
+
+
+for _name in ("StringToHashBucketFast", "StringToHashBucketStrong"):
+    _define(_name, _bucket_of, int64, _check_buckets)
+
+
+def string_to_hash_bucket_fast(input: TensorLike, num_buckets: int, name: str | None = None) -> Tensor:
+    """A number from 0 to `num_buckets - 1` for each text, int64: the same for the same text, everywhere and always.
+
+    >>> string_to_hash_bucket_fast(["Berlin", "Paris"], 1000)
+    """
+    return _apply("StringToHashBucketFast", input, name, num_buckets=int(num_buckets))
+
+
+def string_to_hash_bucket(
+    string_tensor: TensorLike = None, num_buckets: int | None = None, name: str | None = None, input: TensorLike = None
+) -> Tensor:
+    """As `string_to_hash_bucket_fast`."""
+    if num_buckets is None:
+        raise ValueError("num_buckets is missing")
+    return string_to_hash_bucket_fast(string_tensor if input is None else input, num_buckets, name)
+
+
+def string_to_hash_bucket_strong(
+    input: TensorLike, num_buckets: int, key: Sequence[int], name: str | None = None
+) -> Tensor:
+    """As `string_to_hash_bucket_fast`, by a function that only who has the key (two numbers) can predict."""
+    attrs = {"num_buckets": int(num_buckets), "key": tuple(int(k) for k in key)}
+    return _apply("StringToHashBucketStrong", input, name, **attrs)
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def _infer_number(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    _need_text(x)
+    if attrs.get("out_type") not in NUMBERS:
+        raise TypeError(f"out_type must be one of {', '.join(d.name for d in NUMBERS)}")
+    return [(attrs["out_type"], x.dims)]
+
+
+def number_of(text: str, dtype: np.dtype[Any]) -> Any:
+    """A text's number. ValueError, OverflowError: it has none of this type."""
+    if "_" in text or not text.isascii():
+        raise ValueError  # what Python takes for a number, and nobody else
+    return dtype.type(float(text) if dtype.kind == "f" else int(text))
+
+
+def _to_number(x: Array, *, out_type: DType) -> Array:
+    def number(item: bytes) -> Any:
+        try:
+            return number_of(item.decode(), out_type.np)
+        except (ValueError, OverflowError):
+            raise _wrong(
+                f"StringToNumberOp could not correctly convert string: {item.decode(errors='replace')}"
+            ) from None
+
+    return _each(x, number, out_type.np)
+
+
+define("StringToNumber", infer=_infer_number, reference=_to_number, device_types=("CPU",))
+
+
+def string_to_number(
+    string_tensor: TensorLike = None, out_type: Any = float32, name: str | None = None, input: TensorLike = None
+) -> Tensor:
+    """The numbers that texts write: float32, float64, int32 or int64. InvalidArgumentError in a step: one is no number."""
+    given = string_tensor if input is None else input
+    return _apply("StringToNumber", given, name, out_type=as_dtype(out_type).base)
+
+
+def _infer_as_string(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    if x.dtype.base not in (*ALL_NUMBERS, bool_, string):
+        raise TypeError(f"{x.dtype.base.name} cannot be written")
+    if attrs["scientific"] and attrs["shortest"]:
+        raise ValueError("Cannot specify both scientific and shortest notation")
+    if (attrs["scientific"] or attrs["shortest"] or attrs["precision"] >= 0) and not x.dtype.base.is_floating:
+        raise ValueError("scientific, shortest and precision are for floats")
+    if attrs["fill"] not in ("", " ", "-", "0", "+"):
+        raise ValueError(f"fill must be ' ', '-', '0' or '+', not {attrs['fill']!r}")
+    return [(string, x.dims)]
+
+
+def _as_string(x: Array, *, precision: int, scientific: bool, shortest: bool, width: int, fill: str) -> Array:
+    floating = x.dtype.kind == "f" or x.dtype.name == "bfloat16"
+    kind = ("e" if scientific else "g" if shortest else "f") if floating else "s" if x.dtype.kind in "bO" else "d"
+    form = f"%{fill}{width if width >= 0 else ''}{f'.{precision}' if precision >= 0 else ''}{kind}"
+
+    def plain(value: Any) -> Any:
+        if kind == "s":
+            return _raw(value).decode() if x.dtype == object else str(bool(value)).lower()
+        return float(value) if floating else int(value)
+
+    out = np.empty(x.shape, object)
+    for at, item in np.ndenumerate(x):
+        out[at] = (form % plain(item)).encode()
+    return out
+
+
+define("AsString", infer=_infer_as_string, reference=_as_string, device_types=("CPU",))
+
+
+def as_string(
+    input: TensorLike,
+    precision: int = -1,
+    scientific: bool = False,
+    shortest: bool = False,
+    width: int = -1,
+    fill: str = "",
+    name: str | None = None,
+) -> Tensor:
+    """Numbers and truth values as text.
+
+    Args:
+        precision: digits behind the point; -1: 6. scientific, shortest: how floats are written; else as `1.500000`.
+        width: what is shorter is filled up with blanks on the left; with fill="-" on the right; with fill="0" by zeros.
+    """
+    attrs = {
+        "precision": precision, "scientific": scientific, "shortest": shortest, "width": width, "fill": fill,
+    }  # fmt: skip
+    return apply("AsString", (convert(input, name="input"),), attrs, name)
+
+
+# --- each by itself ---------------------------------------------------------------------------------------------------
+
+
+@cache
+def _pattern(text: str) -> re.Pattern[bytes]:
+    return re.compile(text.encode())
+
+
+def _check_pattern(attrs: Attrs) -> None:
+    try:
+        _pattern(need_text(attrs, "pattern"))
+    except re.error as e:
+        raise ValueError(f"Invalid pattern: {attrs['pattern']}, error: {e}") from None
+
+
+def _replace(*, pattern: str, rewrite: str, replace_global: bool) -> Callable[[bytes], bytes]:
+    by = re.sub(rb"\\(\d)", rb"\\g<\1>", rewrite.encode())
+    return lambda item: _pattern(pattern).sub(by, item, count=0 if replace_global else 1)
+
+
+def _length(*, unit: str) -> Callable[[bytes], int]:
+    return len if unit == "BYTE" else lambda item: len(item.decode(errors="replace"))
+
+
+def _check_unit(attrs: Attrs) -> None:
+    if attrs.get("unit") not in ("BYTE", "UTF8_CHAR"):
+        raise ValueError(f"unit must be 'BYTE' or 'UTF8_CHAR', not {attrs.get('unit')!r}")
+
+
+def _unbase64() -> Callable[[bytes], bytes]:
+    def decoded(item: bytes) -> bytes:
+        try:
+            return base64.b64decode(item + b"=" * (-len(item) % 4), altchars=b"-_", validate=True)
+        except binascii.Error as e:
+            raise _wrong(f"Invalid base64 input: {e}") from None
+
+    return decoded
+
+
+def _base64(*, pad: bool) -> Callable[[bytes], bytes]:
+    return lambda item: base64.urlsafe_b64encode(item) if pad else base64.urlsafe_b64encode(item).rstrip(b"=")
+
+
+_define("StringStrip", lambda: bytes.strip)
+_define("StringLower", lambda: bytes.lower)
+_define("StringUpper", lambda: bytes.upper)
+_define("RegexReplace", _replace, check=_check_pattern)
+_define(
+    "RegexFullMatch",
+    lambda *, pattern: lambda item: _pattern(pattern).fullmatch(item) is not None,
+    bool_,
+    _check_pattern,
+)
+_define("StringLength", _length, int32, _check_unit)
+_define("EncodeBase64", _base64)
+_define("DecodeBase64", _unbase64)
+
+
+def string_strip(input: TensorLike, name: str | None = None) -> Tensor:
+    """Without blanks at both ends."""
+    return _apply("StringStrip", input, name)
+
+
+def string_lower(input: TensorLike, encoding: str = "", name: str | None = None) -> Tensor:
+    """With small letters; of ASCII."""
+    return _apply("StringLower", input, name)
+
+
+def string_upper(input: TensorLike, encoding: str = "", name: str | None = None) -> Tensor:
+    """With capital letters; of ASCII."""
+    return _apply("StringUpper", input, name)
+
+
+def regex_replace(
+    input: TensorLike, pattern: str, rewrite: str, replace_global: bool = True, name: str | None = None
+) -> Tensor:
+    r"""What matches a pattern replaced by `rewrite`, where `\1` stands for the first group; all that match, or the first.
+
+    Raises:
+        ValueError: no pattern.
+    """
+    return _apply("RegexReplace", input, name, pattern=pattern, rewrite=rewrite, replace_global=bool(replace_global))
+
+
+def regex_full_match(input: TensorLike, pattern: str, name: str | None = None) -> Tensor:
+    """Whether the whole of each text matches a pattern, bool. ValueError: no pattern."""
+    return _apply("RegexFullMatch", input, name, pattern=pattern)
+
+
+def string_length(input: TensorLike, name: str | None = None, unit: str = "BYTE") -> Tensor:
+    """How long each text is, int32: in bytes, or in characters (unit="UTF8_CHAR")."""
+    return _apply("StringLength", input, name, unit=unit)
+
+
+def encode_base64(input: TensorLike, pad: bool = False, name: str | None = None) -> Tensor:
+    """Bytes as text, in the alphabet of URLs; `pad`: filled up with `=`."""
+    return _apply("EncodeBase64", input, name, pad=bool(pad))
+
+
+def decode_base64(input: TensorLike, name: str | None = None) -> Tensor:
+    """The bytes of such text. InvalidArgumentError in a step: it is none."""
+    return _apply("DecodeBase64", input, name)
+
+
+# --- cut and joined ---------------------------------------------------------------------------------------------------
+
+
+def _infer_substr(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    x, *numbers = inputs
+    _need_text(x)
+    dims = x.dims
+    for t in numbers:
+        if t.dtype.base not in (int32, int64):
+            raise TypeError(f"pos and len are int32 or int64, not {t.dtype.base.name}")
+        dims = broadcast(dims, t.dims)
+    _check_unit(attrs)
+    return [(string, dims)]
+
+
+def _substr(x: Array, pos: Array, length: Array, *, unit: str) -> Array:
+    x, pos, length = np.broadcast_arrays(x, pos, length)
+    out = np.empty(x.shape, object)
+    for at, item in np.ndenumerate(x):
+        text: Any = _raw(item) if unit == "BYTE" else _raw(item).decode(errors="replace")
+        begin = int(pos[at])
+        if not -len(text) <= begin <= len(text):
+            raise _wrong(f"pos {begin} out of range for string '{_raw(item).decode(errors='replace')}' at index {at}")
+        begin += len(text) if begin < 0 else 0
+        out[at] = _raw(text[begin : begin + max(0, int(length[at]))])
+    return out
+
+
+define("Substr", infer=_infer_substr, reference=_substr, device_types=("CPU",))
+
+
+def substr(input: TensorLike, pos: TensorLike, len: TensorLike, name: str | None = None, unit: str = "BYTE") -> Tensor:
+    """`len` bytes (or characters) from `pos` on, which counts from the end where it is negative; the three broadcast.
+
+    Raises:
+        InvalidArgumentError: in a step: `pos` is outside.
+    """
+    operands = convert(input, string, name="input"), convert(pos, name="pos"), convert(len, name="len")
+    return apply("Substr", operands, {"unit": unit}, name)
+
+
+def _infer_join(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    need_text(attrs, "separator")
+    if not inputs:
+        raise ValueError("there is nothing to join")
+    dims = inputs[0].dims
+    for t in inputs:
+        _need_text(t)
+        dims = broadcast(dims, t.dims)
+    return [(string, dims)]
+
+
+def _join(*parts: Array, separator: str) -> Array:
+    several = np.broadcast_arrays(*parts)
+    out = np.empty(several[0].shape, object)
+    for at in np.ndindex(out.shape):
+        out[at] = separator.encode().join(_raw(p[at]) for p in several)
+    return out
+
+
+define("StringJoin", infer=_infer_join, reference=_join, device_types=("CPU",))
+
+
+def string_join(inputs: Sequence[TensorLike], separator: str = "", name: str | None = None) -> Tensor:
+    """Texts of several tensors joined, element by element; scalars serve all.
+
+    >>> string_join([["a", "b"], "!"])   # evaluates to [b"a!", b"b!"]
+    """
+    operands = [convert(x, string, name="inputs") for x in inputs]
+    return make("StringJoin", operands, {"separator": separator}, name).outputs[0]
+
+
+def _infer_reduce_join(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    _need_text(x)
+    need_text(attrs, "separator")
+    axes = attrs.get("axes")
+    if axes is not None and (not isinstance(axes, tuple) or not all(type(a) is int for a in axes)):
+        raise TypeError("attribute axes must be whole numbers")
+    if x.dims is None:
+        return [(string, () if axes is None and not attrs["keep_dims"] else None)]
+    gone = range(len(x.dims)) if axes is None else [normal_axis(a, len(x.dims)) for a in axes]
+    if attrs["keep_dims"]:
+        return [(string, tuple(1 if i in gone else d for i, d in enumerate(x.dims)))]
+    return [(string, tuple(d for i, d in enumerate(x.dims) if i not in gone))]
+
+
+def _reduce_join(x: Array, *, axes: tuple[int, ...] | None, keep_dims: bool, separator: str) -> Array:
+    gone = list(range(x.ndim))[::-1] if axes is None else [a % x.ndim for a in axes]
+    kept = [a for a in range(x.ndim) if a not in gone]
+    turned = x.transpose([*kept, *gone[::-1]])
+    outer = turned.shape[: len(kept)]
+    out = np.empty(outer, object)
+    for at in np.ndindex(outer):
+        out[at] = separator.encode().join(_raw(item) for item in turned[at].reshape(-1))
+    return out.reshape([1 if a in gone else x.shape[a] for a in range(x.ndim)]) if keep_dims else out
+
+
+define("ReduceJoin", infer=_infer_reduce_join, reference=_reduce_join, device_types=("CPU",))
+
+
+def reduce_join(
+    inputs: TensorLike,
+    axis: Any = None,
+    keep_dims: bool = False,
+    separator: str = "",
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keepdims: bool | None = None,
+) -> Tensor:
+    """Texts along axes joined, axis by axis in the order in which they are given; None: all, the last one first.
+
+    >>> reduce_join([["a", "b"], ["c", "d"]], axis=0)   # evaluates to [b"ac", b"bd"]
+    """
+    given = axis if axis is not None else reduction_indices
+    attrs = {
+        "axes": None if given is None else tuple(dims_of(given)), "keep_dims": bool(keep_dims if keepdims is None else keepdims),
+        "separator": separator,
+    }  # fmt: skip
+    return apply("ReduceJoin", (convert(inputs, string, name="inputs"),), attrs, name)
+
+
+def _infer_split(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    _need_text(x)
+    if x.dims is not None and len(x.dims) != 1:
+        raise ValueError(f"a vector of texts is split, not shape {x.shape}")
+    need_text(attrs, "delimiter")
+    return [(int64, (None, 2)), (string, (None,)), (int64, (2,))]
+
+
+def _split(x: Array, *, delimiter: str, skip_empty: bool, whole: bool, most: int) -> tuple[Array, Array, Array]:
+    rows: list[list[bytes]] = []
+    for item in x:
+        text = _raw(item)
+        if whole:
+            parts = text.split(delimiter.encode() or None, most)
+        elif delimiter:
+            parts = re.split(b"[" + re.escape(delimiter.encode()) + b"]", text)
+        else:
+            parts = [text[i : i + 1] for i in range(len(text))]
+        rows.append([p for p in parts if p] if skip_empty else parts)
+    count = sum(len(r) for r in rows)
+    indices = np.array([(i, j) for i, row in enumerate(rows) for j in range(len(row))], np.int64).reshape(count, 2)
+    values = np.empty(count, object)
+    values[:] = [part for row in rows for part in row]
+    return indices, values, np.array([len(rows), max((len(r) for r in rows), default=0)], np.int64)
+
+
+define("StringSplit", infer=_infer_split, reference=_split, device_types=("CPU",))
+
+
+def string_split(
+    source: TensorLike = None,
+    sep: str | None = None,
+    skip_empty: bool = True,
+    delimiter: str | None = None,
+    name: str | None = None,
+    result_type: str = "SparseTensor",
+) -> SparseTensor:
+    """Each text of a vector split into words: a `SparseTensor`, one row per text.
+
+    Args:
+        sep (`delimiter`): each of its characters ends a word; None: a blank; "": each byte is a word. skip_empty: leave out empty
+            words. result_type: only "SparseTensor".
+
+    >>> string_split(["hello world", "a b c"]).values   # evaluates to [b"hello", b"world", b"a", b"b", b"c"]
+    """
+    ends = sep if sep is not None else delimiter
+    return _splitted(source, " " if ends is None else ends, skip_empty, False, -1, name, result_type)
+
+
+def string_split_v2(
+    input: TensorLike = None,
+    sep: str | None = None,
+    maxsplit: int = -1,
+    result_type: str = "SparseTensor",
+    source: TensorLike = None,
+    name: str | None = None,
+) -> SparseTensor:
+    """As Python's `split`: `sep` as a whole is between words, None means any blanks; at most `maxsplit` splits."""
+    return _splitted(input if input is not None else source, sep or "", False, True, maxsplit, name, result_type)
+
+
+def _splitted(
+    source: TensorLike, delimiter: str, skip_empty: bool, whole: bool, most: int, name: str | None, result_type: str
+) -> SparseTensor:
+    if result_type != "SparseTensor":
+        raise ValueError(f"result_type must be 'SparseTensor', not {result_type!r}: there are no ragged tensors")
+    attrs = {"delimiter": delimiter, "skip_empty": bool(skip_empty), "whole": whole, "most": int(most)}
+    return SparseTensor(*make("StringSplit", (convert(source, string, name="source"),), attrs, name).outputs)
+
+
+__all__ = [
+    "as_string", "decode_base64", "encode_base64", "number_of", "reduce_join", "regex_full_match", "regex_replace", "string_join",
+    "string_length", "string_lower", "string_split", "string_split_v2", "string_strip", "string_to_hash_bucket",
+    "string_to_hash_bucket_fast", "string_to_hash_bucket_strong", "string_to_number", "string_upper", "substr",
+]  # fmt: skip

@@ -1,0 +1,104 @@
+"""Tables: filled once, looked up in steps, of this process and of a cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+import dovetail as tf
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    with tf.Graph().as_default() as g:
+        yield g
+
+
+def table_of(default=-1, **options):
+    return tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["a", "b"], [1, 2]), default, **options)
+
+
+def test_a_table_is_filled_then_looked_up():
+    table = table_of()
+    dense = table.lookup(tf.constant([["b", "z"], ["a", "b"]]))
+    some = table.lookup(tf.SparseTensor([[0, 1], [1, 0]], ["a", "q"], [2, 2]))
+    with tf.Session() as session:
+        with pytest.raises(tf.errors.FailedPreconditionError, match="tables_initializer"):
+            session.run(dense)
+        session.run(tf.tables_initializer())
+        session.run(table.init)  # again with the same
+        values, sparse, size = session.run([dense, some, table.size()])
+    assert (values.tolist(), sparse.values.tolist(), int(size)) == ([[2, -1], [1, 2]], [1, -1], 2)
+    assert (table.key_dtype, table.value_dtype) == (tf.string, tf.int32)
+
+
+def test_tables_from_words_to_ids_and_back(tmp_path):
+    path = tmp_path / "words"
+    path.write_text("x\ny\nz\n", encoding="utf-8")
+    lookup = tf.contrib.lookup
+    words = tf.constant(["z", "q", "x"])
+    exact = lookup.index_table_from_tensor(["x", "y", "z"])
+    buckets = lookup.index_table_from_file(str(path), num_oov_buckets=4)
+    back = lookup.index_to_string_table_from_tensor(["x", "y", "z"])
+    only = tf.lookup.StaticVocabularyTable(None, 5)
+    first = lookup.index_table_from_file(str(path), vocab_size=1)
+    fetches = [t.lookup(words) for t in (exact, buckets, first, only)], [t.size() for t in (exact, buckets, first)]
+    named = back.lookup(tf.constant([1, 7], tf.int64))
+    with tf.train.MonitoredSession() as session:  # which fills tables by itself
+        found, sizes = session.run(fetches)
+        assert session.run(named).tolist() == [b"y", b"UNK"]
+    assert [found[0].tolist(), found[2].tolist()] == [[2, -1, 0], [-1, -1, 0]]
+    assert (found[1][[0, 2]].tolist(), 3 <= found[1][1] < 7, sizes) == ([2, 0], True, [3, 7, 1])
+    assert all(0 <= i < 5 for i in found[3])
+
+
+def test_columns_of_a_file(tmp_path):
+    path = tmp_path / "table"
+    path.write_text("7 a 0.5\n8 b 1.5\n", encoding="utf-8")
+    fill = tf.lookup.TextFileInitializer(str(path), tf.int64, 0, tf.float32, 2, delimiter=" ")
+    table = tf.lookup.StaticHashTable(fill, 0.0)
+    with tf.Session() as session:
+        session.run(table.initializer)
+        assert session.run(table.lookup(tf.constant([8, 7, 6], tf.int64))).tolist() == [1.5, 0.5, 0.0]
+    for arguments, error, text in (
+        ((tf.int64, 3, tf.string, 0), ValueError, "expected 4 got 3"), ((tf.int64, 1, tf.string, 0), ValueError, "not a valid int64"),
+        ((tf.string, 1, tf.string, 0, 3), ValueError, "has 2 lines"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=text):
+            tf.lookup.TextFileInitializer(str(path), *arguments, delimiter=" ")
+    with pytest.raises(tf.errors.NotFoundError):
+        tf.lookup.TextFileInitializer(str(tmp_path / "none"), tf.string, -2, tf.int64, -1)
+
+
+def test_what_is_refused():
+    with pytest.raises(TypeError, match="string"):
+        table_of().lookup(tf.constant([1]))
+    with pytest.raises(ValueError, match="oov_buckets"):
+        tf.lookup.StaticVocabularyTable(None, 0)
+    with pytest.raises(TypeError, match="expected int64"):
+        tf.lookup.StaticVocabularyTable(tf.lookup.KeyValueTensorInitializer(["a"], [1]), 1)
+    with pytest.raises(ValueError, match="a value for each key"):
+        tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["a"], [1, 2]), 0)
+    twice = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["a", "a"], [1, 2]), 0)
+    other = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["a"], [1]), 0, shared_name="t")
+    changed = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["a"], [2]), 0, shared_name="t")
+    typed = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["a"], ["b"]), "", shared_name="t")
+    with tf.Session() as session:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="different value for same key"):
+            session.run(twice.initializer)
+        session.run(other.initializer)
+        with pytest.raises(tf.errors.FailedPreconditionError, match="already initialized"):
+            session.run(changed.initializer)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="from string to int32, not from string to string"):
+            session.run(typed.initializer)
+
+
+@pytest.mark.slow
+def test_a_table_of_a_server_is_shared_by_sessions():
+    with tf.device("/job:ps/task:0"):
+        table = table_of(shared_name="words")
+        found = table.lookup(tf.constant(["b"]))
+    with tf.LocalCluster({"ps": 1, "worker": 1}) as cluster:
+        with tf.Session(cluster.target("worker", 0)) as session:
+            session.run(tf.tables_initializer())
+        with tf.Session(cluster.target("ps", 0)) as session:
+            assert session.run(found).tolist() == [2]

@@ -1,0 +1,127 @@
+"""Text: what TensorFlow 2.21 answers to the same questions, properties of buckets, what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import dovetail as tf
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    with tf.Graph().as_default() as g:
+        yield g
+
+
+def run(fetches):
+    with tf.Session() as session:
+        return session.run(fetches)
+
+
+def plain(value):
+    return [plain(v) for v in value] if isinstance(value, tuple) else np.asarray(value).tolist()
+
+
+ANSWERS = {
+    "floats": (lambda: tf.as_string([1.5, -2, float("inf"), 1e10]), [b"1.500000", b"-2.000000", b"inf", b"10000000000.000000"]),
+    "zeros": (lambda: tf.as_string([1.5, -22.25], precision=2, width=8, fill="0"), [b"00001.50", b"-0022.25"]),
+    "scientific": (lambda: tf.as_string([1234.5], scientific=True, precision=3), [b"1.234e+03"]),
+    "shortest": (lambda: tf.as_string([1234567.5, 0.1], shortest=True), [b"1.23457e+06", b"0.1"]),
+    "truth": (lambda: tf.as_string([True, False]), [b"true", b"false"]),
+    "blanks": (lambda: tf.as_string([3, -4], width=5), [b"    3", b"   -4"]),
+    "left": (lambda: tf.as_string(np.array([7]), width=4, fill="-"), [b"7   "]),
+    "signed zeros": (lambda: tf.as_string([-5], width=4, fill="0"), [b"-005"]),
+    "numbers": (lambda: tf.string_to_number(["1", "-2.5", " 3 ", "1e3"]), [1.0, -2.5, 3.0, 1000.0]),
+    "whole numbers": (lambda: tf.string_to_number(["7"], tf.int64), [7]),
+    "no number": (lambda: tf.string_to_number(["x"]), "could not correctly convert string: x"),
+    "nothing": (lambda: tf.string_to_number([""]), "could not correctly convert string"),
+    "joined": (lambda: tf.string_join(["a", ["b", "c"]], separator="-"), [b"a-b", b"a-c"]),
+    "all": (lambda: tf.reduce_join([["a", "b"], ["c", "d"]]), b"abcd"),
+    "in order": (lambda: tf.reduce_join([["a", "b"], ["c", "d"]], [0, 1], separator=","), b"a,c,b,d"),
+    "kept": (lambda: tf.reduce_join([["a", "b"], ["c", "d"]], -1, keep_dims=True), [[b"ab"], [b"cd"]]),
+    "words": (lambda: tf.string_split(["a b  c", ""]), [[[0, 0], [0, 1], [0, 2]], [b"a", b"b", b"c"], [2, 3]]),
+    "characters end": (lambda: tf.string_split(["a,b;c,,"], ",;"), [[[0, 0], [0, 1], [0, 2]], [b"a", b"b", b"c"], [1, 3]]),
+    "bytes": (lambda: tf.string_split(["ab"], ""), [[[0, 0], [0, 1]], [b"a", b"b"], [1, 2]]),
+    "empty words": (
+        lambda: tf.string_split(["a  b"], skip_empty=False), [[[0, 0], [0, 1], [0, 2]], [b"a", b"", b"b"], [1, 3]],
+    ),
+    "any blanks": (lambda: tf.strings.split(["a b  c ", ""]), [[[0, 0], [0, 1], [0, 2]], [b"a", b"b", b"c"], [2, 3]]),
+    "most": (lambda: tf.strings.split(["a::b::c"], sep="::", maxsplit=1), [[[0, 0], [0, 1]], [b"a", b"b::c"], [1, 2]]),
+    "part": (lambda: tf.substr(["hello", "ab"], 1, 3), [b"ell", b"b"]),
+    "from the end": (lambda: tf.substr("hello", -3, 2), b"ll"),
+    "outside": (lambda: tf.substr("abc", 5, 1), "pos 5 out of range for string 'abc'"),
+    "character": (lambda: tf.substr("häö", 1, 1, unit="UTF8_CHAR"), "ä".encode()),
+    "each its own": (lambda: tf.substr(["abcd", "efgh"], [0, 3], [2, 9]), [b"ab", b"h"]),
+    "replaced": (lambda: tf.regex_replace(["aabbaa", "x"], "a+", r"<\0>"), [b"<aa>bb<aa>", b"x"]),
+    "groups": (lambda: tf.regex_replace("a1b2", "([a-z])([0-9])", r"\2\1", replace_global=False), b"1ab2"),
+    "match": (lambda: tf.strings.regex_full_match(["abc", "abcd"], "[a-c]+"), [True, False]),
+    "stripped": (lambda: tf.string_strip(["  a b ", "\tc\n"]), [b"a b", b"c"]),
+    "length": (lambda: tf.strings.length(["häö", ""]), [5, 0]),
+    "characters": (lambda: tf.strings.length(["häö"], unit="UTF8_CHAR"), [3]),
+    "small": (lambda: tf.strings.lower(["ABc"]), [b"abc"]),
+    "capital": (lambda: tf.strings.upper(["aBc"]), [b"ABC"]),
+    "base64": (lambda: tf.encode_base64(["a\xff?>", "ab"]), [b"YcO_Pz4", b"YWI"]),
+    "filled up": (lambda: tf.encode_base64(["a"], pad=True), [b"YQ=="]),
+    "back": (lambda: tf.decode_base64(["YQ", "YWI="]), [b"a", b"ab"]),
+    "no base64": (lambda: tf.decode_base64(["!"]), "Invalid base64"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_answers_are_tensorflows(name):
+    ask, wanted = ANSWERS[name]
+    if isinstance(wanted, str):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=wanted):
+            run(ask())
+    else:
+        assert plain(run(ask())) == wanted
+
+
+FIRST = [2, 4, 1, 6, 5, 3]
+
+
+def test_buckets_are_spread_the_same_everywhere_and_depend_on_the_key():
+    words = [f"word {i}" for i in range(2000)]
+    fast, again, keyed, other = run([
+        tf.string_to_hash_bucket_fast(words, 7), tf.strings.to_hash_bucket(words, 7),
+        tf.string_to_hash_bucket_strong(words, 7, [1, 2]), tf.string_to_hash_bucket_strong(words, 7, [1, 3]),
+    ])  # fmt: skip
+    np.testing.assert_array_equal(fast, again)
+    assert fast[:6].tolist() == FIRST  # written down once: they stay so in all processes and versions
+    for buckets in (fast, keyed, other):
+        assert np.bincount(buckets, minlength=7).min() > 200
+    assert not np.array_equal(keyed, other)
+
+
+@pytest.mark.parametrize(
+    ("ask", "error", "text"),
+    [
+        (lambda: tf.string_to_hash_bucket_fast(["a"], 0), ValueError, "at least 1"),
+        (lambda: tf.string_to_hash_bucket_strong(["a"], 3, [1]), ValueError, "two numbers"),
+        (lambda: tf.string_to_hash_bucket_fast([1], 3), TypeError, "text"),
+        (lambda: tf.string_to_number(["1"], tf.int8), TypeError, "out_type"),
+        (lambda: tf.as_string([1], precision=2), ValueError, "for floats"),
+        (lambda: tf.as_string([1.0], scientific=True, shortest=True), ValueError, "both"),
+        (lambda: tf.as_string([1.0], fill="ab"), ValueError, "fill"),
+        (lambda: tf.regex_replace("a", "(", ""), ValueError, "Invalid pattern"),
+        (lambda: tf.strings.length("a", unit="WORDS"), ValueError, "unit"),
+        (lambda: tf.string_split([["a"]]), ValueError, "a vector"),
+        (lambda: tf.strings.split(["a"], result_type="RaggedTensor"), ValueError, "ragged"),
+        (lambda: tf.string_join([]), ValueError, "nothing to join"),
+        (lambda: tf.substr("a", 0.5, 1), TypeError, "int32 or int64"),
+    ],
+)
+def test_what_is_refused(ask, error, text):
+    with pytest.raises(error, match=text):
+        ask()
+
+
+def test_shapes_are_known():
+    x = tf.placeholder(tf.string, [None, 3])
+    assert tf.string_join([x, "a"]).shape.as_list() == [None, 3]
+    assert tf.reduce_join(x, 1).shape.as_list() == [None]
+    assert tf.reduce_join(x, 1, keep_dims=True).shape.as_list() == [None, 1]
+    assert tf.reduce_join(x).shape.as_list() == []
+    assert tf.substr(x, 0, 1).shape.as_list() == [None, 3]
+    assert tf.string_split(tf.placeholder(tf.string, [None])).values.shape.as_list() == [None]
