@@ -148,10 +148,19 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """An output: which value, and the axes that the output has (the value is broadcast over those that it lacks)."""
+    """An output.
+
+    Attributes:
+        value: what is stored.
+        axes: those that the output has; the value is broadcast over those that it lacks. Of a table, those of a row.
+        row: of a table, the value that says into which of its rows this goes: a scatter. Elsewhere the table stays as it was.
+        adds: several values may go into one row, and are added there, in their order, to what begins as zero.
+    """
 
     value: int
     axes: tuple[int, ...]
+    row: int | None = None
+    adds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +230,9 @@ class Loops:
             if v.op == "gather":
                 args = f" in{v.data}[{', '.join([f'v{v.args[0]}', *(f'd{a}' for a in self.row_axes(v))])}]"
             lines.append(f"  v{i}: {v.dtype.name}{_axes(v.axes)} = {what}{args}")
-        lines += [f"  store out{i}{_axes(s.axes)} = v{s.value}" for i, s in enumerate(self.stores)]
+        for i, s in enumerate(self.stores):
+            place = _axes(s.axes) if s.row is None else f"[{', '.join([f'v{s.row}', *(f'd{a}' for a in s.axes)])}]"
+            lines.append(f"  {'add' if s.adds else 'store'} out{i}{place} {'+=' if s.adds else '='} v{s.value}")
         return "\n".join(lines)
 
 
@@ -300,9 +311,9 @@ class LoopsBuilder:
         reduced = {i for i, r in enumerate(self._reduced) if r}
         return self._add(Value("scan", (arg,), v.dtype, tuple(sorted(reduced.union(v.axes))), how))
 
-    def store(self, value: int, axes: Iterable[int]) -> None:
-        """An output."""
-        self._stores.append(Store(value, tuple(axes)))
+    def store(self, value: int, axes: Iterable[int], row: int | None = None, *, adds: bool = False) -> None:
+        """An output; of a table, into this row: see `Store`."""
+        self._stores.append(Store(value, tuple(axes), row, adds))
 
     def _add(self, value: Value) -> int:
         # repr tells 0.0 from -0.0, which are equal
@@ -336,12 +347,17 @@ class LoopsBuilder:
         for i in live:
             v = self._values[i]
             values.append(Value(v.op, tuple(new_number[a] for a in v.args), v.dtype, renamed(v.axes), v.data))
-        stores = tuple(Store(new_number[s.value], renamed(s.axes)) for s in self._stores)
+        stores = tuple(
+            Store(new_number[s.value], renamed(s.axes), None if s.row is None else new_number[s.row], s.adds)
+            for s in self._stores
+        )
         return Loops(tuple(self._reduced[g[0]] for g in groups), tuple(values), stores), tuple(tuple(g) for g in groups)
 
     def _live(self) -> list[int]:
         """Values that outputs need, and all that is read: a kernel's arguments are what its maker says they are."""
-        live = {s.value for s in self._stores} | {i for i, v in enumerate(self._values) if v.op in READS}
+        live = {i for s in self._stores for i in (s.value, s.row) if i is not None} | {
+            i for i, v in enumerate(self._values) if v.op in READS
+        }
         for i in range(len(self._values) - 1, -1, -1):
             if i in live:
                 live.update(self._values[i].args)

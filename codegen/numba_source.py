@@ -43,6 +43,9 @@ FETCHED = (
 )  # lengths of rows for which that is done: others come by themselves, or would not stay in the first cache
 _LINE = 64  # bytes of a line of the cache
 
+ROWS = -1
+"""Where a kernel is split by the rows of the table that it adds to: whoever has some takes all that goes into them, in order."""
+
 HEADER = '@njit(SIGNATURE, nogil=True, error_model="numpy", cache=True)\ndef kernel('
 """How the function in a kernel's text begins."""
 
@@ -62,7 +65,8 @@ class NumbaSource:
 
     Attributes:
         text: the module; its function is called `kernel`.
-        split: the axis that `lo` and `hi` are a range of; None when the kernel cannot be split.
+        split: the axis that `lo` and `hi` are a range of; None when the kernel cannot be split, ROWS where they are rows of the table
+            that it adds to.
     """
 
     text: str
@@ -151,7 +155,7 @@ def _widened(loops: Loops) -> Loops:
         dtype, number = loops.values[s.value].dtype, wide[s.value]
         if dtype in _NARROW:
             number = add(Value("cast", (number,), dtype, values[number].axes))
-        stores.append(Store(number, s.axes))
+        stores.append(Store(number, s.axes, None if s.row is None else wide[s.row], s.adds))
     return Loops(loops.reduced, tuple(values), tuple(stores))
 
 
@@ -406,6 +410,9 @@ class _Writer:
                 return f"m.load(out{v.data}, {len(self.loops.loads) + v.data}, {self.index(v.axes)})"
             return f"m.load(in{v.data}, {v.data}, {self.index(v.axes)})"
         if v.op == "gather":
+            if v.data < self.in_place:
+                place = self.index(self.loops.row_axes(v), self.value(v.args[0]))
+                return f"m.load(out{v.data}, {len(self.loops.loads) + v.data}, {place})"
             return f"m.load(in{v.data}, {v.data}, {self.index(self.loops.row_axes(v), self.value(v.args[0]))})"
         short = _SHORT[v.dtype.name]
         if v.op == "position":
@@ -473,14 +480,21 @@ class _Writer:
     def put(self, output: int) -> None:
         """Store an output's current element."""
         store = self.loops.stores[output]
-        self.line(
-            f"m.store(out{output}, {len(self.loops.loads) + output}, {self.index(store.axes)}, {self.value(store.value)})"
-        )
+        array = f"out{output}, {len(self.loops.loads) + output}"
+        place = self.index(store.axes, "" if store.row is None else self.value(store.row))
+        value = self.value(store.value)
+        if store.adds:
+            value = _combine("sum", f"m.load({array}, {place})", value, self.loops.values[store.value].dtype)
+        self.line(f"m.store({array}, {place}, {value})")
 
     # --- nests -----------------------------------------------------------------------------------------------------
 
     def write(self) -> int | None:
         """Write the body; the axis that can be split."""
+        if any(s.adds for s in self.loops.stores):
+            self.added()
+            self.lines[:0] = self.scratch
+            return ROWS
         kept, reduced = self.loops.kept_axes, self.loops.reduced_axes
         columns = bool(reduced and kept) and kept[-1] > reduced[-1]
         outer = kept[:-1] if columns or not reduced else kept
@@ -494,12 +508,35 @@ class _Writer:
         self.lines[:0] = self.scratch
         return split
 
+    def added(self) -> None:
+        """Sums into the rows of a table: whoever has its rows from lo to hi goes along everything, and takes what goes into those."""
+        (store,) = self.loops.stores
+        assert store.row is not None and not any(self.loops.reduced)
+        width = " * ".join(f"n{a}" for a in store.axes) or "1"
+        zero = _literal(0, self.loops.values[store.value].dtype)
+        self.nest([f"for k in range(lo * {width}, hi * {width}):"], lambda: self.line(
+            f"m.store(out0, {len(self.loops.loads)}, k, {zero})"
+        ))  # fmt: skip
+        placed = self.loops.values[store.row].axes
+        rest = [a for a in range(len(self.loops.reduced)) if a not in placed]
+
+        def row() -> None:
+            assert store.row is not None
+            number = self.value(store.row)
+            outer = [self.header(a, f"0, n{a}") for a in rest[:-1]]
+            body = partial(self.put, 0)
+            if rest:
+                body = partial(self.inner, rest[-1], f"0, n{rest[-1]}", [store.value], body)
+            self.nest([f"if lo <= {number} < hi:", *outer], body)
+
+        self.nest([self.header(a, f"0, n{a}") for a in placed], row)
+
     def pointwise(self, ends: Callable[[int], str]) -> None:
         """The innermost loop when nothing is reduced."""
 
         def body() -> None:
             for number, v in enumerate(self.loops.values):
-                if v.op == "load" and v.data < self.in_place:
+                if v.op in READS and v.data < self.in_place:
                     self.value(number)
             for output in range(len(self.loops.stores)):
                 self.put(output)

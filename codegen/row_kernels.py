@@ -1,30 +1,47 @@
 """Sums over segments, compiled for CPUs.
 
-NumPy sorts the rows of a sum over segments to bring equal ids together; here each row is added where it belongs, and threads share the
-columns.
+NumPy sorts the rows to bring equal ids together. Here each row is added where it belongs, in the order of the rows; threads share the
+segments, and each goes along all ids.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..graph.dtypes import float32, float64, int32, int64
+from ..graph.dtypes import DType, float32, float64, int32, int64
 from ..graph.node import Node
 from .buffers import buffers
-from .loop_text import source_of
+from .kernel_cache import source_of
+from .loops import Loops, LoopsBuilder
 from .threads import ranges_of, share
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 _TYPES = (float32, float64, int32, int64)
 _NS_PER_SUM = 0.3  # one core, for a number
-_LINE = 64  # columns that a thread takes at least: two would else write to one line of the cache
 
 OPS = frozenset(("UnsortedSegmentSum",))
+
+
+@cache
+def segment_sum(dtype: DType, index: DType) -> Loops:
+    """Rows of an array added where ids say.
+
+    >>> print(segment_sum(float32, int32))
+    loops over d0, d1
+      v0: float32[d0, d1] = load in0
+      v1: int32[d0] = load in1
+      add out0[v1, d1] += v0
+    """
+    builder = LoopsBuilder([False, False])
+    row = builder.load(0, dtype, [0, 1])
+    builder.store(row, [1], builder.load(1, index, [0]), adds=True)
+    return builder.finish()[0]
 
 
 def row_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | None]] | None:
@@ -34,23 +51,18 @@ def row_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | Non
     """
     if node.type not in OPS or node.outputs[0].dtype.base not in _TYPES:
         return None
-    name = node.outputs[0].dtype.base.name
 
     def sums(function: Any, data: Array, ids: Array, count: Array) -> Array | None:
         return _segment_sum(function, data, ids, int(count), threads)
 
-    return source_of("row_loops", {"segment_sum": ("rnw", (2,))}, name), sums
+    return source_of(segment_sum(node.outputs[0].dtype.base, node.inputs[1].dtype.base)).text, sums
 
 
 def _segment_sum(function: Any, data: Array, ids: Array, count: int, threads: int) -> Array | None:
     if data.shape[: ids.ndim] != ids.shape or count <= 0 or not ids.size or ids.max() >= count:
         return None
     inner = data.shape[ids.ndim :]
-    columns = math.prod(inner)
     out = buffers.empty((count, *inner), data.dtype)
-    out[...] = 0
-    lines = ranges_of(-(-columns // _LINE), data.size * _NS_PER_SUM, threads)
-    ranges = tuple((lo * _LINE, min(hi * _LINE, columns)) for lo, hi in lines)
-    flat = np.ascontiguousarray(ids, np.int64).ravel()
-    share(function, (data.ravel(), flat, out.reshape(-1), (ids.size, columns)), ranges, threads)
+    ranges = ranges_of(count, data.size * _NS_PER_SUM, threads)
+    share(function, (data.ravel(), ids.ravel(), out.reshape(-1), ids.size, math.prod(inner)), ranges, threads)
     return out
