@@ -40,7 +40,7 @@ def can_put(call: Call, told: set[int], constants: Any) -> bool:
 
 def is_launching(call: Call) -> bool:
     """Whether it is work, as far as can be told without shapes."""
-    return getattr(call.kernel, "is_native", False) or call.op in _JOINED
+    return call.op in _JOINED or getattr(call.kernel, "is_native", False) and not getattr(call.kernel, "is_lone", False)
 
 
 def put(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Value]:

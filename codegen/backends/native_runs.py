@@ -13,6 +13,7 @@ import numpy as np
 from ..kernel_cache import compile_now, compile_soon, in_background
 from ..native_plans import KNOWN, NotCompiledError, NotPlannableError, Plan, stand_in
 from .gathering import Run, one_or_all
+from .lone_kernels import LoneKernel
 from .warming import COMPILE_AFTER_S, WarmingKernel
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class NativeRun:
         self._plans: dict[Key, list[Plan]] = {}
         self._met: dict[Key, int] = {}
         self._refused: set[Key] = set()
-        kernels: list[Any] = [c.kernel for c in run.calls]
+        kernels: list[Any] = [c.kernel.kernel if isinstance(c.kernel, LoneKernel) else c.kernel for c in run.calls]
         self._cold: list[WarmingKernel] = [k for k in kernels if isinstance(k, WarmingKernel)]
         self._spent = 0.0
         self._lock = threading.Lock()

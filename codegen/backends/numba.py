@@ -40,6 +40,7 @@ from ..program import Call, Guarded, Instruction, Kernel, Loop, Program
 from ..threads import cores, ranges_of, share
 from ..update_loops import ACCUMULATES
 from .base import ContextOf
+from .lone_kernels import LoneKernel, may_be_lone, without_lone
 from .native_stretches import with_native_stretches
 from .nodes import kernel_for
 from .numpy import NumpyBackend, one_by_one
@@ -76,10 +77,12 @@ class NumbaBackend(NumpyBackend):
         self.compile_first = compile_first
         self.threads = threads or cores()
         self.check = check
+        self._has_lone = False
 
     def fuse(self, unit: Unit) -> Sequence[UnitStep | FusedNodes]:
         """Steps with fused nodes among them."""
         small = self.fuse_small or len(unit.steps) <= FEW_STEPS
+        self._has_lone = small and self._has_stretches
         if not small and has_only_small(unit):
             return unit.steps
         return with_overwriting(unit, fuse(unit, small=small, again=True).steps)
@@ -92,7 +95,7 @@ class NumbaBackend(NumpyBackend):
         """The op's reference; for some ops one that becomes compiled."""
         reference = NumpyBackend.kernel(self, node, context)
         if not may_have_kernel(node.opdef.name):  # most nodes of large graphs: asked first, since asking all takes long
-            return reference
+            return LoneKernel(node, reference, self) if self._has_lone and may_be_lone(node) else reference
         copying = copy_kernel(node, reference, self.threads)
         if copying is not None:
             return copying
@@ -107,9 +110,14 @@ class NumbaBackend(NumpyBackend):
         """The program with gradients made where updates take them, and results where their inputs were."""
         program = with_product_updates(program, self.threads, self.compile_first)
         _let_overwrite(program.instructions)
-        if self.check or not setting("DOVETAIL_NATIVE_STRETCHES"):
-            return program
-        return with_native_stretches(program, self.compile_first)
+        if self._has_stretches:
+            program = with_native_stretches(program, self.compile_first)
+            without_lone(program.instructions)
+        return program
+
+    @property
+    def _has_stretches(self) -> bool:
+        return not self.check and bool(setting("DOVETAIL_NATIVE_STRETCHES"))
 
 
 def _let_overwrite(instructions: Iterable[Instruction]) -> None:
