@@ -33,7 +33,9 @@ from .threads import LINE, Ranges, share, share_units
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-LARGEST = 1 << 26  # bytes of an arena; where tensors are larger, what Python does between launches is no matter
+LARGEST = (
+    1 << 26
+)  # bytes of an arena and of what leaves; where tensors are larger, what Python does between launches is no matter
 KNOWN = 1 << 12  # bytes of what is known while a plan is made: shapes, and what is computed of them
 MOST_DIMENSIONS = 5  # of what is copied along strides
 
@@ -255,7 +257,7 @@ class Planner:
         leaving = [m for m in made if m.leaves]
         staying = [m for m in made if not m.leaves]
         offsets, size = places([Piece(m.array.nbytes, m.first, m.last) for m in staying])
-        if size > LARGEST:
+        if size + sum(m.array.nbytes for m in leaving) > LARGEST:
             raise NotPlannableError("its tensors are large")
         count = given + len(leaving) + 1
         where = {id(m): (given + i, 0) for i, m in enumerate(leaving)}

@@ -17,11 +17,13 @@ that waits for another one to travel with it is sent behind it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...graph.opdef import opdef
+from ...graph.settings import setting
 from .. import native_calls
 from ..native_plans import Plan, Planner, Value
 from ..program import Call, Instruction, Loop, Program, Send
@@ -29,6 +31,8 @@ from .gathering import constants_of, run_of
 from .native_puts import can_put, is_launching, put
 from .native_runs import NativeRun, in_order
 from .native_updates import NativeUpdates, is_small_update
+
+logger = logging.getLogger(__name__)
 
 FEWEST = 2  # launches that are worth a stretch
 
@@ -63,7 +67,20 @@ def with_native_stretches(program: Program, at_once: bool = False) -> Program:
     if not native_calls.is_possible():
         return program
     constants = constants_of(program.slots)
-    return replace(program, instructions=tuple(_gathered(program.instructions, constants, at_once, program.sent)))
+    made = replace(program, instructions=tuple(_gathered(program.instructions, constants, at_once, program.sent)))
+    if setting("DOVETAIL_DEBUG"):
+        found = [f"{call.op} up to {call.node}" for call in _stretches(made.instructions)]
+        if found:
+            logger.warning("stretches on %s: %s", program.device, ", ".join(found))
+    return made
+
+
+def _stretches(instructions: Iterable[Instruction]) -> Iterator[Call]:
+    for step in instructions:
+        if isinstance(step, Loop):
+            yield from _stretches((*step.head, *step.body))
+        elif isinstance(step, Call) and isinstance(step.kernel, NativeRun):
+            yield step
 
 
 def _gathered(
