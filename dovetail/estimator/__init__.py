@@ -20,6 +20,7 @@ from ..train import (
     SummarySaverHook,
 )
 from . import inputs
+from .canned import DNNClassifier, DNNRegressor, LinearClassifier, LinearRegressor
 from .estimator import Estimator
 from .run_config import DistributeConfig, RunConfig
 from .spec import EstimatorSpec, ModeKeys
@@ -29,6 +30,8 @@ from .warm_start import WarmStartSettings
 __all__ = [
     "CheckpointSaverHook",
     "CheckpointSaverListener",
+    "DNNClassifier",
+    "DNNRegressor",
     "DistributeConfig",
     "Estimator",
     "EstimatorSpec",
@@ -37,6 +40,8 @@ __all__ = [
     "FeedFnHook",
     "FinalOpsHook",
     "GlobalStepWaiterHook",
+    "LinearClassifier",
+    "LinearRegressor",
     "LoggingTensorHook",
     "ModeKeys",
     "NanLossDuringTrainingError",

@@ -1,6 +1,6 @@
 """Text: joined, split, cut, matched, and turned into numbers and back.
 
-Elements are bytes, as everywhere in a graph. Numbers of buckets are not those of TensorFlow, whose hash functions are others.
+Elements are bytes, as everywhere in a graph. Numbers of buckets are those of TensorFlow, but for keyed ones, whose function is another.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from ..build import TensorLike, apply, convert, make
 from ..dtypes import NUMBERS as ALL_NUMBERS, DType, as_dtype, bool_, float32, float64, int32, int64, string
 from ..errors import InvalidArgumentError
+from ..fingerprints import fingerprint
 from ..node import Tensor
 from ..opdef import Attrs, Output, define
 from ..shape import broadcast
@@ -95,12 +96,16 @@ def _bucket_of(*, num_buckets: int, key: tuple[int, int] = (0, 0)) -> Callable[[
     return bucket
 
 
-for _name in ("StringToHashBucketFast", "StringToHashBucketStrong"):
-    _define(_name, _bucket_of, int64, _check_buckets)
+def _fast_bucket_of(*, num_buckets: int) -> Callable[[bytes], int]:
+    return lambda item: fingerprint(item) % num_buckets
+
+
+_define("StringToHashBucketFast", _fast_bucket_of, int64, _check_buckets)
+_define("StringToHashBucketStrong", _bucket_of, int64, _check_buckets)
 
 
 def string_to_hash_bucket_fast(input: TensorLike, num_buckets: int, name: str | None = None) -> Tensor:
-    """A number from 0 to `num_buckets - 1` for each text, int64: the same for the same text, everywhere and always.
+    """A number from 0 to `num_buckets - 1` for each text, int64: the same for the same text, everywhere and always (`fingerprints.py`).
 
     >>> string_to_hash_bucket_fast(["Berlin", "Paris"], 1000)
     """

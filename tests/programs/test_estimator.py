@@ -60,7 +60,7 @@ def events(folder: Path) -> list[Path]:
     return list(folder.glob("events.out.tfevents.*"))
 
 
-@pytest.mark.parametrize("strategy", ["none", "ps"])
+@pytest.mark.parametrize("strategy", ["none", "ps", "ready"])
 def test_chief_workers_servers_and_evaluator(strategy: str, tasks: Any, tmp_path: Path) -> None:
     begin = tasks({"chief": 1, "worker": 1, "ps": 2}, strategy, 400)
     servers = [begin("ps", 0), begin("ps", 1)]

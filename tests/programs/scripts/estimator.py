@@ -1,6 +1,6 @@
 """A task that trains the digits by `train_and_evaluate`: the same program in every process. TF_CONFIG says which task this is.
 
-python estimator.py FOLDER STEPS STRATEGY     STRATEGY: none, ps, multiworker
+python estimator.py FOLDER STEPS STRATEGY     STRATEGY: none, ps, multiworker; ready: a ready-made model, without one
 
 Where HOLD names a file, the task stops at step 100 until that file is there.
 """
@@ -42,16 +42,21 @@ def model_fn(features, labels, mode, params):
     )
 
 
-def train_inputs(input_context):
+def features(images, named):
+    """Features as the model takes them: by name, or alone."""
+    return {"pixels": images} if named else images
+
+
+def train_inputs(input_context, named):
     """Each worker has rows of its own."""
-    data = tf.data.Dataset.from_tensor_slices((DIGITS.train_images, DIGITS.train_labels))
+    data = tf.data.Dataset.from_tensor_slices((features(DIGITS.train_images, named), DIGITS.train_labels))
     mine = data.shard(input_context.num_input_pipelines, input_context.input_pipeline_id)
     return mine.shuffle(500, seed=1).repeat().batch(32)
 
 
-def test_inputs():
+def test_inputs(named):
     """All rows once."""
-    return tf.data.Dataset.from_tensor_slices((DIGITS.test_images, DIGITS.test_labels)).batch(100)
+    return tf.data.Dataset.from_tensor_slices((features(DIGITS.test_images, named), DIGITS.test_labels)).batch(100)
 
 
 class Report(tf.train.SessionRunHook):
@@ -97,6 +102,7 @@ def main(folder, steps, kind):
     """What every task runs."""
     strategy = {
         "none": lambda: None,
+        "ready": lambda: None,
         "ps": tf.distribute.experimental.ParameterServerStrategy,
         "multiworker": tf.distribute.experimental.MultiWorkerMirroredStrategy,
     }[kind]()
@@ -104,11 +110,16 @@ def main(folder, steps, kind):
     config = tf.estimator.RunConfig(
         folder, save_checkpoints_steps=50, save_summary_steps=50, experimental_distribute=distribute
     )
-    estimator = tf.estimator.Estimator(model_fn, config=config, params={"units": 64})
+    if kind == "ready":
+        pixels = tf.feature_column.numeric_column("pixels", shape=DIGITS.train_images.shape[1:])
+        estimator = tf.estimator.DNNClassifier([64], [pixels], n_classes=10, config=config)
+    else:
+        estimator = tf.estimator.Estimator(model_fn, config=config, params={"units": 64})
     hooks = [Report(), *([Hold(100, os.environ["HOLD"])] if "HOLD" in os.environ else [])]
-    train = tf.estimator.TrainSpec(train_inputs, max_steps=int(steps), hooks=hooks)
+    named = kind == "ready"
+    train = tf.estimator.TrainSpec(lambda input_context: train_inputs(input_context, named), max_steps=int(steps), hooks=hooks)
     evaluate = tf.estimator.EvalSpec(
-        test_inputs, steps=None, hooks=[Report("accuracy/value:0")], start_delay_secs=0, throttle_secs=0
+        lambda: test_inputs(named), steps=None, hooks=[Report("accuracy/value:0")], start_delay_secs=0, throttle_secs=0
     )
     tf.estimator.train_and_evaluate(estimator, train, evaluate)
 

@@ -1,0 +1,136 @@
+"""Fingerprints of texts: numbers of 64 bits that are the same everywhere and for ever.
+
+This is `Fingerprint64` of Google's FarmHash (Geoff Pike, 2014, https://github.com/google/farmhash), which TensorFlow's hash buckets are
+made of, so a model's rows mean the same in both.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_MASK: Final = (1 << 64) - 1
+_K0: Final = 0xC3A5C85C97CB3127
+_K1: Final = 0xB492B66FBE98F273
+_K2: Final = 0x9AE16A3B2F90404F
+_CAT: Final = 0xC6A4A7935BD1E995
+
+_Pair = tuple[int, int]
+
+
+def fingerprint(text: bytes) -> int:
+    """The fingerprint of a text, in [0, 2 ** 64).
+
+    >>> hex(fingerprint(b"hello"))
+    '0xb48be5a931380ce8'
+    """
+    size = len(text)
+    if size <= 16:
+        return _to_16(text, size)
+    if size <= 32:
+        return _to_32(text, size)
+    return _to_64(text, size) if size <= 64 else _long(text, size)
+
+
+def joined(first: int, second: int) -> int:
+    """One fingerprint of two; their order counts."""
+    found = first ^ _CAT ^ (_mixed(second * _CAT & _MASK) * _CAT & _MASK)
+    found = _mixed(found * _CAT & _MASK) * _CAT & _MASK
+    return _mixed(found)
+
+
+def _word(text: bytes, at: int) -> int:
+    return int.from_bytes(text[at : at + 8], "little")
+
+
+def _turned(x: int, by: int) -> int:
+    return (x >> by | x << (64 - by)) & _MASK
+
+
+def _mixed(x: int) -> int:
+    return x ^ (x >> 47)
+
+
+def _pair(u: int, v: int, factor: int) -> int:
+    a = _mixed((u ^ v) * factor & _MASK)
+    return _mixed((v ^ a) * factor & _MASK) * factor & _MASK
+
+
+def _to_16(s: bytes, n: int) -> int:
+    factor = _K2 + 2 * n
+    if n >= 8:
+        a, b = (_word(s, 0) + _K2) & _MASK, _word(s, n - 8)
+        c = (_turned(b, 37) * factor + a) & _MASK
+        return _pair(c, (_turned(a, 25) + b) * factor & _MASK, factor)
+    if n >= 4:
+        a, b = int.from_bytes(s[:4], "little"), int.from_bytes(s[-4:], "little")
+        return _pair(n + (a << 3), b, factor)
+    if n > 0:
+        y, z = s[0] + (s[n >> 1] << 8), n + (s[-1] << 2)
+        return _mixed((y * _K2 & _MASK) ^ (z * _K0 & _MASK)) * _K2 & _MASK
+    return _K2
+
+
+def _to_32(s: bytes, n: int) -> int:
+    factor = _K2 + 2 * n
+    a, b = _word(s, 0) * _K1 & _MASK, _word(s, 8)
+    c, d = _word(s, n - 8) * factor & _MASK, _word(s, n - 16) * _K2 & _MASK
+    first = (_turned((a + b) & _MASK, 43) + _turned(c, 30) + d) & _MASK
+    return _pair(first, (a + _turned((b + _K2) & _MASK, 18) + c) & _MASK, factor)
+
+
+def _to_64(s: bytes, n: int) -> int:
+    factor = _K2 + 2 * n
+    a, b = _word(s, 0) * _K2 & _MASK, _word(s, 8)
+    c, d = _word(s, n - 8) * factor & _MASK, _word(s, n - 16) * _K2 & _MASK
+    y = (_turned((a + b) & _MASK, 43) + _turned(c, 30) + d) & _MASK
+    z = _pair(y, (a + _turned((b + _K2) & _MASK, 18) + c) & _MASK, factor)
+    e, f = _word(s, 16) * factor & _MASK, _word(s, 24)
+    g = (y + _word(s, n - 32)) * factor & _MASK
+    h = (z + _word(s, n - 24)) * factor & _MASK
+    first = (_turned((e + f) & _MASK, 43) + _turned(g, 30) + h) & _MASK
+    return _pair(first, (e + _turned((f + a) & _MASK, 18) + g) & _MASK, factor)
+
+
+def _weak(s: bytes, at: int, a: int, b: int) -> _Pair:
+    w, x, y, z = (_word(s, at + 8 * i) for i in range(4))
+    a = (a + w) & _MASK
+    b = _turned((b + a + z) & _MASK, 21)
+    c = a
+    a = (a + x + y) & _MASK
+    return (a + z) & _MASK, (b + _turned(a, 44) + c) & _MASK
+
+
+def _long(s: bytes, n: int) -> int:
+    x = 81
+    y = (x * _K1 + 113) & _MASK
+    z = _mixed((y * _K2 + 113) & _MASK) * _K2 & _MASK
+    v, w = (0, 0), (0, 0)
+    x = (x * _K2 + _word(s, 0)) & _MASK
+    end = (n - 1) // 64 * 64
+    at = 0
+    while at != end:
+        x, y, z, v, w = _round(s, at, x, y, z, v, w, _K1, 1)
+        at += 64
+    factor = (_K1 + ((z & 0xFF) << 1)) & _MASK
+    w0 = (w[0] + ((n - 1) & 63)) & _MASK
+    v0 = (v[0] + w0) & _MASK
+    v, w = (v0, v[1]), ((w0 + v0) & _MASK, w[1])
+    x, y, z, v, w = _round(s, n - 64, x, y, z, v, w, factor, 9)
+    first = (_pair(v[0], w[0], factor) + _mixed(y) * _K0 + z) & _MASK
+    return _pair(first, (_pair(v[1], w[1], factor) + x) & _MASK, factor)
+
+
+def _round(
+    s: bytes, at: int, x: int, y: int, z: int, v: _Pair, w: _Pair, factor: int, times: int
+) -> tuple[int, int, int, _Pair, _Pair]:
+    x = _turned((x + y + v[0] + _word(s, at + 8)) & _MASK, 37) * factor & _MASK
+    y = _turned((y + v[1] + _word(s, at + 48)) & _MASK, 42) * factor & _MASK
+    x ^= w[1] * times & _MASK
+    y = (y + v[0] * times + _word(s, at + 40)) & _MASK
+    z = _turned((z + w[0]) & _MASK, 33) * factor & _MASK
+    v = _weak(s, at, v[1] * factor & _MASK, (x + w[0]) & _MASK)
+    w = _weak(s, at + 32, (z + w[1]) & _MASK, (y + _word(s, at + 16)) & _MASK)
+    return z, y, x, v, w
+
+
+__all__ = ["fingerprint", "joined"]
