@@ -77,6 +77,11 @@ class Mail:
         """Whether a task reads this one's memory, so that large tensors cost little on the way there."""
         return self.endpoint is not None and self.endpoint.is_near(self.peers.address(task))
 
+    def expect(self) -> None:
+        """The calling thread has sent something, the answer to which is probably near."""
+        if self.endpoint is not None:
+            self.endpoint.expect()
+
     def is_gone(self, peer: bytes) -> bool:
         """Whether a client's connection is not there any more. For the I/O thread."""
         return self.endpoint is None or self.endpoint.is_gone(peer)

@@ -39,10 +39,16 @@ class Around(Protocol):
     Attributes:
         turns: what its threads are doing.
         pool: the threads that run what is not small; None: everything runs in the caller's thread.
+        away: what these do.
     """
 
     turns: Turns
     pool: ThreadPoolExecutor | None
+    away: dict[object, None]
+
+    def expect(self) -> None:
+        """The calling thread has sent tensors of a step which now waits for others."""
+        ...
 
     def is_near(self, task: str) -> bool:
         """Whether large tensors cost no more than small ones on the way to a task."""
@@ -106,11 +112,15 @@ class Running:
             return
 
         def run() -> None:
-            worker.turns.mine.take(self.run, execution, stretch)
+            try:
+                worker.turns.mine.take(self.run, execution, stretch)
+            finally:
+                worker.away.pop(execution, None)
 
         if self._host is not None and stretch.last <= HOSTED_S and self._host.take(run):
             return
         if worker.pool is not None:
+            worker.away[execution] = None
             worker.pool.submit(run)
         else:
             run()
@@ -160,6 +170,8 @@ class Running:
                 self._worker.send(task, self._number, values, loaded.carry(self._client, task))
         except OpError as e:
             execution.step.fail(e)
+        if not execution.step.is_over and not self._worker.away:  # nobody else of this process needs the interpreter
+            self._worker.expect()
 
     # --- what leaves -------------------------------------------------------------------------------------------------
 

@@ -150,7 +150,7 @@ class Server:
         self._calls = Calls(mail)
         self._between = BetweenTasks(mail, self._calls, self.incarnation, gpus)
         self._worker = Worker(
-            self.task, self.devices, push=self._between.push, is_near=mail.is_near, ask=self._between.want,
+            self.task, self.devices, push=self._between.push, expect=mail.expect, is_near=mail.is_near, ask=self._between.want,
             threads=self.config.inter_op_parallelism_threads or 8, default_container=self.job_name, collectives=self._collectives,
             lends=self._between.lends,
         )  # fmt: skip

@@ -76,6 +76,10 @@ logger = logging.getLogger(__name__)
 TICK_S = 0.25  # how often `on_tick` is called, about
 MAX_BACKLOG = 10_000  # messages to one peer that are kept here, beyond those
 MAX_STRIKES = 16  # broken messages after which a peer is no longer listened to
+WATCH_S = 150e-6
+"""So long the I/O thread looks out for an answer that is expected at once before it sleeps: about what another task takes to do a small
+stretch and to send. To sleep and to be woken costs the two ends 30 µs together, and more where a virtual processor has to be started."""
+CROWDED_S = 15e-6  # the processor was another's for so long when it was offered: others need it, so it is time to sleep
 PROBE_S = 1.0  # a peer that leaves messages waiting in its lane is looked for on ZeroMQ's connection so often
 _DIALLED = b"\0dialled:"  # no name that ROUTER makes can start so: those have 5 bytes
 
@@ -188,6 +192,7 @@ class Endpoint:
         self._poller.register(self._wake_in.fileno(), select.POLLIN)
         self._thread = threading.Thread(target=self._run, name=f"dovetail-io-{self.address}", daemon=True)
         self._io_thread = 0
+        self._expects = False  # whether an answer to what has just been sent is probably near
         self._thread.start()
 
     def _bind(self, address: str, ip: str, port: int) -> Socket:
@@ -231,7 +236,7 @@ class Endpoint:
             WireError: the message cannot travel.
             ResourceExhaustedError: the peer takes nothing, and too many bytes wait for it (`DOVETAIL_BACKLOG_MB`).
         """
-        lend = self._sharing.lender(peer)
+        lend = self._sharing.lender(peer) if message.tensors else None
         frames = encode(message, lend, compressed and lend is None)
         if len(frames) > 1:
             lane = self._lanes.get(peer)
@@ -244,11 +249,11 @@ class Endpoint:
 
     def _hand_over(self, peer: bytes, frames: list[Frame]) -> None:
         """Give one message to the peer's lane, or to the I/O thread."""
-        here = get_ident() == self._io_thread
         lane = self._lanes.get(peer)
-        if lane is not None and (here or peer not in self._queued) and self._write(peer, lane, frames):
+        is_behind = peer in self._queued and not self.on_io_thread()
+        if lane is not None and not is_behind and self._write(peer, lane, frames):
             return
-        if here:
+        if self.on_io_thread():
             self._post_apart(peer, frames)
             return
         with self._lock:
@@ -273,6 +278,11 @@ class Endpoint:
             split_address(address)
             peer = self._dialled[address] = _DIALLED + address.encode()
         self.reply(peer, message, compressed)
+
+    def expect(self) -> None:
+        """An answer to what the calling thread has sent is probably near. Of no effect on other threads than the I/O thread."""
+        if get_ident() == self._io_thread:
+            self._expects = hasattr(os, "sched_yield")
 
     def is_near(self, address: str) -> bool:
         """Whether the server at `address` reads this process's memory, so that large tensors cost little on the way there."""
@@ -345,7 +355,9 @@ class Endpoint:
         next_tick = time.monotonic() + TICK_S
         try:
             while not self._closing:
-                for fd, event in self._poller.poll(self._patience(next_tick)):
+                patience = self._patience(next_tick)
+                events = self._watch_out() if self._expects and patience else None
+                for fd, event in events or self._poller.poll(patience):
                     lane = self._lane_of.get(fd)
                     if lane is not None:
                         self._attend(*lane, event)
@@ -374,6 +386,23 @@ class Endpoint:
             with self._lock:
                 self._closing = True
             self._shut()
+
+    def _watch_out(self) -> list[tuple[int, int]] | None:
+        """Look for something to happen without sleeping, for a moment, and only as long as nobody else wants the processor."""
+        self._expects = False
+        poll, clock, offer = self._poller.poll, time.perf_counter, os.sched_yield
+        now = clock()
+        end = now + WATCH_S
+        while now < end:
+            events = poll(0)
+            if events:
+                return events
+            before = clock()
+            offer()
+            now = clock()
+            if now - before > CROWDED_S:
+                break
+        return None
 
     def _patience(self, next_tick: float) -> float:
         """Seconds until something is to be done even if nothing arrives; -1 for never."""

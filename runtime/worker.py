@@ -60,6 +60,7 @@ class Worker:
         task: `/job:ps/replica:0/task:0`.
         devices: the devices of the task.
         push: (task, step, values by channel, what they start there): send tensors to another task.
+        expect: called by a thread that has sent tensors of a step which now waits for others.
         is_near: whether large tensors cost no more than small ones on the way to a task: it reads this one's memory.
         collectives: where its collective ops meet those of other tasks; None: there are no others.
         ask: (task, its incarnation, step, session, wants): ask another task for variables: see `direct_reads.py`.
@@ -73,6 +74,7 @@ class Worker:
         devices: Sequence[DeviceInfo],
         *,
         push: Callable[[str, int, Mapping[ChannelKey, Any], Carry | None], None] | None = None,
+        expect: Callable[[], None] = lambda: None,
         is_near: Callable[[str], bool] = lambda task: False,
         ask: Callable[[str, int, int, str, Sequence[Want]], None] | None = None,
         lends: Callable[[str], bool] | None = None,
@@ -86,6 +88,7 @@ class Worker:
         self.resources = Resources(collectives)
         self.default_container = default_container
         self._out = push or _nowhere
+        self.expect = expect
         self.is_near = is_near
         self._ask = ask
         self._lends = lends
@@ -104,6 +107,7 @@ class Worker:
         self._ended: OrderedDict[int, None] = OrderedDict()
         self._sent: dict[int, dict[int, ChannelKey]] = {}  # step -> channel without iteration -> the last that was sent
         self.turns = Turns()
+        self.away: dict[object, None] = {}
 
     # --- sessions and programs -------------------------------------------------------------------------------------
 

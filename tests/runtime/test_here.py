@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -165,6 +166,7 @@ class Putting:
 
     def __init__(self, worker: Worker, number: int, inner: Putting | None = None) -> None:
         self.number, self.inner = number, inner
+        self.step = SimpleNamespace(is_over=True)
         loaded = Loaded("session", (), frozenset({1, 2}))  # both wait for the end
         self.running = Running(worker, number, loaded, 0, lambda outcome: None, None, None)
 

@@ -105,6 +105,49 @@ def test_received_tensors_outlive_everything(echo: Endpoint) -> None:
     np.testing.assert_array_equal(answer.tensors[0], sent)
 
 
+def test_what_comes_while_an_answer_is_looked_out_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The I/O thread does not sleep then, but takes messages, does what others ask of it, and ends when it is told to."""
+    monkeypatch.setattr(transport, "WATCH_S", 2 * WAIT_S)
+    monkeypatch.setattr(transport, "CROWDED_S", WAIT_S)
+    offered = threading.Event()
+    monkeypatch.setattr(os, "sched_yield", offered.set, raising=False)
+    done = threading.Event()
+
+    def take(peer: bytes, message: Message) -> None:
+        endpoint.reply(peer, message)
+        endpoint.expect()
+
+    with Endpoint("localhost:0", take) as endpoint, Connection(endpoint.address) as client:
+        for seq in range(3):
+            client.send(ping(seq))
+            answer = client.recv(WAIT_S)
+            assert answer is not None and answer.fields == {"seq": seq}
+            assert offered.wait(WAIT_S)  # it has come to the end of its work, and looks out
+        assert endpoint.call_soon(done.set)
+        assert done.wait(WAIT_S)
+        endpoint.expect()  # another thread has nothing to look out for
+        client.send(ping())
+        assert client.recv(WAIT_S) is not None
+    assert not endpoint._thread.is_alive()
+
+
+def test_it_sleeps_when_others_want_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "WATCH_S", 2 * WAIT_S)
+    monkeypatch.setattr(transport, "CROWDED_S", -1.0)
+    offers: list[None] = []
+    monkeypatch.setattr(os, "sched_yield", lambda: offers.append(None), raising=False)
+
+    def take(peer: bytes, message: Message) -> None:
+        endpoint.expect()
+        endpoint.reply(peer, message)
+
+    with Endpoint("localhost:0", take) as endpoint, Connection(endpoint.address) as client:
+        for seq in range(5):
+            client.send(ping(seq))
+            assert client.recv(WAIT_S) is not None
+    assert len(offers) <= 5  # once after each message, at most
+
+
 def test_many_clients_at_once(echo: Endpoint) -> None:
     failures: list[str] = []
 
