@@ -175,7 +175,7 @@ class _Window:
         if launching < FEWEST:
             return list(calls)
         for call in calls:
-            if hasattr(call.kernel, "gather"):
+            if getattr(call.kernel, "is_native", False) and hasattr(call.kernel, "gather"):
                 call.kernel.gather()
         run = run_of(calls, self.constants, self.sent)
         return [run.as_call(kind(run, self.at_once), f"Stretch of {launching} {what}")]
