@@ -61,6 +61,11 @@ def row_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | Non
 def _segment_sum(function: Any, data: Array, ids: Array, count: int, threads: int) -> Array | None:
     if data.shape[: ids.ndim] != ids.shape or count <= 0 or not ids.size or ids.max() >= count:
         return None
+    return add_rows(function, data, ids, count, threads)
+
+
+def add_rows(function: Any, data: Array, ids: Array, count: int, threads: int) -> Array:
+    """Rows of an array, added where ids below `count` say, by the function that `segment_sum` was compiled to."""
     inner = data.shape[ids.ndim :]
     out = buffers.empty((count, *inner), data.dtype)
     ranges = ranges_of(count, data.size * _NS_PER_SUM, threads)

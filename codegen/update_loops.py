@@ -81,6 +81,38 @@ def update(rule: str, dtype: DType, flags: tuple[tuple[str, bool], ...]) -> Loop
     return loops
 
 
+@lru_cache(maxsize=256)
+def sparse_update(rule: str, dtype: DType, flags: tuple[tuple[str, bool], ...], index: DType) -> Loops:
+    """An optimizer's rule over the rows that are named, each once: inputs as of `update`, and then the numbers of the rows.
+
+    >>> print(sparse_update("GradientDescent", float32, (), int32))
+    loops over d0, d1
+      v0: int32[d0] = load in3
+      v1: float32[d0, d1] = gather in0[v0, d1]
+      v2: float32 = load in1
+      v3: float32[d0, d1] = load in2
+      v4: float32[d0, d1] = mul v2 v3
+      v5: float32[d0, d1] = sub v1 v4
+      store out0[v0, d1] = v5
+    """
+    dense, places = update(rule, dtype, flags), 1 + len(RULES[rule].slots)
+    builder = LoopsBuilder([False, False])
+    row = builder.load(len(dense.loads), index, [0])
+    made: list[int] = []
+    for v in dense.values:
+        if v.op == "load":
+            of_table = v.data < places
+            axes = [0, 1] if v.axes else []
+            made.append(builder.gather(v.data, v.dtype, row, [1]) if of_table else builder.load(v.data, v.dtype, axes))
+        elif v.op == "constant":
+            made.append(builder.constant(v.data, v.dtype))
+        else:
+            made.append(builder.apply(v.op, *[made[a] for a in v.args], dtype=v.dtype))
+    for s in dense.stores:
+        builder.store(made[s.value], [1], row)
+    return builder.finish()[0]
+
+
 @lru_cache(maxsize=64)
 def accumulation(op: str, dtype: DType) -> Loops:
     """A variable plus, or minus, an array."""

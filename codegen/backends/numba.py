@@ -45,6 +45,7 @@ from .native_stretches import with_native_stretches
 from .nodes import kernel_for
 from .numpy import NumpyBackend, one_by_one
 from .product_updates import with_product_updates
+from .sparse_updates import sparse_update_kernel
 from .updates import update_kernel
 from .warming import WarmingKernel
 
@@ -99,7 +100,9 @@ class NumbaBackend(NumpyBackend):
         copying = copy_kernel(node, reference, self.threads)
         if copying is not None:
             return copying
-        made = update_kernel(node, reference, self.threads, self.check)
+        made = update_kernel(node, reference, self.threads, self.check) or sparse_update_kernel(
+            node, reference, self.threads, self.check
+        )
         if made is None:
             return kernel_for(node, reference, threads=self.threads, compile_first=self.compile_first, check=self.check)
         if self.compile_first:

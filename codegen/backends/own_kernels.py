@@ -20,6 +20,7 @@ from ..trace import SUPPORTED
 from ..unit import AwaitNode, BeginLoop, EndLoop, LeaveUnless, RecvTensor, RunGuarded, UnitStep, taken_by
 from ..update_loops import update_of
 from .product_updates import SMALLEST as SMALLEST_PRODUCT
+from .sparse_updates import sparse_update_of
 from .updates import SMALLEST as SMALLEST_UPDATE
 
 
@@ -80,6 +81,9 @@ def _source(node: Node) -> str | None:
         array = node.inputs[gradient]
         small = (element_count(array.dims) or SMALLEST_UPDATE) < SMALLEST_UPDATE
         return None if small or array.dtype.base not in SUPPORTED else source_of(loops, places).text
+    sparse = sparse_update_of(node)
+    if sparse is not None:
+        return sparse.source
     if not node.outputs:
         return None
     found = image_kernel(node, 1) or matrix_kernel(node, 1) or row_kernel(node, 1)

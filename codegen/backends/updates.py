@@ -81,7 +81,7 @@ class UpdateKernel(WarmingKernel):
                     arrays = tuple([as_passed(x) for x in arrays])
                 share(function, (*arrays, size), ranges, self._threads)
                 if self.checks:
-                    self._compare(states, before, values, inputs[self.places :])
+                    compare_update(self.node, self._reference, states, before, values, inputs[self.places :])
         if not fits:
             return self._reference(*inputs)  # which says what is wrong
         return self.result(states)
@@ -109,22 +109,28 @@ class UpdateKernel(WarmingKernel):
         """What the node gives, for these variables."""
         return states[0] if self._result_is_place else ()
 
-    def _compare(
-        self, states: Sequence[VariableState], before: Sequence[Any], mine: Sequence[Any], given: Sequence[Any]
-    ) -> None:
-        """InternalError where the reference makes something else of the values that were there before."""
-        twins = [VariableState(s.name, s.dtype) for s in states]
-        for twin, value in zip(twins, before, strict=True):
-            twin.assign(value)
-        self._reference(*twins, *given)
-        for twin, value in zip(twins, mine, strict=True):
-            if not agree(value, twin.read()):
-                raise InternalError(
-                    self.node, self.node,
-                    f"The compiled update of '{twin.name}' by '{self.node.name}' ({self.node.type}), made at {self.node.source}, "
-                    f"differs from the reference: {difference(value, twin.read())}. This is an error in Dovetail; "
-                    f"DOVETAIL_BACKEND=numpy avoids it.",
-                )  # fmt: skip
+
+def compare_update(
+    node: Node,
+    reference: Kernel,
+    states: Sequence[VariableState],
+    before: Sequence[Any],
+    mine: Sequence[Any],
+    given: Sequence[Any],
+) -> None:
+    """InternalError where the reference makes something else of the values that were there before."""
+    twins = [VariableState(s.name, s.dtype) for s in states]
+    for twin, value in zip(twins, before, strict=True):
+        twin.assign(value)
+    reference(*twins, *given)
+    for twin, value in zip(twins, mine, strict=True):
+        if not agree(value, twin.read()):
+            raise InternalError(
+                node, node,
+                f"The compiled update of '{twin.name}' by '{node.name}' ({node.type}), made at {node.source}, "
+                f"differs from the reference: {difference(value, twin.read())}. This is an error in Dovetail; "
+                f"DOVETAIL_BACKEND=numpy avoids it.",
+            )  # fmt: skip
 
 
 def update_kernel(node: Node, reference: Kernel, threads: int, check: bool) -> UpdateKernel | None:

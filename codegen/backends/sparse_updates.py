@@ -1,0 +1,165 @@
+"""Updates of the rows that a gradient names, on CPUs: an embedding's step of training touches nothing else.
+
+Two compiled kernels, both loops with a table (`Store.row`):
+
+    the sums     rows of the gradient that name the same row of the variable are added up, in their order. Where each names another
+                 one, which is common, there is nothing to add
+    the update   the optimizer's rule for each row that is named: read from the variable and its slots, and put back there
+
+A rule whose slots decay everywhere (Adam) needs all rows: the sums are as large as the variable, and the update is the dense one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ...graph.dtypes import float32, float64
+from ...graph.node import Node
+from ...graph.ops.training import RULES
+from ...graph.state import VariableState, changing
+from ..buffers import buffers
+from ..kernel_cache import Function, compile_now, source_of
+from ..loop_cost import nanoseconds
+from ..loops import Loops
+from ..program import Kernel
+from ..row_kernels import add_rows, segment_sum
+from ..threads import ranges_of, share
+from ..trace import NotFusibleError
+from ..update_loops import sparse_update, update
+from .updates import compare_update
+from .warming import WarmingKernel
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+_TYPES = (float32, float64)
+
+
+@dataclass(frozen=True, slots=True)
+class SparseUpdate:
+    """What a node says whose gradient names rows.
+
+    Attributes:
+        update: the rule, over the rows that are named; over all of them, where slots decay everywhere. sums: of rows that name the same.
+        places: how many of the inputs are variables. gradient: which one the gradient is; the next one has the numbers of its rows.
+        decays: whether slots decay everywhere.
+    """
+
+    update: Loops
+    sums: Loops
+    places: int
+    gradient: int
+    decays: bool
+
+    @property
+    def source(self) -> str:
+        """The source of both kernels."""
+        return f"{source_of(self.update, self.places).text}\n\n{source_of(self.sums).text}"
+
+
+def sparse_update_of(node: Node) -> SparseUpdate | None:
+    """What a node does that updates the rows which a gradient names; None: it is none, or of a type or a rule without kernels."""
+    name = node.type.removeprefix("Resource")
+    rule = RULES.get(name.removeprefix("SparseApply")) if name.startswith("SparseApply") else None
+    if rule is None:
+        return None
+    places = 1 + len(rule.slots)
+    gradient = places + len(rule.before)
+    dtype, index = (node.inputs[i].dtype.base for i in (gradient, gradient + 1))
+    if dtype not in _TYPES:
+        return None
+    flags = tuple(sorted((name, bool(node.attrs[name])) for name in rule.flags))
+    try:
+        loops = update(rule.name, dtype, flags) if rule.decays else sparse_update(rule.name, dtype, flags, index)
+    except NotFusibleError:
+        return None
+    return SparseUpdate(loops, segment_sum(dtype, index), places, gradient, rule.decays)
+
+
+class SparseUpdateKernel(WarmingKernel):
+    """The kernels of one update.
+
+    Args:
+        node: what it runs, and what it says. reference: the op's reference, context and attributes bound.
+        check: compare with the reference, at every run.
+    """
+
+    def __init__(self, node: Node, found: SparseUpdate, reference: Kernel, threads: int, check: bool) -> None:
+        super().__init__(source_of(found.update, found.places).text, reference)
+        self.node = node
+        self._found = found
+        self._sums_text = source_of(found.sums).text
+        self._sums: Function | None = None
+        self._threads = threads
+        self._check = check
+
+    def compile(self) -> None:
+        """Compile both now."""
+        self._sums = compile_now(self._sums_text)
+        super().compile()
+
+    def _swap_in(self, function: Function) -> None:
+        self._sums = compile_now(self._sums_text)
+        super()._swap_in(function)
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self.function is None:
+            return self._on_numpy(inputs)
+        places, gradient = self._found.places, self._found.gradient
+        states: Sequence[VariableState] = inputs[:places]
+        grad, indices = (np.asarray(x) for x in inputs[gradient : gradient + 2])
+        if len(set(states)) < len(states) or not indices.size:
+            return self._reference(*inputs)
+        with changing(states) as values:
+            fits = self._fits(values, grad, indices)
+            if fits:
+                before = [v.copy() for v in values] if self._check else []
+                self._change(values, grad, indices, inputs)
+                if self._check:
+                    compare_update(self.node, self._reference, states, before, values, inputs[places:])
+        if not fits:
+            return self._reference(*inputs)  # which says what is wrong
+        return states[0] if self.node.outputs else ()
+
+    @staticmethod
+    def _fits(values: Sequence[Array], grad: Array, indices: Array) -> bool:
+        shape = values[0].shape
+        if not shape or any(v.shape != shape or v.dtype != grad.dtype for v in values):
+            return False
+        return grad.shape == (indices.size, *shape[1:]) and indices.min() >= 0 and indices.max() < shape[0]
+
+    def _change(self, values: Sequence[Array], grad: Array, indices: Array, inputs: Sequence[Any]) -> None:
+        """Overwrite what the gradient names."""
+        places, gradient, decays = self._found.places, self._found.gradient, self._found.decays
+        flat = [v.reshape(-1) for v in values]
+        if decays:
+            grad = add_rows(self._sums, grad, indices, len(values[0]), self._threads)
+        else:
+            indices, grad = self._summed(grad, indices, len(values[0]))
+        given = [x.ravel() for x in (*inputs[places:gradient], grad, *inputs[gradient + 2 :])]
+        arrays = [*flat, *given, *([] if decays else [indices]), *flat]
+        sizes = (flat[0].size,) if decays else (indices.size, math.prod(grad.shape[1:]))
+        ranges = ranges_of(sizes[0], nanoseconds(self._found.update, sizes), self._threads)
+        share(self.function, (*arrays, *sizes), ranges, self._threads)  # type: ignore[arg-type]
+
+    def _summed(self, grad: Array, indices: Array, rows: int) -> tuple[Array, Array]:
+        """Different rows, and for each the sum of what the gradient has for it."""
+        count = np.arange(indices.size, dtype=indices.dtype)
+        last = buffers.empty((rows,), indices.dtype)  # only what is named is written, and read
+        last[indices] = count
+        owner = last[indices]
+        own = owner == count
+        if own.all():
+            return np.ascontiguousarray(indices), grad
+        number = np.cumsum(own, dtype=indices.dtype) - 1
+        return indices[own], add_rows(self._sums, grad, number[owner], int(number[-1]) + 1, self._threads)
+
+
+def sparse_update_kernel(node: Node, reference: Kernel, threads: int, check: bool) -> SparseUpdateKernel | None:
+    """The kernel of a node that updates the rows which a gradient names; None where `sparse_update_of` is."""
+    found = sparse_update_of(node)
+    return None if found is None else SparseUpdateKernel(node, found, reference, threads, check)
