@@ -5,13 +5,13 @@ Between-graph replication is always like that: each worker's client runs beside 
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 from weakref import ref
 
 from ..graph.errors import OpError
+from ..graph.process import process_id
 from .recorder import Recorder
 
 
@@ -90,19 +90,19 @@ _servers: dict[str, tuple[int, ref[LocalServer]]] = {}  # by address: the proces
 
 def announce(address: str, server: LocalServer) -> None:
     """From now on, `server` listens at `address`. A forked child does not have it."""
-    _servers[address] = os.getpid(), ref(server)
+    _servers[address] = process_id(), ref(server)
 
 
 def withdraw(address: str) -> None:
     """No longer."""
-    if _servers.get(address, (0,))[0] == os.getpid():
+    if _servers.get(address, (0,))[0] == process_id():
         del _servers[address]
 
 
 def find(address: str, incarnation: int) -> LocalServer | None:
     """The server that listens at `address`, if it is one of this process and the one meant."""
     found = _servers.get(address)
-    if found is None or found[0] != os.getpid():
+    if found is None or found[0] != process_id():
         return None
     server = found[1]()
     return server if server is not None and server.incarnation == incarnation else None

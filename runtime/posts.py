@@ -42,6 +42,7 @@ import numpy as np
 
 from ..codegen.buffers import buffers
 from ..graph import dtypes
+from ..graph.process import process_id
 from ..graph.state import Resources
 from .shared_memory import Borrower, Reference, Unreadable, new_segment, where
 
@@ -119,19 +120,19 @@ class Post:
 
     def change(self) -> None:
         """As `memory.Post.change`."""
-        if not self._sequence & 1 and self._pid == os.getpid():  # a forked child has the memory, but it is not its own
+        if not self._sequence & 1 and self._pid == process_id():  # a forked child has the memory, but it is not its own
             self._sequence += 1
             self._words[_SEQUENCE] = self._sequence
 
     def changed(self) -> None:
         """As `memory.Post.changed`."""
-        if self._sequence & 1 and self._pid == os.getpid():
+        if self._sequence & 1 and self._pid == process_id():
             self._sequence += 1
             self._words[_SEQUENCE] = self._sequence
 
     def show(self, value: Array | None) -> None:
         """As `memory.Post.show`."""
-        if self._pid != os.getpid():
+        if self._pid != process_id():
             return
         there = None if value is None else _there(value)
         words = self._words
@@ -204,7 +205,7 @@ class Posts:
             for key in list(self._posts):
                 self._take_down(key)
             for fd, pid in self._segments:
-                if pid == os.getpid():
+                if pid == process_id():
                     with contextlib.suppress(OSError):
                         os.close(fd)
             self._segments.clear()
@@ -229,9 +230,9 @@ class Posts:
                 made = new_segment(_BYTES, _RECORDS)
             except OSError:
                 return None
-            self._segments.append((made.fd, os.getpid()))
+            self._segments.append((made.fd, process_id()))
             self._fresh = (
-                (_words(made.memory, at), Reference(os.getpid(), made.fd, made.number, 0, at))
+                (_words(made.memory, at), Reference(process_id(), made.fd, made.number, 0, at))
                 for at in range(_PAGE, _PAGE + _RECORDS * _BYTES, _BYTES)
             )
             found = next(self._fresh)
@@ -257,7 +258,7 @@ class Owner:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._fd = -1
-        self._is_us = pid == os.getpid()
+        self._is_us = pid == process_id()
         if not self._is_us:
             try:
                 self._fd = os.pidfd_open(pid)

@@ -44,6 +44,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from ..graph.process import process_id
+
 SHARE_BYTES: Final = 64 << 10
 """Tensors from this size on are shared. A smaller one is copied faster than a block is found, or mapped."""
 
@@ -129,7 +131,7 @@ class _Segment:
     blocks: list[_Block] = field(default_factory=list)
     loans: dict[int, tuple[int, int]] = field(default_factory=dict)
     is_retired: bool = False
-    pid: int = field(default_factory=os.getpid)
+    pid: int = field(default_factory=process_id)
     used: float = field(default_factory=time.monotonic)
 
     @property
@@ -230,7 +232,7 @@ class Pool:
         self.limit = limit
         self.bytes = 0
         self.is_read = False
-        self._pid = os.getpid()
+        self._pid = process_id()
         self._segments: dict[int, list[_Segment]] = {}  # by size of block
         self._page: Reference | None = None
         self._tidied = time.monotonic()
@@ -243,7 +245,7 @@ class Pool:
         is there, so that there is room to lend other things.
         """
         size = math.prod(shape) * dtype.itemsize
-        if size < (1 if small else SHARE_BYTES) or dtype.kind == "O" or self._pid != os.getpid():
+        if size < (1 if small else SHARE_BYTES) or dtype.kind == "O" or self._pid != process_id():
             return None
         return self._empty(size, shape, dtype, self.limit // 2)
 
@@ -265,14 +267,14 @@ class Pool:
 
     def holds(self, value: np.ndarray[Any, Any]) -> bool:
         """Whether a contiguous array lies in a block of this process."""
-        return self._pid == os.getpid() and block_of(value) is not None
+        return self._pid == process_id() and block_of(value) is not None
 
     def may_change(self, base: Any) -> bool:
         """Whether `base` is that of an array which `empty` has made, and nobody else reads it now."""
         return (
             type(base) is _Block
             and base.segment is not None
-            and base.segment.pid == os.getpid()
+            and base.segment.pid == process_id()
             and not base.segment.is_lent(base.number)
         )
 
@@ -412,7 +414,7 @@ def where(array: np.ndarray[Any, Any]) -> tuple[int, int, int] | None:
     None: it does not lie in a pool, or that of another process. It holds until the array is let go of.
     """
     block = block_of(array)
-    if block is None or block.segment is None or block.segment.is_retired or block.segment.pid != os.getpid():
+    if block is None or block.segment is None or block.segment.is_retired or block.segment.pid != process_id():
         return None
     return block.segment.fd, block.segment.number, _offset(array, block)
 

@@ -11,7 +11,6 @@ A peer that meets a reference which it cannot read after all (its machine was ex
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..graph import memory
+from ..graph.process import process_id
 from ..graph.settings import setting
 from .keys import Keys
 from .shared_memory import Borrower, Pool, Reference, is_available
@@ -38,12 +38,12 @@ def pool_of_process() -> Pool | None:
 
     After a fork the child has its own: what its parent lends is not the child's to take back.
     """
-    pool = _pools.get(os.getpid())
+    pool = _pools.get(process_id())
     if pool is None:
         limit = int(setting("DOVETAIL_SHARED_MEMORY")) << 20
         if limit <= 0 or not is_available():
             return None
-        pool = _pools.setdefault(os.getpid(), Pool(limit))
+        pool = _pools.setdefault(process_id(), Pool(limit))
     return pool
 
 
@@ -103,7 +103,7 @@ class Sharing:
             else:
                 readable, known.pid = True, reference.pid
         known.lend = _lender(self._pool, known.pid) if hello.fields["readable"] and known.pid > 0 else None
-        if known.lend is not None and known.pid != os.getpid():
+        if known.lend is not None and known.pid != process_id():
             self._pool.is_read = True
         if place is None:
             return None

@@ -246,7 +246,7 @@ def test_a_variable_that_nobody_reads_changes_in_place_also_after_it_was_read(po
 
 
 def test_after_a_fork_a_block_is_not_the_childs_to_change(pool, variable, monkeypatch):
-    monkeypatch.setattr(os, "getpid", lambda: ME + 1)
+    monkeypatch.setattr("dovetail.graph.process._pid", ME + 1)
     place = variable.read().ctypes.data
     with changing([variable]) as (value,):
         value += 1.0
