@@ -6,36 +6,22 @@ ended leaves no request behind.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from shells import Notebook
+from moments import DEVICE, POINTS, Machine, in_between, in_every_order, put, queue
 
 from dovetail.codegen.program import Await, Begin, Call, Program
-from dovetail.graph.dtypes import as_dtype
 from dovetail.graph.errors import CancelledError, OpError, OutOfRangeError
-from dovetail.graph.queues import Queue, QueueKind
-from dovetail.graph.requests import Request
-from dovetail.runtime.recorder import Recorder, TracedStep
-from dovetail.runtime.step import TaskStep
+from dovetail.graph.queues import Queue
+from dovetail.runtime.recorder import Recorder
 
-DEVICE = "/job:a/replica:0/task:0/device:CPU:0"
-INT = as_dtype("int32")
 ORIGIN = ("program.py", 7)
 
 
-def queue() -> Queue:
-    return Queue("q", QueueKind("FIFOQueueV2", 3, (INT,), ((),)))
-
-
-def put(q: Queue, value: int = 7) -> None:
-    q.enqueue([[np.asarray(value, np.int32)]])
-
-
-class Beside:
+class Beside(Machine):
     """A step that begins to take an element, makes 1 meanwhile, and fetches the sum."""
 
     def __init__(self, kernel: Callable[..., Any], recorder: Recorder | None = None) -> None:
@@ -51,27 +37,7 @@ class Beside:
         wait = Await(Call(lambda: (), (0,), (1,), (0,), "take", "CollectiveReduce", ORIGIN), (), -1)
         add = Call(lambda x, y: x + y, (1, 2), (3,), (1, 2), "add", "Add", ORIGIN)
         program = Program(DEVICE, (given, begin, other, wait, add), (None,) * 5, (), (("y:0", 3),))
-        shell = Notebook()
-        self.ready, self.aside, self.outcomes = shell.ready, shell.put_aside, shell.outcomes
-        arguments = 1, "session", [program], {}, shell
-        self.step = TaskStep(*arguments) if recorder is None else TracedStep(recorder, *arguments)
-
-    def go(self) -> None:
-        while self.ready:
-            self.ready.pop(0).run()
-
-    def go_aside(self) -> None:
-        while self.aside:
-            self.aside.pop(0)()
-
-    def settle(self) -> None:
-        while self.ready or self.aside:
-            self.go()
-            self.go_aside()
-
-    def ended(self) -> Any:
-        (outcome,) = self.outcomes
-        return outcome
+        super().__init__(program, recorder)
 
 
 def check(beside: Beside, q: Queue) -> None:
@@ -88,28 +54,8 @@ def check(beside: Beside, q: Queue) -> None:
 
 
 def test_in_every_order_of_start_put_run_and_abort() -> None:
-    outcomes = set()
-    for order in itertools.permutations(["start", "put", "run", "run again", "aside", "abort"]):
-        q = queue()
-        beside = Beside(lambda x, q=q: q.dequeue())
-        for event in order:
-            if event == "start":
-                beside.step.start()
-            elif event == "put":
-                put(q)
-            elif event == "abort":
-                beside.step.abort("told to")
-            elif event == "aside":
-                beside.go_aside()
-            else:
-                beside.go()
-        beside.settle()
-        check(beside, q)
-        outcomes.add(type(beside.ended()))
+    outcomes = in_every_order(["start", "put", "run", "run again", "aside", "abort"], Beside, check)
     assert outcomes == {dict, CancelledError}
-
-
-POINTS = ("in the kernel", "before it leaves word", "after it left word", "before it goes on")
 
 
 @pytest.mark.parametrize("aside_first", [False, True], ids=["by the program", "by another thread"])
@@ -119,50 +65,7 @@ def test_events_that_come_between(
     at: str, events: tuple[str, ...], aside_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another thread does these just there."""
-    q = queue()
-
-    def happen(now: str) -> None:
-        if now == at:
-            for event in events:
-                if event == "put":
-                    put(q)
-                else:
-                    beside.step.abort("told to")
-
-    def kernel(x: Any) -> Any:
-        request = q.dequeue()
-        happen("in the kernel")
-        return request
-
-    leave_word = Request.when_settled
-
-    def when_settled(request: Request, tell: Callable[[], None]) -> bool:
-        happen("before it leaves word")
-        left = leave_word(request, tell)
-        happen("after it left word")
-        return left
-
-    monkeypatch.setattr(Request, "when_settled", when_settled)
-    beside = Beside(kernel)
-    beside.step.start()
-    if aside_first:  # the kernel runs before the program comes to its end
-        start = TaskStep.begin
-
-        def begin(*args: Any) -> Any:
-            begun = start(*args)
-            beside.go_aside()
-            return begun
-
-        monkeypatch.setattr(TaskStep, "begin", begin)
-    beside.go()
-    happen("before it goes on")
-    beside.settle()
-    if "put" not in events:
-        put(q)
-        beside.settle()
-    if not beside.outcomes:
-        beside.step.abort("the end of the test")
-    check(beside, q)
+    in_between(at, events, Beside, check, monkeypatch, aside_first=aside_first)
 
 
 def test_the_program_goes_on_meanwhile_and_takes_the_result_where_it_needs_it() -> None:
