@@ -33,7 +33,7 @@ from ..graph.node import Node, Tensor
 from ..graph.opdef import opdef
 from ..graph.serialize import graph_to_bytes
 from ..placer.partition import Channel, LoopPart, Partitioned
-from .awaited import held
+from .awaited import held, received_together
 from .early import with_early_collectives
 
 
@@ -43,7 +43,7 @@ def units_of(cut: Partitioned, graph: Graph, posted: Mapping[int, Posted] | None
     guarded, waiting = cut.guarded, held(cut)
     for part in cut.partitions.values():
         steps: list[UnitStep] = []
-        for kind, what in with_early_collectives(part, cut):
+        for kind, what in received_together(with_early_collectives(part, cut), waiting):
             if kind == "await":
                 assert isinstance(what, Node)
                 steps.append(AwaitNode(what))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 
 from dovetail.placer.partition import Channel, Partition, Partitioned
-from dovetail.runtime.awaited import held
+from dovetail.runtime.awaited import held, received_together
 
 A, B = (f"/job:w/replica:0/task:{i}/device:CPU:0" for i in range(2))
 A2 = "/job:w/replica:0/task:0/device:GPU:0"
@@ -37,12 +39,33 @@ def cut(sends: str, takes: str, *, source: str = A, destination: str = B, loops:
     ],
 )
 def test_what_is_taken_later_waits(sends: str, takes: str, held_back: str) -> None:
-    assert held(cut(sends, takes)) == {ord(x) for x in held_back}
+    assert held(cut(sends, takes)).keys() == {ord(x) for x in held_back}
 
 
 def test_what_stays_in_the_task_or_crosses_in_a_loop_never_waits() -> None:
-    assert held(cut("cba", "abc", destination=A2)) == frozenset()
-    assert held(cut("cba", "abc", loops="abc")) == frozenset()
+    assert held(cut("cba", "abc", destination=A2)) == {}
+    assert held(cut("cba", "abc", loops="abc")) == {}
+
+
+def _used_at_once(takes: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Each channel is received, and used at once."""
+    for x in takes:
+        yield "recv", channel(ord(x), A, B)
+        yield "use", x
+
+
+@pytest.mark.parametrize(
+    ("sends", "takes", "order"),
+    [
+        ("cba", "abc", "a b c A B C"),
+        ("abc", "abc", "a A b B c C"),
+        ("bdac", "abcd", "a b d A B c C D"),
+    ],
+)
+def test_what_comes_together_is_received_together(sends: str, takes: str, order: str) -> None:
+    steps = received_together(_used_at_once(takes), held(cut(sends, takes)))
+    said = [chr(what.id) if kind == "recv" else str(what).upper() for kind, what in steps]
+    assert " ".join(said) == order
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -56,6 +79,19 @@ def test_the_receiver_never_waits_for_what_was_put_out(seed: int) -> None:
     def reach(arrived: set[str]) -> int:
         return next((i for i, x in enumerate(takes) if x not in arrived), len(takes))
 
+    here = [*_used_at_once(takes)]
+    moved = received_together(here, waiting)
+    assert sorted(map(str, moved)) == sorted(map(str, here))
+
+    def done(steps: list[Any]) -> int:
+        """How many uses there are before the first receive of what has not arrived."""
+        uses = 0
+        for kind, what in steps:
+            if kind == "recv" and chr(what.id) not in arrived:
+                break
+            uses += kind == "use"
+        return uses
+
     put_out: set[str] = set()
     arrived: set[str] = set()
     messages = 0
@@ -66,5 +102,6 @@ def test_the_receiver_never_waits_for_what_was_put_out(seed: int) -> None:
             before = reach(arrived)
             arrived = set(put_out)
             assert reach(arrived) > before  # no message is for nothing
+            assert done(moved) == done(here)  # to receive some earlier delays nothing
         assert reach(arrived) == reach(put_out)
     assert arrived == put_out
