@@ -204,6 +204,16 @@ def test_an_error_names_the_product(fake):
         session.run(y, {x: numbers(2, 3), w: numbers(4, 20)})
 
 
+def test_a_dropout_is_made_behind_its_product(fake):
+    def build():
+        x, w, feeds = dense(rows=5)
+        other = dt.placeholder(dt.float32, [5, 20])
+        y = dt.nn.dropout(dt.nn.relu(dt.matmul(x, w)), rate=0.25, seed=3) + other
+        return [y], {**feeds, other: numbers(5, 20)}
+
+    assert launches(fake, same(build)) == ["matmul"]
+
+
 def test_float64_stays_apart(fake):
     def build():
         x, w = dt.placeholder(dt.float64, [5, 24]), dt.placeholder(dt.float64, [24, 20])
