@@ -16,7 +16,18 @@ from dovetail.codegen.loops import BINARY, UNARY, LoopsBuilder
 from dovetail.codegen.triton_compile import compile_kernel
 from dovetail.codegen.triton_templates.edges import Edge
 from dovetail.codegen.triton_templates.matmul import Tile, matmul, product_sizes, tiles
-from dovetail.graph.dtypes import DType, bfloat16, bool_, float8_e4m3fn, float8_e5m2, float16, float32, float64, int32
+from dovetail.graph.dtypes import (
+    DType,
+    bfloat16,
+    bool_,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    int32,
+    uint64,
+)
 
 pytest.importorskip("triton")
 
@@ -262,6 +273,17 @@ def test_the_copy_engine_and_wide_products_are_used_on_hopper() -> None:
     assert binary.spills == 0
 
 
+def dropout(dtype: DType) -> Edge:
+    """Half of a product's elements."""
+    build = LoopsBuilder([False, False])
+    tile = build.load(0, float32, [0, 1])
+    stream = [build.load(i, uint64, []) for i in (1, 2)]
+    kept = build.apply("lt", build.random("uniform", float32, *stream, [0, 1]), build.constant(0.5, float32))
+    chosen = build.apply("select", kept, tile, build.constant(0.0, float32))
+    build.store(build.apply("cast", chosen, dtype=dtype), [0, 1])
+    return Edge(*build.finish())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 def test_compiles(target: Target) -> None:
@@ -281,6 +303,7 @@ def test_compiles(target: Target) -> None:
         *(matmul(float32, float32, target=target, transpose_a=True, tf32=x, known=known)[-1] for x in (False, True)),
         matmul(float16, float16, target=target, batched=True, known={"k": 64, "m": 512, "n": 512})[0],
         matmul(float64, float64, target=target, known=known)[1],
+        *matmul(bfloat16, bfloat16, target=target, epilogue=dropout(bfloat16), known=known, at=[half]),
     ]
     if target in (SM90, SM100):
         described = Tile(128, 128, 64, 8, 3, described=True, programs=132 if target is SM90 else 0)
