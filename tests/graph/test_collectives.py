@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.graph import collectives, exchanges
+from dovetail.graph import collectives, exchanges, part_desk
 from dovetail.graph.collectives import Collectives
 from dovetail.graph.errors import AbortedError, InvalidArgumentError, ResourceExhaustedError, UnavailableError
 from dovetail.graph.exchanges import flat, unflat
@@ -271,7 +271,8 @@ def test_malformed_messages_are_ignored():
 
 @pytest.mark.parametrize("joined", [True, False])
 def test_a_member_that_runs_too_far_ahead(monkeypatch, joined):
-    monkeypatch.setattr(collectives, "MAX_EARLY", 10)
+    for module in (collectives, part_desk):
+        monkeypatch.setattr(module, "MAX_EARLY", 10)
     net = Net()
 
     def send(run):
