@@ -38,6 +38,8 @@ class AccumulatorKind:
 
     def check_same(self, other: AccumulatorKind, name: str) -> None:
         """InvalidArgumentError naming the first thing in which another program's accumulator of that name differs."""
+        if self == other:
+            return
         for field in ("sparse", "dtype", "shape", "reduction"):
             mine, theirs = getattr(self, field), getattr(other, field)
             if mine != theirs:

@@ -245,7 +245,9 @@ class Sharing:
         self._reduce(parts[0], parts[1], out=out)
         for part in parts[2:]:
             self._reduce(out, part, out=out)
-        if self._mean:
+        if self._mean and out.dtype.kind == "f":
+            np.true_divide(out, len(parts), out=out)
+        elif self._mean:
             np.copyto(out, divided(out, len(parts)))
         return out
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -160,8 +161,15 @@ def _dequeue_counted(
 ) -> Any:
     line, counter = as_resource(queue, Queue, context), as_resource(accumulator, DenseAccumulator, context)
     taken = line.dequeue()  # its place in the line comes first
-    counter.apply(np.ones((), counter.kind.dtype.np), int(local_step))
+    counter.apply(_one(counter.kind.dtype.np), int(local_step))
     return taken
+
+
+@cache
+def _one(dtype: np.dtype[Any]) -> Array:
+    one = np.ones((), dtype)
+    one.flags.writeable = False
+    return one
 
 
 define(
