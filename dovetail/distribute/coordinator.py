@@ -129,6 +129,17 @@ class ClusterCoordinator:
         ]
         for thread in self._threads:
             thread.start()
+        strategy._coordinator = self
+
+    @staticmethod
+    def of(strategy: Any) -> ClusterCoordinator:
+        """The coordinator of a strategy in the default graph: the last one that was made there and is open, or a new one."""
+        found: ClusterCoordinator | None = getattr(strategy, "_coordinator", None)
+        return found if found is not None and found.serves(get_default_graph()) else ClusterCoordinator(strategy)
+
+    def serves(self, graph: Any) -> bool:
+        """Whether it is open, and its calls are built in this graph."""
+        return not self._closed and self._graph is graph
 
     # --- scheduling -------------------------------------------------------------------------------------------------
 

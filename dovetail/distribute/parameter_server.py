@@ -59,6 +59,7 @@ class ParameterServerStrategy(Strategy):
         job, index = self._resolver.task_type, self._resolver.task_id
         self.server: Any = None
         self._task = ""
+        self._coordinator: Any = None  # the last `ClusterCoordinator` that was made for it
         if not self._spec or job == roles.EVALUATOR:
             super().__init__(local)
             self._is_chief = True

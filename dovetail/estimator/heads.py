@@ -116,7 +116,8 @@ class _ClassHead(Head):
             raise ValueError(
                 f"Labels dtype should be string since there is a vocabulary. Instead got {labels.dtype.name}."
             )
-        return cast(labels, int64)
+        found: Tensor = cast(labels, int64)
+        return found
 
     def _classes(self, ids: Tensor) -> dict[str, Tensor]:
         return {"class_ids": ids, "classes": gather(convert(self._names, string), ids)}
@@ -139,7 +140,8 @@ class BinaryHead(_ClassHead):
 
     def labels(self, given: Any) -> Tensor:
         """As `Head.labels`: 0.0 or 1.0."""
-        return cast(self._ids(given), float32)
+        found: Tensor = cast(self._ids(given), float32)
+        return found
 
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """As `Head.losses`."""

@@ -79,7 +79,8 @@ def linear_model(
         bias = _zeros("bias_weights", [units], trainable)
         if cols_to_vars is not None:
             cols_to_vars["bias"] = [bias]
-        return (sums[0] if len(sums) == 1 else add_n(sums)) + bias
+        total: Tensor = (sums[0] if len(sums) == 1 else add_n(sums)) + bias
+        return total
 
 
 def _zeros(name: str, size: list[int], trainable: bool) -> Any:

@@ -78,8 +78,8 @@ def snake_case(name: str) -> str:
 
 
 def get_session(strategy: Any = None) -> Session:
-    """The session that runs the models of the default graph: the open one (`with session:`), the one of `set_session`, or one of
-    Keras' own, which has as many CPU devices as the strategy names."""
+    """The session that runs the models of the default graph: the open one (`with session:`), the one of `set_session`, that of the
+    strategy's coordinator, or one of Keras' own, which has as many CPU devices as the strategy names."""
     graph = get_default_graph()
     state = GraphState.of(graph)
     opened = get_default_session()
@@ -88,6 +88,10 @@ def get_session(strategy: Any = None) -> Session:
         return found
     if state.chosen is not None:
         return state.chosen
+    coordinator = getattr(strategy, "_coordinator", None)
+    if coordinator is not None and coordinator.serves(graph):  # a new session would wait for all workers, dead ones, too
+        of_workers: Session = coordinator.session
+        return of_workers
     needs = ("" if strategy is None else strategy.session_target, _cpus(strategy))
     if needs not in state.sessions:
         config = ConfigProto(device_count={"CPU": needs[1]})

@@ -96,7 +96,10 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
+
+    Every row of a table decays at each step, whichever were looked up, as in Keras 3.
+    """
 
     _rule = "AdamW"
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..distribute.input import InputContext
 from ..graph.build import placeholder
 from ..graph.ops.passing import group
 from ..graph.structure import flatten, pack
 from . import data, losses, optimizers
 from .backend import get_session
 from .compiled import Compiled
+from .coordinated import Created, DatasetCreator, Hands, is_client, plain
 from .layers.passes import passing
 from .steps import Spec, Step, needs_filling, spec_of
 
@@ -40,6 +42,7 @@ class Trainer:
         self._compiled = Compiled(None, None, None, None)
         self._arguments: dict[str, Any] | None = None
         self._steps: dict[Any, Step] = {}
+        self._hands: Hands | None = None
         self._specs: dict[str, list[Spec]] = {}
         self._reset: Any = None
         self._totals: Any = None
@@ -107,7 +110,7 @@ class Trainer:
     def _forget_steps(self) -> None:
         """What was built does not hold any more."""
         self._steps.clear()
-        self._reset = self._totals = None
+        self._reset = self._totals = self._hands = None
 
     @property
     def metrics_names(self) -> list[str]:
@@ -144,8 +147,8 @@ class Trainer:
         """Train.
 
         Args:
-            x: arrays (one per input, in a list or dictionary), a `dt.data.Dataset` of batches, a generator of them, or a
-                `keras.utils.Sequence`.
+            x: arrays (one per input, in a list or dictionary), a `dt.data.Dataset` of batches, a generator of them, a
+                `keras.utils.Sequence`, or a `keras.utils.experimental.DatasetCreator`.
             y: arrays of targets; left out where x gives them, too.
             batch_size: rows of a batch, for arrays; 32 by default. Under a strategy all replicas share a batch.
             epochs: number of the last epoch; initial_epoch: that of the first, counted from 0.
@@ -175,14 +178,14 @@ class Trainer:
             (x, y, sample_weight), validation_data = data.split(x, y, sample_weight, validation_split)
         if class_weight is not None:
             sample_weight = data.class_weights(y, sample_weight, class_weight)
-        source = data.source(x, y, sample_weight, batch_size, shuffle, self._seed(), steps_per_epoch)
+        source = self._source(x, y, sample_weight, batch_size, shuffle, steps_per_epoch)
         checks = None
         if validation_data is not None:
             parts = validation_data if isinstance(validation_data, (tuple, list)) else (validation_data, None, None)
             vx, vy, vw = (*parts, None, None)[:3]
             is_array = vy is not None
             size = (validation_batch_size or batch_size) if is_array else None
-            checks = data.source(vx, vy, vw, size, False, self._seed(), validation_steps)
+            checks = self._source(vx, vy, vw, size, False, validation_steps)
         steps = steps_per_epoch if steps_per_epoch is not None else source.steps
         history = History()
         wanted = [*(callbacks or ()), history]
@@ -225,6 +228,19 @@ class Trainer:
         self._meet()
         return history
 
+    def _source(self, x: Any, y: Any, weights: Any, size: int | None, shuffle: bool, steps: int | None) -> data.Source:
+        """What gives the batches."""
+        if isinstance(x, DatasetCreator):
+            if steps is None:
+                raise ValueError(
+                    "With a DatasetCreator, say how many batches there are: steps_per_epoch (or validation_steps, steps)"
+                )
+            hands = self._workers_of()
+            if hands is not None:
+                return Created(x, hands.count, self._seed(), steps)
+            x = x(InputContext.of(self._strategy))
+        return data.source(x, y, weights, size, shuffle, self._seed(), steps)
+
     def train_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None, return_dict: bool = False
     ) -> Any:
@@ -263,7 +279,7 @@ class Trainer:
         from .callbacks import CallbackList, ProgbarLogger
 
         self._require_compiled("evaluate")
-        source = data.source(x, y, sample_weight, batch_size, False, self._seed(), steps)
+        source = self._source(x, y, sample_weight, batch_size, False, steps)
         wanted = list(callbacks or ())
         if verbose:
             wanted.insert(0, ProgbarLogger())
@@ -323,17 +339,32 @@ class Trainer:
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
+    def _workers_of(self) -> Hands | None:
+        """The workers to whom batches are handed out; None: this process takes them itself."""
+        if not is_client(self._strategy):
+            return None
+        if self._hands is None:
+            with self._graph.as_default():
+                self._hands = Hands(self)
+        return self._hands
+
     def _run(self, mode: str, batch: data.Batch) -> Any:
         x, y, w = batch
+        hands = None if mode == "predict" else self._workers_of()
         xs = self._as_list(x) if self._network is not None else flatten(x)  # type: ignore[attr-defined]
         ranks = [t.shape.rank for t in self._network.inputs] if self._network is not None else [2] * len(xs)
         xs = [a[:, None] if a.ndim == 1 and rank == 2 else a for a, rank in zip(xs, ranks, strict=True)]
         self._x_structure = x
         ys = [] if y is None or mode == "predict" else self._ordered(y)
         ws = [] if w is None or mode == "predict" else self._ordered(w)
+        if hands is not None:
+            self._ensure_built(xs)
+            xs = [np.asarray(a, dtype.np) for a, (dtype, _) in zip(xs, self._specs_for("x", mode, xs), strict=True)]
+            hands.do(mode, xs, ys, ws)
+            return {}
         step = self._step(mode, xs, ys, ws)
         found = step(xs, ys, ws)
-        return found if mode == "predict" else {k: float(v) if np.ndim(v) == 0 else v for k, v in found.items()}
+        return found if mode == "predict" else plain(found)
 
     def _ordered(self, structure: Any) -> list[Any]:
         if isinstance(structure, Mapping):
@@ -413,18 +444,26 @@ class Trainer:
                 with self._scope(), self._graph.name_scope(None):
                     nodes = [n for m in self._compiled.labelled().values() for n in m._reset_nodes()]
                     self._reset = group(*nodes)
-            get_session(self._strategy).run(self._reset)
+            hands = self._workers_of()
+            if hands is None:
+                get_session(self._strategy).run(self._reset)
+            else:
+                hands.finish()
+                hands.run(self._reset)
 
     def _read_totals(self, logs: dict[str, float]) -> dict[str, float]:
-        """The logs of an epoch: those of all workers, where several go in step."""
-        if self._workers() == 1:
+        """The logs of an epoch: those of all workers, where several take part."""
+        hands = self._workers_of()
+        if hands is not None:
+            hands.finish()
+        elif self._workers() == 1:
             return logs
         with self._graph.as_default():
             if self._totals is None:
                 with self._scope(), self._graph.name_scope(None):
                     self._totals = {k: m.result() for k, m in self._compiled.labelled().items()}
-            found = get_session(self._strategy).run(self._totals)
-        return {k: float(v) if np.ndim(v) == 0 else v for k, v in found.items()}
+            found = get_session(self._strategy).run(self._totals) if hands is None else hands.run(self._totals)
+        return plain(found)
 
     def _workers(self) -> int:
         """How many processes go in step."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.default_graph import set_random_seed as _set_graph_seed
+from .coordinated import DatasetCreator
 from .data import Sequence
 from .registry import custom_object_scope, get_custom_objects, register_keras_serializable
 
@@ -40,6 +41,12 @@ def set_random_seed(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)
     _set_graph_seed(seed)
+
+
+class experimental:  # noqa: N801  (TensorFlow's name)
+    """`dt.keras.utils.experimental`."""
+
+    DatasetCreator = DatasetCreator
 
 
 __all__ = [

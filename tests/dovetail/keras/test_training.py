@@ -222,3 +222,15 @@ def test_what_is_refused() -> None:
         model.compile("sgd", "mse", run_eagerly=True)
     with dt.distribute.MirroredStrategy(["/cpu:0"]).scope(), pytest.raises(RuntimeError, match="make the model inside"):
         model.compile("sgd", "mse")
+
+
+def test_adamw_decays_every_row_of_a_table():
+    """What Keras 3.15 gives for the same steps: rows that are not looked up decay, too."""
+    table = np.arange(8, dtype=np.float32).reshape(4, 2) + 1
+    model = keras.Sequential([keras.Input((1,), dtype="int32"), keras.layers.Embedding(4, 2), keras.layers.Flatten()])
+    model.set_weights([table])
+    model.compile(keras.optimizers.AdamW(0.1, weight_decay=0.1), "mse")
+    for rows in ([[0], [1]], [[1], [2]], [[0], [1]]):
+        model.train_on_batch(np.array(rows), np.zeros((2, 2), np.float32))
+    expected = [[0.72545, 1.69504], [2.61441, 3.58459], [4.7203, 5.6906], [7 * 0.99**3, 8 * 0.99**3]]
+    np.testing.assert_allclose(model.get_weights()[0], expected, atol=3e-5)
