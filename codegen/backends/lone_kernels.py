@@ -45,6 +45,7 @@ class LoneKernel:
     def __init__(self, node: Node, reference: Kernel, backend: Any) -> None:
         self.reference = reference
         self.kernel: Any = None
+        self.nodes = (node,)
         self._node = node
         self._backend = backend
         self._order: tuple[int, ...] = ()

@@ -43,6 +43,19 @@ def is_launching(call: Call) -> bool:
     return call.op in _JOINED or getattr(call.kernel, "is_native", False) and not getattr(call.kernel, "is_lone", False)
 
 
+def work_of(call: Call) -> float:
+    """Arithmetic operations and bytes of a call, an unknown size counting as 1; nothing for views and shapes."""
+    kernel: Any = call.kernel
+    if not is_launching(call) and not getattr(kernel, "is_lone", False):
+        return 0.0
+    if call.op in _JOINED:
+        return 0.0  # it copies what kernels made, or will read
+    nodes = kernel.group.nodes if hasattr(kernel, "group") else kernel.nodes
+    costs = [n.opdef.cost_of(n) for n in nodes]
+    work: float = sum(c.flops + c.bytes for c in costs)
+    return work
+
+
 def put(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Value]:
     """Put a call into a plan; what it makes.
 

@@ -11,8 +11,8 @@ The bits are those of the calls one by one. A number that is out of range stops 
 done again one by one, which says what is wrong and where. So are shapes that a plan cannot be made for. Traced steps are always run
 one by one, so they tell the time of each kernel.
 
-Nothing that others could notice is moved. Reads of variables and what else can be done before are done before a stretch, and a tensor
-that waits for another one to travel with it is sent behind it.
+Nothing that others could notice is moved. Reads of variables and what else can be done before are done before a stretch. Sent behind it
+is what waits for another tensor to travel with, and what would be sent next to no time earlier.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ from .. import native_calls
 from ..native_plans import Plan, Planner, Value
 from ..program import Call, Instruction, Loop, Program, Send
 from .gathering import constants_of, run_of
-from .native_puts import can_put, is_launching, put
+from .native_puts import can_put, is_launching, put, work_of
 from .native_runs import NativeRun, in_order
 from .native_updates import NativeUpdates, is_small_update
 
 logger = logging.getLogger(__name__)
 
 FEWEST = 2  # launches that are worth a stretch
+
+LONGEST = 0.05  # of the work that made what somebody waits for: so much more is done before it is sent
 
 _HANDLES = frozenset(("VariableV2", "VarHandleOp"))
 _READS = frozenset(("Read", "ReadVariableOp", "StackPopV2", "TensorArrayReadV3", "TensorArrayGradV3"))
@@ -120,12 +122,16 @@ class _Window:
     later: set[int] = field(default_factory=set)  # made behind them
     updated: set[int] = field(default_factory=set)  # made by updates
     told: set[int] = field(default_factory=set)  # by kernels, of shapes alone
+    is_awaited: bool = False  # whether somebody waits for what is sent behind the kernels
+    work: float = 0.0  # of kernels that make what is sent, as far as sizes are known
+    put_off: float = 0.0  # of others, behind which it is sent
 
     def takes(self, step: Instruction) -> bool:
         """Take an instruction, if it can be moved into the window."""
         if type(step) is Send:
-            if not step.held or step.slot < 0 or not self.kernels or step.slot in self.updated:
+            if not self.kernels or step.slot in self.updated or step.slot < 0 and self.updates:
                 return False
+            self.is_awaited |= not step.held
             self.behind.append(step)
         elif type(step) is not Call or self.updated.intersection(step.inputs):
             return False
@@ -133,6 +139,8 @@ class _Window:
             self.updates.append(step)
             self.updated.update(step.outputs)
         elif not self.later.intersection(step.inputs) and can_put(step, self.told, self.constants):
+            if not self.has_time_for(step):
+                return False
             self.kernels.append(step)
             self.made.update(step.outputs)
         elif (self.kernels or self.updates) and self.can_be_first(step):
@@ -144,6 +152,15 @@ class _Window:
             return False
         self.steps.append(step)
         return True
+
+    def has_time_for(self, kernel: Call) -> bool:
+        """Whether what others wait for may be sent behind a kernel, too: it takes next to no time beside what made that."""
+        work = work_of(kernel)
+        if not self.is_awaited:
+            self.work += work
+            return True
+        self.put_off += work
+        return self.put_off <= LONGEST * self.work
 
     def can_be_first(self, call: Call) -> bool:
         """Whether a call may run before those of the window."""
@@ -169,6 +186,7 @@ class _Window:
             part.clear()
         for slots in (self.made, self.later, self.updated, self.told):
             slots.clear()
+        self.is_awaited, self.work, self.put_off = False, 0.0, 0.0
 
     def joined(self, calls: Sequence[Call], launching: int, kind: type[NativeRun], what: str) -> Sequence[Call]:
         """One call in the place of several, if that is worth it."""

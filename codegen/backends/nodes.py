@@ -35,6 +35,7 @@ class NodeKernel(WarmingKernel):
         super().__init__(text, reference)
         self.node = node
         self.is_native = node.type in PRODUCTS and not check
+        self.nodes = (node,)
         self._threads = threads
         self._call = call
         self._check = check

@@ -257,6 +257,18 @@ def test_a_send_that_nothing_is_waited_for_with_is_not_put_off() -> None:
     assert [getattr(i, "op", "send") for i in out] == ["Stretch of 2 kernels", "send", "Stretch of 2 kernels"]
 
 
+@pytest.mark.parametrize(("before", "together"), [(30, True), (10, False)])
+def test_what_takes_next_to_no_time_is_done_before_a_tensor_is_sent(before: int, together: bool) -> None:
+    joint = kernels()["Joint"][0]
+    steps: list[Any] = [call(joint, "Fused", [i, i + 1], [i + 2]) for i in range(before)]
+    steps += [Send(1, before + 1, "/cpu:1", ()), call(joint, "Fused", [before, before + 1], [before + 2])]
+    out = with_native_stretches(Program("/cpu:0", tuple(steps), (None,) * (before + 3), (), ())).instructions
+    kinds = [getattr(i, "op", "send") for i in out]
+    assert kinds == (
+        [f"Stretch of {before + 1} kernels", "send"] if together else [f"Stretch of {before} kernels", "send", "Fused"]
+    )
+
+
 def test_an_error_in_the_middle_names_the_node_and_its_line() -> None:
     with dt.Graph().as_default():
         labels, logits = dt.placeholder(dt.int64, [None]), dt.placeholder(dt.float32, [None, 4])
