@@ -15,12 +15,14 @@ from hypothesis import given, settings, strategies as st
 import dovetail as dt
 from dovetail.codegen.backends.base import NodeError
 from dovetail.codegen.backends.gathering import run_of
+from dovetail.codegen.backends.lone_kernels import LoneKernel
 from dovetail.codegen.backends.native_runs import ONE_BY_ONE, NativeRun
 from dovetail.codegen.backends.native_stretches import NativeStretch, with_native_stretches
 from dovetail.codegen.backends.native_updates import NativeUpdates
 from dovetail.codegen.backends.numba import FusedKernel, NumbaBackend
 from dovetail.codegen.fuse import fuse
-from dovetail.codegen.program import Call, Program, Send
+from dovetail.codegen.lower import lower
+from dovetail.codegen.program import Call, Loop, Program, Send
 from dovetail.codegen.unit import Unit
 from dovetail.graph.interpret import execution_order
 from dovetail.graph.source import caller
@@ -123,7 +125,7 @@ def stretch_of(calls: Sequence[Call], constants: dict[int, Any] | None = None) -
     return NativeStretch(run_of(calls, constants or {}), at_once=True)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(runs(), st.lists(st.sampled_from([1, 2, 5, 24]), min_size=1, max_size=3), st.integers(0, 2**32 - 1))
 def test_random_runs_have_the_bits_of_one_by_one(made: tuple[list[Call], int], sizes: list[int], seed: int) -> None:
     calls, _ = made
@@ -364,3 +366,74 @@ def test_updates_of_one_variable_twice_and_of_wrong_sizes_go_one_by_one() -> Non
         with pytest.raises(NodeError):
             kernel(*[two.get(i, g) for i in kernel.run.given])
         same(b.read(), before)
+
+
+# --- sessions --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_step_of_a_recurrent_network_is_one_call_and_keeps_its_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Biases, slices and joined tensors between products are part of it, in the loop and in that of its gradient."""
+    programs: list[Program] = []
+    original = NumbaBackend.finish
+
+    def finish(self: NumbaBackend, program: Program) -> Program:
+        programs.append(original(self, program))
+        return programs[-1]
+
+    monkeypatch.setattr(NumbaBackend, "finish", finish)
+    rng = np.random.default_rng(0)
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [None, 3, 8])
+        out, _ = dt.nn.dynamic_rnn(dt.nn.rnn_cell.LSTMCell(16), x, dtype=dt.float32)
+        fetches = [out, *dt.gradients(dt.reduce_mean(out * out), dt.trainable_variables())]
+        with dt.Session(config=dt.ConfigProto(kernel_backend="numba")) as session:
+            session.run(dt.global_variables_initializer())
+            for batch in (4, 6):
+                fed = rng.normal(size=(batch, 3, 8)).astype(np.float32)
+                first = session.run(fetches, {x: fed})
+                for _ in range(3):
+                    same(session.run(fetches, {x: fed}), first)
+    bodies = [step.body for p in programs for step in p.instructions if isinstance(step, Loop)]
+    found = [i.kernel for body in bodies for i in body if isinstance(i, Call) and isinstance(i.kernel, NativeStretch)]
+    assert [sorted({c.op for c in f.calls} & {"MatMul", "BiasAdd", "Split", "SplitV", "ConcatV2"}) for f in found] == [
+        ["BiasAdd", "ConcatV2", "MatMul", "Split"],
+        ["ConcatV2", "MatMul", "SplitV"],
+    ]
+    assert all(f.replays for f in found)
+
+
+def test_a_traced_step_shows_each_kernel() -> None:
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [None, 8], name="x")
+        hidden = dt.nn.relu(dt.matmul(x, dt.ones([8, 8]), name="first") + 1.0, name="hidden")
+        y = dt.nn.softmax(dt.matmul(hidden, dt.ones([8, 8]), name="second"), name="y")
+        with dt.Session(config=dt.ConfigProto(kernel_backend="numba")) as session:
+            for _ in range(5):
+                session.run(y, {x: np.ones((3, 8))})
+            metadata = dt.RunMetadata()
+            session.run(y, {x: np.ones((3, 8))}, dt.RunOptions(trace_level=dt.RunOptions.FULL_TRACE), metadata)
+    assert metadata.trace is not None
+    assert [k.node for k in metadata.trace.kernels if not k.op.startswith("Const")] == [
+        "first",
+        "hidden",
+        "second",
+        "y",
+    ]
+
+
+def test_a_single_node_has_a_kernel_between_others_only() -> None:
+    ops = []
+    for build in (
+        lambda x, w: dt.matmul(dt.nn.bias_add(dt.matmul(x, w), [1.0] * 6), w),
+        lambda x, w: dt.nn.bias_add(x, [1.0] * 6),
+    ):
+        with dt.Graph().as_default():
+            x_, w_ = dt.placeholder(dt.float32, [None, 6]), dt.placeholder(dt.float32, [6, 6])
+            y = build(x_, w_)
+            backend = NumbaBackend(compile_first=True)
+            unit = Unit("/cpu:0", tuple(nodes_of(y)), ((x_.name, x_), (w_.name, w_)), ((y.name, y),))
+            program = backend.finish(lower(unit, backend, lambda node: None))  # type: ignore[arg-type, return-value]
+        ops.append([i.op for i in program.instructions if isinstance(i, Call)])
+        assert not any(isinstance(getattr(i, "kernel", None), LoneKernel) for i in program.instructions)
+    assert ops == [["Stretch of 2 kernels"], ["BiasAdd"]]
