@@ -21,6 +21,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from ..graph.dtypes import float32, float64, int32, int64
 from ..graph.node import Node, Tensor
 from ..graph.shape import element_count
 from ..graph.static_value import static_dims, static_value
@@ -33,8 +34,11 @@ LAST_AXIS = frozenset(
 )
 EXTREMES = frozenset(("ArgMax", "ArgMin"))
 SCANS = frozenset(("Cumsum", "Cumprod"))
+SCATTERS = frozenset(("UnsortedSegmentSum",))
 LOOKUPS = frozenset(("GatherV2", "ResourceGather"))
 """Rows of a table, the first input, at the places that the second one holds."""
+ADDED = (float32, float64, int32, int64)
+"""Element types of rows that are added in memory: narrow ones would be rounded at each sum."""
 _VIEWS = frozenset(("Identity", "StopGradient", "PreventGradient", "ExpandDims", "Squeeze", "Reshape", "BroadcastTo"))
 
 Labels: TypeAlias = "tuple[int | None, ...]"
@@ -71,6 +75,7 @@ class Pattern:
         checked: inputs whose numbers must be positions along that label, and raise an error where they are not.
         row: of a node of LOOKUPS, the labels of a row's dimensions.
         scanned: of a running sum or product along the reduced label, whether it goes from the end.
+        scattered: whether what the node gives is a table, into whose rows it adds: its output has the labels of a row.
         drawn: of a node that draws, the labels of what it makes: its numbers depend on their places in it.
     """
 
@@ -85,11 +90,12 @@ class Pattern:
     row: Labels | None = None
     drawn: Labels | None = None
     scanned: bool | None = None
+    scattered: bool = False
 
     @property
     def before(self) -> tuple[int, ...]:
         """Inputs that must be there before the kernel runs: what is checked, and what is looked at elsewhere than in its place."""
-        return self.checked if self.row is None else (0, 1)
+        return (1,) if self.scattered else self.checked if self.row is None else (0, 1)
 
     @property
     def space(self) -> frozenset[int]:
@@ -117,6 +123,8 @@ def pattern_of(node: Node) -> Pattern:
         return _lookup_pattern(node)
     if node.type in SCANS:
         return _scanned_pattern(node)
+    if node.type in SCATTERS:
+        return _scattered_pattern(node)
     if node.type in DRAWN:
         return _drawn_pattern(node)
     if (
@@ -249,6 +257,20 @@ def _scanned_pattern(node: Node) -> Pattern:
     return Pattern(
         (labels, None), (labels,), frozenset([along]), _sizes(labels, dims), scanned=bool(node.attrs["reverse"])
     )
+
+
+def _scattered_pattern(node: Node) -> Pattern:
+    data, ids, _ = node.inputs
+    if data.dtype not in ADDED:
+        raise NotFusibleError(f"rows of {data.dtype.name} are not added in memory")
+    dims, places = data.dims or (), ids.dims or ()
+    labels = _numbered(dims)
+    own = labels[: len(places)]
+    if not any(x is not None for x in own):
+        raise NotFusibleError("it adds one row")
+    if any((d == 1) != (x is None) for d, x in zip(places, own, strict=True)):
+        raise NotFusibleError("a size is not known")
+    return Pattern((labels, own, None), (labels[len(places) :],), frozenset(), _sizes(labels, dims), scattered=True)
 
 
 def _drawn_pattern(node: Node) -> Pattern:

@@ -23,7 +23,7 @@ from .groups import SMALL, Group, Walk, constant_of, drawn_number
 from .loops import Loops, LoopsBuilder
 from .recompute import Again, computed_again
 from .trace import SUPPORTED, NotFusibleError, rule_of
-from .unit import RunGuarded, Unit, UnitStep, taken_by
+from .unit import RunGuarded, Unit, UnitStep
 
 ALONE = (
     1 << 16
@@ -79,6 +79,8 @@ class FusedNodes:
         checks: tensors that decide, with what is in `after`, whether the nodes are dead: all of them are, or none.
         after: nodes, and numbers of channels, that the nodes wait for and that may be dead.
         is_guarded: whether the nodes may be dead.
+        tables: (output, input, shape): the output is a table, the input says into which of its rows something is added, and the value
+            of that one of the `shapes` is how many rows it has. Such an output is the only one.
         overwrites: (input, output): the output may lie where the input was, which dies with the kernel (`overwriting`).
     """
 
@@ -100,6 +102,7 @@ class FusedNodes:
     is_guarded: bool = False
     overwrites: tuple[tuple[int, int], ...] = ()
     lookups: tuple[tuple[int, int], ...] = ()
+    tables: tuple[tuple[int, int, int], ...] = ()
 
     def sizes_for(self, shapes: Sequence[tuple[int, ...]], values: Sequence[Sequence[int]]) -> list[int] | None:
         """Sizes of the space's axes for inputs of these shapes; None when they are not as fusion assumed.
@@ -182,7 +185,7 @@ class _Result:
         """The groups that are worth it, in the places of their last nodes."""
         if not self.walk.groups:
             return self.fusion(self.unit.steps)
-        takers = self.takers()
+        takers = self.walk.takers
         kernels: dict[Node, FusedNodes] = {}
         gone: set[Node] = set()
         place = {_node_of(step): i for i, step in enumerate(self.unit.steps)}
@@ -224,17 +227,6 @@ class _Result:
             steps, self.reasons | dict.fromkeys((n.name for n in self.walk.passed), "it is too small to gain")
         )
 
-    def takers(self) -> dict[Tensor, list[object]]:
-        """For each tensor, who takes it: nodes, and None for the world outside."""
-        out: dict[Tensor, list[object]] = {}
-        for step in self.unit.steps:
-            node = _node_of(step)
-            for t in taken_by(step):
-                out.setdefault(t, []).append(node)
-        for _, t in self.unit.fetches:
-            out.setdefault(t, []).append(None)
-        return out
-
     def dropped(self, inside: Sequence[Node], takers: dict[Tensor, list[object]], gone: set[Node]) -> list[Node]:
         """Of views, in the order of the unit, of which kernels have copies: those that nobody else takes."""
         out: list[Node] = []
@@ -270,7 +262,7 @@ class _Result:
         quick = node not in self.walk.choosing and pattern.scanned is None
         if elements >= (ALONE if quick else SMALL):
             return True
-        if pattern.drawn is not None:
+        if pattern.drawn is not None or pattern.scattered:
             return True  # NumPy's philox takes a hundred times as long
         across = node.type in EXTREMES and pattern.position != max(pattern.sizes)
         return across or node.type in LAST_AXIS or node.type == "OneHot"
@@ -336,6 +328,9 @@ def _kernel(
     ranges: list[tuple[int, int]] = []
     tables: dict[tuple[Tensor, Labels], int] = {}  # and the axes of a row -> number of the input
     lookups: list[tuple[int, int]] = []
+    rows: dict[
+        Tensor, tuple[int, int, Tensor]
+    ] = {}  # table -> the value with its rows' numbers, the input, and how many there are
     run: dict[Node, None] = {}
     for node in nodes:
         operands = []
@@ -392,21 +387,32 @@ def _kernel(
         if pattern.drawn is not None:
             along = [x for x in _in_space(pattern.drawn, node, pattern, axes_of) if x is not None]
             operands.append(drawn_number(builder, node, operands, along))
+        if pattern.scattered:
+            row, along = operands[1], axes_of[node.inputs[1]]
+            placed = builder.load_of(row)
+            if placed is None:
+                raise NotFusibleError("what it checks is made in the kernel")
+            if [x for x in along if x is not None] != list(range(sum(x is not None for x in along))):
+                raise NotFusibleError("its axes are in another order")
+            rows[node.outputs[0]] = row, placed, node.inputs[2]
         for t, value in zip(node.outputs, rule_of(node, pattern.is_view)(builder, node, operands), strict=True):
             values[t] = value
     for t in outputs:
         axes = [x for x in axes_of[t] if x is not None]
         if axes != sorted(axes):
             raise NotFusibleError("its axes are in another order")
-        builder.store(values[t], axes)
+        if t in rows and len(outputs) > 1:
+            raise NotFusibleError("others take what it adds up")
+        builder.store(values[t], axes, rows[t][0] if t in rows else None, adds=t in rows)
     loops, parts = builder.finish()
-    looked_at = {a.tensor for a, _ in assumed}
+    looked_at = {a.tensor for a, _ in assumed} | {count for *_, count in rows.values()}
     ignored = tuple(t for t in dict.fromkeys(others) if t in looked_at or not (_is_constant(t) or t.op in run))
     facts = dict.fromkeys(Assumption(ignored.index(a.tensor), axes, a.over) for a, axes in assumed)
     return FusedNodes(
         tuple(run), tuple(inputs), ignored, tuple(outputs), loops, parts, tuple(input_axes),
         tuple(axes_of[t] for t in outputs), {t: axes_of[t] for n in nodes for t in (*n.inputs, *n.outputs) if t in axes_of},
         reduced, sizes, tuple(facts), tuple(dict.fromkeys(ranges)), lookups=tuple(dict.fromkeys(lookups)),
+        tables=tuple((outputs.index(t), placed, ignored.index(count)) for t, (_, placed, count) in rows.items() if t in outputs),
     )  # fmt: skip
 
 

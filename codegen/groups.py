@@ -29,6 +29,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 
 from ..graph.dtypes import DType, float32, int64, resource
@@ -87,6 +88,7 @@ class Group:
     part: int = 0  # of the unit, between marks of control flow
     lifted: set[Node] = field(default_factory=set)  # nodes that run earlier than where they stood
     scanned: bool | None = None  # whether running sums in it go from the end
+    scatters: bool = False  # its only result is a table, into whose rows it adds
 
     @property
     def kept(self) -> list[Axis]:
@@ -198,7 +200,8 @@ class Walk:
             rule_of(node)
             pattern = self.patterns[node] = pattern_of(node)
             check_types(self.data_only(node, pattern), self.types)
-            if (pattern.position is not None or pattern.row is not None) and not self.positions:
+            special = pattern.position is not None or pattern.row is not None or pattern.scattered
+            if special and not self.positions:
                 raise NotFusibleError(f"{node.type} has a template of its own")
             if pattern.scanned is not None and self.longest_scan:
                 self.check_length(node, pattern)
@@ -211,13 +214,49 @@ class Walk:
             self.patterns.pop(node, None)
             self.taken(node.inputs)
             return
-        if not (self.joined(node, pattern, sources) or self.lifted(node, pattern, sources)):
+        if pattern.scattered:
+            self.scattered(node, pattern, sources)
+        elif not (self.joined(node, pattern, sources) or self.lifted(node, pattern, sources)):
             self.taken(node.inputs)
             if pattern.is_view or self.is_number(node, pattern):
                 self.views.add(node)
                 self.at_hand.add(node)
             else:
                 self.start(node, pattern, sources)
+
+    def scattered(self, node: Node, pattern: Pattern, sources: Sources) -> None:
+        """Put a sum over segments behind what makes its rows, if nobody else takes anything of that; or by itself. Nothing follows it."""
+        rows = node.inputs[0]
+        group = self.group_of.get(rows)
+        if group is not None and group in self.open and group.sources == sources and not group.reduced:
+            inside = {*group.nodes, node}
+            alone = all(taker in inside for t in group.made for taker in self.takers.get(t, ()))
+            labels = [(t, own) for t, own in zip(node.inputs, pattern.inputs, strict=True) if own is not None]
+            join = self.merged([group], labels, pattern) if alone and len(group.nodes) < MOST_NODES else None
+            if join is not None:
+                self.add(group, node, pattern, join.mapping)
+                self.close_scatter(group)
+                return
+        self.taken(node.inputs)
+        self.start(node, pattern, sources)
+        self.close_scatter(next(reversed(self.groups)))
+
+    def close_scatter(self, group: Group) -> None:
+        """Let nothing more come into a group."""
+        group.scatters = True
+        self.open.pop(group, None)
+
+    @cached_property
+    def takers(self) -> dict[Tensor, list[object]]:
+        """For each tensor who takes it: nodes, and steps that are none; None for a fetch."""
+        out: dict[Tensor, list[object]] = {}
+        for step in self.unit.steps:
+            node = step.node if isinstance(step, RunGuarded) else step
+            for t in taken_by(step):
+                out.setdefault(t, []).append(node)
+        for _, t in self.unit.fetches:
+            out.setdefault(t, []).append(None)
+        return out
 
     def check_length(self, node: Node, pattern: Pattern) -> None:
         """Leave long running sums to a template that cuts them into pieces."""
@@ -333,7 +372,7 @@ class Walk:
         for group in dict.fromkeys(self.group_of.get(t) for t, _ in data):
             if group is None or group in self.open or group.part != self.part or group.sources != sources:
                 continue
-            if group.reads_state or len(group.nodes) >= MOST_NODES:
+            if group.reads_state or group.scatters or len(group.nodes) >= MOST_NODES:
                 continue
             if not all(t in group.dims or t.op.type == "Const" for t, _ in data):
                 continue

@@ -78,7 +78,7 @@ def _pairs(group: FusedNodes, dying: Iterable[int]) -> Pairs:
     for i in dying:
         loads = [v for v in group.loops.values if v.op == "load" and v.data == i]
         for j in sorted(free):
-            if len(loads) != 1 or any(i in pair for pair in group.lookups):
+            if len(loads) != 1 or any(i in pair for pair in group.lookups) or group.tables:
                 continue
             alike = group.input_axes[i] == group.output_axes[j] and group.loops.stores[j].axes == loads[0].axes
             if alike and group.inputs[i].dtype.base is group.outputs[j].dtype.base:

@@ -80,7 +80,11 @@ def computed_again(walk: Walk) -> Again:
 def _makers(walk: Walk, group: Group) -> list[Group]:
     """The groups from which a group takes."""
     found = dict.fromkeys(walk.group_of.get(t) for n in group.nodes for t in n.inputs)
-    return [g for g in found if g is not None and g is not group and g in walk.groups and g.sources == group.sources]
+    return [
+        g
+        for g in found
+        if g is not None and g is not group and not g.scatters and g in walk.groups and g.sources == group.sources
+    ]
 
 
 def _copies(walk: Walk, maker: Group, group: Group) -> _Copies | None:

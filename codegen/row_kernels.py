@@ -18,12 +18,14 @@ from ..graph.node import Node
 from .buffers import buffers
 from .kernel_cache import source_of
 from .loops import Loops, LoopsBuilder
-from .threads import ranges_of, share
+from .threads import Ranges, ranges_of, share
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 _TYPES = (float32, float64, int32, int64)
 _NS_PER_SUM = 0.3  # one core, for a number
+
+_WIDE = 8  # numbers of a row from which on passing rows over takes little time beside adding them
 
 OPS = frozenset(("UnsortedSegmentSum",))
 
@@ -68,6 +70,16 @@ def add_rows(function: Any, data: Array, ids: Array, count: int, threads: int) -
     """Rows of an array, added where ids below `count` say, by the function that `segment_sum` was compiled to."""
     inner = data.shape[ids.ndim :]
     out = buffers.empty((count, *inner), data.dtype)
-    ranges = ranges_of(count, data.size * _NS_PER_SUM, threads)
-    share(function, (data.ravel(), ids.ravel(), out.reshape(-1), ids.size, math.prod(inner)), ranges, threads)
+    width = math.prod(inner)
+    ranges = ranges_of_rows(count, width, data.size * _NS_PER_SUM, threads)
+    share(function, (data.ravel(), ids.ravel(), out.reshape(-1), ids.size, width), ranges, threads)
     return out
+
+
+def ranges_of_rows(count: int, width: int, nanoseconds: float, threads: int) -> Ranges:
+    """How the rows of a table are shared by threads that add to them: one range for each, since each goes along all that is added."""
+    if width < _WIDE or len(ranges_of(count, nanoseconds, threads)) == 1:
+        return ((0, count),)
+    parts = min(threads, count)
+    edges = [count * i // parts for i in range(parts + 1)]
+    return tuple(zip(edges[:-1], edges[1:], strict=True))

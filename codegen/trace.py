@@ -421,6 +421,7 @@ _rules: dict[str, Rule] = {
     "ResourceGather": _looked_up,
     "Cumsum": _scan("sum"),
     "Cumprod": _scan("prod"),
+    "UnsortedSegmentSum": _same,
     "UniformOfStream": _drawn,
     "NormalOfStream": _drawn,
 }

@@ -34,9 +34,10 @@ from ..kernel_cache import source_of
 from ..loop_cost import nanoseconds
 from ..loops import Loops
 from ..native_plans import NotCompiledError, NotPlannableError, Planner, Value
-from ..numba_source import as_passed
+from ..numba_source import ROWS, as_passed
 from ..overwriting import as_run, is_held_once, order_of, with_overwriting
 from ..program import Call, Guarded, Instruction, Kernel, Loop, Program
+from ..row_kernels import ranges_of_rows
 from ..threads import cores, ranges_of, share
 from ..update_loops import ACCUMULATES
 from .base import ContextOf
@@ -155,7 +156,8 @@ class _Launch:
     ranges: tuple[tuple[int, int], ...]
     numbers: tuple[int, ...]  # sizes and the range, where there is one
     outputs: tuple[tuple[tuple[int, ...], np.dtype[Any], bool], ...]  # shape, type, whether it is large
-    limits: tuple[tuple[int, int], ...]  # (input, what its numbers must be below)
+    limits: tuple[tuple[int, int], ...]  # (input, what its numbers must be below, and not negative)
+    below: tuple[tuple[int, int], ...]  # (input, what its numbers must be below): negative ones are left out
 
 
 class FusedKernel(WarmingKernel):
@@ -187,7 +189,9 @@ class FusedKernel(WarmingKernel):
         super().__init__(self.source.text, reference)
         self._threads = threads
         self._loaded = len(group.inputs)
-        self._assumed = [self._loaded + a.position for a in group.assumed]
+        self._assumed = [
+            self._loaded + at for at in (*(a.position for a in group.assumed), *(at for *_, at in group.tables))
+        ]
         self._check = check
         self._narrow = any(v.dtype in (float16, bfloat16) for v in group.loops.values)
         self._launches: dict[tuple[tuple[int, ...], ...], _Launch | None] = {}
@@ -207,14 +211,20 @@ class FusedKernel(WarmingKernel):
             inputs = tuple([held[i].read() if i in held else x for i, x in enumerate(inputs)])
         key = tuple(map(_shape, inputs if len(inputs) == self._loaded else inputs[: self._loaded]))
         if self._assumed:
-            key = (*key, *[tuple(inputs[i].tolist()) for i in self._assumed])
+            key = (*key, *[tuple(np.ravel(inputs[i]).tolist()) for i in self._assumed])
         try:
             launch = self._launches[key]
         except KeyError:
             if len(self._launches) >= SHAPES_KEPT:
                 self._launches.clear()
             launch = self._launches[key] = self._launch_for(key)
-        if launch is None or launch.limits and not _within(inputs, launch.limits):
+        if (
+            launch is None
+            or launch.limits
+            and not _within(inputs, launch.limits)
+            or launch.below
+            and not _below(inputs, launch.below)
+        ):
             return self._reference(*_given(inputs, held))
         if self._overwrites:
             outputs = self._overwritten(inputs, launch)
@@ -240,7 +250,7 @@ class FusedKernel(WarmingKernel):
     @property
     def is_native(self) -> bool:
         """Whether native plans can have it."""
-        return not self._variables and not self._check
+        return not self._variables and not self._check and not self.group.tables
 
     @property
     def reads_variables(self) -> bool:
@@ -338,26 +348,39 @@ def launch_of(
 
     `values`: what the vectors hold that `group.assumed` speaks of.
     """
-    known = group.sizes_for(shapes, values)
-    if known is None:
+    counts = [v[0] for v in values[len(group.assumed) :]]
+    known = group.sizes_for(shapes, values[: len(group.assumed)])
+    if known is None or any(count <= 0 for count in counts):
         return None
     outputs = []
-    for t, axes in zip(group.outputs, group.output_axes, strict=True):
+    tables = {output: count for (output, *_), count in zip(group.tables, counts, strict=True)}
+    for i, (t, axes) in enumerate(zip(group.outputs, group.output_axes, strict=True)):
         made = tuple(1 if a is None else known[a] for a in axes)
+        made = (tables[i], *made) if i in tables else made
         outputs.append((made, t.dtype.base.np, math.prod(made) * t.dtype.size >= LARGE))
     limits = tuple((i, known[axis]) for i, axis in group.ranges)
     limits += tuple((rows, shapes[table][0]) for table, rows in group.lookups)
     if 0 in known and any(v.op in ("position", "gather") for v in group.loops.values):
         return None  # there is no place of an extreme, which is an error of the reference; nor a least number of none
     joined = tuple(math.prod(known[a] for a in part) for part in group.parts)
-    ranges = _ranges(group.loops, joined, threads, split)
+    if split == ROWS:
+        width = math.prod(joined[a] for a in group.loops.stores[0].axes)
+        ranges = ranges_of_rows(counts[0], width, nanoseconds(group.loops, joined), threads)
+    else:
+        ranges = _ranges(group.loops, joined, threads, split)
+    below = tuple((placed, count) for (_, placed, _), count in zip(group.tables, counts, strict=True))
     numbers = (*joined, *ranges[0]) if len(ranges) == 1 else ()
-    return _Launch(joined, ranges, numbers, tuple(outputs), limits)
+    return _Launch(joined, ranges, numbers, tuple(outputs), limits, below)
 
 
 def _given(inputs: tuple[Any, ...], held: Mapping[int, Any]) -> tuple[Any, ...]:
     """A kernel's arguments as the references take them: variables, not their values."""
     return tuple([held.get(i, x) for i, x in enumerate(inputs)]) if held else inputs
+
+
+def _below(inputs: Sequence[Any], limits: Sequence[tuple[int, int]]) -> bool:
+    """Whether all numbers of some inputs are below a limit."""
+    return all(np.maximum.reduce(inputs[i], None, initial=-1) < limit for i, limit in limits)
 
 
 def _within(inputs: Sequence[Any], limits: Sequence[tuple[int, int]]) -> bool:

@@ -29,6 +29,7 @@ MOST_ELEMENTS = 200_000
 SMOOTH: dict[str, Any] = {
     "tanh": dt.tanh, "exp": lambda x: dt.exp(-abs(x)), "sqrt": lambda x: dt.sqrt(abs(x) + 0.5), "sigmoid": dt.sigmoid,
     "log1p": lambda x: dt.log1p(abs(x)), "erf": dt.erf, "sin": dt.sin, "cos": dt.cos, "atan": dt.atan, "half": lambda x: x * 0.5,
+    "noise": lambda x: x + dt.random_uniform(dt.shape(x), seed=4, dtype=x.dtype),
     "square": lambda x: dt.square(x) * 0.25, "relu": dt.nn.relu, "gelu": dt.nn.gelu, "elu": dt.nn.elu, "cube": lambda x: (x * 0.5) ** 3,
 }  # fmt: skip
 BINARY: dict[str, Any] = {
@@ -116,6 +117,7 @@ def draw_node(draw: Any, drawn: Drawn, floating: Any, whole: Any) -> None:
                 "product",
                 "move",
                 "scan",
+                "segments",
                 "loop",
             )  # fmt: skip
         )
@@ -186,7 +188,11 @@ def draw_node(draw: Any, drawn: Drawn, floating: Any, whole: Any) -> None:
     elif kind == "move" and x.dims:
         drawn.add(draw(st.sampled_from(sorted(MOVES.items())))[1](x), exact)
     elif kind == "scan" and x.dims:
-        drawn.add(dt.cumsum(abs(x), draw(st.integers(0, len(x.dims) - 1)), reverse=draw(st.booleans())) * 0.01, False)
+        axis, exclusive, reverse = draw(st.integers(0, len(x.dims) - 1)), draw(st.booleans()), draw(st.booleans())
+        drawn.add(dt.cumsum(abs(x) * 0.1, axis, exclusive, reverse) * 0.1, False)
+    elif kind == "segments" and x.dims and x.dtype.size >= 4:
+        places = dt.range(dt.shape(x)[0]) % 5 - draw(st.integers(0, 1))
+        drawn.add(dt.math.unsorted_segment_sum(abs(x) * 0.1, places, 5), False)
     elif kind == "loop":
         times = draw(st.integers(0, 3))
         _, out = dt.while_loop(lambda i, _: i < times, lambda i, v: (i + 1, dt.tanh(v) * 0.5 + v), [0, x])

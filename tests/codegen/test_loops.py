@@ -45,6 +45,10 @@ KERNELS: dict[str, tuple[tuple[int | None, ...], Callable[[Any], Any]]] = {
         (8, None),
         lambda x: dt.reduce_max(dt.cumsum(x, 0, exclusive=True, reverse=True), 0),
     ),
+    "sums_of_segments": (
+        (None, 8),
+        lambda x: dt.math.unsorted_segment_sum(dt.exp(x), dt.placeholder(dt.int32, [None]), 10),
+    ),
     "dropout": ((None, 8), lambda x: dt.nn.dropout(dt.nn.relu(x), rate=0.25)),
     "noisy_rows": ((None, 8), lambda x: dt.nn.softmax(x + dt.random_normal(dt.shape(x)))),
     "channels_first": ((2, 3, 5, 6), lambda x: dt.reduce_sum(dt.exp(x), [0, 2, 3])),

@@ -107,3 +107,15 @@ def test_what_is_wrong_is_left_to_the_reference() -> None:
             with pytest.raises(dt.errors.InvalidArgumentError, match=r"segment id 4 is not in \[0, 4\)"):
                 session.run(y, {ids: [4], data: np.ones((1, 2))})
             assert session.run(y, {ids: [], data: np.ones((0, 2))}).sum() == 0
+
+
+def test_what_makes_rows_is_part_of_the_kernel_that_adds_them() -> None:
+    with dt.Graph().as_default() as graph:
+        x, ids = dt.placeholder(dt.float32, [None, 70]), dt.placeholder(dt.int64, [None])
+        rows = dt.tanh(x) * 2.0
+        y = dt.math.unsorted_segment_sum(rows, ids, 40)
+        for i in ([0, 39, 39, 3], [-1, 5, -1, 5], [2] * 3000):
+            ((mine, theirs),) = by_one_kernel([y], {x: values((len(i), 70), "float32"), ids: i})
+            np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-3)
+        # Rows that somebody else takes are made before.
+        assert len(dt.place(graph, fetches=[y, rows + 1.0]).kernels("cpu:0")) == 2
