@@ -388,13 +388,7 @@ def _kernel(
             along = [x for x in _in_space(pattern.drawn, node, pattern, axes_of) if x is not None]
             operands.append(drawn_number(builder, node, operands, along))
         if pattern.scattered:
-            row, along = operands[1], axes_of[node.inputs[1]]
-            placed = builder.load_of(row)
-            if placed is None:
-                raise NotFusibleError("what it checks is made in the kernel")
-            if [x for x in along if x is not None] != list(range(sum(x is not None for x in along))):
-                raise NotFusibleError("its axes are in another order")
-            rows[node.outputs[0]] = row, placed, node.inputs[2]
+            rows[node.outputs[0]] = (*_placed(builder, operands[1], axes_of[node.inputs[1]]), node.inputs[2])
         for t, value in zip(node.outputs, rule_of(node, pattern.is_view)(builder, node, operands), strict=True):
             values[t] = value
     for t in outputs:
@@ -414,6 +408,17 @@ def _kernel(
         reduced, sizes, tuple(facts), tuple(dict.fromkeys(ranges)), lookups=tuple(dict.fromkeys(lookups)),
         tables=tuple((outputs.index(t), placed, ignored.index(count)) for t, (_, placed, count) in rows.items() if t in outputs),
     )  # fmt: skip
+
+
+def _placed(builder: LoopsBuilder, number: int, lies: Labels) -> tuple[int, int]:
+    """The value that says into which rows of a table something goes, and the input that it comes from."""
+    placed = builder.load_of(number)
+    if placed is None:
+        raise NotFusibleError("what it checks is made in the kernel")
+    along = [x for x in lies if x is not None]
+    if along != list(range(len(along))):
+        raise NotFusibleError("its axes are in another order")
+    return number, placed
 
 
 def _is_constant(tensor: Tensor) -> bool:
