@@ -14,12 +14,12 @@ stand between the parts when sizes are not known, are part of what `AttentionGra
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..graph.dtypes import bfloat16, float16, float32
+from ..graph.dtypes import DType, bfloat16, float16, float32
 from ..graph.node import Node, Tensor
 from ..graph.opdef import opdef
 from ..graph.ops import attention as _attention  # noqa: F401  the ops that this makes
@@ -31,13 +31,13 @@ _TYPES = (float32, float16, bfloat16)
 _SHAPES = frozenset(("Shape", "BroadcastGradientArgs"))  # what may take a part, if nobody takes from it in turn
 
 
-def join_attention(unit: Unit) -> tuple[Unit, tuple[Fired, ...]]:
-    """The unit with attention and its gradient as a node each, and where that was done."""
-    types = {s.type for s in unit.steps if isinstance(s, Node)}
-    if not {"Softmax", "BatchMatMulV2"} <= types or any(isinstance(s, BeginLoop | RunGuarded) for s in unit.steps):
+def join_attention(unit: Unit, types: Collection[DType] = _TYPES) -> tuple[Unit, tuple[Fired, ...]]:
+    """The unit with attention and its gradient as a node each, and where that was done; `types`: of elements."""
+    ops = {s.type for s in unit.steps if isinstance(s, Node)}
+    if not {"Softmax", "BatchMatMulV2"} <= ops or any(isinstance(s, BeginLoop | RunGuarded) for s in unit.steps):
         return unit, ()
     fired: list[Fired] = []
-    while (found := _Search(unit).found()) is not None:
+    while (found := _Search(unit, types).found()) is not None:
         unit = _replaced(unit, found)
         fired.append(Fired("attention and its gradient", found.result, "AttentionWithSums"))
     return unit, tuple(fired)
@@ -86,7 +86,8 @@ def _replaced(unit: Unit, found: _Found) -> Unit:
 class _Search:
     """Looks for the parts in a unit."""
 
-    def __init__(self, unit: Unit) -> None:
+    def __init__(self, unit: Unit, types: Collection[DType]) -> None:
+        self.types = types
         self.nodes = [s for s in unit.steps if isinstance(s, Node)]
         self.maker = {t: n for n in self.nodes for t in n.outputs}
         self.takers: dict[Tensor, list[Node | None]] = {}
@@ -113,7 +114,7 @@ class _Search:
             return None
         product, mask, scale, parts = forward
         q, k = product.inputs
-        if q.dtype not in _TYPES or not _fit(q, k, v, mask):
+        if q.dtype not in self.types or not _fit(q, k, v, mask):
             return None
         gone = {result, softmax, *parts}
         backward = self.gradient(p, v, q, k, scale)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from ..graph.dtypes import resource
 from ..graph.node import Node, Tensor
 from ..graph.opdef import nbytes
 from .axes import LOOKUPS
+from .cpu_fusion import fuse_for_cpu
 from .edged import EdgedNodes
-from .fuse import FusedNodes, Fusion, fuse
+from .fuse import FusedNodes, Fusion
 from .gpu_fusion import fuse_for_gpu, gpu_rewrites
 from .memory import MemoryPlan, plan_memory
-from .overwriting import as_run, with_overwriting
+from .overwriting import as_run
 from .rewrite import Fired, Rewrites, rewrite
 from .unit import RunGuarded, Unit, UnitStep, taken_by
 
@@ -347,6 +348,5 @@ def explain(unit: Unit, wanted: Rewrites, *, small: bool, on_gpu: bool = False) 
         from .backends.joint_updates import planned_updates
 
         return DeviceKernels(unit.device, unit, left, (*done.fired, *fired), fusion, on_gpu, planned_updates(unit))
-    fusion = fuse(done.unit, small=small, again=True)
-    fusion = replace(fusion, steps=with_overwriting(done.unit, fusion.steps))
-    return DeviceKernels(unit.device, unit, done.unit, done.fired, fusion)
+    left, fusion, fired = fuse_for_cpu(done.unit, wanted, small=small)
+    return DeviceKernels(unit.device, unit, left, (*done.fired, *fired), fusion)

@@ -19,6 +19,10 @@ Signature: TypeAlias = "tuple[str, tuple[int, ...]]"
 that is read, c one of int64 with which threads count, i an integer."""
 
 
+_CALLED = ("tile.py", "matrix_tile.py", "matrix_loops.py")
+"""What these files call of others."""
+
+
 def source_of(file: str, functions: Mapping[str, Signature], dtype: str) -> str:
     """The source text of functions of one file for arrays of one type. `kernel` is the function, or a tuple of several."""
     return _source(file, tuple(functions.items()), dtype)
@@ -27,7 +31,7 @@ def source_of(file: str, functions: Mapping[str, Signature], dtype: str) -> str:
 @cache
 def _source(file: str, functions: tuple[tuple[str, Signature], ...], dtype: str) -> str:
     here = Path(__file__)
-    tiles = b"".join(here.with_name(name).read_bytes() for name in ("tile.py", "matrix_tile.py"))
+    tiles = b"".join(here.with_name(name).read_bytes() for name in _CALLED if name != file + ".py")
     tile = hashlib.sha256(tiles).hexdigest()[:16]
     compiled = [_compiled(name, signature, dtype) for name, signature in functions]
     return "\n".join(

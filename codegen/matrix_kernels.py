@@ -35,8 +35,8 @@ _TALLEST, _WIDEST = 16, 8  # tiles and panels of a unit; its rows stay in the se
 _UNITS = 32  # so many units of work threads should have to share: who is done early takes another one
 _LEAST, _MOST = 1 << 20, 1 << 22  # multiply-adds of a unit: some 13 to 50 microseconds
 _KEPT = 1 << 20  # bytes of a factor that stay laid out for the next units, in the second cache
-_WORTH_HELP_NS = 150_000.0  # of one thread's time
-_NS_PER_FLOP = 0.008  # one core, float32
+WORTH_HELP_NS = 150_000.0  # of one thread's time
+NS_PER_FLOP = 0.008  # one core, float32
 _SHAPES_KEPT = 64  # per product: more means that hardly any comes twice
 
 FUNCTIONS = {"multiply": ("rrwwcc", (3, 3, 5, 5, 4))}
@@ -116,11 +116,11 @@ class Product:
     def plan(self) -> Plan:
         """How to do it."""
         matrices, size = math.prod(self.stack), self.a.itemsize
-        time = 2.0 * matrices * self.rows * self.inner * self.columns * _NS_PER_FLOP * size / 4
+        time = 2.0 * matrices * self.rows * self.inner * self.columns * NS_PER_FLOP * size / 4
         unit, units, room = _unit(self.rows, self.inner, self.columns, matrices, size, self.a_jumps[4] == 1)
         counts = (1,) * (3 - len(self.stack)) + self.stack if len(self.stack) <= 3 else (1, 1, matrices)
         terms = (self.rows, self.inner, self.columns), counts, self.a_jumps, self.b_jumps, unit
-        return Plan(terms, units, min(self.threads, units) if time >= _WORTH_HELP_NS else 1, room)
+        return Plan(terms, units, min(self.threads, units) if time >= WORTH_HELP_NS else 1, room)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def product_of(node: Node, a: Array, b: Array, threads: int, smallest: int = SMA
         a, b = np.broadcast_to(a, stack + a.shape[-2:]), np.broadcast_to(b, stack + b.shape[-2:])
     if len(stack) > 3:
         a, b = a.reshape(-1, rows, inner), b.reshape(-1, inner, columns)
-    (a, a_jumps), (b, b_jumps) = _flat(a), _flat(b)
+    (a, a_jumps), (b, b_jumps) = as_vector(a), as_vector(b)
     return Product(a, b, a_jumps, b_jumps, stack, rows, inner, columns, threads)
 
 
@@ -216,7 +216,7 @@ def put_product(planner: Planner, function: Any, node: Node, inputs: Sequence[Va
     return [out]
 
 
-def _flat(x: Array) -> tuple[Array, tuple[int, ...]]:
+def as_vector(x: Array) -> tuple[Array, tuple[int, ...]]:
     """The memory of a stack of matrices as a vector, and how far it is to the next along each of five axes.
 
     Views are taken as they are if one of the last two axes is contiguous; others are copied.

@@ -30,6 +30,7 @@ from dovetail.codegen.matrix_tile import (
 from dovetail.codegen.threads import FINISHED, LINE
 
 INNER = 256  # steps at a time: a panel of so many stays in the first cache
+GROUPS = 4  # of rows that are interleaved at a time: more would lie in the same places of the first cache
 LOOKS = 20_000  # at how many units are finished, some 50 microseconds: a unit takes about as long
 NR32, NR64 = NR["float32"], NR["float64"]
 
@@ -38,11 +39,13 @@ NR32, NR64 = NR["float32"], NR["float64"]
 def lay_out_rows(x, block, begin, at, jumps, high, steps):
     """Rows that are contiguous across the summed axis: MR of them interleaved, one group after the other, from `begin` on."""
     whole = high // MR
-    for k in range(steps):
-        of, to = at + k * jumps[1], begin + k * MR
-        for _ in range(whole):
-            move_rows(block, to, x, of)
-            of, to = of + MR, to + MR * steps
+    for first in range(0, whole, GROUPS):
+        groups = min(GROUPS, whole - first)
+        for k in range(steps):
+            of, to = at + first * MR + k * jumps[1], begin + (first * steps + k) * MR
+            for _ in range(groups):
+                move_rows(block, to, x, of)
+                of, to = of + MR, to + MR * steps
     for k in range(steps):
         for j in range(high - whole * MR):
             m.store(block, 0, begin + (whole * steps + k) * MR + j, m.load(x, 1, at + whole * MR + j + k * jumps[1]))

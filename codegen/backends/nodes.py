@@ -9,6 +9,7 @@ from typing import Any
 from ...graph.errors import InternalError
 from ...graph.node import Node
 from ..agreement import agree, difference
+from ..attention_kernels import attention_kernel
 from ..image_kernels import image_kernel
 from ..matrix_kernels import OPS as PRODUCTS, matrix_kernel, put_product
 from ..native_plans import NotCompiledError, Planner, Value
@@ -48,11 +49,13 @@ class NodeKernel(WarmingKernel):
             return self._reference(*inputs)
         if self._check:
             wanted = self._reference(*inputs)
-            if not agree(made, wanted):
+            pairs = zip(made, wanted, strict=True) if len(self.node.outputs) > 1 else ((made, wanted),)
+            differing = next(((mine, theirs) for mine, theirs in pairs if not agree(mine, theirs)), None)
+            if differing is not None:
                 raise InternalError(
                     self.node, self.node,
                     f"The compiled kernel of '{self.node.name}' ({self.node.type}), made at {self.node.source}, differs from "
-                    f"the reference: {difference(made, wanted)}. This is an error in Dovetail; DOVETAIL_BACKEND=numpy avoids it.",
+                    f"the reference: {difference(*differing)}. This is an error in Dovetail; DOVETAIL_BACKEND=numpy avoids it.",
                 )  # fmt: skip
         return made
 
@@ -67,9 +70,19 @@ class NodeKernel(WarmingKernel):
         return put_product(planner, self.function, self.node, inputs, self._threads)
 
 
+def own_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Any]] | None:
+    """A node's source text, and what is to be called with the compiled function and the inputs; None where there is none."""
+    return (
+        image_kernel(node, threads)
+        or matrix_kernel(node, threads)
+        or row_kernel(node, threads)
+        or attention_kernel(node, threads)
+    )
+
+
 def kernel_for(node: Node, reference: Kernel, *, threads: int, compile_first: bool, check: bool) -> Kernel:
     """A compiled kernel for a node that has one, else the reference."""
-    found = image_kernel(node, threads) or matrix_kernel(node, threads) or row_kernel(node, threads)
+    found = own_kernel(node, threads)
     if found is None:
         return reference
     kernel = NodeKernel(node, reference, *found, check, threads)

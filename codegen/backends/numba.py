@@ -24,18 +24,19 @@ from ...graph.errors import FailedPreconditionError, InternalError
 from ...graph.node import Node
 from ...graph.settings import setting
 from ...graph.state import Context
-from .. import copies, image_kernels, matrix_kernels, row_kernels
+from .. import attention_kernels, copies, image_kernels, matrix_kernels, row_kernels
 from ..agreement import agree, difference, scale_of
 from ..buffers import LARGE, buffers
 from ..copies import copy_kernel
-from ..fuse import FusedNodes, fuse, kernel_of
+from ..cpu_fusion import fuse_for_cpu
+from ..fuse import FusedNodes, kernel_of
 from ..groups import has_only_small
 from ..kernel_cache import source_of
 from ..loop_cost import nanoseconds
 from ..loops import Loops
 from ..native_plans import NotCompiledError, NotPlannableError, Planner, Value
 from ..numba_source import ROWS, as_passed
-from ..overwriting import as_run, is_held_once, order_of, with_overwriting
+from ..overwriting import as_run, is_held_once, order_of
 from ..program import Call, Guarded, Instruction, Kernel, Loop, Program
 from ..row_kernels import ranges_of_rows
 from ..threads import cores, ranges_of, share
@@ -87,7 +88,7 @@ class NumbaBackend(NumpyBackend):
         self._has_lone = small and self._has_stretches
         if not small and has_only_small(unit):
             return unit.steps
-        return with_overwriting(unit, fuse(unit, small=small, again=True).steps)
+        return fuse_for_cpu(unit, self.rewrites, small=small)[1].steps
 
     def fused(self, group: FusedNodes, context_of: ContextOf | None = None) -> FusedKernel:
         """A kernel that starts on NumPy and becomes compiled."""
@@ -143,6 +144,7 @@ def may_have_kernel(op: str) -> bool:
         or op in copies.OPS
         or op in image_kernels.OPS
         or op in row_kernels.OPS
+        or op in attention_kernels.OPS
         or "Apply" in op
         or op in ACCUMULATES
     )

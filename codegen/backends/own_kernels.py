@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from ...graph.node import Node, Tensor
 from ...graph.shape import element_count
 from ..fuse import FusedNodes
-from ..image_kernels import image_kernel
 from ..kernel_cache import source_of
-from ..matrix_kernels import matrix_kernel
-from ..row_kernels import row_kernel
 from ..trace import SUPPORTED
 from ..unit import AwaitNode, BeginLoop, EndLoop, LeaveUnless, RecvTensor, RunGuarded, UnitStep, taken_by
 from ..update_loops import update_of
+from .nodes import own_kernel
 from .product_updates import SMALLEST as SMALLEST_PRODUCT
 from .sparse_updates import sparse_update_of
 from .updates import SMALLEST as SMALLEST_UPDATE
@@ -86,7 +84,7 @@ def _source(node: Node) -> str | None:
         return sparse.source
     if not node.outputs:
         return None
-    found = image_kernel(node, 1) or matrix_kernel(node, 1) or row_kernel(node, 1)
+    found = own_kernel(node, 1)
     return found[0] if found is not None else None
 
 

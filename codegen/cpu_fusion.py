@@ -1,0 +1,30 @@
+"""What a CPU's unit becomes before it is lowered: the passes around fusion, in their order.
+
+attention and its gradient    parts become one node each (`attention_pass`)
+fusion                        nodes that lie in one space become kernels (`fuse`)
+overwriting                   results take the places of inputs that die with them (`overwriting`)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .attention_kernels import TYPES
+from .attention_pass import join_attention
+from .fuse import Fusion, fuse
+from .overwriting import with_overwriting
+from .rewrite import Fired, Rewrites
+from .unit import Unit
+
+
+def fuse_for_cpu(unit: Unit, wanted: Rewrites, *, small: bool) -> tuple[Unit, Fusion, tuple[Fired, ...]]:
+    """The unit after its first pass, its steps with kernels among them, and what the first pass did.
+
+    Args:
+        unit: what a CPU runs, after rewriting.
+        wanted: what may be rewritten.
+        small: fuse what is too small to gain, too.
+    """
+    unit, fired = join_attention(unit, TYPES) if wanted.rules else (unit, ())
+    fusion = fuse(unit, small=small, again=True)
+    return unit, replace(fusion, steps=with_overwriting(unit, fusion.steps)), fired
