@@ -10,7 +10,8 @@ pytest.importorskip("numba")
 
 from dovetail.codegen.kernel_cache import compile_now  # noqa: E402
 from dovetail.codegen.loops import Loops, LoopsBuilder  # noqa: E402
-from dovetail.codegen.numba_source import FETCHED, STRIP, numba_source  # noqa: E402
+from dovetail.codegen.numba_source import numba_source  # noqa: E402
+from dovetail.codegen.numba_stretches import FETCHED, STRIP  # noqa: E402
 from dovetail.codegen.row_facts import is_below_zero, passes_over_nan  # noqa: E402
 from dovetail.graph.dtypes import float32  # noqa: E402
 
