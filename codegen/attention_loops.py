@@ -32,7 +32,7 @@ from dovetail.codegen.matrix_tile import MR
 from dovetail.codegen.threads import FINISHED
 
 LOG2E, LN2 = m.f32(1.4426950408889634), m.f32(0.6931471805599453)
-BLOCK = 4096  # as `numba_source.BLOCK`
+BLOCK = 4096  # as `numba_stretches.BLOCK`
 
 
 @njit(error_model="numpy")
