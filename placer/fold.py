@@ -111,7 +111,7 @@ def _stem(name: str) -> str:
 
 
 def _row(name: str, nodes: Placed) -> Row:
-    if len(nodes) == 1:
+    if all(n == nodes[0][0] for n, _ in nodes):  # a single node; or a constant, which several devices may have
         return Row(nodes[0][0], nodes)
     whole = any(n == name for n, _ in nodes)
     return Row(name if whole else f"{name}/", nodes, scope=name, whole=whole)
