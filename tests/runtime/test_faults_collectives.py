@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,34 @@ from dovetail.graph.ops import collectives as ops
 
 WAIT_S = 60.0  # only a step that hangs waits so long
 COUNT = 3
+
+
+class Member:
+    """A client that goes on reducing until its session is closed, also when it has failed.
+
+    If the message is lost that asks for a step, nobody but its client knows of that step, and the other members wait for this one to
+    begin another.
+    """
+
+    def __init__(self, session: tf.Session) -> None:
+        self.session = session
+        self.error: tf.errors.OpError | None = None
+        self.has_failed = threading.Event()
+        self.is_over = False
+        self.call = Call(self._work)
+
+    def _work(self) -> None:
+        while not self.is_over:
+            try:
+                assert self.session.run("found:0") == 6.0
+            except tf.errors.OpError as e:
+                self.error = self.error or e
+                self.has_failed.set()
+
+    def close(self) -> None:
+        self.is_over = True
+        self.session.close()  # which ends a step that waits for who has gone
+        assert self.call.ended(WAIT_S)
 
 
 class Workers:
@@ -42,14 +71,9 @@ class Workers:
     def address(self, rank: int) -> str:
         return self.cluster.target("worker", rank).removeprefix("zmq://")
 
-    def run_until_error(self) -> list[Call]:
-        """All go on reducing until something fails."""
-
-        def work(session: tf.Session) -> None:
-            while True:
-                assert session.run("found:0") == 6.0
-
-        return [Call(lambda s=s: work(s)) for s in self.sessions]  # type: ignore[misc]
+    def begin(self) -> list[Member]:
+        """All go on reducing."""
+        return [Member(session) for session in self.sessions]
 
     def close(self) -> None:
         for session in self.sessions:
@@ -67,14 +91,14 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
 @pytest.mark.slow
 def test_a_cut_in_one_direction_and_lost_messages_end_the_steps_of_all(workers: Workers) -> None:
     for strike in (f"cut:{workers.address(1)}", "lose:7"):
-        calls = workers.run_until_error()
+        members = workers.begin()
         workers.says(0, strike)
-        for call in calls:
-            assert call.ended(WAIT_S), f"{strike}: a step hangs"
-            assert isinstance(call.error, tf.errors.UnavailableError | tf.errors.AbortedError), call.error
+        for member in members:
+            assert member.has_failed.wait(WAIT_S), f"{strike}: a step hangs"
+            assert isinstance(member.error, tf.errors.UnavailableError | tf.errors.AbortedError), member.error
         workers.says(0, "")
-        for i, session in enumerate(workers.sessions):
-            session.close()
+        for i, member in enumerate(members):
+            member.close()
             workers.sessions[i] = workers.session(i)
         calls = [Call(lambda s=s: s.run("found:0")) for s in workers.sessions]  # type: ignore[misc]
         assert all(call.ended(WAIT_S) for call in calls), "new sessions hang"
