@@ -1,0 +1,216 @@
+"""Numbers of single families of ops on GPUs that are stand-ins: images, rows, random numbers, boxes. They are the CPU's.
+
+Kernels run in Triton's interpreter, and as late as they may (`tests/codegen/fake_driver.py`).
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from fake_driver import FakeDriver
+from gpu_programs import agree, interpreted_gpus
+
+import dovetail as dt
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeDriver]:
+    with interpreted_gpus(2) as made:
+        yield made
+
+
+RANDOM = np.random.default_rng(0)
+
+
+def matrix(*shape: int) -> np.ndarray:
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+# --- images ----------------------------------------------------------------------------------------------------------
+
+IMAGES, FILTERS, DEEP = matrix(2, 9, 8, 3), matrix(3, 3, 3, 4), matrix(3, 3, 3, 2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: dt.nn.conv2d(x, dt.constant(FILTERS), strides=[1, 2, 2, 1], padding="SAME"),
+        lambda x: dt.nn.depthwise_conv2d(x, dt.constant(DEEP), strides=[1, 1, 1, 1], padding="VALID"),
+        lambda x: dt.nn.max_pool(x, [1, 2, 2, 1], [1, 2, 2, 1], "SAME"),
+        lambda x: dt.nn.avg_pool(x, [1, 3, 3, 1], [1, 2, 2, 1], "SAME"),
+    ],
+    ids=["conv2d", "depthwise", "max_pool", "avg_pool"],
+)
+def test_images_and_their_gradients(fake, make):
+    def build():
+        x = dt.placeholder(dt.float32, [None, 9, 8, 3])
+        y = make(x)
+        return [y, *dt.gradients(dt.reduce_sum(y * y), [x])], {x: IMAGES}
+
+    agree(build)
+    assert len(fake.launches()) >= 3  # none of it on the host
+    assert [c[0] for c in fake.copies()].count("to host") == 2
+
+
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float64])
+def test_the_filters_gradient(fake, dtype):
+    def build():
+        x, w = dt.placeholder(dtype, [None, 9, 8, 3]), dt.placeholder(dtype, FILTERS.shape)
+        y = dt.nn.conv2d(x, w, strides=[1, 1, 1, 1], padding="SAME") + 1.0
+        return dt.gradients(dt.reduce_sum(y * y), [w]), {x: IMAGES.astype(dtype.np), w: FILTERS.astype(dtype.np)}
+
+    agree(build)
+    assert [c[0] for c in fake.copies()].count("to host") == 1
+
+
+def test_attention_that_is_spelled_out_is_one_kernel(fake):
+    q, k, v = (matrix(2, 2, 20, 16) for _ in range(3))
+
+    def build():
+        given = [dt.placeholder(dt.float32, [2, 2, None, 16]) for _ in range(3)]
+        scores = dt.matmul(given[0], given[1], transpose_b=True) / 4.0
+        return [dt.matmul(dt.nn.softmax(scores), given[2])], dict(zip(given, (q, k, v), strict=True))
+
+    agree(build)
+    (launch,) = fake.launches()
+    assert "attention" in launch[1]
+
+
+# --- rows, random numbers --------------------------------------------------------------------------------------------
+
+TABLE, PICKED = matrix(50, 6), np.array([[3, 49], [3, 0], [7, 7]])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: dt.cumsum(x, 1, exclusive=True),
+        lambda x: dt.math.cumprod(x, 0, reverse=True),
+        lambda x: dt.argmax(x, 1),
+        lambda x: dt.argmin(x, 0, output_type=dt.int32),
+        lambda x: dt.nn.top_k(x, 3)[0],
+        lambda x: dt.cast(dt.nn.top_k(x, 3)[1], dt.float32),
+        lambda x: dt.gather(x, dt.constant(PICKED), axis=0),
+        lambda x: dt.gather(x, dt.constant([5, 1]), axis=1),
+        lambda x: dt.math.unsorted_segment_sum(x, dt.constant(np.arange(50) % 7), 7),
+        lambda x: dt.math.unsorted_segment_max(x, dt.constant(np.arange(50) % 7), 9),
+        lambda x: dt.math.unsorted_segment_min(x, dt.constant(np.arange(50) % 7), 7),
+        lambda x: dt.math.unsorted_segment_prod(x, dt.constant(np.arange(50) % 7), 7),
+    ],
+    ids=[
+        "cumsum",
+        "cumprod",
+        "argmax",
+        "argmin",
+        "top_k",
+        "places",
+        "gather",
+        "gather columns",
+        "segment_sum",
+        "segment_max",
+        "segment_min",
+        "segment_prod",
+    ],
+)
+def test_rows(fake, make):
+    def build():
+        x = dt.placeholder(dt.float32, [None, 6])
+        return [make(x)], {x: TABLE}
+
+    agree(build)
+    assert len(fake.launches()) >= 1  # none of it on the host
+    assert [c[0] for c in fake.copies()].count("to host") == 1
+
+
+@pytest.mark.parametrize("draw", [dt.random_uniform, dt.random_normal])
+def test_random_numbers_are_the_cpus(fake, draw):
+    def build():
+        dt.set_random_seed(7)
+        return [draw([40, 5], seed=3) * 1.0], {}
+
+    agree(build, 2)
+    assert [c[0] for c in fake.copies()] == ["to device", "to device", "to host"] * 2  # the stream's key and draw
+    assert len(fake.launches()) == 2
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "dtype"), [(-5, 1000, dt.int32), (-(1 << 62), 1 << 62, dt.int64), (3, 1 << 63, dt.uint64)]
+)
+def test_random_integers_are_the_cpus(fake, low, high, dtype):
+    def build():
+        dt.set_random_seed(7)
+        bounds = (dt.constant(b, dtype) for b in (low, min(high, dtype.max)))
+        return [dt.random_uniform([40, 5], *bounds, dtype=dtype, seed=3)], {}
+
+    agree(build, 2)
+    assert [c[0] for c in fake.copies()] == ["to host"] * 2
+    assert len(fake.launches()) == 2
+
+
+def test_few_random_integers_and_wrong_bounds_are_the_hosts(fake):
+    def build():
+        dt.set_random_seed(7)
+        return [dt.random_uniform([8], 0, 9, dtype=dt.int32, seed=3)], {}
+
+    agree(build)
+    assert not fake.launches()
+    with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
+        wrong = dt.random_uniform([100], dt.placeholder_with_default(9, []), 0, dtype=dt.int32)
+    with dt.Session(graph=graph) as session, pytest.raises(dt.errors.InvalidArgumentError):
+        session.run(wrong)
+
+
+# --- boxes -----------------------------------------------------------------------------------------------------------
+
+CUBE = matrix(6, 5, 8)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: x[1:5:2, ::-1, 3:],
+        lambda x: x[..., 2, :],
+        lambda x: x[:, None, -1],
+        lambda x: dt.slice(x, [1, 0, 2], [3, -1, 4]),
+        lambda x: dt.reverse(x, [0, 2]),
+        lambda x: dt.pad(x, [[1, 0], [0, 2], [3, 3]]),
+        lambda x: dt.roll(x, [2, -3, 9, 1], [0, 2, 1, -1]),
+        lambda x: dt.concat([x, 2.0 * x[:, :2], x], 1),
+        lambda x: dt.stack([x, x[:, ::-1] * 1.5], 2),
+        lambda x: dt.add_n(dt.split(x, 4, axis=2)),
+        lambda x: dt.split(x, [2, 3, 1], axis=0)[1],
+        lambda x: dt.unstack(x, axis=1)[3],
+    ],
+    ids=[
+        "strided",
+        "picked",
+        "new axis",
+        "slice",
+        "reverse",
+        "pad",
+        "roll",
+        "concat",
+        "stack",
+        "split",
+        "split_v",
+        "unstack",
+    ],
+)
+def test_boxes_and_their_gradients(fake, make):
+    def build():
+        x = dt.placeholder(dt.float32, [None, 5, 8])
+        y = make(x)
+        return [y, *dt.gradients(dt.reduce_sum(y * y), [x])], {x: CUBE}
+
+    agree(build)
+    assert [c[0] for c in fake.copies()].count("to host") == 2  # none of it on the host
+
+
+@pytest.mark.parametrize("mode", ["REFLECT", "SYMMETRIC"])
+def test_mirrored_padding(fake, mode):
+    def build():
+        x = dt.placeholder(dt.float32, [None, 5, 8])
+        return [dt.pad(x, [[1, 5], [0, 4], [0, 0]], mode), dt.pad(x, [[0, 0], [2, 0], [1, 7]], mode)], {x: CUBE}
+
+    agree(build)
+    assert [c[0] for c in fake.copies()].count("to host") == 2  # none of it on the host

@@ -1,0 +1,201 @@
+"""Steps on GPUs that repeat: what they hold in memory, how they are checked, and when they become graphs of launches.
+
+Kernels run in Triton's interpreter, and as late as they may (`tests/codegen/fake_driver.py`).
+"""
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_driver import FakeDriver
+from gpu_programs import instructions, interpreted_gpus
+
+import dovetail as dt
+from dovetail.codegen.backends.stretches import Stretch
+from dovetail.codegen.cuda.device import device
+from dovetail.codegen.program import Call
+from dovetail.codegen.update_loops import accumulation, update
+from dovetail.graph.dtypes import as_dtype
+from dovetail.graph.ops.training import RULES
+from dovetail.runtime.in_process import InProcess
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeDriver]:
+    with interpreted_gpus(2) as made:
+        yield made
+
+
+RANDOM = np.random.default_rng(0)
+
+
+def matrix(*shape: int) -> np.ndarray:
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+def graph_variable(session: dt.Session, name: str) -> Any:
+    """What a variable holds."""
+    target = session._target
+    assert isinstance(target, InProcess)
+    for state in target._worker._sessions.values():
+        for _, found, resource in state.resources:
+            if found == name:
+                return resource._value
+    raise KeyError(name)
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_many_steps_leak_nothing(fake):
+    with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
+        x = dt.placeholder(dt.float32, [None])
+        y = dt.reduce_sum(dt.exp(x) * x)
+    with dt.Session(graph=graph) as session:
+        for i in range(30):
+            session.run(y, {x: np.ones(100 + i % 3, np.float32)})
+        gpu = device(0)
+        gpu.synchronize()
+        assert gpu.pool.largest() == []
+        assert gpu.pool.held < 20_000
+    del session
+    gc.collect()
+
+
+def test_out_of_memory_names_nodes(fake, monkeypatch):
+    monkeypatch.setenv("DOVETAIL_GPU_MEMORY", str(1 << 20))
+    with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
+        x = dt.placeholder(dt.float32, [None])
+        kept = dt.matmul(dt.reshape(x, [-1, 1]), dt.reshape(x, [1, -1]), name="outer")
+    with dt.Session(graph=graph) as session:
+        with pytest.raises(dt.errors.ResourceExhaustedError) as e:
+            session.run(kept, {x: np.ones(1000, np.float32)})
+        text = str(e.value)
+        assert (
+            "GPU:0 (Fake GPU) is out of memory" in text
+            and "for outer" in text
+            and "node 'outer' (MatMul), made at" in text
+        )
+        assert session.run(kept, {x: np.ones(10, np.float32)}).shape == (10, 10)  # the session goes on
+
+
+# --- checks ----------------------------------------------------------------------------------------------------------
+
+
+def test_check_compares_with_the_references(fake, monkeypatch):
+    monkeypatch.setenv("DOVETAIL_CHECK", "2")
+    monkeypatch.setattr(FakeDriver, "_execute", lambda *args: None)  # kernels that do nothing
+    with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
+        x = dt.placeholder(dt.float32, [None])
+        y = dt.exp(x, name="e")
+    with (
+        dt.Session(graph=graph) as session,
+        pytest.raises(dt.errors.InternalError, match="kernel of e differs from the reference"),
+    ):
+        session.run(y, {x: np.ones(100, np.float32)})
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_optimisers_rule_becomes_a_loop(rule):
+    for flag in (False, True):
+        loops = update(rule, as_dtype("float32"), tuple((name, flag) for name in sorted(RULES[rule].flags)))
+        assert len(loops.stores) == 1 + len(RULES[rule].slots)
+        assert len(loops.loads) == 2 + len(RULES[rule].slots) + len(RULES[rule].before) + len(RULES[rule].after)
+
+
+def test_how_an_accumulation_is_written():
+    assert str(accumulation("sub", as_dtype("float32"))) == (
+        "loops over d0\n  v0: float32[d0] = load in0\n  v1: float32[d0] = load in1\n  v2: float32[d0] = sub v0 v1\n  store out0[d0] = v2"
+    )
+
+
+# --- graphs ----------------------------------------------------------------------------------------------------------
+
+
+def trained(where: str, steps: int, fetched: bool = False) -> tuple[list[Any], list[Stretch]]:
+    """Losses of a small model, and the stretches of its program."""
+    with dt.Graph().as_default() as graph, dt.device(where):
+        x = dt.placeholder(dt.float32, [None, 8])
+        w = dt.Variable(np.linspace(-1, 1, 32, dtype=np.float32).reshape(8, 4), name="w")
+        b = dt.Variable(np.zeros(4, np.float32), name="b")
+        loss = dt.reduce_mean(dt.tanh(dt.matmul(x, w) + b) ** 2.0)
+        train = dt.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
+        init = dt.global_variables_initializer()
+    given = np.linspace(-1, 1, 24, dtype=np.float32).reshape(3, 8)
+    with dt.Session(graph=graph) as session:
+        session.run(init)
+        losses = [session.run([loss, train, *([w] if fetched else [])], {x: given + 0.01 * i}) for i in range(steps)]
+        calls = instructions(session) if "gpu" in where else []
+        return losses, [i.kernel for i in calls if isinstance(i, Call) and isinstance(i.kernel, Stretch)]
+
+
+def test_a_step_that_repeats_becomes_a_graph(fake):
+    losses, stretches = trained("/gpu:0", 7)
+    wanted, _ = trained("/cpu:0", 7)
+    np.testing.assert_allclose([v[0] for v in losses], [v[0] for v in wanted], rtol=1e-5)
+    (stretch,) = stretches
+    assert stretch.replays == 5
+    kinds = [x[0] for x in fake.log if x[0] in ("begin capture", "end capture", "launch", "graph launch")]
+    captured = kinds.index("end capture") - kinds.index("begin capture") - 1
+    assert captured >= 5
+    assert (
+        kinds
+        == ["launch"] * 2 * captured
+        + ["begin capture"]
+        + ["launch"] * captured
+        + ["end capture"]
+        + ["graph launch"] * 5
+    )
+
+
+def test_a_variable_that_somebody_holds_is_not_changed_by_a_graph(fake):
+    with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
+        w = dt.Variable(np.ones(100, np.float32), name="w")
+        steps = [
+            dt.assign_add(v, dt.sin(v * 1.0)) for v in (w, *(dt.Variable(np.ones(100, np.float32)) for _ in range(3)))
+        ]
+        run = dt.group(*steps)
+        init = dt.global_variables_initializer()
+    with dt.Session(graph=graph) as session:
+        session.run(init)
+        for _ in range(4):
+            session.run(run)
+        held = graph_variable(session, "w")
+        was = np.asarray(held).copy()
+        session.run(run)
+        np.testing.assert_array_equal(np.asarray(held), was)
+        expected = was + np.sin(was)
+        np.testing.assert_allclose(np.asarray(graph_variable(session, "w")), expected, rtol=1e-5)
+        session.run(run)
+        np.testing.assert_allclose(session.run(w), expected + np.sin(expected), rtol=1e-5)
+
+
+def test_results_of_a_graph_are_the_callers_own(fake):
+    losses, stretches = trained("/gpu:0", 8, fetched=True)
+    wanted, _ = trained("/cpu:0", 8, fetched=True)
+    for mine, theirs in zip(losses, wanted, strict=True):
+        np.testing.assert_allclose(mine[0], theirs[0], rtol=1e-5)
+    assert [s.replays for s in stretches] == [0]  # the value that is fetched is held while the update runs
+    assert list(stretches[0]._captured.values()) == [None]
+
+
+def test_an_error_inside_a_stretch_names_its_node(fake, monkeypatch):
+    monkeypatch.setenv("DOVETAIL_GPU_MEMORY", str(1 << 20))
+    with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
+        x = dt.placeholder(dt.float32, [None, 1])
+        y = dt.matmul(x, x, transpose_b=True, name="outer")
+        for _ in range(4):
+            y = dt.matmul(y, y)
+    with (
+        dt.Session(graph=graph) as session,
+        pytest.raises(dt.errors.ResourceExhaustedError, match=r"node 'outer' \(MatMul\), made at"),
+    ):
+        session.run(y, {x: np.ones((1000, 1), np.float32)})
+
+
+def test_graphs_can_be_turned_off(fake, monkeypatch):
+    monkeypatch.setenv("DOVETAIL_CUDA_GRAPHS", "0")
+    _, stretches = trained("/gpu:0", 3)
+    assert stretches == [] and not any(x[0] == "graph launch" for x in fake.log)
