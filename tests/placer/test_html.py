@@ -215,7 +215,7 @@ def test_each_read_of_a_place_has_its_own_taker():
 def test_relays_refer_to_the_channel_that_they_pass_on():
     with dt.Graph().as_default() as graph:
         with dt.device("/job:ps"):
-            c = dt.constant([1.0, 2.0], name="c")
+            c = dt.constant(np.arange(500.0), name="c")  # too large to be copied instead
         for i in range(2):
             with dt.device(f"/job:worker/gpu:{i}"):
                 dt.square(c, name=f"s{i}")
