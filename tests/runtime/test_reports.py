@@ -52,6 +52,9 @@ class Deaf:
     def poll(self, timeout_s: float | None, only: str | None = None) -> list[tuple[str, Message]]:
         return [("quiet:1", Message("pong", {"seq": 7, "incarnation": 1, "working": False}))]
 
+    def moved(self, address: str) -> tuple[int, int]:
+        return 0, 0
+
 
 def test_who_does_not_report_may_have_ended_long_ago() -> None:
     wait = Wait({"quiet:1": "a", "other:1": "b"}, 60.0, None, "step", request=7, quiet={"quiet:1"})
