@@ -3,7 +3,8 @@
     random numbers      one counter gives four neighbours, so a stretch of them is made at once, as vectors
     running sums        along rows: what is summed is made as vectors, the sums go step by step, and what is made of them is vectors again
 
-A stretch has BLOCK elements and stays in the first cache. While a row is worked on, strips of the next one are fetched.
+A stretch has BLOCK elements at most and stays in the first cache; random numbers of several short rows are one. While a row is worked on,
+strips of the next one are fetched.
 """
 
 from __future__ import annotations
@@ -125,14 +126,26 @@ class StretchWriter(ValueWriter):
             if i not in self.stretch:
                 size = f"{BLOCK} + r.MARGIN" if v.op == "random" else f"{BLOCK}"
                 self.stretch[i] = self.new_scratch(name, size, v.dtype)
+                if v.op == "random":
+                    self.scratch.append(f"    base{i} = have{i} = 0")
             if v.op == "random":
-                stream = ", ".join(self.value(a) for a in v.args)
-                first = self.index(v.axes, last="at")
-                self.line(f"at{i} = r.{v.data}{8 * v.dtype.size}({name}, {first}, end - at, {stream}) - at")
+                self.draw(i, v)
             else:
                 self.run_along(i, v)
             begin = f"+ at{i}" if v.op == "random" else "- at"
             self.known[i] = f"m.load({name}, {self.stretch[i]}, i{self.innermost} {begin})"
+
+    def draw(self, i: int, v: Value) -> None:
+        """A stretch of random numbers, if there is none from before; where rows are short, the next ones' at once."""
+        stream = ", ".join(self.value(a) for a in v.args)
+        last, whole = self.innermost, " * ".join(f"n{a}" for a in v.axes)
+        ahead = f"min({BLOCK} if n{last} <= {BLOCK // 8} else 0, {whole} - first)"
+        make = f"r.{v.data}{8 * v.dtype.size}(random{i}, first, have{i} - first, {stream})"
+        self.line(f"first = {self.index(v.axes, last='at')}")
+        self.line(f"if first < base{i} or first + end - at > have{i}:")
+        self.line(f"    have{i} = first + max(end - at, {ahead})")
+        self.line(f"    base{i} = first - {make}")
+        self.line(f"at{i} = first - base{i} - at")
 
     def run_along(self, number: int, v: Value) -> None:
         """A stretch of a running sum: what is summed, as vectors, and then one step after the other."""

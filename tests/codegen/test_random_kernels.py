@@ -45,7 +45,9 @@ def test_the_bits_are_the_reference_s(function: Callable[..., Any], dtype: str) 
         fetches = [x, dt.reduce_sum(x, 1)]
         with dt.Session(config=CHECKED) as session:
             assert len(session.plan(fetches).kernels("cpu:0")) == 1
-            for run, shape in enumerate([(1, 1), (1, 2), (3, 1), (7, 13), (0, 3), (3, 0), (3, 4099), (1, 9001)]):
+            for run, shape in enumerate(
+                [(1, 1), (1, 2), (3, 1), (7, 13), (0, 3), (3, 0), (3, 4099), (1, 9001), (4000, 3), (700, 500)]
+            ):
                 got, _ = session.run(fetches, {sizes: shape})
                 want = draw(Stream(seeds_of(x), run), shape, x.dtype.np)
                 assert got.dtype == want.dtype
