@@ -130,7 +130,7 @@ class SparseUpdateKernel(WarmingKernel):
         shape = values[0].shape
         if not shape or any(v.shape != shape or v.dtype != grad.dtype for v in values):
             return False
-        return grad.shape == (indices.size, *shape[1:]) and 0 <= int(indices.min()) and int(indices.max()) < shape[0]
+        return grad.shape == (indices.size, *shape[1:]) and int(indices.min()) >= 0 and int(indices.max()) < shape[0]
 
     def _change(self, values: Sequence[Array], grad: Array, indices: Array, inputs: Sequence[Any]) -> None:
         """Overwrite what the gradient names."""
