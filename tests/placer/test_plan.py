@@ -232,13 +232,6 @@ def test_a_large_plan_prints_short():
     assert max(map(len, text.splitlines())) <= WIDTH
 
 
-def test_a_small_constant_is_copied_as_a_session_does_it():
-    with dt.Graph().as_default() as graph:
-        with dt.device("/job:a"):
-            c = dt.constant([1.0, 2.0], name="c")
-        with dt.device("/job:b"):
-            y = dt.add(c, 1.0, name="y")
-        plan = dt.place(graph, {"a": 1, "b": 1}, fetches=[y, c])
-    assert not plan.channels
-    assert "copied to /job:b/task:0/CPU:0: so small a constant is not sent" in plan.explain("c")
-    assert "2 devices" in str(plan) or "/job:b/task:0/CPU:0 (1)" in str(plan)  # it prints, with the constant in one row
+def test_a_constant_that_several_devices_have_is_one_row():
+    rows = fold([("c", "a"), ("c", "b"), ("x", "a")], 10)
+    assert [(r.label, len(r.nodes)) for r in rows] == [("c", 2), ("x", 1)]
