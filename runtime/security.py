@@ -79,7 +79,7 @@ class Gate:
         self._changed = False  # since the last `expel`
         self._opening: OrderedDict[int, str] = OrderedDict()  # descriptor -> host of who connects
         self._failed = ""  # why the connection fails that will be reported closed next
-        self._knockers: OrderedDict[str, _Knocker] = OrderedDict()
+        self._knockers: OrderedDict[tuple[str, bool], _Knocker] = OrderedDict()
         self._guests: OrderedDict[bytes, _Guest] = OrderedDict()
         self._lock = threading.Lock()  # around changes of the guests
 
@@ -154,7 +154,7 @@ class Gate:
         self._next_look = 0.0  # who was allowed a moment ago should not have to try twice
         self.look()
         if key not in self._allowed:
-            self._tell(host, f"the key {key or '(none)'} is not allowed: `dovetail keys allow` allows it")
+            self._tell(host, f"the key {key or '(none)'} is not allowed: `dovetail keys allow` allows it", has_key=True)
             return [_ZAP_VERSION, request[1], _LATER, b"not allowed", b"", b""]
         return [_ZAP_VERSION, request[1], b"200", b"", key.encode(), b""]
 
@@ -171,20 +171,21 @@ class Gate:
         elif event == "DISCONNECTED":
             host = self._opening.pop(value, UNKNOWN_HOST)
             if self._failed:
-                self._tell(host, self._failed)
+                self._tell(host, self._failed, has_key=False)
             self._failed = ""
 
-    def _tell(self, host: str, why: str) -> None:
+    def _tell(self, host: str, why: str, has_key: bool) -> None:
+        """Log it, unless it was told a moment ago of this host, with a key or without one."""
         self.refused += 1
         now = self._clock()
-        knocker = self._knockers.pop(host, None)
+        knocker = self._knockers.pop((host, has_key), None)
         if knocker is None or now - knocker.told_at >= TELL_EVERY_S:
             more = f" (and {knocker.untold} times before)" if knocker is not None and knocker.untold else ""
             logger.warning("%s: refused a connection from %s: %s%s", self._address, host, why, more)
             knocker = _Knocker(now)
         else:
             knocker.untold += 1
-        self._knockers[host] = knocker
+        self._knockers[host, has_key] = knocker
         if len(self._knockers) > MOST_KNOCKERS:
             self._knockers.popitem(last=False)
 

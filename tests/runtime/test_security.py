@@ -182,6 +182,17 @@ class TestGate:
         )
         assert told[1].endswith("(and 49 times before)")
 
+    def test_who_comes_with_a_wrong_key_after_one_without_is_told_too(
+        self, keys: Keys, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("dovetail.runtime.security._host_of", lambda descriptor: "10.0.0.9")
+        gate = Gate(keys, "h:1", Clock())
+        for event in ("ACCEPTED", "HANDSHAKE_FAILED_PROTOCOL", "DISCONNECTED"):
+            gate.happened(event, 5)
+        self.ask(gate, "ee" * 32)
+        told = [r.getMessage() for r in caplog.records]
+        assert ["it has no key" in told[0], "is not allowed" in told[1]] == [True, True]
+
     def test_changes_are_noticed_and_end_connections(self, keys: Keys) -> None:
         clock = Clock()
         gate = Gate(keys, "h:1", clock)
