@@ -16,14 +16,11 @@ from ..dtypes import INTEGERS, int32, int64, string
 from ..fingerprints import fingerprint, joined
 from ..node import Tensor
 from ..opdef import Attrs, Output, define
+from .operands import as_bytes
 
 Array = np.ndarray[Any, Any]
 HASH_KEY = 0xDECAFCAFFE
 """What combinations begin with, unless said otherwise (TensorFlow's)."""
-
-
-def _bytes(text: Any) -> bytes:
-    return text if isinstance(text, bytes) else str(text).encode()
 
 
 _fingerprint = functools.lru_cache(1 << 16)(fingerprint)
@@ -74,12 +71,12 @@ def _index(x: Array, vocabulary: tuple[Any, ...], default_value: int, num_oov_bu
     places, size = _places(vocabulary), len(vocabulary)
 
     def place(value: Any) -> int:
-        entry = _bytes(value) if x.dtype == object else value
+        entry = as_bytes(value) if x.dtype == object else value
         found = places.get(entry)
         if found is not None:
             return found
         # Numbers are hashed as texts, as TensorFlow's tables do.
-        return size + _fingerprint(_bytes(value)) % num_oov_buckets if num_oov_buckets else default_value
+        return size + _fingerprint(as_bytes(value)) % num_oov_buckets if num_oov_buckets else default_value
 
     return _mapped(x, place)
 
@@ -102,7 +99,7 @@ def vocabulary_index(
 
     >>> vocabulary_index(["b", "c"], ["a", "b"])   # evaluates to [1, -1]
     """
-    entries = tuple(int(e) if isinstance(e, (int, np.integer)) else _bytes(e) for e in vocabulary)
+    entries = tuple(int(e) if isinstance(e, (int, np.integer)) else as_bytes(e) for e in vocabulary)
     attrs = {
         "vocabulary": entries,
         "default_value": int(default_value),
@@ -136,7 +133,7 @@ def _cross_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _cross(*values: Array, num_buckets: int, hash_key: int) -> Array:
     marks = [
-        [[_fingerprint(_bytes(e)) if _bytes(e) else None for e in row] for row in x.tolist()]
+        [[_fingerprint(as_bytes(e)) if as_bytes(e) else None for e in row] for row in x.tolist()]
         if x.dtype == object
         else [[e & (1 << 64) - 1 if e >= 0 else None for e in row] for row in x.tolist()]
         for x in values

@@ -31,6 +31,11 @@ def invalid(message: str) -> InvalidArgumentError:
     return InvalidArgumentError(None, None, message)
 
 
+def as_bytes(text: Any) -> bytes:
+    """An element of a text array: bytes as they are, what an array made of Python's texts holds as UTF-8."""
+    return text if isinstance(text, bytes) else str(text).encode()
+
+
 def op_scope(name: str | None, default: str, *values: Any) -> AbstractContextManager[str]:
     """The name scope of one op in the graph of its operands; gives the name for the op's own node."""
     return graph_of(*values).op_scope(name or default)

@@ -19,6 +19,7 @@ from ..sparse_tensor import SparseTensor
 from .arranging import sequence_mask
 from .compare import where
 from .gathering import gather_nd
+from .operands import as_bytes
 from .shapes import shape
 
 Array = np.ndarray[Any, Any]
@@ -115,7 +116,7 @@ def _parse(
     parsed = []
     for item in serialized.reshape(-1):
         try:
-            parsed.append(example.FromString(item if isinstance(item, bytes) else str(item).encode()).features.feature)
+            parsed.append(example.FromString(as_bytes(item)).features.feature)
         except Exception as e:
             raise InvalidArgumentError(None, None, f"Could not parse example input: {e}") from None
     found = tuple(
@@ -296,7 +297,7 @@ def _raw_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _raw(x: Array, *, out_type: DType, little_endian: bool) -> Array:
-    items = [item if isinstance(item, bytes) else str(item).encode() for item in x.reshape(-1)]
+    items = [as_bytes(item) for item in x.reshape(-1)]
     sizes = {len(item) for item in items}
     if len(sizes) > 1:
         raise InvalidArgumentError(

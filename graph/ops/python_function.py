@@ -53,12 +53,18 @@ def process_nonce() -> str:
     return _nonce[0][1]
 
 
-def _register(function: Callable[..., Any], graph: Graph) -> str:
+def register(function: Callable[..., Any], graph: Graph) -> str:
     """Keep a function for as long as the graph lives; gives its token."""
     token = f"pyfunc_{secrets.token_hex(8)}"
     _functions[token] = holder = _Function(function)
     graph.add_to_collection("python_functions", holder)
     return token
+
+
+def function_of(token: str) -> Callable[..., Any] | None:
+    """The function that was kept under a token; None: its graph is gone, or it is another process's."""
+    holder = _functions.get(token)
+    return None if holder is None else holder.call
 
 
 class EagerArray(np.ndarray[Any, Any]):
@@ -80,7 +86,7 @@ def _rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _call(inputs: Sequence[Array], token: str, process: str, types: Sequence[DType], eager: bool) -> Any:
-    function = _functions.get(token)
+    function = function_of(token)
     if function is None or process != process_nonce():
         raise invalid(
             "A Python function runs only in the client's own process, where its graph was built, and this is "
@@ -90,7 +96,7 @@ def _call(inputs: Sequence[Array], token: str, process: str, types: Sequence[DTy
     # Copies, so that the function may do with them what it likes.
     arguments = [np.array(x).view(EagerArray) if eager else np.array(x) for x in inputs]
     try:
-        result = function.call(*arguments)
+        result = function(*arguments)
     except OpError:
         raise
     except Exception as e:
@@ -177,7 +183,7 @@ def _python_node(op: str, func: Callable[..., Any], inp: Any, Tout: Any, name: s
     values = list(inp) if isinstance(inp, (list, tuple)) else [inp]
     with op_scope(name, op, *values) as scope:
         tensors = [convert(v, name=f"input_{i}") for i, v in enumerate(values)]
-        attrs = {"token": _register(func, graph_of(*tensors)), "process": process_nonce(), "Tout": types}
+        attrs = {"token": register(func, graph_of(*tensors)), "process": process_nonce(), "Tout": types}
         node = make(op, tensors, attrs, scope)
     if not types:
         return node

@@ -7,9 +7,7 @@ built the graph, and so do the nodes that read. So nobody reads files of another
 from __future__ import annotations
 
 import glob
-import secrets
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -22,13 +20,13 @@ from ..build import TensorLike, apply, convert, make
 from ..default_graph import get_default_graph
 from ..dtypes import int64, string
 from ..errors import InvalidArgumentError, NotFoundError, PermissionDeniedError
-from ..graph import Graph
 from ..node import Node, Tensor
 from ..opdef import Attrs, Output, Trait, define
 from ..queues import Queue
 from ..requests import Followed, Request
 from ..state import Context
-from .python_function import process_nonce
+from .operands import as_bytes
+from .python_function import function_of, process_nonce, register
 from .queues import as_resource, free, need_handle, need_scalar, need_text
 
 Array = np.ndarray[Any, Any]
@@ -63,9 +61,8 @@ class Reader:
         return found
 
     def _begin(self, name: Array, most: int) -> list[Record]:
-        text = name.item() if isinstance(name, np.ndarray) else name
         with self._lock:
-            self._files.append(self._records_of(text.decode() if isinstance(text, bytes) else str(text)))
+            self._files.append(self._records_of(_name_of(name)))
         return self._next(most)
 
     def _next(self, most: int) -> list[Record]:
@@ -84,26 +81,6 @@ class Reader:
         with self._lock:
             self._files.clear()
             self.produced = self.completed = 0
-
-
-class _Holder:
-    """Holds a format. Its graph holds the holder."""
-
-    __slots__ = ("__weakref__", "records_of")
-
-    def __init__(self, records_of: Format) -> None:
-        self.records_of = records_of
-
-
-_formats: weakref.WeakValueDictionary[str, _Holder] = weakref.WeakValueDictionary()
-
-
-def _register(records_of: Format, graph: Graph) -> dict[str, Any]:
-    """Keep a format as long as its graph lives; the attrs by which a node finds it."""
-    token = f"reader_{secrets.token_hex(8)}"
-    _formats[token] = holder = _Holder(records_of)
-    graph.add_to_collection("readers", holder)
-    return {"token": token, "process": process_nonce()}
 
 
 def _check_own(process: str, context: Context) -> None:
@@ -130,7 +107,9 @@ def _reader(context: Context, *, token: str, process: str, shared_name: str) -> 
     _check_own(process, context)
 
     def new() -> Reader:
-        return Reader(_formats[token].records_of)
+        records_of = function_of(token)
+        assert records_of is not None, "the graph of a node that runs is there"
+        return Reader(records_of)
 
     found: Reader = context.resources.get_or_create(context.container, shared_name or context.node_name, Reader, new)
     return found
@@ -149,7 +128,7 @@ define(
 def reader(records_of: Format, shared_name: str | None, name: str) -> Tensor:
     """The handle of a new reader of this format."""
     graph = get_default_graph()
-    attrs = {**_register(records_of, graph), "shared_name": shared_name or ""}
+    attrs = {"token": register(records_of, graph), "process": process_nonce(), "shared_name": shared_name or ""}
     return graph.create("ReaderV2", (), attrs, name).outputs[0]
 
 
@@ -170,7 +149,7 @@ def _infer_read_up_to(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output
 
 def _text(value: str | bytes) -> Array:
     out = np.empty((), object)
-    out[()] = value.encode() if isinstance(value, str) else value
+    out[()] = as_bytes(value)
     return out
 
 
@@ -286,7 +265,7 @@ def _infer_write(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _name_of(value: Any) -> str:
     item = value.item() if isinstance(value, np.ndarray) else value
-    return item.decode() if isinstance(item, bytes) else str(item)
+    return as_bytes(item).decode()
 
 
 def _read_file(context: Context, filename: Array, *, process: str) -> Array:
@@ -302,7 +281,7 @@ def _write_file(context: Context, filename: Array, contents: Array, *, process: 
     path, item = Path(_name_of(filename)), contents.item()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(item if isinstance(item, bytes) else str(item).encode())
+        path.write_bytes(as_bytes(item))
     except OSError as e:
         raise NotFoundError(context.node_name, None, f"{path}; {e.strerror}") from e
     return ()

@@ -10,9 +10,9 @@ import numpy as np
 
 from ..build import TensorLike, convert, make
 from ..dtypes import float32, float64, int32, int64, string
-from ..errors import InvalidArgumentError
 from ..node import Tensor
 from ..opdef import Attrs, Output, define
+from .operands import as_bytes, invalid
 from .strings import number_of
 
 Array = np.ndarray[Any, Any]
@@ -53,20 +53,20 @@ def _decode(
     columns = [np.empty(records.size, dtype) for dtype in kinds]
     quoting: Any = csv.QUOTE_MINIMAL if use_quote_delim else csv.QUOTE_NONE
     for row, record in enumerate(records.reshape(-1)):
-        line = record.decode() if isinstance(record, bytes) else str(record)
+        line = as_bytes(record).decode()
         try:
             parsed = next(csv.reader([line], delimiter=field_delim, quoting=quoting, strict=True), [""])
         except csv.Error as e:
-            raise _wrong(
+            raise invalid(
                 f"Quoted field has to end with quote followed by delim or end, in record {row}: {line!r}: {e}"
             ) from None
         fields = parsed
         if select_cols:
             if select_cols[-1] >= len(fields):
-                raise _wrong(f"Expect {select_cols[-1] + 1} fields at least but have {len(fields)} in record {row}")
+                raise invalid(f"Expect {select_cols[-1] + 1} fields at least but have {len(fields)} in record {row}")
             fields = [fields[i] for i in select_cols]
         if len(fields) != len(defaults):
-            raise _wrong(f"Expect {len(defaults)} fields but have {len(fields)} in record {row}")
+            raise invalid(f"Expect {len(defaults)} fields but have {len(fields)} in record {row}")
         for at, (field, default, column) in enumerate(zip(fields, defaults, columns, strict=True)):
             column[row] = _value(field, default, at, row, na_value)
     found = tuple(c.reshape(records.shape) for c in columns)
@@ -76,7 +76,7 @@ def _decode(
 def _value(field: str, default: Array, at: int, row: int, missing: str) -> Any:
     if field in ("", missing):
         if not default.size:
-            raise _wrong(f"Field {at} is required but missing in record {row}!")
+            raise invalid(f"Field {at} is required but missing in record {row}!")
         value = default.reshape(-1)[0]
         return value.encode() if isinstance(value, str) else value
     if default.dtype == object:
@@ -84,11 +84,7 @@ def _value(field: str, default: Array, at: int, row: int, missing: str) -> Any:
     try:
         return number_of(field, default.dtype)
     except (ValueError, OverflowError):
-        raise _wrong(f"Field {at} in record {row} is not a valid {default.dtype.name}: {field}") from None
-
-
-def _wrong(text: str) -> InvalidArgumentError:
-    return InvalidArgumentError(None, None, text)
+        raise invalid(f"Field {at} in record {row} is not a valid {default.dtype.name}: {field}") from None
 
 
 define("DecodeCSV", infer=_rule, reference=_decode, device_types=("CPU",))

@@ -17,13 +17,12 @@ import numpy as np
 
 from ..build import TensorLike, apply, convert, make
 from ..dtypes import NUMBERS as ALL_NUMBERS, DType, as_dtype, bool_, float32, float64, int32, int64, string
-from ..errors import InvalidArgumentError
 from ..fingerprints import fingerprint
 from ..node import Tensor
 from ..opdef import Attrs, Output, define
 from ..shape import broadcast
 from ..sparse_tensor import SparseTensor
-from .operands import dims_of, normal_axis
+from .operands import as_bytes, dims_of, invalid, normal_axis
 from .queues import need_int, need_text
 
 Array = np.ndarray[Any, Any]
@@ -31,20 +30,12 @@ Array = np.ndarray[Any, Any]
 NUMBERS = (float32, float64, int32, int64)
 
 
-def _raw(item: Any) -> bytes:
-    return item if isinstance(item, bytes) else str(item).encode()
-
-
 def _each(x: Array, f: Callable[[bytes], Any], dtype: Any = object) -> Array:
     """A function of each element."""
     out = np.empty(x.shape, dtype)
     for at, item in np.ndenumerate(x):
-        out[at] = f(_raw(item))
+        out[at] = f(as_bytes(item))
     return out
-
-
-def _wrong(text: str) -> InvalidArgumentError:
-    return InvalidArgumentError(None, None, text)
 
 
 def _need_text(tensor: Tensor) -> None:
@@ -152,7 +143,7 @@ def _to_number(x: Array, *, out_type: DType) -> Array:
         try:
             return number_of(item.decode(), out_type.np)
         except (ValueError, OverflowError):
-            raise _wrong(
+            raise invalid(
                 f"StringToNumberOp could not correctly convert string: {item.decode(errors='replace')}"
             ) from None
 
@@ -190,7 +181,7 @@ def _as_string(x: Array, *, precision: int, scientific: bool, shortest: bool, wi
 
     def plain(value: Any) -> Any:
         if kind == "s":
-            return _raw(value).decode() if x.dtype == object else str(bool(value)).lower()
+            return as_bytes(value).decode() if x.dtype == object else str(bool(value)).lower()
         return float(value) if floating else int(value)
 
     out = np.empty(x.shape, object)
@@ -257,7 +248,7 @@ def _unbase64() -> Callable[[bytes], bytes]:
         try:
             return base64.b64decode(item + b"=" * (-len(item) % 4), altchars=b"-_", validate=True)
         except binascii.Error as e:
-            raise _wrong(f"Invalid base64 input: {e}") from None
+            raise invalid(f"Invalid base64 input: {e}") from None
 
     return decoded
 
@@ -346,12 +337,14 @@ def _substr(x: Array, pos: Array, length: Array, *, unit: str) -> Array:
     x, pos, length = np.broadcast_arrays(x, pos, length)
     out = np.empty(x.shape, object)
     for at, item in np.ndenumerate(x):
-        text: Any = _raw(item) if unit == "BYTE" else _raw(item).decode(errors="replace")
+        text: Any = as_bytes(item) if unit == "BYTE" else as_bytes(item).decode(errors="replace")
         begin = int(pos[at])
         if not -len(text) <= begin <= len(text):
-            raise _wrong(f"pos {begin} out of range for string '{_raw(item).decode(errors='replace')}' at index {at}")
+            raise invalid(
+                f"pos {begin} out of range for string '{as_bytes(item).decode(errors='replace')}' at index {at}"
+            )
         begin += len(text) if begin < 0 else 0
-        out[at] = _raw(text[begin : begin + max(0, int(length[at]))])
+        out[at] = as_bytes(text[begin : begin + max(0, int(length[at]))])
     return out
 
 
@@ -383,7 +376,7 @@ def _join(*parts: Array, separator: str) -> Array:
     several = np.broadcast_arrays(*parts)
     out = np.empty(several[0].shape, object)
     for at in np.ndindex(out.shape):
-        out[at] = separator.encode().join(_raw(p[at]) for p in several)
+        out[at] = separator.encode().join(as_bytes(p[at]) for p in several)
     return out
 
 
@@ -421,7 +414,7 @@ def _reduce_join(x: Array, *, axes: tuple[int, ...] | None, keep_dims: bool, sep
     outer = turned.shape[: len(kept)]
     out = np.empty(outer, object)
     for at in np.ndindex(outer):
-        out[at] = separator.encode().join(_raw(item) for item in turned[at].reshape(-1))
+        out[at] = separator.encode().join(as_bytes(item) for item in turned[at].reshape(-1))
     return out.reshape([1 if a in gone else x.shape[a] for a in range(x.ndim)]) if keep_dims else out
 
 
@@ -461,7 +454,7 @@ def _infer_split(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 def _split(x: Array, *, delimiter: str, skip_empty: bool, whole: bool, most: int) -> tuple[Array, Array, Array]:
     rows: list[list[bytes]] = []
     for item in x:
-        text = _raw(item)
+        text = as_bytes(item)
         if whole:
             parts = text.split(delimiter.encode() or None, most)
         elif delimiter:

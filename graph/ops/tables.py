@@ -17,6 +17,7 @@ from ..node import Tensor
 from ..opdef import Attrs, Output, Trait, define
 from ..shape import compatible
 from ..state import Context
+from .operands import as_bytes
 from .queues import as_resource, free, need_handle, need_text
 
 Array = np.ndarray[Any, Any]
@@ -75,7 +76,7 @@ class Table:
 def _plain(array: Array) -> list[Any]:
     """Python's numbers, or bytes."""
     if array.dtype == object:
-        return [item if isinstance(item, bytes) else str(item).encode() for item in array.reshape(-1)]
+        return [as_bytes(item) for item in array.reshape(-1)]
     items: list[Any] = array.reshape(-1).tolist()
     return items
 
