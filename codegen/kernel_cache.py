@@ -42,7 +42,8 @@ def versions() -> str:
     """What, beside its text, decides what a kernel does."""
     from importlib import metadata
 
-    called = b"".join(Path(__file__).with_name(name).read_bytes() for name in ("vecmath.py", "random_math.py"))
+    files = (*sorted(Path(__file__).with_name("vecmath").glob("*.py")), Path(__file__).with_name("random_math.py"))
+    called = b"".join(path.read_bytes() for path in files)
     return f"functions {hashlib.sha256(called).hexdigest()[:16]}, numba {metadata.version('numba')}"
 
 

@@ -95,7 +95,14 @@ def functions(names: Iterable[str]) -> str:
 def _functions() -> dict[str, _Function]:
     written = {**_OWN, **triton_random.FUNCTIONS}
     own = {name: _Function(text, _USES.get(name, ())) for name, text in written.items()}
-    tree = ast.parse(Path(__file__).with_name("vecmath.py").read_text(encoding="utf-8"))
+    for path in sorted(Path(__file__).with_name("vecmath").glob("*.py")):
+        own |= _translated(ast.parse(path.read_text(encoding="utf-8")))
+    return own
+
+
+def _translated(tree: ast.Module) -> dict[str, _Function]:
+    """What a file of `vecmath` gives."""
+    found: dict[str, _Function] = {}
     constants: dict[str, ast.expr] = {}
     for statement in tree.body:
         if isinstance(statement, ast.Assign):
@@ -107,12 +114,12 @@ def _functions() -> dict[str, _Function]:
         elif isinstance(statement, ast.FunctionDef) and _is_vectorisable(statement):
             translation = _Translation(constants, "64" if statement.name.endswith("64") else "32")
             text = ast.unparse(ast.fix_missing_locations(translation.function(statement)))
-            own[statement.name] = _Function(text + "\n", tuple(translation.calls))
-    return own
+            found[statement.name] = _Function(text + "\n", tuple(translation.calls))
+    return found
 
 
 def _is_vectorisable(function: ast.FunctionDef) -> bool:
-    return any(isinstance(d, ast.Name) and d.id == "_vectorisable" for d in function.decorator_list)
+    return any(isinstance(d, ast.Name) and d.id == "vectorisable" for d in function.decorator_list)
 
 
 class _Translation(ast.NodeTransformer):
@@ -172,8 +179,8 @@ class _Translation(ast.NodeTransformer):
             (x,) = arguments
             kind = {"f": "float", "i": "int"}[name[0]] + name[1:]
             return x if _is_number(x) else _method(x, "to", f"tl.{kind}")
-        if name in ("_bits32", "_bits64", "_float32", "_float64"):
-            kind = name[1:].replace("bits", "int")
+        if name in ("bits32", "bits64", "of_bits32", "of_bits64"):
+            kind = f"float{name[-2:]}" if name.startswith("of_") else f"int{name[-2:]}"
             return _method(arguments[0], "to", f"tl.{kind}", bitcast="True")
         if name in ("select", "fabs", "floor", "ceil"):
             return _call({"select": "tl.where", "fabs": "tl.abs"}.get(name, f"tl.{name}"), *arguments)

@@ -1,0 +1,125 @@
+"""What the other modules are written with: what the machine has, by LLVM's names, and how functions are compiled."""
+
+# mypy: ignore-errors
+# The functions below are compiled by Numba: their types are Numba's to infer, per call.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import llvmlite.binding
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+f32, f64, i32, i64 = np.float32, np.float64, np.int32, np.int64
+
+
+def vectorisable(function: Callable[..., Any]) -> Any:
+    return njit(fastmath={"contract"}, forceinline=True, no_cpython_wrapper=True, error_model="numpy")(function)
+
+
+# --- functions -------------------------------------------------------------------------------------------------------
+
+
+def _llvm(name: str, operands: int) -> Any:
+    """A function of floating numbers that LLVM knows itself, and so vectorises."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
+        number = args[0].type
+        function_type = ir.FunctionType(number, [number] * operands)
+        return builder.call(builder.module.declare_intrinsic(name, [number], function_type), args)
+
+    if operands == 1:
+
+        def typing(typing_context: Any, x: Any) -> Any:
+            return (x(x), emit) if isinstance(x, types.Float) else None
+
+        return intrinsic(typing)
+
+    def typing2(typing_context: Any, x: Any, y: Any) -> Any:
+        return (x(x, x), emit) if isinstance(x, types.Float) and x == y else None
+
+    return intrinsic(typing2)
+
+
+floor, ceil, rint, trunc = (_llvm(f"llvm.{n}", 1) for n in ("floor", "ceil", "rint", "trunc"))
+fabs, sqrt = _llvm("llvm.fabs", 1), _llvm("llvm.sqrt", 1)
+copysign = _llvm("llvm.copysign", 2)
+fmaximum, fminimum = _llvm("llvm.maximum", 2), _llvm("llvm.minimum", 2)  # NaN when either is NaN
+larger = _llvm("llvm.maxnum", 2)  # the other one when one is NaN: a third of the instructions
+
+
+@intrinsic
+def fused(typing_context, x, y, z):
+    """x * y + z, rounded once."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
+        return builder.fma(*args)
+
+    return (x(x, x, x), emit) if isinstance(x, types.Float) and x == y == z else None
+
+
+@intrinsic
+def select(typing_context, condition, a, b):
+    """`a if condition else b`, without a branch: both are computed."""
+    if not (isinstance(condition, types.Boolean) and a == b):
+        return None
+
+    def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
+        return builder.select(*args)
+
+    return a(condition, a, a), emit
+
+
+def _bitcast(source: Any, target: Any) -> Any:
+    def typing(typing_context: Any, x: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
+            return builder.bitcast(args[0], context.get_value_type(target))
+
+        return (target(source), emit) if x == source else None
+
+    return intrinsic(typing)
+
+
+bits32, of_bits32 = _bitcast(types.float32, types.int32), _bitcast(types.int32, types.float32)
+bits64, of_bits64 = _bitcast(types.float64, types.int64), _bitcast(types.int64, types.float64)
+
+
+# --- the code that is made -------------------------------------------------------------------------------------------
+
+_features = llvmlite.binding.get_host_cpu_features()
+
+CAN_FUSE = bool(_features.get("fma", False) or _features.get("neon", False))
+"""Whether a product and a sum are one instruction."""
+
+WIDE = bool(_features.get("avx512f", False))
+"""Whether vectors of 64 bytes are there. What is compiled is kept per kind of processor, so this may be a constant in it."""
+
+
+@intrinsic
+def wide_vectors(typing_context):
+    """Let the function that calls this use the widest vectors there are: LLVM takes half of them where the widest are of 64 bytes.
+
+    It does so for the sake of processors that lower their clock for wide vectors. What is compiled here runs for long in one go.
+    """
+
+    def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
+        if WIDE:  # llvmlite only knows attributes by themselves, and this one has a value
+            set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        return context.get_dummy_value()
+
+    return types.void(), emit
+
+
+@intrinsic
+def stay_apart(typing_context):
+    """Keep the function that calls this from being put into its callers: what is said of its arrays' memory holds in it alone."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.void(), emit
