@@ -418,8 +418,9 @@ def place(
                 fetches=tensors if objective == "latency" else None, contended=contended,
             )  # fmt: skip
         cut = partition(
-            steps, decisions.device_of, feeds=fed, fetches=tensors, enable_bfloat16_sendrecv=enable_bfloat16_sendrecv
-        )
+            steps, decisions.device_of, feeds=fed, fetches=tensors, enable_bfloat16_sendrecv=enable_bfloat16_sendrecv,
+            copies=True,
+        )  # fmt: skip
         if urgency is not None:
             cut = urgency.sends_first(cut)
         if enable_recv_scheduling:

@@ -10,7 +10,8 @@ its node starts until its last use or departure there, and on a receiving device
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
@@ -190,8 +191,7 @@ def step_of(
     from .profile import as_profile
     from .search.step import step_problem
 
-    where = {node: str(device) for device, p in plan.partitions.items() for node in p.nodes}
-    order = _merged([p.nodes for p in plan.partitions.values()])
+    order, where = _merged({str(device): p.nodes for device, p in plan.partitions.items()})
     feeds = {plan.graph.get_tensor_by_name(name) for name in plan.feeds}
     narrow = any(
         c.dtype is bfloat16 and plan.graph.get_tensor_by_name(c.name).dtype.base is float32 for c in plan.channels
@@ -201,31 +201,44 @@ def step_of(
         fetches=[plan.graph.get_tensor_by_name(name) for name in plan.fetches] if client else None,
     )  # fmt: skip
     number = {str(device.name): d for d, device in enumerate(plan.cluster.devices)}
-    assignment = np.array([number[where[node]] for node in order], np.int32)
+    assignment = np.array([number[device] for device in where], np.int32)
     return problem, assignment, [node.name for node in order], tuple(number)
 
 
-def _merged(parts: Sequence[Sequence[Node]]) -> list[Node]:
-    """What devices run, as one order in which each node stands behind its inputs, and each device's nodes in theirs."""
-    inside = {node for part in parts for node in part}
-    done: set[Node] = set()
-    out: list[Node] = []
-    waiting: dict[Node, list[int]] = {}  # what has not run -> the parts that wait for it
-    at, ready = [0] * len(parts), list(range(len(parts) - 1, -1, -1))
+def _merged(parts: Mapping[str, Sequence[Node]]) -> tuple[list[Node], list[str]]:
+    """What devices run, as one order in which each node stands behind its inputs, and each device's nodes in theirs; and where.
+
+    A constant that several devices have stands there for each of them.
+    """
+    times = Counter(node for part in parts.values() for node in part)
+    copied = {(device, node) for device, part in parts.items() for node in part if times[node] > 1}
+    done: set[tuple[str, Node] | Node] = set()
+    order: list[Node] = []
+    where: list[str] = []
+    waiting: dict[tuple[str, Node] | Node, list[str]] = {}  # what has not run -> the devices that wait for it
+    at, ready = dict.fromkeys(parts, 0), list(parts)[::-1]
     while ready:
-        p = ready.pop()
-        part, i = parts[p], at[p]
+        device = ready.pop()
+        part, i = parts[device], at[device]
         while i < len(part):
-            missing = next((b for b in part[i].before if b in inside and b not in done), None)
+            node = part[i]
+            behind = node.before
+            if copied:
+                behind = [(device, b) if (device, b) in copied else b for b in behind]
+            missing = next((b for b in behind if b not in done and (b in times or b in copied)), None)
             if missing is not None:
-                waiting.setdefault(missing, []).append(p)
+                waiting.setdefault(missing, []).append(device)
                 break
-            done.add(part[i])
-            out.append(part[i])
-            ready += waiting.pop(part[i], ())
+            order.append(node)
+            where.append(device)
+            done.add(node)
+            ready += waiting.pop(node, ())
+            if copied:
+                done.add((device, node))
+                ready += waiting.pop((device, node), ())
             i += 1
-        at[p] = i
-    return out
+        at[device] = i
+    return order, where
 
 
 def timeline(

@@ -19,6 +19,7 @@ measures that link calls the client `CLIENT`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -71,7 +72,8 @@ def step_problem(
 
     Args:
         nodes: in a topological order of data and control edges; edges to other nodes, and those that lead back to the
-            next iteration of a loop, are left out.
+            next iteration of a loop, are left out. One that stands there several times, a constant of which several devices have
+            copies, is sent to nobody.
         running: those that the step runs; the others cost nothing. None: all run.
         feeds: tensors that the client gives.
         unit, allowed, allowed_kind: as in `Problem`; None: each node by itself, on any device.
@@ -82,6 +84,9 @@ def step_problem(
     """
     n, d = len(nodes), len(cluster.devices)
     place = {node: i for i, node in enumerate(nodes)}
+    if len(place) < n:
+        times = Counter(nodes)
+        place = {node: i for node, i in place.items() if times[node] == 1}
     fed, runs = set(feeds), None if running is None else set(running)
     speeds = [speed_of(device) for device in cluster.devices]
     classes = list(dict.fromkeys(speeds))

@@ -114,17 +114,18 @@ def test_a_prediction_runs_each_node_once_behind_its_inputs_and_in_its_programs_
     plan = dt.place(graph, {"a": 1, "b": 1, "c": 1}, devices=TWO, fetches=fetches, targets=targets, feeds=feeds)
     if not plan.partitions:
         return
-    spans = {s.name: s for s in simulate(plan).spans}
+    step = simulate(plan)
+    spans = {(step.devices[s.device], s.name): s for s in step.spans}
+    of_node = {name: s for (_, name), s in spans.items()}  # for those that one device has
     for device, part in plan.partitions.items():
-        names = [n.name for n in part.nodes]
-        assert all(simulate(plan).devices[spans[n].device] == device for n in names)
-        starts = [spans[n].start for n in names]
+        starts = [spans[str(device), n.name].start for n in part.nodes]
         assert starts == sorted(starts)
         for node in part.nodes:
             before = [t.op for t in node.inputs if t not in feeds and t.op is not node.back_edge]
             for b in [*before, *node.control_inputs]:
-                assert b.name not in spans or spans[b.name].finish <= spans[node.name].start + 1e-9
-    assert len(spans) == sum(len(p.nodes) for p in plan.partitions.values())
+                made = spans.get((str(device), b.name)) or of_node.get(b.name)
+                assert made is None or made.finish <= spans[str(device), node.name].start + 1e-9
+    assert len(spans) == len(step.spans) == sum(len(p.nodes) for p in plan.partitions.values())
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -144,3 +145,18 @@ def test_results_do_not_depend_on_the_order(drawn) -> None:
             found.append([*values, *session.run([v.value() for v in variables], defaults)])
     for a, b in zip(*found, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_small_constant_is_on_each_device_that_needs_it_and_travels_to_none() -> None:
+    with dt.Graph().as_default() as graph:
+        c = dt.constant([1.0, 2.0], name="c")
+        with dt.device("/task:0"):
+            here = dt.add(c, dt.placeholder(dt.float32, [2], name="x"), name="here")
+        with dt.device("/task:1"):
+            there = dt.multiply(here, c, name="there")
+        plan = dt.place(graph, {"w": 2}, devices=SLOW, fetches=there, feeds="x:0")
+    assert [channel.name for channel in plan.channels] == ["here:0"]
+    step = simulate(plan)
+    assert sorted((s.name, s.device) for s in step.spans) == [("c", 0), ("c", 1), ("here", 0), ("there", 1)]
+    assert [t.name for t in step.transfers] == ["here"]
+    assert "copied to /job:w/task:1" in plan.explain("c")
