@@ -12,6 +12,9 @@ import dovetail as tf
 if TYPE_CHECKING:
     from fake_driver import FakeDriver
 
+    from dovetail.runtime.connections import Connection
+    from dovetail.runtime.transport import Endpoint
+
 
 @pytest.fixture(autouse=True)
 def fresh_graph() -> Iterator[None]:
@@ -40,3 +43,21 @@ def fake() -> Iterator[FakeDriver]:
 def launch_by_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Launches do not become CUDA graphs."""
     monkeypatch.setenv("DOVETAIL_CUDA_GRAPHS", "0")
+
+
+@pytest.fixture
+def echo() -> Iterator[Endpoint]:
+    """A server's end that answers each message with itself."""
+    from dovetail.runtime.transport import Endpoint
+
+    with Endpoint("localhost:0", lambda peer, message: endpoint.reply(peer, message)) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def client(echo: Endpoint) -> Iterator[Connection]:
+    """A connection to it."""
+    from dovetail.runtime.connections import Connection
+
+    with Connection(echo.address) as connection:
+        yield connection

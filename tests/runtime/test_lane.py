@@ -8,29 +8,22 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from echoing import WAIT_S, ping, until
 from hypothesis import given, strategies as st
 
-from dovetail.runtime import connections, lane as lane_module, transport
+from dovetail.runtime import connections, lane as lane_module, lanes, transport
 from dovetail.runtime.connections import Connection, Connections
 from dovetail.runtime.lane import Landing, Lane, connect
 from dovetail.runtime.transport import Endpoint
 from dovetail.runtime.wire import Message, WireError
 
-WAIT_S = 60.0
 LIMITS = 64, 1 << 24
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="needs Linux")
-
-
-def until(true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not true():
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
-        time.sleep(0.005)
 
 
 def pair() -> tuple[Lane, Lane]:
@@ -233,16 +226,6 @@ def test_where_nobody_listens_there_is_no_lane() -> None:
 # --- over the transport ------------------------------------------------------------------------------------------------
 
 
-def ping(seq: int) -> Message:
-    return Message("ping", {"seq": seq})
-
-
-@pytest.fixture
-def echo() -> Iterator[Endpoint]:
-    with Endpoint("localhost:0", lambda peer, message: endpoint.reply(peer, message)) as endpoint:
-        yield endpoint
-
-
 def warm(connection: Connection) -> None:
     """Exchange messages until both have gone over."""
     deadline = time.monotonic() + WAIT_S
@@ -292,9 +275,9 @@ def test_endpoints_go_over_too(echo: Endpoint) -> None:
                 time.sleep(0.01)
         until(lambda: len(arrived) == 500, "all answers are there")
         assert arrived == list(range(500))
-        assert len(other._lanes) == 1 == len(echo._lanes)
+        assert len(other._lanes.by_peer) == 1 == len(echo._lanes.by_peer)
         other.forget(echo.address)
-        until(lambda: not other._lanes and not echo._lanes, "the lane is closed on both sides")
+        until(lambda: not other._lanes.by_peer and not echo._lanes.by_peer, "the lane is closed on both sides")
         other.send(echo.address, ping(500))
         until(lambda: arrived[-1] == 500, "a new connection was made")
 
@@ -313,9 +296,9 @@ def test_an_end_of_the_lane_leads_back_to_zeromq(echo: Endpoint) -> None:
     """Whichever side ends it: what is sent afterwards arrives."""
     with Connection(echo.address) as connection:
         warm(connection)
-        (lane,) = echo._lanes.values()
+        (lane,) = echo._lanes.by_peer.values()
         echo.call_soon(lambda: lane._socket.shutdown(socket.SHUT_RDWR))
-        until(lambda: not echo._lanes, "the server has noticed")
+        until(lambda: not echo._lanes.by_peer, "the server has noticed")
         connection.send(ping(1))
         answer = connection.recv(WAIT_S)
         assert answer is not None and answer.fields["seq"] == 1 and connection._lane is None
@@ -334,7 +317,7 @@ def test_garbage_on_a_lane_costs_the_lane_and_hurts_nobody(echo: Endpoint) -> No
         warm(other)
         assert rude._lane is not None
         rude._lane._socket.send(b"\xff" * 100)
-        until(lambda: echo.counters.malformed == 1 and len(echo._lanes) == 1, "the lane is closed")
+        until(lambda: echo.counters.malformed == 1 and len(echo._lanes.by_peer) == 1, "the lane is closed")
         rude.send(ping(1))
         kinds = []
         while "ping" not in kinds:
@@ -362,13 +345,13 @@ def test_a_closed_client_leaves_nothing_at_the_server(echo: Endpoint) -> None:
         for _ in range(5):
             connections.send(echo.address, ping(1))
             assert connections.poll(WAIT_S)
-        until(lambda: len(echo._lanes) == 1, "they have gone over")
-    until(lambda: not echo._lanes and not echo._lane_of, "the lane is gone")
+        until(lambda: len(echo._lanes.by_peer) == 1, "they have gone over")
+    until(lambda: not echo._lanes.by_peer, "the lane is gone")
 
 
 def test_what_waits_for_a_client_that_has_gone_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has stopped reading, and ZeroMQ finds it gone: nothing waits for it for ever."""
-    monkeypatch.setattr(transport, "PROBE_S", 0.1)
+    monkeypatch.setattr(lanes, "PROBE_S", 0.1)
 
     def handle(peer: bytes, message: Message) -> None:
         for seq in range(message.fields["seq"]):
@@ -378,13 +361,13 @@ def test_what_waits_for_a_client_that_has_gone_is_dropped(monkeypatch: pytest.Mo
         for _ in range(20):
             deaf.send(ping(1))
             assert deaf.recv(WAIT_S) is not None
-        until(lambda: bool(server._lanes), "they have gone over")
+        until(lambda: bool(server._lanes.by_peer), "they have gone over")
         deaf.send(ping(100))
         until(lambda: server.waiting() > 0, "messages wait")
         time.sleep(0.5)
         assert server.waiting() > 0  # it is only slow
         deaf._socket.close(linger=0)  # as when its process was stopped
-        until(lambda: not server._lanes and not server.waiting(), "it is given up")
+        until(lambda: not server._lanes.by_peer and not server.waiting(), "it is given up")
 
 
 def test_descriptors_are_given_back(echo: Endpoint) -> None:

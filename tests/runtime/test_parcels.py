@@ -312,11 +312,11 @@ def test_what_a_client_left_half_sent_is_let_go_of(echo: Endpoint, folder: Path)
         connection._give([label(0, 7, (1 << 20,)), bytes(1_000)], 0)
         connection.send(Message("ping", {"seq": 1}))
         assert connection.recv(WAIT_S) is not None  # it waits for the rest, and serves others meanwhile
-        assert [inbox.is_open() for inbox in echo._inboxes.values()] == [True]
+        assert [inbox.is_open() for inbox in echo._router.inboxes.values()] == [True]
     until = time.monotonic() + WAIT_S
-    while echo._inboxes and time.monotonic() < until:
+    while echo._router.inboxes and time.monotonic() < until:
         time.sleep(0.01)
-    assert not echo._inboxes
+    assert not echo._router.inboxes
 
 
 def test_broken_pieces_are_refused_and_their_sender_is_no_longer_heard(echo: Endpoint, folder: Path) -> None:

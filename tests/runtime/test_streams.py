@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from echoing import WAIT_S, ping, until
 
 from dovetail.runtime import connections, sharing, streams
 from dovetail.runtime.connections import Connection
@@ -15,19 +16,7 @@ from dovetail.runtime.streams import StreamLanding, connect_stream
 from dovetail.runtime.transport import Endpoint
 from dovetail.runtime.wire import Message
 
-WAIT_S = 60.0
 LIMITS = 64, 1 << 28
-
-
-def until(true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not true():
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
-        time.sleep(0.005)
-
-
-def ping(seq: int) -> Message:
-    return Message("ping", {"seq": seq})
 
 
 def sent_back(connection: Connection, message: Message) -> Message:
@@ -51,12 +40,6 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharing, "pool_of_process", lambda: None)
 
 
-@pytest.fixture
-def echo() -> Iterator[Endpoint]:
-    with Endpoint("localhost:0", lambda peer, message: endpoint.reply(peer, message)) as endpoint:
-        yield endpoint
-
-
 def test_client_and_server_go_over_and_keep_the_order(echo: Endpoint) -> None:
     with Connection(echo.address) as connection:
         for seq in range(60):
@@ -68,7 +51,7 @@ def test_client_and_server_go_over_and_keep_the_order(echo: Endpoint) -> None:
             answer = connection.recv(WAIT_S)
             assert answer is not None and answer.fields["seq"] == seq
         warm(connection)
-        (lane,) = echo._lanes.values()
+        (lane,) = echo._lanes.by_peer.values()
         assert lane._socket.family in (socket.AF_INET, socket.AF_INET6)
 
 
@@ -86,22 +69,22 @@ def test_endpoints_go_over_too(echo: Endpoint) -> None:
     arrived: list[int] = []
     with Endpoint("localhost:0", lambda peer, message: arrived.append(message.fields["seq"])) as other:
         other.send(echo.address, ping(0))
-        until(lambda: len(other._lanes) == 1 == len(echo._lanes), "both have gone over")
+        until(lambda: len(other._lanes.by_peer) == 1 == len(echo._lanes.by_peer), "both have gone over")
         for seq in range(1, 200):
             other.send(echo.address, ping(seq))
         until(lambda: len(arrived) == 200, "all answers are there")
         assert arrived == list(range(200))
         assert not other.is_near(echo.address)
         other.forget(echo.address)
-        until(lambda: not other._lanes and not echo._lanes, "the lane is closed on both sides")
+        until(lambda: not other._lanes.by_peer and not echo._lanes.by_peer, "the lane is closed on both sides")
 
 
 def test_an_end_of_the_lane_leads_back_to_zeromq(echo: Endpoint) -> None:
     with Connection(echo.address) as connection:
         warm(connection)
-        (lane,) = echo._lanes.values()
+        (lane,) = echo._lanes.by_peer.values()
         echo.call_soon(lambda: lane._socket.shutdown(socket.SHUT_RDWR))
-        until(lambda: not echo._lanes, "the server has noticed")
+        until(lambda: not echo._lanes.by_peer, "the server has noticed")
         until(lambda: connection.recv(0.0) is None and connection._lane is None, "the client has, too")
         assert sent_back(connection, ping(1)).fields["seq"] == 1
 

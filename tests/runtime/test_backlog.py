@@ -1,0 +1,135 @@
+"""What waits for peers that are slow, or never read."""
+
+from __future__ import annotations
+
+import weakref
+
+import numpy as np
+import pytest
+from echoing import WAIT_S, ping, until
+
+from dovetail.graph.errors import ResourceExhaustedError
+from dovetail.runtime import (
+    backlog as backlog_module,
+    lanes,
+    router,
+    sharing,
+)
+from dovetail.runtime.backlog import Backlog
+from dovetail.runtime.connections import Connection
+from dovetail.runtime.transport import Endpoint
+from dovetail.runtime.wire import Message
+
+
+def test_a_slow_client_loses_nothing() -> None:
+    """It gets far more than ZeroMQ's queues hold; meanwhile another client is served."""
+    count = 6_000
+
+    def answer(peer: bytes, message: Message) -> None:
+        for seq in range(message.fields["seq"]):
+            server.reply(peer, Message("tensors", {"step": seq, "channels": [0], "without": []}, (np.zeros(1_000),)))
+
+    with Endpoint("localhost:0", answer) as server, Connection(server.address) as slow:
+        slow.send(ping(count))
+        until(lambda: server.waiting() > 0, "the server has to keep messages for the slow client")
+        with Connection(server.address) as quick:
+            quick.send(ping(1))
+            assert quick.recv(WAIT_S) is not None
+        steps = []
+        while len(steps) < count:
+            message = slow.recv(WAIT_S)
+            assert message is not None
+            steps.append(message.fields["step"])
+        assert steps == list(range(count))
+        assert server.counters.dropped == 0
+        until(lambda: not server.waiting(), "the backlog is gone")
+
+
+def test_a_client_that_never_reads_costs_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router, "MAX_BACKLOG", 50)
+    monkeypatch.setattr(lanes, "MAX_BACKLOG", 50)
+
+    def answer(peer: bytes, message: Message) -> None:
+        for seq in range(1_000):
+            server.reply(peer, Message("tensors", {"step": seq, "channels": [0], "without": []}, (np.zeros(4_000),)))
+
+    with Endpoint("localhost:0", answer) as server, Connection(server.address) as deaf:
+        for _ in range(20):
+            deaf.send(ping())
+        until(lambda: server.counters.dropped > 0, "messages are dropped")
+        assert server.waiting() <= 50  # fewer where the kernel has just taken some
+
+
+@pytest.mark.parametrize("shared", ["0", "64"])  # a lane over TCP; a Unix stream, whose shared memory is soon full
+def test_what_waits_for_a_client_that_never_reads_is_bounded_in_bytes(
+    monkeypatch: pytest.MonkeyPatch, shared: str
+) -> None:
+    monkeypatch.setenv("DOVETAIL_BACKLOG_MB", "32")
+    monkeypatch.setenv("DOVETAIL_SHARED_MEMORY", shared)
+    monkeypatch.setattr(sharing, "_pools", {})
+    peers: list[bytes] = []
+
+    def note(peer: bytes, message: Message) -> None:
+        peers[:] = [peer]
+        server.reply(peer, message)
+
+    with Endpoint("localhost:0", note) as server, Connection(server.address) as deaf:
+        for _ in range(3):  # the first message may leave before the two know each other
+            deaf.send(ping())
+            assert deaf.recv(WAIT_S) is not None
+        sent = []
+
+        def fill() -> None:
+            while True:
+                tensor = np.zeros(8 << 20, np.uint8)
+                server.reply(peers[0], Message("tensors", {"step": 1, "channels": [0], "without": []}, (tensor,)))
+                sent.append(weakref.ref(tensor))
+
+        with pytest.raises(ResourceExhaustedError, match="DOVETAIL_BACKLOG_MB"):
+            fill()
+        held = [one for one in sent if one() is not None]
+        assert len(held) <= 5
+        server.reply(peers[0], Message("pong", {"seq": 1, "incarnation": 1}))  # what is small still goes
+        taken = 0
+        while (message := deaf.recv(WAIT_S)) is not None and message.kind == "tensors":
+            taken += 1
+        assert message is not None and message.kind == "pong"
+        assert taken == len(sent)
+        server.reply(peers[0], Message("pong", {"seq": 2, "incarnation": 1}))
+        assert deaf.recv(WAIT_S) is not None
+
+
+def test_a_message_larger_than_the_limit_goes_when_nothing_waits() -> None:
+    backlog = Backlog(1 << 20)
+    large = [memoryview(bytes(4 << 20))]
+    backlog.enter(b"a", "a", large)
+    with pytest.raises(ResourceExhaustedError, match="cannot be sent to a: 4194304 bytes wait"):
+        backlog.enter(b"a", "a", [memoryview(bytes(1 << 20))])
+    backlog.enter(b"b", "b", large)
+    with pytest.raises(ResourceExhaustedError):
+        backlog.enter(b"c", "c", large, ahead=1)
+    assert backlog.waiting(b"a") == 4 << 20
+    backlog.enter(b"a", "a", [b"header", bytes(2 << 20)])  # not frames of tensors
+    large.clear()
+    assert backlog.waiting(b"a") == 0
+    backlog.tidy()
+    assert not backlog._waiting
+    Backlog(0).enter(b"a", "a", [memoryview(bytes(1 << 20))], ahead=1 << 40)
+
+
+def test_a_backlog_tells_how_much_has_left_whether_or_not_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backlog_module, "MOST_IDLE", 1)
+    for most in (0, 1 << 30):
+        backlog = Backlog(most)
+        assert backlog.left(b"a") == 0
+        frames = [memoryview(bytes(1 << 20)), memoryview(bytes(2 << 20))]
+        backlog.enter(b"a", "a", frames)
+        assert backlog.left(b"a") == 0
+        del frames[0]
+        assert backlog.left(b"a") == 1 << 20
+        backlog.enter(b"b", "b", [memoryview(bytes(4 << 20))])
+        assert backlog.left(b"b") == 4 << 20
+        backlog.tidy()
+        assert (backlog.left(b"a"), backlog.left(b"b")) == (1 << 20, 0)  # of whom nothing waits, it is forgotten
+        backlog.forget(b"a")
+        assert backlog.left(b"a") == 0
