@@ -23,6 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ..graph import philox
 from . import disk_cache
 from .loops import Loops
 from .numba_source import NumbaSource, numba_source
@@ -42,7 +43,8 @@ def versions() -> str:
     """What, beside its text, decides what a kernel does."""
     from importlib import metadata
 
-    files = (*sorted(Path(__file__).with_name("vecmath").glob("*.py")), Path(__file__).with_name("random_math.py"))
+    here = Path(__file__).parent
+    files = (*sorted((here / "vecmath").glob("*.py")), here / "random_math.py", Path(philox.__file__))
     called = b"".join(path.read_bytes() for path in files)
     return f"functions {hashlib.sha256(called).hexdigest()[:16]}, numba {metadata.version('numba')}"
 

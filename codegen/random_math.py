@@ -16,10 +16,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from ..graph import philox
 from . import vecmath as m
 
 u64, i64, f32, f64 = np.uint64, np.int64, np.float32, np.float64
-M0, M1, W0, W1 = u64(0xD2511F53), u64(0xCD9E8D57), u64(0x9E3779B9), u64(0xBB67AE85)
 LOW, HALF = u64(0xFFFFFFFF), u64(32)
 
 MARGIN = 8
@@ -29,16 +29,13 @@ _inlined = njit(forceinline=True, no_cpython_wrapper=True, error_model="numpy")
 _apart = njit(no_cpython_wrapper=True, error_model="numpy", nogil=True)
 
 
+_scrambled = _inlined(philox.scrambled)
+
+
 @_inlined
 def words(block, draw, key):
     """Four words of 32 bits: Philox4x32-10."""
-    c0, c1, c2, c3 = block & LOW, block >> HALF, draw & LOW, draw >> HALF
-    k0, k1 = key & LOW, key >> HALF
-    for _ in range(10):
-        p0, p1 = c0 * M0, c2 * M1
-        c0, c1, c2, c3 = (p1 >> HALF) ^ c1 ^ k0, p1 & LOW, (p0 >> HALF) ^ c3 ^ k1, p0 & LOW
-        k0, k1 = (k0 + W0) & LOW, (k1 + W1) & LOW
-    return c0, c1, c2, c3
+    return _scrambled(block & LOW, block >> HALF, draw & LOW, draw >> HALF, key & LOW, key >> HALF)
 
 
 # --- uniform ---------------------------------------------------------------------------------------------------------
@@ -107,30 +104,26 @@ def uniform64_at(i, key, draw):
 
 
 @_inlined
-def _radius(word):
-    """The distance from zero of two normal numbers (Box and Muller, 1958)."""
-    return m.sqrt(f64(-2.0) * m.log64(f64(i64(word)) * f64(2.0**-32) + f64(2.0**-32)))
-
-
-@_inlined
-def _angle(word):
-    """Their angle."""
-    return f64(2.0 * np.pi) * (f64(i64(word)) * f64(2.0**-32))
+def _normal_pair(word, other):
+    """Two standard normal numbers of float32, rounded once from float64 (Box and Muller, 1958)."""
+    radius = m.sqrt(f64(-2.0) * m.log64(f64(i64(word)) * f64(2.0**-32) + f64(2.0**-32)))
+    angle = f64(2.0 * np.pi) * (f64(i64(other)) * f64(2.0**-32))
+    return f32(radius * m.cosine_of_turn64(angle)), f32(radius * m.sine_of_turn64(angle))
 
 
 @_apart
 def normal32(out, first, count, key, draw):
-    """Standard normal numbers of float32, rounded once from float64."""
+    """Standard normal numbers of float32."""
     m.stay_apart()
     m.wide_vectors()
     start = first >> 2
     for k in range((first + count + 3 >> 2) - start):
         a, b, c, d = words(u64(start + k), draw, key)
-        r, s, x, y = _radius(a), _radius(c), _angle(b), _angle(d)
-        m.store(out, 0, 4 * k, f32(r * m.cosine_of_turn64(x)))
-        m.store(out, 0, 4 * k + 1, f32(r * m.sine_of_turn64(x)))
-        m.store(out, 0, 4 * k + 2, f32(s * m.cosine_of_turn64(y)))
-        m.store(out, 0, 4 * k + 3, f32(s * m.sine_of_turn64(y)))
+        first_pair, second_pair = _normal_pair(a, b), _normal_pair(c, d)
+        m.store(out, 0, 4 * k, first_pair[0])
+        m.store(out, 0, 4 * k + 1, first_pair[1])
+        m.store(out, 0, 4 * k + 2, second_pair[0])
+        m.store(out, 0, 4 * k + 3, second_pair[1])
     return first & 3
 
 
@@ -138,5 +131,5 @@ def normal32(out, first, count, key, draw):
 def normal32_at(i, key, draw):
     """A standard normal number of float32."""
     first = i - (i & 1)
-    r, x = _radius(_word_of(first, draw, key)), _angle(_word_of(first + 1, draw, key))
-    return f32(r * m.select(i & 1 == 0, m.cosine_of_turn64(x), m.sine_of_turn64(x)))
+    cosine, sine = _normal_pair(_word_of(first, draw, key), _word_of(first + 1, draw, key))
+    return m.select(i & 1 == 0, cosine, sine)

@@ -31,7 +31,7 @@ Array = np.ndarray[Any, Any]
 # The paper's multipliers, and the Weyl sequence that the key walks: the golden ratio and sqrt(3) - 1, scaled
 # to 32 bits.
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
-_W0, _W1 = 0x9E3779B9, 0xBB67AE85
+_W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 _ROUNDS = 10
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
@@ -52,15 +52,20 @@ def philox(counter: Array, key: tuple[int, int]) -> Array:
     >>> [hex(w) for w in philox(np.zeros(4, np.uint32), (0, 0))]
     ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
     """
-    # Words are kept in uint64, so that a product of two has room.
-    c0, c1, c2, c3 = (counter[..., i].astype(np.uint64) for i in range(4))
-    k0, k1 = key
+    words = scrambled(*(counter[..., i].astype(np.uint64) for i in range(4)), np.uint64(key[0]), np.uint64(key[1]))
+    return np.stack(words, axis=-1).astype(np.uint32)
+
+
+def scrambled(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> tuple[Any, Any, Any, Any]:
+    """The words of a counter's four under the key's two, each kept in a uint64, so that a product of two has room.
+
+    NumPy runs it on arrays; kernels on CPUs have it compiled for single numbers (`codegen/random_math.py`).
+    """
     for _ in range(_ROUNDS):
         p0, p1 = c0 * _M0, c2 * _M1
-        c0, c1 = (p1 >> _32) ^ c1 ^ np.uint64(k0), p1 & _LOW
-        c2, c3 = (p0 >> _32) ^ c3 ^ np.uint64(k1), p0 & _LOW
-        k0, k1 = (k0 + _W0) & 0xFFFFFFFF, (k1 + _W1) & 0xFFFFFFFF
-    return np.stack([c0, c1, c2, c3], axis=-1).astype(np.uint32)
+        c0, c1, c2, c3 = (p1 >> _32) ^ c1 ^ k0, p1 & _LOW, (p0 >> _32) ^ c3 ^ k1, p0 & _LOW
+        k0, k1 = (k0 + _W0) & _LOW, (k1 + _W1) & _LOW
+    return c0, c1, c2, c3
 
 
 @dataclass(frozen=True, slots=True)
