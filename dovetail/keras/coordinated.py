@@ -29,7 +29,7 @@ from .data import Batch, Elements, Source
 from .steps import Step
 
 if TYPE_CHECKING:
-    from .training import Trainer
+    from .stepping import Stepper
 
 
 class DatasetCreator:
@@ -95,7 +95,7 @@ class Hands:
         model: the model, made under such a strategy.
     """
 
-    def __init__(self, model: Trainer) -> None:
+    def __init__(self, model: Stepper) -> None:
         self._model = model
         self._coordinator = ClusterCoordinator.of(model._strategy)
         self._functions: dict[Any, Callable[..., Any]] = {}
