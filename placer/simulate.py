@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
@@ -212,6 +212,7 @@ def _merged(parts: Mapping[str, Sequence[Node]]) -> tuple[list[Node], list[str]]
     """
     times = Counter(node for part in parts.values() for node in part)
     copied = {(device, node) for device, part in parts.items() for node in part if times[node] > 1}
+    inside: set[tuple[str, Node] | Node] = {*times, *copied}
     done: set[tuple[str, Node] | Node] = set()
     order: list[Node] = []
     where: list[str] = []
@@ -222,10 +223,10 @@ def _merged(parts: Mapping[str, Sequence[Node]]) -> tuple[list[Node], list[str]]
         part, i = parts[device], at[device]
         while i < len(part):
             node = part[i]
-            behind = node.before
+            behind: Iterable[tuple[str, Node] | Node] = node.before
             if copied:
-                behind = [(device, b) if (device, b) in copied else b for b in behind]
-            missing = next((b for b in behind if b not in done and (b in times or b in copied)), None)
+                behind = [(device, b) if (device, b) in copied else b for b in node.before]
+            missing = next((b for b in behind if b not in done and b in inside), None)
             if missing is not None:
                 waiting.setdefault(missing, []).append(device)
                 break
