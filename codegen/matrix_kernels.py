@@ -22,7 +22,7 @@ from ..graph.node import Node
 from .buffers import buffers
 from .loop_text import source_of
 from .native_calls import flat
-from .native_plans import NotPlannableError, Planner, Value
+from .native_planner import NotPlannableError, Planner, Value
 from .threads import share_units
 
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...graph.node import Node
 from ..fuse import fuse
-from ..native_plans import NotPlannableError, Planner, Value
+from ..native_planner import NotPlannableError, Planner, Value
 from ..program import Call, Guarded, Instruction, Kernel, Loop
 from ..trace import NotFusibleError, rule_of
 from ..unit import Unit

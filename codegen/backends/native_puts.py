@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from ..native_plans import KNOWN, NotPlannableError, Planner, Value
+from ..native_planner import KNOWN, NotPlannableError, Planner, Value
 from ..program import Call
 
 Put: TypeAlias = Callable[[Planner, Call, Sequence[Value]], Sequence[Value]]

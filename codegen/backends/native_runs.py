@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..kernel_cache import compile_now, compile_soon, in_background
-from ..native_plans import KNOWN, NotCompiledError, NotPlannableError, Plan, stand_in
+from ..native_planner import KNOWN, NotCompiledError, NotPlannableError, stand_in
+from ..native_plans import Plan
 from .gathering import Run, one_or_all
 from .lone_kernels import LoneKernel
 from .warming import COMPILE_AFTER_S, WarmingKernel

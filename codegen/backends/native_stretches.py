@@ -3,7 +3,7 @@
 A small kernel takes a few microseconds, and Python between two of them as much again or more: the shapes of the inputs are looked
 up, memory for the results is found, Numba looks at each argument. So calls that follow one another and are kernels, views, or
 small things that shapes decide, are put together as a `NativeStretch`. It runs them one by one at first, while they are compiled.
-When it meets the same shapes for the third time it makes a plan for them (`native_plans`), and from then on a run is
+When it meets the same shapes for the third time it makes a plan for them (`native_planner`), and from then on a run is
 
     memory for what leaves the stretch,    one call, which runs all launches from a table (`codegen/native_calls.py`).
 
@@ -25,7 +25,8 @@ from typing import Any
 from ...graph.opdef import opdef
 from ...graph.settings import setting
 from .. import native_calls
-from ..native_plans import Plan, Planner, Value
+from ..native_planner import Planner, Value
+from ..native_plans import Plan
 from ..program import Call, Instruction, Loop, Program, Send
 from .gathering import constants_of, run_of
 from .native_puts import can_put, is_launching, put, work_of

@@ -12,7 +12,8 @@ from typing import Any
 
 from ...graph.shape import element_count
 from ...graph.state import VariableState, changing
-from ..native_plans import Plan, Planner, Value
+from ..native_planner import Planner, Value
+from ..native_plans import Plan
 from ..program import Call
 from .gathering import Run
 from .native_runs import NativeRun

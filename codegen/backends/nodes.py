@@ -12,7 +12,7 @@ from ..agreement import agree, difference
 from ..attention_kernels import attention_kernel
 from ..image_kernels import image_kernel
 from ..matrix_kernels import OPS as PRODUCTS, matrix_kernel, put_product
-from ..native_plans import NotCompiledError, Planner, Value
+from ..native_planner import NotCompiledError, Planner, Value
 from ..program import Kernel
 from ..row_kernels import row_kernel
 from .warming import WarmingKernel

@@ -34,7 +34,7 @@ from ..groups import has_only_small
 from ..kernel_cache import source_of
 from ..loop_cost import nanoseconds
 from ..loops import Loops
-from ..native_plans import NotCompiledError, NotPlannableError, Planner, Value
+from ..native_planner import NotCompiledError, NotPlannableError, Planner, Value
 from ..numba_source import ROWS, as_passed
 from ..overwriting import as_run, is_held_once, order_of
 from ..program import Call, Guarded, Instruction, Kernel, Loop, Program

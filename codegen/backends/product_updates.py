@@ -19,7 +19,7 @@ from ...graph.state import VariableState, changing
 from ..buffers import buffers
 from ..matrix_kernels import Product, product_of
 from ..native_calls import flat
-from ..native_plans import NotCompiledError, NotPlannableError, Planner, Value
+from ..native_planner import NotCompiledError, NotPlannableError, Planner, Value
 from ..product_update_source import PIECE, product_update_source
 from ..program import Await, Begin, Call, Guarded, Instruction, Loop, Program, Recv, Send, Wait
 from ..threads import share_units

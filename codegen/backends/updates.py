@@ -18,7 +18,7 @@ from ..agreement import agree, difference
 from ..kernel_cache import source_of
 from ..loop_cost import nanoseconds
 from ..loops import Loops
-from ..native_plans import NotCompiledError, NotPlannableError, Planner, Value
+from ..native_planner import NotCompiledError, NotPlannableError, Planner, Value
 from ..numba_source import as_passed
 from ..program import Kernel
 from ..threads import Ranges, ranges_of, share
