@@ -68,6 +68,11 @@ def copy_source(itemsize: int) -> str:
     return source_of("copy_loops", {"copy": ("rw", (5, 5, 5))}, f"uint{8 * itemsize}")
 
 
+def sum_source(dtype: str) -> str:
+    """The text of a kernel that adds up parts of an array, one after the other."""
+    return source_of("copy_loops", {"add_up": ("rw", (3,))}, dtype)
+
+
 def _are_large(parts: Sequence[Any]) -> bool:
     """Whether these are arrays of one type, of numbers, and together large."""
     if not all(type(x) is np.ndarray and x.dtype == parts[0].dtype for x in parts):

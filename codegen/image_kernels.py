@@ -14,35 +14,34 @@ also what raises errors for shapes that do not fit.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from ..graph.node import Node
-from ..graph.ops.windows import Window, as_layout, channels_last, height_and_width, nhwc, window_of
-from .buffers import buffers
+from ..graph.ops.windows import Window, channels_last, height_and_width, nhwc, window_of
+from .doers import AT_ONCE, Doer
+from .image_layout import LANES, as_layout, padded, panels, repeated, windowed
 from .kernel_cache import Function
 from .loop_text import source_of
-from .threads import ranges_of, share
+from .threads import ranges_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
-Functions: TypeAlias = "dict[str, Function]"
 
 _ROWS, _CHUNK = 6, 96  # those of `tile` and `image_loops`, which only load with Numba
-_LANES = {np.dtype(np.float32): 16, np.dtype(np.float64): 8}
 _NS_PER_FLOP = 0.015  # one core, float32
 _NS_PER_TAP = 0.5  # of pooling
 _NS_PER_PART = 0.5  # of adding up the parts of pixels
 _FEW = 8  # channels that fill half a tile
-_BLAS_ALONE = 1 << 18  # multiply-adds up to which BLAS starts no threads
 _NS_PER_PRODUCT = 0.15  # of a convolution of each channel by itself
 
 # For each function of `image_loops`, its arguments before the range: see `loop_text`.
 _SIGNATURES = {
     "convolve": ("rrwi", (4, 3, 3, 3, 3, 2)),
     "convolve_filter": ("rrwi", (4, 3, 3, 2)),
-    "overlay": ("rw", (3, 2, 6, 2)),
+    "overlay": ("rrw", (3, 3, 6, 2)),
     "depthwise": ("rrw", (3, 3, 3, 2, 2, 2)),
     "depthwise_filter": ("rrw", (3, 3, 3, 2)),
     "max_pool": ("rw", (3, 2, 6)),
@@ -52,69 +51,30 @@ _SIGNATURES = {
 }
 
 
-# --- geometry --------------------------------------------------------------------------------------------------------
-
-
-def _padded(x: Array, before: tuple[int, int], sizes: tuple[int, int]) -> Array:
-    """An image with zeros around it, `sizes` pixels in all (what lies beyond is cut off); as it is when nothing changes."""
-    n, height, width, c = x.shape
-    if before == (0, 0) and sizes == (height, width):
-        return np.ascontiguousarray(x)
-    out = buffers.empty((n, *sizes, c), x.dtype)
-    (top, left), (high, wide) = before, sizes
-    bottom, right = min(high, top + height), min(wide, left + width)
-    out[:, :top] = 0
-    out[:, bottom:] = 0
-    out[:, top:bottom, :left] = 0
-    out[:, top:bottom, right:] = 0
-    out[:, top:bottom, left:right] = x[:, : bottom - top, : right - left]
-    return out
-
-
-def _windowed(x: Array, window: Window) -> Array:
-    """The image with the window's padding: all that the windows see."""
-    before = (window.pads(0, x.shape[1])[0], window.pads(1, x.shape[2])[0])
-    seen = [((window.positions(i, x.shape[1 + i]) or 0) - 1) * window.strides[i] + window.span(i) for i in range(2)]
-    return _padded(x, before, (seen[0], seen[1]))
-
-
-def _repeated(x: Array, times: int) -> Array:
-    """An image with each channel so many times."""
-    return x if times == 1 else np.repeat(x, times, 3)
-
-
-def panels(b: Array) -> Array:
-    """A matrix `[k, columns]` as a tile's second factor: groups of LANES columns, each `[k, LANES]`, the last one filled up."""
-    lanes = _LANES[b.dtype]
-    k, columns = b.shape
-    count = -(-columns // lanes)
-    if columns % lanes == 0:
-        return np.ascontiguousarray(b.reshape(k, count, lanes).transpose(1, 0, 2)).ravel()
-    out = np.zeros((count, k, lanes), b.dtype)
-    for p in range(count):
-        part = b[:, p * lanes : (p + 1) * lanes]
-        out[p, :, : part.shape[1]] = part
-    return out.ravel()
-
-
 def _fits(dims: Sequence[int], expected: Sequence[int | None]) -> bool:
     return tuple(dims) == tuple(expected) and math.prod(dims) > 0
 
 
+@dataclass(frozen=True, slots=True)
 class ImageKernels:
-    """Makes the kernels; `threads`: how many one kernel may use."""
+    """The kernels.
 
-    def __init__(self, threads: int) -> None:
-        self.threads = threads
+    Attributes:
+        functions: the compiled ones, by name. threads: how many one kernel may use. doer: who does it.
+    """
 
-    def _share(self, function: Function, arguments: Sequence[Any], length: int, nanoseconds: float) -> None:
-        share(function, arguments, ranges_of(length, nanoseconds, self.threads), self.threads)
+    functions: Mapping[str, Function]
+    threads: int
+    doer: Doer
+
+    def _share(self, name: str, arguments: Sequence[Any], length: int, nanoseconds: float) -> None:
+        ranges = ranges_of(length, nanoseconds, self.threads)
+        self.doer.share(self.functions[name], arguments, ranges, self.threads)
 
     # --- convolutions ----------------------------------------------------------------------------------------------
 
     def _convolve(
         self,
-        functions: Functions,
         x: Array,
         w: Array,
         y: Array,
@@ -139,26 +99,25 @@ class ImageKernels:
         jumps = (0, dilations[0] * row, 1) if dilations[1] == 1 else (dilations[0] * row, dilations[1] * inner, 1)
         pixels = n * count[0] * count[1]
         arguments = (
-            x.ravel(), panels(w.reshape(-1, channels)), y.ravel(), _LANES[x.dtype],
+            x.ravel(), panels(self.doer, self.doer.ordered(w).reshape(-1, channels)), y.ravel(), LANES[x.dtype],
             (*count, channels, pixels), x_jumps, y_jumps, steps, jumps, starts,
         )  # fmt: skip
         work = 2.0 * pixels * w.size * _NS_PER_FLOP
-        self._share(functions["convolve"], arguments, -(-pixels // _CHUNK), work)
+        self._share("convolve", arguments, -(-pixels // _CHUNK), work)
 
-    def conv(self, functions: Functions, attrs: Any, x: Array, w: Array) -> Array | None:
+    def conv(self, attrs: Any, x: Array, w: Array) -> Array | None:
         """`Conv2D`."""
         image, window = channels_last(x, attrs["data_format"]), window_of(attrs, w.shape[:2])
         count = (window.positions(0, image.shape[1]) or 0, window.positions(1, image.shape[2]) or 0)
         if image.shape[3] != w.shape[2] or 0 in (x.size, w.size, *count):
             return None
-        y = buffers.empty((image.shape[0], *count, w.shape[3]), x.dtype)
-        seen = _windowed(image, window)
-        self._convolve(functions, seen, w, y, count, strides=window.strides, dilations=window.dilations)
-        return as_layout(y, attrs["data_format"])
+        y = self.doer.empty((image.shape[0], *count, w.shape[3]), x.dtype)
+        seen = windowed(self.doer, image, window)
+        self._convolve(seen, w, y, count, strides=window.strides, dilations=window.dilations)
+        return as_layout(self.doer, y, attrs["data_format"])
 
     def _each_channel(
         self,
-        functions: Functions,
         x: Array,
         w: Array,
         y: Array,
@@ -174,76 +133,69 @@ class ImageKernels:
         high, wide, channels, _ = w.shape
         row, y_row = x.shape[2] * channels, y.shape[2] * channels
         arguments = (
-            x.ravel(), np.ascontiguousarray(w).ravel(), y.ravel(), (*count, channels),
+            x.ravel(), self.doer.ordered(w).ravel(), y.ravel(), (*count, channels),
             (x.shape[1] * row, strides[0] * row, strides[1] * channels),
             (y.shape[1] * y_row, apart[0] * y_row, apart[1] * channels),
             (high, wide), (dilations[0] * row, dilations[1] * channels),
             (begin[0] * row + begin[1] * channels, to[0] * y_row + to[1] * channels),
         )  # fmt: skip
         rows = x.shape[0] * count[0]
-        self._share(functions["depthwise"], arguments, rows, rows * count[1] * w.size * _NS_PER_PRODUCT)
+        self._share("depthwise", arguments, rows, rows * count[1] * w.size * _NS_PER_PRODUCT)
 
-    def depthwise(self, functions: Functions, attrs: Any, x: Array, w: Array) -> Array | None:
+    def depthwise(self, attrs: Any, x: Array, w: Array) -> Array | None:
         """`DepthwiseConv2dNative`."""
         image, window = channels_last(x, attrs["data_format"]), window_of(attrs, w.shape[:2])
         count = (window.positions(0, image.shape[1]) or 0, window.positions(1, image.shape[2]) or 0)
         if image.shape[3] != w.shape[2] or 0 in (x.size, w.size, *count):
             return None
-        y = buffers.empty((image.shape[0], *count, w.shape[2] * w.shape[3]), x.dtype)
-        seen, own = _repeated(_windowed(image, window), w.shape[3]), w.reshape(*w.shape[:2], -1, 1)
-        self._each_channel(functions, seen, own, y, count, strides=window.strides, dilations=window.dilations)
-        return as_layout(y, attrs["data_format"])
+        y = self.doer.empty((image.shape[0], *count, w.shape[2] * w.shape[3]), x.dtype)
+        seen, own = (
+            repeated(self.doer, windowed(self.doer, image, window), w.shape[3]),
+            self.doer.ordered(w).reshape(*w.shape[:2], -1, 1),
+        )
+        self._each_channel(seen, own, y, count, strides=window.strides, dilations=window.dilations)
+        return as_layout(self.doer, y, attrs["data_format"])
 
-    def depthwise_input(self, functions: Functions, attrs: Any, sizes: Array, w: Array, grad: Array) -> Array | None:
+    def depthwise_input(self, attrs: Any, sizes: Array, w: Array, grad: Array) -> Array | None:
         """`DepthwiseConv2dNativeBackpropInput`."""
-        each = w.reshape(*w.shape[:2], -1, 1)
+        each = self.doer.ordered(w).reshape(*w.shape[:2], -1, 1)
         n, height, width, inner = (int(d or 0) for d in nhwc(tuple(sizes.tolist()), attrs["data_format"]))
         if inner != w.shape[2]:
             return None
         wide = np.array([n, height, width, each.shape[2]])
-        x = self._input_gradient(functions, attrs, wide, each, grad, each.shape[2], each, self._each_channel)
+        x = self._input_gradient(attrs, wide, each, grad, each.shape[2], each, self._each_channel)
         if x is not None and w.shape[3] != 1:
-            x = x.reshape(n, height, width, inner, w.shape[3]).sum(-1, dtype=x.dtype)
-        return None if x is None else as_layout(x, attrs["data_format"])
+            x = self.doer.added(x.reshape(n, height, width, inner, w.shape[3]), -1)
+        return None if x is None else as_layout(self.doer, x, attrs["data_format"])
 
-    def conv_input(self, functions: Functions, attrs: Any, sizes: Array, w: Array, grad: Array) -> Array | None:
+    def conv_input(self, attrs: Any, sizes: Array, w: Array, grad: Array) -> Array | None:
         """`Conv2DBackpropInput`."""
         wide = np.array(nhwc(tuple(sizes.tolist()), attrs["data_format"]))
         if w.shape[2] <= _FEW:
-            return self._few_channels(functions, attrs, wide, w, grad)
+            return self._few_channels(attrs, wide, w, grad)
         turned = w.transpose(0, 1, 3, 2)
-        x = self._input_gradient(functions, attrs, wide, w, grad, w.shape[3], turned, self._convolve)
-        return None if x is None else as_layout(x, attrs["data_format"])
+        x = self._input_gradient(attrs, wide, w, grad, w.shape[3], turned, self._convolve)
+        return None if x is None else as_layout(self.doer, x, attrs["data_format"])
 
-    def _few_channels(self, functions: Functions, attrs: Any, sizes: Array, w: Array, grad: Array) -> Array | None:
+    def _few_channels(self, attrs: Any, sizes: Array, w: Array, grad: Array) -> Array | None:
         """The same for images whose channels would fill no tile: products of pixels and all taps, and their parts added up."""
         y, window = channels_last(grad, attrs["data_format"]), window_of(attrs, w.shape[:2])
         n, height, width, inner = (int(d or 0) for d in sizes.tolist())
         expected = (n, window.positions(0, height), window.positions(1, width), w.shape[3])
         if not _fits(y.shape, expected) or inner != w.shape[2] or inner * height * width == 0:
             return None
-        x = buffers.empty((n, height, width, inner), grad.dtype)
-        taps = np.ascontiguousarray(w.reshape(-1, w.shape[3]).T)
-        rows, columns = y.shape[1:3]
-        # BLAS takes a few lines of pixels at a time: so few that it needs no threads.
-        most = max(1, _BLAS_ALONE // (columns * taps.size))
-        lines = next(k for k in range(min(rows, most), 0, -1) if rows % k == 0)
+        x = self.doer.empty((n, height, width, inner), grad.dtype)
         pads = (window.pads(0, height)[0], window.pads(1, width)[0])
-        geometry = ((height, width, inner), (rows, columns), (*window.taps, *window.strides, *pads), window.dilations)
-        seen = np.ascontiguousarray(y)
-
-        def work(lo: int, hi: int) -> None:
-            for i in range(lo, hi):
-                parts = np.matmul(seen[i].reshape(-1, lines * columns, w.shape[3]), taps)
-                functions["overlay"](parts.reshape(-1), x.reshape(-1), *geometry, i, i + 1)
-
-        time = y.size * taps.shape[1] * (2 * _NS_PER_FLOP + _NS_PER_PART / w.shape[3])
-        share(work, (), ranges_of(n, time, self.threads), self.threads)
-        return as_layout(x, attrs["data_format"])
+        arguments = (
+            self.doer.ordered(y).ravel(), self.doer.ordered(w).ravel(), x.ravel(), (height, width, inner), y.shape[1:],
+            (*window.taps, *window.strides, *pads), window.dilations,
+        )  # fmt: skip
+        time = y.size * w.size // w.shape[3] * (2 * _NS_PER_FLOP + _NS_PER_PART / w.shape[3])
+        self._share("overlay", arguments, n, time)
+        return as_layout(self.doer, x, attrs["data_format"])
 
     def _input_gradient(
         self,
-        functions: Functions,
         attrs: Any,
         sizes: Array,
         w: Array,
@@ -261,19 +213,19 @@ class ImageKernels:
             return None
         if (sh, sw) != (1, 1) and (dh, dw) != (1, 1):
             return None
-        x = buffers.empty((n, height, width, inner), grad.dtype)
+        x = self.doer.empty((n, height, width, inner), grad.dtype)
         if sh > window.span(0) or sw > window.span(1):
-            x[...] = 0  # there are pixels that no tap meets
+            self.doer.clear(x)  # there are pixels that no tap meets
         phases = [self._phases(window, axis, (height, width)[axis], y.shape[1 + axis]) for axis in range(2)]
         # Zeros around y, so that each phase finds what its taps ask for.
         before = tuple(max(0, *(-p[3] for p in each)) for each in phases)
         after = tuple(max(p[3] + p[1] + p[4] - 1 for p in each) for each in phases)
-        seen = _padded(y, before, (before[0] + after[0], before[1] + after[1]))  # type: ignore[arg-type]
+        seen = padded(self.doer, y, before, (before[0] + after[0], before[1] + after[1]))  # type: ignore[arg-type]
         for r in phases[0]:
             for c in phases[1]:
-                taps = np.ascontiguousarray(turned[r[2], c[2]])
+                taps = self.doer.ordered(turned[r[2], c[2]])
                 convolve(
-                    functions, seen, taps, x, (r[1], c[1]), dilations=(dh, dw),
+                    seen, taps, x, (r[1], c[1]), dilations=(dh, dw),
                     begin=(before[0] + r[3], before[1] + c[3]), to=(r[0], c[0]), apart=(sh, sw),
                 )  # fmt: skip
         return x
@@ -297,7 +249,7 @@ class ImageKernels:
             out.append((first, pixels, slice(last, stop if stop >= 0 else None, -stride), begin, span))
         return out
 
-    def conv_filter(self, functions: Functions, attrs: Any, x: Array, sizes: Array, grad: Array) -> Array | None:
+    def conv_filter(self, attrs: Any, x: Array, sizes: Array, grad: Array) -> Array | None:
         """`Conv2DBackpropFilter`."""
         image, y = (channels_last(a, attrs["data_format"]) for a in (x, grad))
         high, wide, inner, channels = (int(d) for d in sizes.tolist())
@@ -307,20 +259,20 @@ class ImageKernels:
         expected = (image.shape[0], window.positions(0, image.shape[1]), window.positions(1, image.shape[2]), channels)
         if not _fits(y.shape, expected) or inner != image.shape[3] or x.size == 0:
             return None
-        seen = _windowed(image, window)
+        seen = windowed(self.doer, image, window)
         row = seen.shape[2] * inner
-        w = np.empty((high, wide, inner, channels), x.dtype)
+        w = self.doer.empty((high, wide, inner, channels), x.dtype)
         arguments = (
-            seen.ravel(), panels(y.reshape(-1, channels)), w.ravel(), _LANES[x.dtype],
+            seen.ravel(), panels(self.doer, self.doer.ordered(y).reshape(-1, channels)), w.ravel(), LANES[x.dtype],
             (high, wide, inner, channels), y.shape[:3],
             (seen.shape[1] * row, window.strides[0] * row, window.strides[1] * inner),
             (window.dilations[0] * row, window.dilations[1] * inner),
         )  # fmt: skip
         work = 2.0 * w.size * math.prod(y.shape[:3]) * _NS_PER_FLOP
-        self._share(functions["convolve_filter"], arguments, -(-high * wide * inner // _ROWS), work)
+        self._share("convolve_filter", arguments, -(-high * wide * inner // _ROWS), work)
         return w
 
-    def depthwise_filter(self, functions: Functions, attrs: Any, x: Array, sizes: Array, grad: Array) -> Array | None:
+    def depthwise_filter(self, attrs: Any, x: Array, sizes: Array, grad: Array) -> Array | None:
         """`DepthwiseConv2dNativeBackpropFilter`."""
         image, y = (channels_last(a, attrs["data_format"]) for a in (x, grad))
         high, wide, inner, times = (int(d) for d in sizes.tolist())
@@ -335,69 +287,67 @@ class ImageKernels:
         )
         if not _fits(y.shape, expected) or inner != image.shape[3] or x.size == 0:
             return None
-        seen = _repeated(_windowed(image, window), times)
+        seen = repeated(self.doer, windowed(self.doer, image, window), times)
         row = seen.shape[2] * inner * times
-        w = np.empty((high, wide, inner, times), x.dtype)
+        w = self.doer.empty((high, wide, inner, times), x.dtype)
         arguments = (
-            seen.ravel(), np.ascontiguousarray(y).ravel(), w.ravel(), (high, wide, inner * times), y.shape[:3],
+            seen.ravel(), self.doer.ordered(y).ravel(), w.ravel(), (high, wide, inner * times), y.shape[:3],
             (seen.shape[1] * row, window.strides[0] * row, window.strides[1] * inner * times),
             (window.dilations[0] * row, window.dilations[1] * inner * times),
         )  # fmt: skip
-        self._share(functions["depthwise_filter"], arguments, high * wide, y.size * high * wide * _NS_PER_PRODUCT)
+        self._share("depthwise_filter", arguments, high * wide, y.size * high * wide * _NS_PER_PRODUCT)
         return w
 
     # --- pooling ---------------------------------------------------------------------------------------------------
 
-    def _pool(
-        self, functions: Functions, name: str, attrs: Any, arrays: Sequence[Array], out: Array, of: Array
-    ) -> None:
+    def _pool(self, name: str, attrs: Any, arrays: Sequence[Array], out: Array, of: Array) -> None:
         """`of`: the image, or what has its shape."""
         window = window_of(attrs, height_and_width(attrs, "ksize"))
         count = tuple(window.positions(i, of.shape[1 + i]) or 0 for i in range(2))
         pads = (window.pads(0, of.shape[1])[0], window.pads(1, of.shape[2])[0])
         arguments = (
-            *(np.ascontiguousarray(a).ravel() for a in arrays), out.ravel(), of.shape[1:], count,
+            *(self.doer.ordered(a).ravel() for a in arrays), out.ravel(), of.shape[1:], count,
             (*window.taps, *window.strides, *pads),
         )  # fmt: skip
         work = of.shape[0] * math.prod(count) * of.shape[3] * math.prod(window.taps) * _NS_PER_TAP
-        self._share(functions[name], arguments, of.shape[0], work)
+        self._share(name, arguments, of.shape[0], work)
 
     def _pooled(self, attrs: Any, image: Sequence[int]) -> tuple[int, ...]:
         window = window_of(attrs, height_and_width(attrs, "ksize"))
         return (image[0], window.positions(0, image[1]) or 0, window.positions(1, image[2]) or 0, image[3])
 
-    def max_pool(self, functions: Functions, attrs: Any, x: Array, *, name: str = "max_pool") -> Array | None:
+    def max_pool(self, attrs: Any, x: Array, *, name: str = "max_pool") -> Array | None:
         """`MaxPool`."""
         image = channels_last(x, attrs["data_format"])
         shape = self._pooled(attrs, image.shape)
         if 0 in (x.size, *shape):
             return None
-        y = buffers.empty(shape, x.dtype)
-        self._pool(functions, name, attrs, [image], y, image)
-        return as_layout(y, attrs["data_format"])
+        y = self.doer.empty(shape, x.dtype)
+        self._pool(name, attrs, [image], y, image)
+        return as_layout(self.doer, y, attrs["data_format"])
 
-    def avg_pool(self, functions: Functions, attrs: Any, x: Array) -> Array | None:
+    def avg_pool(self, attrs: Any, x: Array) -> Array | None:
         """`AvgPool`."""
-        return self.max_pool(functions, attrs, x, name="avg_pool")
+        return self.max_pool(attrs, x, name="avg_pool")
 
-    def max_pool_grad(self, functions: Functions, attrs: Any, x: Array, y: Array, grad: Array) -> Array | None:
+    def max_pool_grad(self, attrs: Any, x: Array, y: Array, grad: Array) -> Array | None:
         """`MaxPoolGrad`."""
         image, g = (channels_last(a, attrs["data_format"]) for a in (x, grad))
         if not _fits(g.shape, self._pooled(attrs, image.shape)) or x.size == 0:
             return None
-        out = buffers.empty(image.shape, x.dtype)
-        self._pool(functions, "max_pool_grad", attrs, [image, g], out, out)
-        return as_layout(out, attrs["data_format"])
+        out = self.doer.empty(image.shape, x.dtype)
+        self._pool("max_pool_grad", attrs, [image, g], out, out)
+        return as_layout(self.doer, out, attrs["data_format"])
 
-    def avg_pool_grad(self, functions: Functions, attrs: Any, sizes: Array, grad: Array) -> Array | None:
+    def avg_pool_grad(self, attrs: Any, sizes: Array, grad: Array) -> Array | None:
         """`AvgPoolGrad`."""
         g = channels_last(grad, attrs["data_format"])
         shape = tuple(int(d or 0) for d in nhwc(tuple(sizes.tolist()), attrs["data_format"]))
         if not _fits(g.shape, self._pooled(attrs, shape)) or 0 in shape:
             return None
-        out = buffers.empty(shape, grad.dtype)
-        self._pool(functions, "avg_pool_grad", attrs, [g], out, out)
-        return as_layout(out, attrs["data_format"])
+        out = self.doer.empty(shape, grad.dtype)
+        self._pool("avg_pool_grad", attrs, [g], out, out)
+        return as_layout(self.doer, out, attrs["data_format"])
 
 
 OPS: dict[str, tuple[str, str]] = {
@@ -413,6 +363,10 @@ OPS: dict[str, tuple[str, str]] = {
     "AvgPoolGrad": ("avg_pool_grad", "avg_pool_grad"),
 }
 
+TOLD = {"Conv2DBackpropInput": 0, "Conv2DBackpropFilter": 1, "DepthwiseConv2dNativeBackpropInput": 0,
+        "DepthwiseConv2dNativeBackpropFilter": 1, "AvgPoolGrad": 0}  # fmt: skip
+"""Which input is looked at: it has the sizes of the result."""
+
 
 def image_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | None]] | None:
     """For a node that has a kernel here: its source text, and what is to be called with the compiled function and the inputs.
@@ -423,13 +377,14 @@ def image_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | N
     if found is None:
         return None
     dtype = node.outputs[0].dtype.base
-    if dtype.np not in _LANES:
+    if dtype.np not in LANES:
         return None
-    method, names = getattr(ImageKernels(threads), found[0]), found[1].split()
+    names = found[1].split()
 
-    def call(compiled: Any, *inputs: Array) -> Array | None:
+    def call(compiled: Any, *inputs: Array, doer: Doer = AT_ONCE) -> Array | None:
         functions = compiled if len(names) > 1 else (compiled,)
-        made: Array | None = method(dict(zip(names, functions, strict=True)), node.attrs, *inputs)
+        kernels = ImageKernels(dict(zip(names, functions, strict=True)), threads, doer)
+        made: Array | None = getattr(kernels, found[0])(node.attrs, *inputs)
         return made
 
     return source_of("image_loops", {name: _SIGNATURES[name] for name in names}, dtype.name), call

@@ -16,6 +16,8 @@ import numpy as np
 from numba import njit, types  # noqa: F401 (what is added to this text uses them)
 
 from dovetail.codegen import vecmath as m
+from dovetail.codegen.matrix_loops import NR32, NR64, lay_out_panels, tiles
+from dovetail.codegen.matrix_tile import MR
 from dovetail.codegen.tile import ROWS, tile
 
 CHUNK = 96  # pixels of the result that share a panel while it is in the cache: a whole number of tiles
@@ -93,29 +95,36 @@ def convolve_filter(x, panel, w, lanes, taps, result, x_jumps, strides, lo, hi):
                             w[(k + row) * channels + part * lanes + j] += sums[row * lanes + j]
 
 
-def overlay(parts, x, size, result, window, dilations, lo, hi):
-    """Each pixel of x gets the sum of what windows hold for it, for images lo to hi; `parts` begins with image lo.
+def overlay(y, w, x, size, result, window, dilations, lo, hi):
+    """Each pixel of x gets the sum of what the windows that see it hold for it, for images lo to hi.
 
-    size: (rows, columns, channels) of x. result: (rows, columns) of windows. window: taps, strides and padding before, for rows and
-    then for columns.
+    What a window holds is a product: its pixel of y times the taps w, `[taps and channels of x, channels of y]`. size: (rows, columns,
+    channels) of x. result: the same of y. window: taps, strides and padding before, for rows and then for columns.
     """
     height, width, channels = size
+    rows, columns, inner = result
     high, wide, down, along, top, left = window
     taps = wide * channels
+    held, lanes = high * taps, NR32 if x.itemsize == 4 else NR64
+    panels, sums = np.empty(inner * (held + lanes), x.dtype), np.empty(MR * lanes, x.dtype)
+    parts = np.empty(CHUNK * held, x.dtype)
+    lay_out_panels(w, panels, 0, 0, (1, inner), held, inner, lanes)
     for n in range(lo, hi):
         for i in range(n * height * width * channels, (n + 1) * height * width * channels):
             m.store(x, 1, i, x.dtype.type(0))
-        for r in range(result[0]):
-            for c in range(result[1]):
-                of = (((n - lo) * result[0] + r) * result[1] + c) * high * taps
+        for first in range(0, rows * columns, CHUNK):
+            count, of = min(CHUNK, rows * columns - first), (n * rows * columns + first) * inner
+            tiles(y, of, inner, inner, 1, count, held, inner, panels, 0, lanes, parts, 0, held, False, sums)
+            for i in range(count):
+                r, c = (first + i) // columns, (first + i) % columns
                 for a in range(high):
-                    row = r * down + a * dilations[0] - top
-                    if row < 0 or row >= height:
+                    line = r * down + a * dilations[0] - top
+                    if line < 0 or line >= height:
                         continue
-                    to = (n * height + row) * width * channels
+                    at, to = i * held + a * taps, (n * height + line) * width * channels
                     if dilations[1] == 1:  # pixels beside each other, and their channels, are one stretch of memory
                         b1, b2 = max(0, left - c * along), min(wide, width + left - c * along)
-                        at, put = of + a * taps, to + (c * along - left) * channels
+                        put = to + (c * along - left) * channels
                         for j in range(b1 * channels, b2 * channels):
                             m.store(x, 1, put + j, m.load(x, 1, put + j) + m.load(parts, 0, at + j))
                         continue
@@ -123,8 +132,7 @@ def overlay(parts, x, size, result, window, dilations, lo, hi):
                         column = c * along + b * dilations[1] - left
                         if column >= 0 and column < width:
                             for j in range(channels):
-                                put = to + column * channels + j
-                                x[put] += parts[of + a * taps + b * channels + j]
+                                x[to + column * channels + j] += parts[at + b * channels + j]
 
 
 # --- each channel by itself ------------------------------------------------------------------------------------------

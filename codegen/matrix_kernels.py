@@ -216,15 +216,21 @@ def put_product(planner: Planner, function: Any, node: Node, inputs: Sequence[Va
     return [out]
 
 
+def is_vector(x: Array) -> bool:
+    """Whether `as_vector` takes it as it is."""
+    if x.flags.c_contiguous:
+        return True
+    last = x.itemsize in x.strides[-2:]
+    return last and x.ndim <= 5 and not any(s < 0 or s % x.itemsize for s in x.strides)
+
+
 def as_vector(x: Array) -> tuple[Array, tuple[int, ...]]:
     """The memory of a stack of matrices as a vector, and how far it is to the next along each of five axes.
 
     Views are taken as they are if one of the last two axes is contiguous; others are copied.
     """
-    if not x.flags.c_contiguous:
-        size = x.itemsize
-        if x.strides[-1] != size and x.strides[-2] != size or any(s < 0 or s % size for s in x.strides) or x.ndim > 5:
-            x = np.ascontiguousarray(x)
+    if not is_vector(x):
+        x = np.ascontiguousarray(x)
     jumps = [s // x.itemsize for s in x.strides]
     if jumps[-1] != 1 and jumps[-2] != 1:  # axes of one element, whose strides say nothing
         jumps[-1] = 1

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -124,6 +124,17 @@ def within(itemsize: int, elements: int, limit: int) -> list[int]:
     return [HEAD + 3, _machine().trampoline(3), _machine().within[itemsize], 0, elements, limit]
 
 
+def below(itemsize: int, elements: int, limit: int) -> list[int]:
+    """The same for numbers that may be negative."""
+    return [HEAD + 3, _machine().trampoline(3), _machine().below[itemsize], 0, elements, limit]
+
+
+def compiled_functions(text: str) -> Callable[[str], int]:
+    """Compile functions written in LLVM's language; what tells the address of each by its name."""
+    address_of_name: Callable[[str], int] = _machine().compiled(text).get_function_address
+    return address_of_name
+
+
 @cache
 def is_possible() -> bool:
     """Whether arrays look as this module takes them to be: not where Python, or NumPy, is built in another way."""
@@ -156,13 +167,13 @@ class _Machine:
         self._llvm = llvm
         self._lock = threading.Lock()
         self._trampolines: dict[int, int] = {}
-        engine = self._compiled(_MACHINE)
+        engine = self.compiled(_MACHINE)
         at = engine.get_function_address
         i64 = ctypes.c_int64
         self.begin = ctypes.CFUNCTYPE(i64, i64, i64, ctypes.py_object, i64, i64)(at("begin"))
         self.run = ctypes.CFUNCTYPE(i64, i64, i64, i64)(at("run"))
         self.fill, self.copy = at("fill"), at("copy")
-        self.within = {size: at(f"within{size}") for size in (1, 2, 4, 8)}
+        self.within, self.below = ({n: at(f"{name}{n}") for n in (1, 2, 4, 8)} for name in ("within", "below"))
 
     def trampoline(self, arguments: int) -> int:
         """The address of the one for so many arguments."""
@@ -173,11 +184,12 @@ class _Machine:
             raise ValueError(f"a kernel with {arguments} words of arguments")
         with self._lock:
             if arguments not in self._trampolines:
-                engine = self._compiled(_trampoline(arguments))
+                engine = self.compiled(_trampoline(arguments))
                 self._trampolines[arguments] = engine.get_function_address("trampoline")
             return self._trampolines[arguments]
 
-    def _compiled(self, text: str) -> Any:
+    def compiled(self, text: str) -> Any:
+        """An engine that has a text's functions, for as long as this process runs."""
         llvm = self._llvm
         module = llvm.parse_assembly(text)
         module.verify()
@@ -216,11 +228,12 @@ def _trampoline(arguments: int) -> str:
     )
 
 
-def _within(size: int) -> str:
-    """As numbers without a sign, what is below 0 is above every limit."""
+def _all_below(name: str, size: int) -> str:
+    """`within`: as numbers without a sign, of which what is below 0 is above every limit; `below`: with one."""
     kind = f"i{8 * size}"
+    extend, compare = ("zext", "ult") if name == "within" else ("sext", "slt")
     return f"""
-define i32 @within{size}(ptr %result, ptr %error, ptr %numbers, i64 %count, i64 %limit) {{
+define i32 @{name}{size}(ptr %result, ptr %error, ptr %numbers, i64 %count, i64 %limit) {{
 start:
   br label %next
 next:
@@ -230,8 +243,8 @@ next:
 look:
   %place = getelementptr {kind}, ptr %numbers, i64 %i
   %number = load {kind}, ptr %place
-  %wide = {f"zext {kind} %number to i64" if size < 8 else "add i64 %number, 0"}
-  %is_below = icmp ult i64 %wide, %limit
+  %wide = {f"{extend} {kind} %number to i64" if size < 8 else "add i64 %number, 0"}
+  %is_below = icmp {compare} i64 %wide, %limit
   %following = add i64 %i, 1
   br i1 %is_below, label %next, label %wrong
 well:
@@ -384,5 +397,5 @@ define i32 @copy(ptr %result, ptr %error, ptr %to, ptr %from, i64 %size) {{
   call void @llvm.memcpy.p0.p0.i64(ptr %to, ptr %from, i64 %size, i1 false)
   ret i32 0
 }}
-{"".join(map(_within, (1, 2, 4, 8)))}
+{"".join(_all_below(name, size) for name in ("within", "below") for size in (1, 2, 4, 8))}
 """

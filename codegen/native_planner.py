@@ -193,6 +193,11 @@ class Planner:
         value = self.in_order(value)
         self._plain(native_calls.within(value.array.itemsize, value.array.size, limit), [self.at(value)])
 
+    def below(self, value: Value, limit: int) -> None:
+        """Fail the run unless all numbers, which may be negative, are below a limit."""
+        value = self.in_order(value)
+        self._plain(native_calls.below(value.array.itemsize, value.array.size, limit), [self.at(value)])
+
     def put(self, value: Value, into: Value) -> None:
         """Copy a tensor; it may lie along strides."""
         value = self.in_memory(value)
@@ -202,7 +207,7 @@ class Planner:
             return
         sizes, jumps, out_jumps = _joined(x, out)
         try:
-            function = _function(copy_source(x.itemsize))
+            function = compiled_function(copy_source(x.itemsize))
         except ValueError as e:
             raise NotPlannableError(str(e)) from None
         words = [*self.vector(value, _span(sizes, jumps)), *self.vector(into, _span(sizes, out_jumps))]
@@ -280,7 +285,8 @@ def stand_in(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     return np.empty(shape, dtype) if size < LARGE else np.frombuffer(mmap(-1, size), dtype).reshape(shape)
 
 
-def _function(text: str) -> Any:
+def compiled_function(text: str) -> Any:
+    """The function of a source. NotCompiledError: it is not there yet."""
     function = compiled(text)
     if function is None:
         raise NotCompiledError(text)
@@ -294,8 +300,8 @@ def _joined(x: Array, out: Array) -> tuple[tuple[int, ...], tuple[int, ...], tup
     for n, a, b in zip(x.shape, x.strides, out.strides, strict=True):
         if n == 1:
             continue
-        if a % size or b % size or a < 0 or b < 0:
-            raise NotPlannableError("a view that goes backwards")
+        if a % size or b % size:
+            raise NotPlannableError("a view of parts of elements")
         a, b = a // size, b // size
         if axes and axes[-1][1] == n * a and axes[-1][2] == n * b:
             axes[-1] = [axes[-1][0] * n, a, b]
@@ -309,7 +315,7 @@ def _joined(x: Array, out: Array) -> tuple[tuple[int, ...], tuple[int, ...], tup
 
 
 def _span(sizes: Sequence[int], jumps: Sequence[int]) -> int:
-    return 1 + sum((n - 1) * j for n, j in zip(sizes, jumps, strict=True))
+    return 1 + sum((n - 1) * max(0, j) for n, j in zip(sizes, jumps, strict=True))
 
 
 def _shifted(parts: Sequence[Part], by: int) -> tuple[Part, ...]:

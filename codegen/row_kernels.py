@@ -15,10 +15,10 @@ import numpy as np
 
 from ..graph.dtypes import DType, float32, float64, int32, int64
 from ..graph.node import Node
-from .buffers import buffers
+from .doers import AT_ONCE, Doer
 from .kernel_cache import source_of
 from .loops import Loops, LoopsBuilder
-from .threads import Ranges, ranges_of, share
+from .threads import Ranges, ranges_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -28,6 +28,8 @@ _NS_PER_SUM = 0.3  # one core, for a number
 _WIDE = 8  # numbers of a row from which on passing rows over takes little time beside adding them
 
 OPS = frozenset(("UnsortedSegmentSum",))
+TOLD = {"UnsortedSegmentSum": 2}
+"""Which input is looked at: the number of segments."""
 
 
 @cache
@@ -54,25 +56,26 @@ def row_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | Non
     if node.type not in OPS or node.outputs[0].dtype.base not in _TYPES:
         return None
 
-    def sums(function: Any, data: Array, ids: Array, count: Array) -> Array | None:
-        return _segment_sum(function, data, ids, int(count), threads)
+    def sums(function: Any, data: Array, ids: Array, count: Array, doer: Doer = AT_ONCE) -> Array | None:
+        return _segment_sum(function, data, ids, int(count), threads, doer)
 
     return source_of(segment_sum(node.outputs[0].dtype.base, node.inputs[1].dtype.base)).text, sums
 
 
-def _segment_sum(function: Any, data: Array, ids: Array, count: int, threads: int) -> Array | None:
-    if data.shape[: ids.ndim] != ids.shape or count <= 0 or not ids.size or ids.max() >= count:
+def _segment_sum(function: Any, data: Array, ids: Array, count: int, threads: int, doer: Doer) -> Array | None:
+    if data.shape[: ids.ndim] != ids.shape or count <= 0 or not ids.size or not doer.are_below(ids, count):
         return None
-    return add_rows(function, data, ids, count, threads)
+    return add_rows(function, data, ids, count, threads, doer)
 
 
-def add_rows(function: Any, data: Array, ids: Array, count: int, threads: int) -> Array:
+def add_rows(function: Any, data: Array, ids: Array, count: int, threads: int, doer: Doer = AT_ONCE) -> Array:
     """Rows of an array, added where ids below `count` say, by the function that `segment_sum` was compiled to."""
     inner = data.shape[ids.ndim :]
-    out = buffers.empty((count, *inner), data.dtype)
+    out = doer.empty((count, *inner), data.dtype)
     width = math.prod(inner)
     ranges = ranges_of_rows(count, width, data.size * _NS_PER_SUM, threads)
-    share(function, (data.ravel(), ids.ravel(), out.reshape(-1), ids.size, width), ranges, threads)
+    rows, places = doer.ordered(data).reshape(-1), doer.ordered(ids).reshape(-1)
+    doer.share(function, (rows, places, out.reshape(-1), ids.size, width), ranges, threads)
     return out
 
 

@@ -10,12 +10,16 @@ from ...graph.errors import InternalError
 from ...graph.node import Node
 from ..agreement import agree, difference
 from ..attention_kernels import attention_kernel
-from ..image_kernels import image_kernel
+from ..doers import put_by
+from ..image_kernels import TOLD as TOLD_SIZES, image_kernel
 from ..matrix_kernels import OPS as PRODUCTS, matrix_kernel, put_product
 from ..native_planner import NotCompiledError, Planner, Value
 from ..program import Kernel
-from ..row_kernels import row_kernel
+from ..row_kernels import TOLD as TOLD_COUNTS, row_kernel
 from .warming import WarmingKernel
+
+TOLD = {**TOLD_SIZES, **TOLD_COUNTS}
+"""Which input's value the kernel of an op looks at."""
 
 
 class NodeKernel(WarmingKernel):
@@ -35,7 +39,7 @@ class NodeKernel(WarmingKernel):
     ) -> None:
         super().__init__(text, reference)
         self.node = node
-        self.is_native = node.type in PRODUCTS and not check
+        self.is_native = not check
         self.nodes = (node,)
         self._threads = threads
         self._call = call
@@ -61,13 +65,16 @@ class NodeKernel(WarmingKernel):
 
     def gather(self) -> None:
         """Become part of a native stretch, in which products of all sizes are done here: also where it runs one by one."""
-        self._call = partial(self._call, smallest=0)
+        if self.node.type in PRODUCTS:
+            self._call = partial(self._call, smallest=0)
 
     def put_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
         """Put its launches into a native plan."""
         if self.function is None:
             raise NotCompiledError(self._text)
-        return put_product(planner, self.function, self.node, inputs, self._threads)
+        if self.node.type in PRODUCTS:
+            return put_product(planner, self.function, self.node, inputs, self._threads)
+        return put_by(planner, partial(self._call, self.function), inputs, TOLD.get(self.node.type, -1))
 
 
 def own_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Any]] | None:

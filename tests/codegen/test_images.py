@@ -159,7 +159,7 @@ def image_kernel_of_a_convolution() -> Any:
 def test_checking_compares_with_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "dovetail.codegen.image_kernels.ImageKernels.max_pool",
-        lambda self, functions, attrs, x: np.full((1, 2, 2, 3), 7, np.float32),
+        lambda self, attrs, x: np.full((1, 2, 2, 3), 7, np.float32),
     )
     with dt.Graph().as_default() as graph:
         x = dt.placeholder(dt.float32, [None, 4, 4, 3])

@@ -24,6 +24,7 @@ from dovetail.codegen.fuse import fuse
 from dovetail.codegen.lower import lower
 from dovetail.codegen.program import Call, Loop, Program, Send
 from dovetail.codegen.unit import Unit
+from dovetail.graph.build import make
 from dovetail.graph.interpret import execution_order
 from dovetail.graph.source import caller
 from dovetail.graph.state import VariableState
@@ -226,6 +227,125 @@ def test_large_kernels_are_shared_between_threads(threads: int) -> None:
     for _ in range(6):
         same(stretch(x_, y_), want)
     assert stretch.replays == 6 - BEFORE
+
+
+# --- kernels that are more than one launch -----------------------------------------------------------------------------
+
+
+def node_call(node: Any, threads: int = 1) -> Call:
+    """A node's kernel as a call."""
+    kernel = NumbaBackend(compile_first=True, threads=threads).kernel(node, None)
+    assert getattr(kernel, "is_native", False), node.type
+    count = len(node.inputs)
+    return call(kernel, node.type, range(count), range(count, count + len(node.outputs)))
+
+
+def runs_alike(node: Any, arrays: Sequence[Array], threads: int = 1) -> int:
+    """Run a node as a stretch; how often it went by a plan."""
+    stretch = stretch_of([node_call(node, threads)])
+    for x in arrays:
+        x.flags.writeable = False
+    for _ in range(5):
+        same(stretch(*arrays), stretch.run.one_by_one(list(arrays)))
+    return stretch.replays
+
+
+IMAGES = {
+    "plain": ((2, 9, 11, 3), (3, 3, 3, 6), 1, "SAME", 1),
+    "strides": ((2, 9, 11, 12), (3, 2, 12, 20), (2, 3), "SAME", 1),
+    "dilations": ((3, 10, 9, 9), (3, 3, 9, 16), 1, "VALID", 2),
+    "one tap": ((2, 7, 7, 16), (1, 1, 16, 8), 2, "SAME", 1),
+}
+
+
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("name", IMAGES)
+def test_convolutions_go_by_plans(name: str, data_format: str) -> None:
+    shape, taps, strides, padding, dilations = IMAGES[name]
+    shape = shape if data_format == "NHWC" else (shape[0], shape[3], *shape[1:3])
+    rng = np.random.default_rng(0)
+    with dt.Graph().as_default():
+        x, w = dt.placeholder(dt.float32, shape), dt.placeholder(dt.float32, taps)
+        y = dt.nn.conv2d(x, w, strides, padding, data_format=data_format, dilations=dilations)
+        of_x, of_w = dt.gradients(y, [x, w])
+    image, filters, slopes = (rng.normal(size=s).astype(np.float32) for s in (shape, taps, y.dims))
+    sizes = [np.array(s, np.int32) for s in (shape, taps)]
+    assert runs_alike(y.op, [image, filters]) == 5 - BEFORE
+    assert runs_alike(of_x.op, [sizes[0], filters, slopes]) == 5 - BEFORE
+    assert runs_alike(of_w.op, [image, sizes[1], slopes], threads=2) == 5 - BEFORE
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_depthwise_convolutions_go_by_plans(times: int) -> None:
+    rng = np.random.default_rng(0)
+    with dt.Graph().as_default():
+        x, w = dt.placeholder(dt.float32, [2, 9, 8, 5]), dt.placeholder(dt.float32, [3, 3, 5, times])
+        y = dt.nn.depthwise_conv2d(x, w, [1, 2, 2, 1], "SAME")
+        of_x, of_w = dt.gradients(y, [x, w])
+    image, filters, slopes = (rng.normal(size=t.dims).astype(np.float32) for t in (x, w, y))
+    sizes = [np.array(t.dims, np.int32) for t in (x, w)]
+    assert runs_alike(y.op, [image, filters]) == 5 - BEFORE
+    assert runs_alike(of_x.op, [sizes[0], filters, slopes]) == 5 - BEFORE
+    assert runs_alike(of_w.op, [image, sizes[1], slopes]) == 5 - BEFORE
+
+
+@pytest.mark.parametrize("pool", ["max_pool", "avg_pool"])
+def test_poolings_go_by_plans(pool: str) -> None:
+    rng = np.random.default_rng(0)
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float64, [3, 7, 9, 4])
+        y = getattr(dt.nn, pool)(x, 3, 2, "SAME")
+        (of_x,) = dt.gradients(y, [x])
+    image, slopes = rng.integers(-3, 3, x.dims).astype(np.float64), rng.normal(size=y.dims)
+    assert runs_alike(y.op, [image]) == 5 - BEFORE
+    given_ = [np.array(x.dims, np.int32), slopes] if pool == "avg_pool" else [image, np.zeros(y.dims), slopes]
+    assert runs_alike(of_x.op, given_) == 5 - BEFORE
+
+
+def test_sums_of_segments_go_by_plans_until_an_id_is_wrong() -> None:
+    rng = np.random.default_rng(0)
+    with dt.Graph().as_default():
+        rows, ids = dt.placeholder(dt.float32, [None, 6]), dt.placeholder(dt.int32, [None])
+        total = dt.math.unsorted_segment_sum(rows, ids, 5)
+    data = rng.normal(size=(40, 6)).astype(np.float32)
+    places = rng.integers(-1, 5, 40).astype(np.int32)  # a negative one is left out
+    count = np.array(5, np.int32)
+    assert runs_alike(total.op, [data, places, count]) == 5 - BEFORE
+    stretch = stretch_of([node_call(total.op)])
+    for _ in range(4):
+        stretch(data, places, count)
+    wrong = places.copy()
+    wrong[7] = 5
+    with pytest.raises(NodeError):
+        stretch(data, wrong, count)
+    assert stretch.replays == 4 - BEFORE
+
+
+@pytest.mark.parametrize(("heads", "queries"), [(2, 200), (8, 20)])
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_attention_and_its_gradient_go_by_plans(heads: int, queries: int, is_masked: bool) -> None:
+    """With few heads and many queries the gradient of keys and values is summed of parts."""
+    rng = np.random.default_rng(0)
+    shape = (1, heads, queries, 16)
+    with dt.Graph().as_default():
+        q, k, v = (dt.placeholder(dt.float32, shape) for _ in range(3))
+        mask = [dt.placeholder(dt.float32, (queries, queries))] if is_masked else []
+        attention = make("AttentionWithSums", (q, k, v, *mask), {"scale": 0.25})
+        y, sums = attention.outputs
+        gradient = make("AttentionGrad", (q, k, v, y, sums, y, *mask), {"scale": 0.25})
+    apart = [rng.normal(size=shape).astype(np.float32) for _ in range(3)]
+    in_one = rng.normal(size=(1, queries, 3, heads, 16)).astype(np.float32)
+    together = [in_one[:, :, i].transpose(0, 2, 1, 3) for i in range(3)]
+    over = [np.where(rng.random((queries, queries)) < 0.5, 0.0, -1e9).astype(np.float32)] if is_masked else []
+    for given_ in (apart, together):
+        forward, backward = node_call(attention), node_call(gradient)
+        reference = list(forward.kernel(*given_, *over))
+        slopes = rng.normal(size=reference[0].shape).astype(np.float32)
+        for c, arrays in ((forward, [*given_, *over]), (backward, [*given_, *reference, slopes, *over])):
+            stretch = stretch_of([c])
+            for _ in range(5):
+                same(stretch(*arrays), stretch.run.one_by_one(arrays))
+            assert stretch.replays == 5 - BEFORE
 
 
 # --- programs --------------------------------------------------------------------------------------------------------
