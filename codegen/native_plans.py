@@ -3,8 +3,8 @@
 All places are known but for where the arrays of a run begin: what comes in, what leaves (arrays of their own, since others will
 hold them), and the *arena*, one piece of memory for everything else. `native_planner` makes plans.
 
-A kernel that has work for several threads is launched by the plan, too, but between two native parts, by those who share work
-(`codegen/threads.py`).
+A kernel that has work for several threads is launched by the plan, too, but between two native parts, by threads that stay together
+for the plan (`codegen/crew.py`); where others have these, by those who share work as elsewhere (`codegen/threads.py`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ import numpy as np
 from ..graph.memory import is_shared, to_send
 from . import native_calls
 from .buffers import LARGE, buffers
+from .crew import Crew, crew, ranges_array
 from .threads import Ranges, share, share_units
 
 Array: TypeAlias = np.ndarray[Any, Any]
+
+
+_NO_MEMORY = "a kernel found no memory for what it puts aside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,8 @@ class Plan:
         self._outputs = outputs
         self._plain = all(o.made == i and o.view is None for i, o in enumerate(outputs)) and len(outputs) == len(made)
         self._held = held
+        self._threads = max([p.threads for p in parts if p.ranges or p.units], default=1)
+        self._ranges = {p.first: ranges_array(p.ranges) for p in self._parts if p.ranges}
         self._tables: list[tuple[Array, int]] = []  # that nobody runs now
         self._arena = (max(1, arena_bytes),), np.dtype(np.uint8), arena_bytes >= LARGE
 
@@ -122,24 +128,49 @@ class Plan:
         except IndexError:
             table = self._table.copy()
             at = begin_of(table)
-        status = native_calls.begin(at, self._at, arrays, self._first, self._last)
-        if not status and self._parts:
-            status = self._others(table, at)
+        together = crew() if self._threads > 1 else None
+        if together is not None and not together.begin(self._threads):
+            together = None
+        try:
+            status = native_calls.begin(at, self._at, arrays, self._first, self._last)
+            if not status and self._parts:
+                status = self._others(table, at, together)
+        finally:
+            if together is not None:
+                together.end()
         self._tables.append((table, at))
         return status
 
-    def _others(self, table: Array, at: int) -> int:
+    def _others(self, table: Array, at: int, together: Crew | None) -> int:
         """The parts behind the first native one."""
         for part in self._parts:
-            if part.units:
-                share_units(_Units(part, table), (), (), part.units, part.threads)
-            elif part.ranges:
-                share(_Ranges(part, table), (), part.ranges, part.threads)
+            if part.units or part.ranges:
+                if together is None or not self._by_crew(part, at, together):
+                    _shared(part, table)
             else:
                 status = native_calls.run(at, part.first, part.last)
                 if status:
                     return status
         return 0
+
+    def _by_crew(self, part: Part, at: int, together: Crew) -> bool:
+        """Have a part done by the crew; False: it has no time."""
+        record, words = at + native_calls.WORD * part.first, part.last - part.first
+        if part.units:
+            status = together.launch_units(record, words, part.counters - part.first, part.units, part.threads)
+        else:
+            status = together.launch_ranges(record, words, self._ranges[part.first], part.threads)
+        if status:
+            raise MemoryError(_NO_MEMORY)
+        return status is not None
+
+
+def _shared(part: Part, table: Array) -> None:
+    """Have a part done by those who share work as elsewhere."""
+    if part.units:
+        share_units(_Units(part, table), (), (), part.units, part.threads)
+    else:
+        share(_Ranges(part, table), (), part.ranges, part.threads)
 
 
 def _memory(shape: tuple[int, ...], dtype: np.dtype[Any], large: bool, sent: bool = False) -> Array:
@@ -180,7 +211,7 @@ class _Units(_Ranges):
 
 def _run_alone(record: Array) -> None:
     if native_calls.run(begin_of(record), 0, len(record)):
-        raise MemoryError("a kernel found no memory for what it puts aside")
+        raise MemoryError(_NO_MEMORY)
 
 
 def begin_of(array: Array) -> int:

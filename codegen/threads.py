@@ -19,7 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -119,12 +119,12 @@ def share(function: Callable[..., Any], arguments: Sequence[Any], ranges: Ranges
     if len(ranges) == 1:
         function(*arguments, *ranges[0])
         return
-    helpers = min(threads, len(ranges)) - 1
+    most = min(threads, len(ranges)) - 1
     work = _Work(function, arguments, ranges)
-    if helpers > 0:
-        all_helpers = _helpers(os.getpid())
+    if most > 0:
+        all_helpers = helpers(os.getpid())
         all_helpers.leave_core_of_caller()
-        for _ in range(helpers):
+        for _ in range(most):
             all_helpers.put(work)
     try:
         work.take()
@@ -152,7 +152,7 @@ def share_units(
         function(*arguments, 0, units)
         return
     work = _Work(function, arguments, tuple((who, units) for who in range(1, threads)))
-    all_helpers = _helpers(os.getpid())
+    all_helpers = helpers(os.getpid())
     all_helpers.leave_core_of_caller()
     for _ in range(threads - 1):
         all_helpers.put(work)
@@ -160,6 +160,13 @@ def share_units(
         function(*arguments, 0, units)
     finally:
         work.close(counters[FINISHED] >= units)
+
+
+class Helpful(Protocol):
+    """What helpers are given to do."""
+
+    def help(self) -> None:
+        """Do a part of it."""
 
 
 class _Helpers:
@@ -170,7 +177,7 @@ class _Helpers:
     """
 
     def __init__(self) -> None:
-        todo: queue.SimpleQueue[_Work] = queue.SimpleQueue()
+        todo: queue.SimpleQueue[Helpful] = queue.SimpleQueue()
         self.put = todo.put
         self._threads = [
             threading.Thread(target=_help_forever, args=(todo,), name=f"dovetail-kernel-{i}", daemon=True)
@@ -181,6 +188,9 @@ class _Helpers:
         self._core_of = _core_of_caller()
         self._allowed = os.sched_getaffinity(0) if self._core_of is not None else set()
         self._left = -1  # the core that they are kept away from
+
+    def __len__(self) -> int:
+        return len(self._threads)
 
     def leave_core_of_caller(self) -> None:
         """Let helpers run anywhere but on the core of this thread."""
@@ -209,11 +219,11 @@ def _core_of_caller() -> Callable[[], int] | None:
 
 
 @cache
-def _helpers(process: int) -> _Helpers:
+def helpers(process: int) -> _Helpers:
     """Those of this process; a forked process has its own."""
     return _Helpers()
 
 
-def _help_forever(todo: queue.SimpleQueue[_Work]) -> None:
+def _help_forever(todo: queue.SimpleQueue[Helpful]) -> None:
     while True:
         todo.get().help()

@@ -52,7 +52,7 @@ def test_an_error_in_a_helper_reaches_the_caller() -> None:
 
 def test_helpers_who_come_late_hold_nothing() -> None:
     busy = threading.Event()
-    todo = threads._helpers(os.getpid())
+    todo = threads.helpers(os.getpid())
 
     class Elsewhere:
         def help(self) -> None:
