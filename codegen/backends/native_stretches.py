@@ -146,7 +146,7 @@ class _Window:
             self.made.update(step.outputs)
         elif (self.kernels or self.updates) and self.can_be_first(step):
             self.before.append(step)
-        elif self.kernels and _only_computes(step):
+        elif self.kernels and _only_computes(step) and not is_launching(step):  # a kernel may begin the next stretch
             self.behind.append(step)
             self.later.update(step.outputs)
         else:
