@@ -15,7 +15,7 @@ from ..native_planner import KNOWN, NotCompiledError, NotPlannableError, stand_i
 from ..native_plans import Plan
 from .gathering import Run, one_or_all
 from .lone_kernels import LoneKernel
-from .warming import COMPILE_AFTER_S, WarmingKernel
+from .warming import COMPILE_AFTER_S, LOAD_AFTER_S, WarmingKernel
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,7 @@ class NativeRun:
         kernels: list[Any] = [c.kernel.kernel if isinstance(c.kernel, LoneKernel) else c.kernel for c in run.calls]
         self._cold: list[WarmingKernel] = [k for k in kernels if isinstance(k, WarmingKernel)]
         self._spent = 0.0
+        self._has_looked = False  # for kernels that are kept on disk
         self._lock = threading.Lock()
 
     def __call__(self, *inputs: Any) -> Any:
@@ -108,6 +109,10 @@ class NativeRun:
         if not self._cold:
             return True
         self._cold = [k for k in self._cold if k.function is None]
+        if not self._has_looked and self._spent > LOAD_AFTER_S * len(self._cold):
+            self._has_looked = True
+            for kernel in self._cold:
+                kernel.want_if_kept()
         if self._spent > COMPILE_AFTER_S * len(self._cold):
             for kernel in self._cold:
                 kernel.want()

@@ -1,0 +1,72 @@
+"""When kernels are compiled, or loaded from the disk: by what they have cost so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dovetail.codegen import kernel_cache
+from dovetail.codegen.backends import warming
+from dovetail.codegen.backends.warming import WarmingKernel
+
+
+class Asked:
+    """What stands for the cache: which sources are kept on disk, and which somebody wants."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
+        self.wanted: list[str] = []
+        self.looked = 0
+        self.kept = kept
+        monkeypatch.setattr(warming, "is_kept", self._look)
+        monkeypatch.setattr(warming, "compile_soon", self._want)
+
+    def _look(self, text: str) -> bool:
+        self.looked += 1
+        return self.kept
+
+    def _want(self, text: str, done: Callable[[Any], None]) -> None:
+        self.wanted.append(text)
+
+
+def spend(kernel: WarmingKernel, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a kernel on NumPy for so long."""
+    times = iter((0.0, seconds))
+    monkeypatch.setattr(warming.time, "perf_counter", lambda: next(times))
+    kernel._on_numpy(())
+
+
+def test_what_is_kept_is_loaded_sooner_than_others_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kept in (True, False):
+        asked = Asked(monkeypatch, kept)
+        kernel = WarmingKernel("text", lambda: None)
+        spend(kernel, warming.LOAD_AFTER_S / 2, monkeypatch)
+        assert not asked.wanted and not asked.looked
+        spend(kernel, warming.LOAD_AFTER_S, monkeypatch)
+        assert asked.wanted == (["text"] if kept else [])
+        spend(kernel, warming.LOAD_AFTER_S, monkeypatch)
+        assert asked.looked == 1  # once is enough
+        spend(kernel, warming.COMPILE_AFTER_S, monkeypatch)
+        assert asked.wanted == ["text"]
+
+
+def test_what_is_kept_is_wanted_at_once_by_a_stretch(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Asked(monkeypatch, False)
+    kernel = WarmingKernel("text", lambda: None)
+    kernel.want_if_kept()
+    assert not asked.wanted
+    asked.kept = True
+    kernel.want_if_kept()
+    kernel.want_if_kept()
+    assert asked.wanted == ["text"]
+
+
+def test_a_source_is_kept_once_it_has_been_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "import numba\n\n\n@numba.njit('int64(int64)', cache=True)\ndef kernel(x):\n    return x + 41_999\n"
+    assert not kernel_cache.is_kept(text)
+    assert kernel_cache.compile_now(text)(1) == 42_000
+    assert kernel_cache.is_kept(text)
+    monkeypatch.setattr(kernel_cache, "_functions", {})  # as in another process
+    assert kernel_cache.is_kept(text)
+    assert not kernel_cache.is_kept(text + "\n")
