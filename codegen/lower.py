@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.dtypes import DType
-from ..graph.errors import InvalidArgumentError
+from ..graph.errors import AbortedError, InvalidArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
 from ..graph.opdef import OpDef
@@ -117,6 +117,7 @@ class _Lowering:
         self.loops: list[_OpenLoop] = []
         self.begun: dict[Node, Await | None] = {}  # nodes that only begin in their places, and what waits for each
         self.read: list[tuple[RecvTensor, int]] = []  # posted variables, and the slots for their values
+        self.reached: dict[str, int] = {}  # nodes that are other tasks' variables, and the slots for those
 
     def new_slot(self, tensor: Tensor | None, value: Any = None) -> int:
         self.slots.append(value)
@@ -133,6 +134,9 @@ class _Lowering:
 
     def run(self, node: Node) -> None:
         op = node.opdef
+        if node.name in self.reached:
+            self.instructions.append(self._reach(node))
+            return
         plain = self.plain.get(op)
         if plain is None:
             plain = self.plain[op] = not (op.name in _SPECIAL or op.is_blocking)
@@ -168,6 +172,11 @@ class _Lowering:
             slot_of.setdefault(t, len(slots))
             slots.append(None)
         return Call(kernel, inputs, tuple(outputs), (), node.name, op.name, node._origin)
+
+    def _reach(self, node: Node) -> Call:
+        """A variable of another task, which was looked for when the program began."""
+        slot = self.new_slot(node.outputs[0])
+        return Call(_reached, (self.reached[node.name],), (slot,), (), node.name, node.type, node._origin)
 
     def _begin(self, node: Node, call: Call) -> Call:
         """What begins a call, whose results are taken later."""
@@ -237,7 +246,9 @@ class _Lowering:
             self._cast(step.tensor, narrow, step.travels_as, own, step.tensor.dtype.base)
             return
         slot = -1 if step.tensor is None else self.arriving_slot(step.tensor)
-        if slot < 0 and step.channel in self.asked:
+        if step.reached is not None:
+            slot = self.reached[step.reached.name] = self.new_slot(None)
+        elif slot < 0 and step.channel in self.asked:
             slot = self.tokens[step.channel] = self.new_slot(None)
         if step.posted is not None:
             self.read.append((step, slot))
@@ -353,6 +364,17 @@ _LOWERED = _ByType(
         EndLoop: _Lowering.end_loop,
     }
 )
+
+
+def _reached(found: Any) -> VariableState:
+    """A variable of another task; AbortedError where its value came instead."""
+    if type(found) is not VariableState:
+        raise AbortedError(
+            None, None,
+            "The variable cannot be changed any more where this step found it: it was made anew or given another shape, or there is no "
+            "room for it. Run again: then its own task changes it.",
+        )  # fmt: skip
+    return found
 
 
 def _own_copy(value: Any) -> Any:

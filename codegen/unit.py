@@ -57,6 +57,8 @@ class RecvTensor:
     """Wait for a channel's tensor; None: an empty message for a control edge. `travels_as`: as for `SendTensor`.
 
     `posted`: the variable whose value it is, which is read where it lies; nobody sends it unless that fails.
+    `reached`: a node of this unit, a variable of another task, which is read and changed where that is posted. A value that comes
+    instead says that this cannot be.
     """
 
     channel: int
@@ -64,6 +66,16 @@ class RecvTensor:
     source: str
     travels_as: DType | None = None
     posted: Posted | None = None
+    reached: Node | None = None
+
+    @property
+    def dtype(self) -> DType:
+        """The element type of what comes."""
+        if self.reached is not None:
+            dtype: DType = self.reached.attrs["dtype"]
+            return dtype
+        assert self.tensor is not None
+        return self.tensor.dtype.base
 
 
 @dataclass(slots=True, eq=False)

@@ -53,6 +53,55 @@ class Post(Protocol):
         """From now on this is the value; None: there is none. One that does not lie in shared memory is not shown to others."""
 
 
+class Opened(Protocol):
+    """A variable's value where other processes change it, too: two places, of which one has it, and a lock between processes.
+
+    Attributes:
+        key: by which everybody orders the variables that he takes together.
+        is_there: whether there is a value.
+    """
+
+    key: tuple[int, ...]
+
+    @property
+    def is_there(self) -> bool: ...
+
+    def read(self) -> Array | None:
+        """A snapshot of the value, not to be changed; None: it cannot be read now by who has not acquired it."""
+
+    def gone(self) -> Exception:
+        """What to raise where it is not there any more."""
+
+    def acquire(self) -> None:
+        """Let nobody else change it. Who calls this holds the variable's own lock.
+
+        Raises:
+            UnavailableError: somebody else does not let go of it. AbortedError: it is not there any more.
+        """
+
+    def release(self) -> None:
+        """Let others change it."""
+
+    def fits(self, value: Array) -> bool:
+        """Whether it may get this value; for those who have acquired it, as what follows."""
+
+    def begin(self, copied: bool = True) -> Array:
+        """Where its next value is to be written, with a copy of what it is now."""
+
+    def end(self) -> None:
+        """The next value has been written: it is the value from now on."""
+
+    def close(self) -> Array:
+        """Let no other process change it from now on: the value. It may have been acquired or not.
+
+        Raises:
+            AbortedError: it is another process's.
+        """
+
+    def closed(self) -> None:
+        """Its post says so now."""
+
+
 _used: list[Memory] = []
 
 
@@ -69,6 +118,11 @@ def kept_copy(value: Array, posted: bool = False) -> Array:
             np.copyto(found, value)
             return found
     return np.array(value, order="C")
+
+
+def shared_empty(size: int) -> Array | None:
+    """So many bytes that other processes may write into as well; None: there is no such memory, or no room."""
+    return _used[0].empty((size,), np.dtype(np.uint8), True) if _used else None
 
 
 def to_send(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:

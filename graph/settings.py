@@ -60,6 +60,11 @@ SETTINGS = {
             "1: a task reads variables of others of its machine in their memory, where it can; 0: their values are sent",
         ),
         Setting(
+            "DOVETAIL_DIRECT_UPDATES",
+            1,
+            "1: a task changes variables of others of its machine in their memory, where it can (and reads them there); 0: their tasks do",
+        ),
+        Setting(
             "DOVETAIL_EMULATE_GPUS",
             0,
             "how many emulated GPU devices each task has: the CPU's kernels under a GPU's name",

@@ -22,7 +22,7 @@ import numpy as np
 from .collectives import Collectives
 from .dtypes import DType
 from .errors import FailedPreconditionError, InvalidArgumentError
-from .memory import Post, kept_copy, may_change, shared
+from .memory import Opened, Post, kept_copy, may_change, shared
 from .requests import Desk
 from .shape import Dims, compatible, text
 
@@ -58,10 +58,11 @@ class VariableState:
     A read is a snapshot that costs nothing: what it gave out is never changed. So an update stores a new array, or changes the
     old one where nobody but the variable holds it (`changing`). Either is atomic: while one is at work readers wait.
 
-    A variable that has a post (`graph/memory.py`) tells it of each change, and keeps its value where others can read it.
+    A variable that has a post (`graph/memory.py`) tells it of each change, and keeps its value where others can read it. While it
+    is *opened* others change it, too: then its value is kept by that, and none here.
     """
 
-    __slots__ = ("_is_elsewhere", "_post", "_value", "dtype", "lock", "name")
+    __slots__ = ("__weakref__", "_is_elsewhere", "_opened", "_post", "_value", "dtype", "lock", "name")
 
     def __init__(self, name: str, dtype: DType) -> None:
         self.name = name
@@ -69,21 +70,45 @@ class VariableState:
         self.lock = threading.Lock()
         self._value: Array | None = None
         self._post: Post | None = None
+        self._opened: Opened | None = None
         self._is_elsewhere = True  # than the post says
+
+    def __enter__(self) -> None:
+        """Let nobody else change it, here or in another process."""
+        self.lock.acquire()
+        if self._opened is not None:
+            try:
+                self._opened.acquire()
+            except BaseException:
+                self.lock.release()
+                raise
+
+    def __exit__(self, *error: object) -> None:
+        if self._opened is not None:
+            self._opened.release()
+        self.lock.release()
 
     @property
     def is_initialized(self) -> bool:
         """Whether it has a value yet."""
         if self._value is not None:
             return True
+        opened = self._opened
+        if opened is not None:
+            return opened.is_there
         with self.lock:  # it may be changing in place
-            return self._value is not None
+            return self._value is not None or self._opened is not None
 
     def read(self) -> Array:
         """A snapshot of the value. FailedPreconditionError before the first assignment."""
         value = self._value
         if value is None:
-            with self.lock:  # it may be changing in place
+            opened = self._opened
+            if opened is not None:
+                value = opened.read()
+                if value is not None:
+                    return value
+            with self:  # it may be changing in place
                 return self._there()
         return value
 
@@ -96,6 +121,11 @@ class VariableState:
     def _there(self) -> Array:
         """The value, for those who hold the lock."""
         if self._value is None:
+            if self._opened is not None:
+                value = self._opened.read()
+                if value is None:
+                    raise self._opened.gone()
+                return value
             raise FailedPreconditionError(
                 None, None,
                 f"Attempting to use uninitialized value {self.name}: run its initializer (dt.global_variables_initializer()) first",
@@ -114,19 +144,47 @@ class VariableState:
         is_own = array is not value and array.base is None  # else it may be a view of a message or of a fed array
         if not is_own and self._post is None:
             array, is_own = kept_copy(array), True
-        with self.lock:
+        with self:
             return self._store(array, is_own)
 
     def update(self, change: Callable[[Array], Any]) -> Array:
         """Store `change(old value)`, atomically; `change` must not modify its argument."""
-        with self.lock:
+        with self:
             new = np.asarray(change(self._there()), self.dtype.np)
             self._store(new)
         return new
 
+    def open(self, opened: Callable[[Array], Opened | None]) -> bool:
+        """Keep the value where others change it, too: at the place that is made of it, if one is. Whether it is there now."""
+        with self.lock:
+            value: Any = self._value
+            if self._opened is None and isinstance(value, np.ndarray):
+                self._opened = opened(value)
+                if self._opened is not None:
+                    self._value = None  # nobody changes what others hold
+            return self._opened is not None
+
+    def reach(self, opened: Opened) -> None:
+        """Stand for a variable of another process from now on."""
+        self._opened = opened
+
+    def _take_back(self) -> None:
+        """Let no other process change it any more. For holders of the lock."""
+        opened = self._opened
+        if opened is not None:
+            self._value = opened.close()
+            self._value.flags.writeable = False
+            self._opened = None
+            self._is_elsewhere = True
+            if self._post is not None:
+                self._post.show(self._value)
+                self._is_elsewhere = False
+            opened.closed()
+
     def post(self, post: Post | None) -> None:
         """Tell this post of each change from now on; None: nobody any more."""
         with self.lock:
+            self._take_back()
             if self._post is not None:
                 self._post.show(None)
             self._post = post
@@ -141,6 +199,8 @@ class VariableState:
 
     def move(self, value: Any) -> None:
         """Store a value that lies where no post can show it, such as a GPU's memory. For holders of the lock."""
+        if self._opened is not None:
+            self._take_back()
         if self._post is not None:
             self._post.show(None)
         self._is_elsewhere = True
@@ -151,6 +211,13 @@ class VariableState:
 
         With a post, the old value is overwritten where nobody holds it: others know then where the new one lies.
         """
+        opened = self._opened
+        if opened is not None:
+            if opened.fits(new):
+                np.copyto(opened.begin(copied=False), new)
+                opened.end()
+                return new
+            self._take_back()
         post = self._post
         if post is None:
             if not is_own:
@@ -180,6 +247,8 @@ class VariableState:
         Readers find no value in the meantime and wait for the lock. So nobody can get hold of the array after it was found to be
         held by nobody: only the list here, and the call that asks for the number of references, do.
         """
+        if self._opened is not None:
+            return self._opened.begin()
         held = [self._there()]
         self._value = None
         if self._post is not None:
@@ -196,6 +265,9 @@ class VariableState:
 
     def _put_back(self, value: Array | None) -> None:
         """End what `_take` began."""
+        if self._opened is not None:
+            self._opened.end()
+            return
         if value is not None:
             value.flags.writeable = False
         self._value = value
@@ -271,27 +343,39 @@ class _Changing(AbstractContextManager[list[Array]]):
 
 
 def _locked(states: Sequence[VariableState]) -> AbstractContextManager[Any]:
-    """All of their locks."""
+    """All of their locks: first those of this process, then those between processes."""
     if len(states) == 1:
-        return states[0].lock
-    return _Locks([s.lock for s in sorted(set(states), key=lambda s: (s.name, id(s)))])
+        return states[0]
+    return _Locks(sorted(set(states), key=lambda s: (s.name, id(s))))
 
 
 class _Locks(AbstractContextManager[None]):
-    """Several locks, taken in this order."""
+    """The locks of several variables, taken in this order; those between processes in that of their places."""
 
-    __slots__ = ("_locks",)
+    __slots__ = ("_acquired", "_states")
 
-    def __init__(self, locks: Sequence[Any]) -> None:
-        self._locks = locks
+    def __init__(self, states: Sequence[VariableState]) -> None:
+        self._states = states
+        self._acquired: list[Opened] = []
 
     def __enter__(self) -> None:
-        for lock in self._locks:
-            lock.acquire()
+        for state in self._states:
+            state.lock.acquire()
+        opened = [s._opened for s in self._states if s._opened is not None]
+        if opened:
+            try:
+                for each in sorted(opened, key=lambda o: o.key):
+                    each.acquire()
+                    self._acquired.append(each)
+            except BaseException:
+                self.__exit__()
+                raise
 
     def __exit__(self, *error: object) -> None:
-        for lock in self._locks:
-            lock.release()
+        for opened in self._acquired:
+            opened.release()
+        for state in self._states:
+            state.lock.release()
 
 
 class Resources:

@@ -30,7 +30,7 @@ from ..graph.shape import element_count
 from .joins import through
 from .partition import Channel, LoopPart, Partition, Partitioned, Step, task_of
 
-_VARIABLES = {"VariableV2": "shared_name", "VarHandleOp": "shared_name"}
+VARIABLES = {"VariableV2": "shared_name", "VarHandleOp": "shared_name"}
 _ONLY_READ = frozenset(
     ("ReadVariableOp", "ResourceGather", "IsVariableInitialized", "VarIsInitializedOp", "InitializedValue")
 )
@@ -121,7 +121,7 @@ def _bare_variables(cut: Partitioned, feeds: Collection[Tensor], most_bytes: int
             continue
         reader = _reader(value, feeds, cut.guarded)
         if reader is not None:
-            yield DirectRead(channel, _place(_variable(reader), channel.source), reader)
+            yield DirectRead(channel, place_at(_variable(reader), channel.source), reader)
 
 
 def _is_cpu(device: str) -> bool:
@@ -150,8 +150,8 @@ def _variable(reader: Node) -> Node:
     return reader.inputs[0].op if reader.inputs else reader
 
 
-def _place(variable: Node, device: str) -> Place:
-    return task_of(device), variable.container, variable.attrs[_VARIABLES[variable.type]] or variable.name
+def place_at(variable: Node, device: str) -> Place:
+    return task_of(device), variable.container, variable.attrs[VARIABLES[variable.type]] or variable.name
 
 
 def _writers(nodes: Sequence[Node], device: Mapping[Node, str], feeds: Collection[Tensor]) -> dict[Place, list[Node]]:
@@ -174,8 +174,8 @@ def _places(handle: Tensor, device: str) -> set[Place]:
     found: set[Place] = set()
     while todo:
         node = todo.pop()
-        if node.type in _VARIABLES:
-            found.add(_place(node, device))
+        if node.type in VARIABLES:
+            found.add(place_at(node, device))
         elif Trait.STATE_HANDLE not in node.opdef.traits:
             before = {t.op for t in node.inputs if t.dtype is resource or t.dtype.is_ref}
             if not before:
@@ -276,4 +276,4 @@ def _without(
     return out[::-1]
 
 
-__all__ = ["DirectRead", "direct_reads", "read_directly"]
+__all__ = ["VARIABLES", "DirectRead", "Place", "direct_reads", "place_at", "read_directly"]

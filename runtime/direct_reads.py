@@ -17,14 +17,15 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-import numpy as np
-
 from ..codegen.unit import Posted, RecvTensor
 from ..graph.dtypes import as_dtype
 from ..graph.errors import AbortedError, InvalidArgumentError, OpError, from_code
 from ..graph.state import Resources, VariableState
 from ..placer.partition import task_of
-from .posts import Lookouts, Owner, Place, Posts, can_post, lookout
+from .lookouts import Lookouts, Owner, lookout
+from .opened import Reached
+from .posts import Posts
+from .records import Place, can_post
 from .shared_memory import Reference
 from .sharing import borrower, pool_of_process
 
@@ -43,12 +44,14 @@ class DirectReads:
 
     Args:
         task: its name. default_container: where its variables are that name no container.
+        opens: whether others may change its variables: not where these may lie in the memory of GPUs.
     """
 
-    def __init__(self, task: str, default_container: str) -> None:
+    def __init__(self, task: str, default_container: str, opens: bool = True) -> None:
         self.posts = Posts()
         self._task = task
         self._default_container = default_container
+        self._opens = opens
         self._wanted: dict[int, dict[int, RecvTensor]] = {}  # step -> what it has asked for, by channel
         self._lock = threading.Lock()
 
@@ -63,6 +66,19 @@ class DirectReads:
         """Post a session's variables, each named by container and name; None: that one cannot be."""
         post, container = self.posts.post, self._default_container
         return [post(handle, session.resources, c or container, name) for c, name in names]
+
+    def open(self, handle: str, session: _Session, names: Sequence[Sequence[str]]) -> list[Place | None]:
+        """Let others change a session's variables, each named by container and name; None, for all: not all of them can be opened."""
+        by_container: dict[str, list[str]] = {}
+        for c, name in names:
+            by_container.setdefault(c or self._default_container, []).append(name)
+        found: dict[tuple[str, str], Place] = {}
+        for container, own in by_container.items():
+            places = self.posts.open(handle, session.resources, container, own) if self._opens else None
+            if places is None:
+                return [None] * len(names)
+            found.update(((container, n), p) for n, p in zip(own, places, strict=True))
+        return [found[c or self._default_container, name] for c, name in names]
 
     def values(self, session: _Session | None, wants: Iterable[Want]) -> dict[int | str, Any]:
         """What a `want` asks for, by channel.
@@ -118,13 +134,17 @@ class DirectReads:
         return True
 
     @staticmethod
-    def reader(receives: Sequence[RecvTensor]) -> Callable[[], list[np.ndarray[Any, Any] | None]]:
-        """What reads posted variables; as `ReaderOf` of lowering."""
+    def reader(receives: Sequence[RecvTensor]) -> Callable[[], list[Any]]:
+        """What reads posted variables, and finds those that are to be changed; as `ReaderOf` of lowering."""
 
         def find(receive: RecvTensor) -> Any:
-            assert receive.posted is not None and receive.tensor is not None
+            posted = receive.posted
+            assert posted is not None
             try:
-                return lookout(Place.from_fields(receive.posted.place), receive.tensor.dtype.base.np, borrower())
+                place = Place.from_fields(posted.place)
+                if receive.reached is not None:
+                    return Reached(place, receive.dtype, posted.name, task_of(receive.source), borrower())
+                return lookout(place, receive.dtype.np, borrower())
             except ValueError:  # Unreadable among them: it has gone since the master asked
                 return None
 
@@ -136,11 +156,11 @@ class DirectReads:
         with self._lock:
             wanted = self._wanted.setdefault(step, {})
             for r in receives:
-                assert r.posted is not None and r.tensor is not None
+                assert r.posted is not None
                 wanted[r.channel] = r
                 key = task_of(r.source), r.posted.incarnation
                 want = {"channel": r.channel, "container": r.posted.container, "name": r.posted.name}
-                out.setdefault(key, []).append(want | {"dtype": r.tensor.dtype.base.name})
+                out.setdefault(key, []).append(want | {"dtype": r.dtype.name})
         return out
 
     def overdue(self, step: int, channels: Iterable[Any]) -> list[RecvTensor]:

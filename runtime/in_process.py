@@ -65,6 +65,7 @@ class _OwnWorker:
         isolated: bool,
         names: Sequence[tuple[str, str]],
         peer_timeout_s: float,
+        changed: bool = False,
     ) -> tuple[int, Sequence[Sequence[int] | None]]:
         return self._worker.devices[0].incarnation, [None] * len(names)
 

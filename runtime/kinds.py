@@ -115,7 +115,7 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("paged", "request int, page? list"),
     _row("sees", "request int, page list"),
     _row("seen", "request int, readable bool"),
-    _row("post", "request int, session str, seed int, isolated bool, names list", wide=True),
+    _row("post", "request int, session str, seed int, isolated bool, names list, changed? bool", wide=True),
     _row("posted", "request int, incarnation int, places list", wide=True),
     _row("want", "step int, task str, session str, incarnation int, wants list", wide=True),
     _row("denied", "step int, channels list, code str, message str", wide=True),

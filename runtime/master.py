@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -25,6 +25,7 @@ from ..graph.node import Node, Tensor
 from ..graph.settings import setting
 from ..placer.cluster import Cluster, DeviceInfo
 from ..placer.direct_reads import DirectRead, direct_reads, read_directly
+from ..placer.direct_updates import direct_updates, moved
 from ..placer.execution_order import execution_order
 from ..placer.joins import passed_over
 from ..placer.partition import needed, partition, task_of
@@ -36,10 +37,10 @@ from ..placer.search.step import CLIENT
 from ..placer.urgency import urgent_first
 from .carried import carried, carried_by
 from .config import ConfigProto
-from .posts import MOST_BYTES
+from .records import MOST_BYTES
 from .registration import Registration
 from .reports import must_report
-from .units import units_of
+from .units import Reached, units_of
 
 logger = logging.getLogger(__name__)
 
@@ -78,10 +79,12 @@ class Peers(Protocol):
         isolated: bool,
         names: Sequence[tuple[str, str]],
         peer_timeout_s: float,
+        changed: bool = False,
     ) -> tuple[int, Sequence[Sequence[int] | None]]:
         """Have a task post variables of a session, named by container and name.
 
-        Gives the incarnation of its process, and of each where others can read it; None: they cannot.
+        Gives the incarnation of its process, and of each where others can read it, and change it if it is to be `changed`; None:
+        they cannot.
         """
         ...
 
@@ -221,12 +224,12 @@ class Master:
         """
         session = self.session(handle)
         with session.lock, collector_paused():
-            plan, posted = self._plan(session, fetches, targets, feeds)
+            plan, posted, reached = self._plan(session, fetches, targets, feeds)
             if session.config.log_device_placement:
                 self._log_placement(session, plan.decisions)
             self._keep(session, plan.decisions)
             by_task: dict[str, list[Unit]] = {}
-            for unit in units_of(plan.partitioned, session.graph, posted):
+            for unit in units_of(plan.partitioned, session.graph, posted, reached):
                 by_task.setdefault(task_of(unit.device), []).append(unit)
             started = carried(plan.partitioned)
             program = secrets.token_hex(8)
@@ -279,8 +282,8 @@ class Master:
         fetches: Sequence[str],
         targets: Sequence[str],
         feeds: Sequence[str],
-    ) -> tuple[Plan, dict[int, Posted]]:
-        """The plan of a signature, and the variables that it reads directly, by channel."""
+    ) -> tuple[Plan, dict[int, Posted], Reached]:
+        """The plan of a signature; the variables that it reads directly, by channel; and those that it changes directly."""
         graph = session.graph
         placement = None if session.places_pruned else self._place(session)
         try:
@@ -299,19 +302,20 @@ class Master:
                 nodes=sorted(nodes, key=lambda n: n.index),
             )
         options = session.config.graph_options
+        device_of, reached = self._moved(session, nodes, placement.device_of, set(fed))
         urgency = None
         if session.config.placement_strategy == "rules":
-            urgency = urgent_first(nodes, placement.device_of, session.cluster, fed)
+            urgency = urgent_first(nodes, device_of, session.cluster, fed)
             nodes = urgency.nodes
         else:
             costs = as_profile(session.config.placement_costs)
             nodes = execution_order(
-                nodes, placement.device_of, session.cluster, feeds=fed, costs=costs,
+                nodes, device_of, session.cluster, feeds=fed, costs=costs,
                 narrow=options.enable_bfloat16_sendrecv, fetches=fetched if _knows_client(costs) else None,
             )  # fmt: skip
-        passed = passed_over(nodes, placement.device_of)
+        passed = passed_over(nodes, device_of)
         cut = partition(
-            nodes, placement.device_of, fetches=fetched, feeds=fed,
+            nodes, device_of, fetches=fetched, feeds=fed,
             enable_bfloat16_sendrecv=options.enable_bfloat16_sendrecv, passed=passed, copies=True,
         )  # fmt: skip
         if urgency is not None:
@@ -324,7 +328,7 @@ class Master:
             cut = read_directly(cut, reads, {*run, *(t.op for t in fetched)}, passed)
         if options.enable_recv_scheduling:
             cut = schedule_receives(cut)
-        return Plan(graph, session.cluster, placement, cut, tuple(fetches), tuple(targets), tuple(feeds)), posted
+        return Plan(graph, session.cluster, placement, cut, tuple(fetches), tuple(targets), tuple(feeds)), posted, reached
 
     def _posted(self, session: MasterSession, reads: Iterable[DirectRead]) -> dict[int, Posted]:
         """The variables that can be read directly, by channel: those that the reader sees in the memory of their task, which posts
@@ -332,10 +336,8 @@ class Master:
         """
         by_task: dict[str, list[DirectRead]] = {}
         for read in reads:
-            pair = task, reader = task_of(read.channel.source), task_of(read.channel.destination)
-            if pair not in session.near:
-                session.near[pair] = self._peers.sees(reader, task, session.config.peer_timeout_s)
-            if session.near[pair]:
+            task = task_of(read.channel.source)
+            if self._sees(session, task_of(read.channel.destination), task):
                 by_task.setdefault(task, []).append(read)
         found = {}
         for task, wanted in by_task.items():
@@ -351,6 +353,44 @@ class Master:
                         tuple(posted), incarnation, *read.place[1:], read.reader.name, op, str(read.reader.source)
                     )
         return found
+
+    def _sees(self, session: MasterSession, task: str, owner: str) -> bool:
+        """Whether a task reads variables in the memory of another one; asked once."""
+        pair = owner, task
+        if pair not in session.near:
+            session.near[pair] = self._peers.sees(task, owner, session.config.peer_timeout_s)
+        return session.near[pair]
+
+    def _moved(
+        self, session: MasterSession, nodes: Sequence[Node], device_of: Callable[[Node], str], fed: Collection[Tensor]
+    ) -> tuple[Callable[[Node], str], Reached]:
+        """Where the nodes of a step run, and the variables that another task than their own reads and changes then."""
+        if not (setting("DOVETAIL_DIRECT_READS") and setting("DOVETAIL_DIRECT_UPDATES")):
+            return device_of, {}
+        config = session.config
+        opened: dict[str, list[tuple[Node, Posted]]] = {}
+        staying: set[str] = set()
+        while True:
+            updates = direct_updates(nodes, device_of, session.cluster, fed, MOST_BYTES, staying)
+            for update in updates:
+                task = update.task
+                if task in opened or not self._sees(session, task_of(update.by), task):
+                    continue
+                names = [place[1:] for _, place in update.variables]
+                incarnation, places = self._peers.post(
+                    task, session.handle, session.seed, config.isolate_session_state, names, config.peer_timeout_s, True
+                )
+                opened[task] = [
+                    (node, Posted(tuple(at), incarnation, *name, node.name, node.type, str(node.source)))
+                    for (node, _), name, at in zip(update.variables, names, places, strict=True)
+                    if at is not None
+                ]
+            failed = {u.task for u in updates if len(opened.get(u.task, ())) < len(u.variables)}
+            if not failed:
+                break
+            staying |= failed
+        reached = {node: (device_of(node), at) for u in updates for node, at in opened[u.task]}
+        return (moved(updates, device_of) if updates else device_of), reached
 
     def _place(self, session: MasterSession) -> Placement:
         """Place the whole graph, as far as it has grown; stateful nodes stay where they are."""

@@ -183,11 +183,14 @@ class ServerPeers:
         isolated: bool,
         names: Sequence[tuple[str, str]],
         peer_timeout_s: float,
+        changed: bool = False,
     ) -> tuple[int, Sequence[Sequence[int] | None]]:
         """As `Peers.post`."""
         if task == self._worker.task:
-            return self._incarnation, self._worker.post(session, seed, isolated, names)
-        fields = {"session": session, "seed": seed, "isolated": isolated, "names": [list(n) for n in names]}
+            return self._incarnation, self._worker.post(session, seed, isolated, names, changed)
+        fields = {
+            "session": session, "seed": seed, "isolated": isolated, "names": [list(n) for n in names], "changed": changed
+        }  # fmt: skip
         reply = self._call(task, "post", fields, "posted", peer_timeout_s).fields
         return reply["incarnation"], reply["places"]
 

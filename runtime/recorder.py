@@ -288,7 +288,8 @@ class TracedStep(TaskStep):
         began = clock()
         super().read(now, slots, device)
         for receive, slot in zip(now.receives, now.slots, strict=True):
-            self._recorder.read(receive, device, began, _bytes(slots[slot]))
+            if receive.reached is None:
+                self._recorder.read(receive, device, began, _bytes(slots[slot]))
 
     def give(self, destination: str, channel: ChannelKey, value: Any) -> None:
         """As `TaskStep.give`."""

@@ -7,9 +7,10 @@ points into it. The graph travels in the same checked form as every other, so a 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgpack
 
@@ -36,13 +37,24 @@ from ..placer.partition import Channel, LoopPart, Partitioned
 from .awaited import held, received_together
 from .early import with_early_collectives
 
+Reached: TypeAlias = Mapping[Node, tuple[str, Posted]]
+"""Variables that are read and changed by another task than their own: the device of each, and where it is posted."""
 
-def units_of(cut: Partitioned, graph: Graph, posted: Mapping[int, Posted] | None = None) -> list[Unit]:
+
+def units_of(
+    cut: Partitioned, graph: Graph, posted: Mapping[int, Posted] | None = None, reached: Reached | None = None
+) -> list[Unit]:
     """The units of all partitions. `posted`: by channel, the variables that are read directly."""
     units = []
     guarded, waiting = cut.guarded, held(cut)
+    numbers = itertools.count(1 + max((c.id for c in cut.channels), default=-1))
     for part in cut.partitions.values():
         steps: list[UnitStep] = []
+        if reached:
+            for node in part.nodes:
+                if node in reached:
+                    device, where = reached[node]
+                    steps.append(RecvTensor(next(numbers), None, device, None, where, node))
         for kind, what in received_together(with_early_collectives(part, cut), waiting):
             if kind == "await":
                 assert isinstance(what, Node)
@@ -161,12 +173,16 @@ def _pack(unit: Unit) -> dict[str, Any]:
     steps: list[Any] = []
     for step in unit.steps:
         if isinstance(step, Node):
-            steps.append(("n", copy.node(step).index))
+            node = copy.copied.get(step) or copy.node(step)  # one that is reached is there already
+            steps.append(("n", node.index))
         elif isinstance(step, SendTensor):
             sent = None if step.tensor is None else _address(copy.stands_for[step.tensor])
             token = () if step.token is None else (copy.token(step.token),)
             other = () if step.travels_as is None else (step.travels_as.name,)
             steps.append(("h" if step.held else "s", step.channel, sent, step.destination, *token, *other))
+        elif isinstance(step, RecvTensor) and step.reached is not None and step.posted is not None:
+            reached = copy.node(step.reached)
+            steps.append(("v", step.channel, reached.index, step.source, astuple(step.posted)))
         elif isinstance(step, RecvTensor):
             received = None if step.tensor is None else _address(copy.placeholder(step.tensor))
             if step.posted is not None:
@@ -268,6 +284,12 @@ class _Unpacking:
         if kind == "d":
             received, source, posted = rest
             return RecvTensor(_number(what), self.tensor(received, new=True), _text(source), None, _posted(*posted))
+        if kind == "v":
+            index, source, posted = rest
+            node = self.nodes[_number(index)]
+            if node.type not in ("VariableV2", "VarHandleOp"):
+                raise ValueError(f"{node.name} is reached, and is no variable")
+            return RecvTensor(_number(what), None, _text(source), None, _posted(*posted), node)
         if kind == "g":
             (after,) = rest
             step = RunGuarded(self.node(what), tuple([self.token(a) for a in after]))
@@ -350,4 +372,4 @@ def _number(value: Any) -> int:
     return value
 
 
-__all__: Sequence[str] = ("pack_units", "units_of", "unpack_units")
+__all__: Sequence[str] = ("Reached", "pack_units", "units_of", "unpack_units")

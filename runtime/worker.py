@@ -29,8 +29,8 @@ from .direct_reads import DirectReads, Want
 from .here import Host
 from .loaded import Loaded
 from .overdue import Waiting
-from .posts import Place
 from .recorder import Recorder, TracedStep
+from .records import Place
 from .registration import Registration
 from .reports import must_report
 from .running import Finish, Running
@@ -92,7 +92,7 @@ class Worker:
         self.is_near = is_near
         self._ask = ask
         self._lends = lends
-        self.direct = DirectReads(task, default_container)
+        self.direct = DirectReads(task, default_container, opens=not self._gpus)
         self.pool = (
             ThreadPoolExecutor(threads, thread_name_prefix="dovetail-step", initializer=calm_thread)
             if threads
@@ -266,9 +266,12 @@ class Worker:
 
     # --- variables that are read where they lie ----------------------------------------------------------------------
 
-    def post(self, handle: str, seed: int, isolated: bool, names: Iterable[Sequence[str]]) -> list[Place | None]:
-        """Let others read these variables of a session, each named by its container and name."""
-        return self.direct.post(handle, self.open_session(handle, seed, isolated), names)
+    def post(
+        self, handle: str, seed: int, isolated: bool, names: Sequence[Sequence[str]], changed: bool = False
+    ) -> list[Place | None]:
+        """Let others read these variables of a session, or also change them, each named by its container and name."""
+        session = self.open_session(handle, seed, isolated)
+        return (self.direct.open if changed else self.direct.post)(handle, session, names)
 
     def want(self, number: int, session: str, receives: Iterable[RecvTensor]) -> None:
         """Ask for variables that could not be read. UnavailableError and others: nobody can be asked."""

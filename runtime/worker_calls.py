@@ -70,7 +70,7 @@ class WorkerCalls:
         self._mail.reply(peer, Message("seen", {"request": message.fields["request"], "readable": readable}))
 
     def on_post(self, peer: bytes, message: Message) -> None:
-        """Let others read variables."""
+        """Let others read variables, or change them."""
         self._calls.answer(self._calls.worker, peer, message, self._post)
 
     def _post(self, message: Message) -> Message:
@@ -78,7 +78,9 @@ class WorkerCalls:
         names = fields["names"]
         if not all(isinstance(n, list) and len(n) == 2 and all(isinstance(x, str) for x in n) for n in names):
             raise InvalidArgumentError(None, None, "A post message names variables by container and name")
-        places = self._worker.post(fields["session"], fields["seed"], fields["isolated"], names)
+        places = self._worker.post(
+            fields["session"], fields["seed"], fields["isolated"], names, bool(fields.get("changed"))
+        )
         posted = {"incarnation": self._incarnation, "places": [p if p is None else list(p) for p in places]}
         return Message("posted", {"request": fields["request"], **posted})
 

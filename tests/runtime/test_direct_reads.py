@@ -7,32 +7,16 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from pairs import PS, WORKER, Pair
 
 import dovetail as tf
-from dovetail.runtime import posts, sharing
-from dovetail.runtime.posts import can_post
-from dovetail.runtime.server import Server
+from dovetail.runtime import lookouts, sharing
+from dovetail.runtime.records import MOST_BYTES, can_post
 from dovetail.runtime.shared_memory import is_available
 
 pytestmark = pytest.mark.skipif(
     not (is_available() and can_post()), reason="no memory files, or another kind of machine"
 )
-
-PS, WORKER = "/job:ps/task:0", "/job:worker/task:0"
-
-
-class Pair:
-    """A ps and a worker in this process, and a client that waits no longer than a test may take."""
-
-    def __init__(self) -> None:
-        self.ps = Server({"ps": ["localhost:0"], "worker": ["localhost:1"]}, "ps", 0)
-        jobs = {"ps": [self.ps.address], "worker": ["localhost:0"]}
-        self.worker = Server(jobs, "worker", 0)
-        self.ps._peers._addresses["/job:worker/replica:0/task:0"] = self.worker.address
-        self.wants: list[int] = []
-
-    def session(self, **config) -> tf.Session:
-        return tf.Session(self.worker.target, config=tf.ConfigProto(**config))
 
 
 @pytest.fixture
@@ -46,8 +30,7 @@ def pair(monkeypatch) -> Iterator[Pair]:
 
     monkeypatch.setitem(made.ps._handlers, "want", count)
     yield made
-    made.worker.stop()
-    made.ps.stop()
+    made.close()
 
 
 def variable(name="v", value=(1.0, 2.0), **more):
@@ -163,7 +146,7 @@ def test_a_want_that_is_lost_is_said_again(pair, monkeypatch):
     with pair.session() as session:
         session.run(tf.global_variables_initializer())
         session.run(y)
-        monkeypatch.setattr(posts.Lookout, "read", lambda self: None)
+        monkeypatch.setattr(lookouts.Lookout, "read", lambda self: None)
         handlers, lost = pair.ps._handlers, []
         handle = handlers["want"]
         monkeypatch.setitem(handlers, "want", lambda *given: handle(*given) if len(lost) == 2 else lost.append(given))
@@ -176,7 +159,7 @@ def test_an_answer_that_never_comes_ends_the_step(pair, monkeypatch):
     with pair.session(peer_timeout_s=1.0) as session:
         session.run(tf.global_variables_initializer())
         session.run(y)
-        monkeypatch.setattr(posts.Lookout, "read", lambda self: None)
+        monkeypatch.setattr(lookouts.Lookout, "read", lambda self: None)
         monkeypatch.setitem(pair.ps._handlers, "want", lambda *given: None)
         with pytest.raises(tf.errors.UnavailableError, match="/job:ps/replica:0/task:0"):
             session.run(y)
@@ -190,7 +173,7 @@ def test_another_shape_and_a_larger_value(pair):
     y = doubled(v)
     with pair.session() as session:
         session.run(v.initializer)
-        for value in ([1.0], [[1.0, 2.0]], np.ones(posts.MOST_BYTES // 4 + 1, np.float32), [5.0]):
+        for value in ([1.0], [[1.0, 2.0]], np.ones(MOST_BYTES // 4 + 1, np.float32), [5.0]):
             session.run(assign.op, {new: value})
             np.testing.assert_array_equal(session.run(y), 2 * np.array(value))
             assert is_direct(session)
