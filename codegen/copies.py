@@ -7,6 +7,7 @@ as long as the copy. Here it is memory that has been used before (`buffers`), an
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,18 +35,7 @@ def copy_kernel(node: Node, reference: Kernel, threads: int) -> Kernel | None:
 
         return reshape
     if node.type == "Pack":
-        place: int = node.attrs["axis"]
-
-        def pack(*parts: Any) -> Any:
-            if not _are_large(parts) or any(x.shape != parts[0].shape for x in parts):
-                return reference(*parts)
-            axis = place % (parts[0].ndim + 1)
-            whole = _as_they_lie(parts, axis)
-            if whole is not None:
-                return whole
-            return _joined([np.expand_dims(x, axis) for x in parts], axis, threads)
-
-        return pack
+        return Pack(node.attrs["axis"], reference, threads)
     if node.type == "ConcatV2":
 
         def concat(*inputs: Any) -> Any:
@@ -59,6 +49,26 @@ def copy_kernel(node: Node, reference: Kernel, threads: int) -> Kernel | None:
 
         return concat
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """The kernel that puts arrays side by side along a new axis."""
+
+    axis: int
+    reference: Kernel
+    threads: int
+
+    def __call__(self, *parts: Any) -> Any:
+        if not _are_large(parts) or any(x.shape != parts[0].shape for x in parts):
+            return self.reference(*parts)
+        axis = self.axis % (parts[0].ndim + 1)
+        memory = parts[0].base
+        if type(memory) is np.ndarray and all(x.base is memory for x in parts):
+            whole = as_they_lie(parts, axis, memory)
+            if whole is not None:
+                return whole
+        return _joined([np.expand_dims(x, axis) for x in parts], axis, self.threads)
 
 
 def copy_source(itemsize: int) -> str:
@@ -80,17 +90,16 @@ def _are_large(parts: Sequence[Any]) -> bool:
     return not parts[0].dtype.hasobject and sum(x.nbytes for x in parts) >= LARGE
 
 
-def _as_they_lie(parts: Sequence[Array], axis: int) -> Array | None:
-    """Parts along a new axis without a copy, where they lie equally far apart in one array's memory."""
-    first, memory = parts[0], parts[0].base
-    if type(memory) is not np.ndarray or len(parts) < 2:
-        return None
+def as_they_lie(parts: Sequence[Array], axis: int, memory: Array) -> Array | None:
+    """Parts, which are views of an array, along a new axis without a copy, where they lie equally far apart."""
+    first = parts[0]
     begin = first.ctypes.data
-    apart = parts[1].ctypes.data - begin
-    if apart <= 0:
+    apart = parts[-1].ctypes.data - begin
+    if apart <= 0 or apart % (len(parts) - 1):
         return None
+    apart //= len(parts) - 1
     for i, x in enumerate(parts):
-        if x.base is not memory or x.strides != first.strides or x.ctypes.data - begin != i * apart:
+        if x.strides != first.strides or x.ctypes.data - begin != i * apart:
             return None
     shape, strides = ((*a[:axis], n, *a[axis:]) for a, n in ((first.shape, len(parts)), (first.strides, apart)))
     return np.ndarray(shape, first.dtype, memory, begin - memory.ctypes.data, strides)

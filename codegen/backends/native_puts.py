@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+
+from ..copies import Pack, as_they_lie
 from ..native_planner import KNOWN, NotPlannableError, Planner, Value
 from ..program import Call
 
@@ -126,4 +129,18 @@ def _put_concat(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequen
     return [_join(planner, parts, axis % rank)]
 
 
-_JOINED: dict[str, Put] = {"ConcatV2": _put_concat}
+def _put_pack(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Value]:
+    kernel, arrays, memory = call.kernel, [v.array for v in inputs], inputs[0].memory
+    if not isinstance(kernel, Pack) or any(x.shape != arrays[0].shape for x in arrays):
+        raise NotPlannableError("parts that do not fit")
+    axis = kernel.axis % (arrays[0].ndim + 1)
+    if memory is not None and all(v.memory is memory for v in inputs):
+        whole = as_they_lie(arrays, axis, memory.array)
+        shown = None if whole is None else planner.view(whole, inputs[0])
+        if shown is not None:
+            return [shown]
+    parts = [planner.in_memory(v) for v in inputs]
+    return [_join(planner, [Value(np.expand_dims(v.array, axis), v.memory) for v in parts], axis)]
+
+
+_JOINED: dict[str, Put] = {"ConcatV2": _put_concat, "Pack": _put_pack}
