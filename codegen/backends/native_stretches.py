@@ -22,13 +22,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from ...graph.opdef import opdef
 from ...graph.settings import setting
 from .. import native_calls
 from ..native_planner import Planner, Value
 from ..native_plans import Plan
 from ..program import Call, Instruction, Loop, Program, Send
-from .gathering import constants_of, run_of
+from .gathering import Run, constants_of, run_of
 from .native_puts import can_put, is_launching, put, work_of
 from .native_runs import NativeRun, in_order
 from .native_updates import NativeUpdates, is_small_update
@@ -140,7 +142,7 @@ class _Window:
             self.updates.append(step)
             self.updated.update(step.outputs)
         elif not self.later.intersection(step.inputs) and can_put(step, self.told, self.constants):
-            if not self.has_time_for(step):
+            if self.updates and getattr(step.kernel, "reads_variables", False) or not self.has_time_for(step):
                 return False
             self.kernels.append(step)
             self.made.update(step.outputs)
@@ -225,7 +227,12 @@ def _let_go(order: Sequence[Call | Send]) -> None:
 
 
 class NativeStretch(NativeRun):
-    """Kernels, and what is between them, as one call."""
+    """Kernels, and what is between them, as one call. Of variables that kernels look up it takes the values."""
+
+    def __init__(self, run: Run, at_once: bool = False) -> None:
+        super().__init__(run, at_once)
+        looked_up = {c.inputs[i] for c in run.calls for i in getattr(c.kernel, "variables", ())}
+        self._variables = tuple([i for i, slot in enumerate(run.given) if slot in looked_up])
 
     def planned(self, arrays: Sequence[Any]) -> Plan:
         """The plan for arrays like these."""
@@ -239,12 +246,18 @@ class NativeStretch(NativeRun):
 
     def with_plan(self, plan: Plan, inputs: tuple[Any, ...]) -> list[Any] | None:
         """Run by a plan; None: it does not fit, or a kernel has failed, which nobody has seen anything of."""
-        return plan.run(inputs)
+        return plan.run(self.arrays(inputs))
 
     def arrays(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """What a plan is made for."""
-        return inputs
+        if not self._variables:
+            return inputs
+        arrays = list(inputs)
+        for i in self._variables:
+            if not isinstance(arrays[i], np.ndarray):
+                arrays[i] = arrays[i].read() if arrays[i].is_initialized else None
+        return tuple(arrays)
 
     def in_order(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The inputs as plans take them."""
-        return tuple(map(in_order, inputs))
+        return tuple(map(in_order, self.arrays(inputs)))

@@ -33,7 +33,7 @@ from ..fuse import FusedNodes, kernel_of
 from ..groups import has_only_small
 from ..kernel_cache import source_of
 from ..loop_cost import nanoseconds
-from ..loops import Loops
+from ..loops import READS, Loops
 from ..native_planner import NotCompiledError, NotPlannableError, Planner, Value
 from ..numba_source import ROWS, as_passed
 from ..overwriting import as_run, is_held_once, order_of
@@ -252,26 +252,36 @@ class FusedKernel(WarmingKernel):
     @property
     def is_native(self) -> bool:
         """Whether native plans can have it."""
-        return not self._variables and not self._check and not self.group.tables
+        return not self._check
 
     @property
     def reads_variables(self) -> bool:
         """Whether it looks at variables."""
         return bool(self._variables)
 
+    @property
+    def variables(self) -> tuple[int, ...]:
+        """Which inputs are variables."""
+        return self._variables
+
     def put_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
-        """Put its launch into a native plan."""
+        """Put its launch into a native plan, in which the inputs that are variables are their values."""
         if self.function is None:
             raise NotCompiledError(self._text)
         given = [planner.in_order(v) for v in inputs[: self._loaded]]
-        if any(v.array.dtype != t.dtype.base.np for v, t in zip(given, self.group.inputs, strict=True)):
+        types = [t.dtype.base.np for t in self.group.inputs]
+        for i in self._variables:
+            types[i] = next(v.dtype.np for v in self.group.loops.values if v.op in READS and v.data == i)
+        if any(v.array.dtype != dtype for v, dtype in zip(given, types, strict=True)):
             raise NotPlannableError("an array of another type")
-        values = tuple(tuple(planner.known(inputs[i]).tolist()) for i in self._assumed)
+        values = tuple(tuple(np.ravel(planner.known(inputs[i])).tolist()) for i in self._assumed)
         launch = self._launch_for((*[v.array.shape for v in given], *values))
         if launch is None:
             raise NotPlannableError("sizes that fusion did not foresee")
         for i, limit in launch.limits:
             planner.within(given[i], limit)
+        for i, limit in launch.below:
+            planner.below(given[i], limit)
         outputs: list[Any] = [None] * len(launch.outputs)
         for i, j in self._overwrites:
             if i in self.dying and planner.may_overwrite(given[i]):

@@ -321,6 +321,40 @@ def test_sums_of_segments_go_by_plans_until_an_id_is_wrong() -> None:
     assert stretch.replays == 4 - BEFORE
 
 
+def test_rows_that_kernels_look_up_and_add_go_by_plans() -> None:
+    """The table is a variable: its value at the time of each run counts."""
+    rng = np.random.default_rng(0)
+    with dt.Graph().as_default():
+        table = dt.get_variable("table", [9, 6], use_resource=True)
+        ids, places = dt.placeholder(dt.int32, [None]), dt.placeholder(dt.int64, [None])
+        rows = dt.nn.embedding_lookup(table, ids) * 2.0
+        total = dt.math.unsorted_segment_sum(dt.exp(rows), places, dt.constant(4))
+        nodes = nodes_of(total)
+        nodes = [n for n in nodes if n.type != "VarHandleOp"]
+        unit = Unit(
+            "/cpu:0", tuple(nodes), tuple((t.name, t) for t in (table.handle, ids, places)), ((total.name, total),)
+        )
+        (group,) = fuse(unit, small=True, again=True).kernels
+    kernel = FusedKernel(group, compile_first=True)
+    assert kernel.variables and kernel.group.tables
+    slots = {t: i for i, t in enumerate((*kernel.group.inputs, *kernel.group.shapes))}
+    stretch = stretch_of([call(kernel, "Fused", list(slots.values()), [len(slots)])])
+    state = VariableState("table", dt.float32)
+    fed = {table.handle: state, ids: rng.integers(0, 9, 20).astype(np.int32)}
+    fed[places] = rng.integers(-1, 4, 20)
+    arrays = [fed[t] if t in fed else np.array(4, t.dtype.np) for t in slots]
+    with pytest.raises(NodeError):
+        stretch(*arrays)  # it has no value
+    for _ in range(6):
+        state.assign(rng.normal(size=(9, 6)).astype(np.float32))
+        same(stretch(*arrays), stretch.run.one_by_one(arrays))
+    assert stretch.replays == 6 - BEFORE
+    for which in (ids, places):
+        wrong = [np.where(np.arange(20) == 3, 9, x).astype(x.dtype) if x is fed[which] else x for x in arrays]
+        with pytest.raises(NodeError):
+            stretch(*wrong)
+
+
 @pytest.mark.parametrize(("heads", "queries"), [(2, 200), (8, 20)])
 @pytest.mark.parametrize("is_masked", [False, True])
 def test_attention_and_its_gradient_go_by_plans(heads: int, queries: int, is_masked: bool) -> None:
