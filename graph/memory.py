@@ -80,7 +80,7 @@ class Opened(Protocol):
         """
 
     def release(self) -> None:
-        """Let others change it."""
+        """Let others change it. It does no harm where it has not been acquired."""
 
     def fits(self, value: Array) -> bool:
         """Whether it may get this value; for those who have acquired it, as what follows."""

@@ -80,13 +80,15 @@ class VariableState:
             try:
                 self._opened.acquire()
             except BaseException:
-                self.lock.release()
+                self.__exit__()
                 raise
 
     def __exit__(self, *error: object) -> None:
-        if self._opened is not None:
-            self._opened.release()
-        self.lock.release()
+        try:
+            if self._opened is not None:
+                self._opened.release()
+        finally:
+            self.lock.release()
 
     @property
     def is_initialized(self) -> bool:
@@ -352,30 +354,32 @@ def _locked(states: Sequence[VariableState]) -> AbstractContextManager[Any]:
 class _Locks(AbstractContextManager[None]):
     """The locks of several variables, taken in this order; those between processes in that of their places."""
 
-    __slots__ = ("_acquired", "_states")
+    __slots__ = ("_opened", "_states")
 
     def __init__(self, states: Sequence[VariableState]) -> None:
         self._states = states
-        self._acquired: list[Opened] = []
+        self._opened: list[Opened] = []
 
     def __enter__(self) -> None:
         for state in self._states:
             state.lock.acquire()
-        opened = [s._opened for s in self._states if s._opened is not None]
-        if opened:
+        self._opened = [s._opened for s in self._states if s._opened is not None]
+        if self._opened:
+            self._opened.sort(key=lambda o: o.key)
             try:
-                for each in sorted(opened, key=lambda o: o.key):
-                    each.acquire()
-                    self._acquired.append(each)
+                for opened in self._opened:
+                    opened.acquire()
             except BaseException:
                 self.__exit__()
                 raise
 
     def __exit__(self, *error: object) -> None:
-        for opened in self._acquired:
-            opened.release()
-        for state in self._states:
-            state.lock.release()
+        try:
+            for opened in self._opened:
+                opened.release()
+        finally:
+            for state in self._states:
+                state.lock.release()
 
 
 class Resources:

@@ -35,7 +35,7 @@ from ..graph.shape import element_count
 from .cluster import Cluster
 from .direct_reads import VARIABLES, Place, place_at
 from .joins import passed_over, through
-from .partition import COPIED_BYTES, is_copied, task_of
+from .partition import COPIED_BYTES, Partition, is_copied, task_of
 
 _ACCUMULATES = frozenset(f"Assign{how}{kind}" for how in ("Add", "Sub") for kind in ("", "VariableOp"))
 _UPDATES = _ACCUMULATES | {f"{kind}Apply{rule.name}" for kind in ("", "Resource") for rule in RULES.values()}
@@ -190,4 +190,16 @@ def moved(updates: Sequence[DirectUpdate], device_of: Callable[[Node], str]) -> 
     return runs_on
 
 
-__all__ = ["DirectUpdate", "direct_updates", "moved"]
+def moved_parts(partitions: Mapping[str, Partition], device_of: Callable[[Node], str]) -> dict[str, str]:
+    """The tasks whose parts of a step others run, each with the device that does."""
+    found = {}
+    for device, part in partitions.items():
+        for node in part.nodes:
+            if node.type in VARIABLES:
+                home = task_of(device_of(node))
+                if home != task_of(device):
+                    found[home] = device
+    return found
+
+
+__all__ = ["DirectUpdate", "direct_updates", "moved", "moved_parts"]

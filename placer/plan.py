@@ -26,9 +26,10 @@ from .cluster import Cluster
 from .cluster_input import Devices, Jobs, as_cluster
 from .cost import DeviceLoad, Traffic, device_loads, repeated, traffic, work
 from .diff import PlanDiff, diff
+from .direct_updates import moved_parts
 from .draw import to_dot, to_svg
 from .execution_order import execution_order
-from .partition import Channel, Partition, Partitioned, is_copied, needed, partition
+from .partition import Channel, Partition, Partitioned, is_copied, needed, partition, task_of
 from .place import Placement, Relaxation, Rule, place as place_nodes
 from .plan_reader import read_plan
 from .plan_text import write_plan
@@ -119,6 +120,11 @@ class Plan:
         """What crosses from device to device in one step, most bytes first; loops count as one iteration."""
         return traffic(self.channels, repeated(self.partitions.values()))
 
+    @cached_property
+    def moved_parts(self) -> dict[str, str]:
+        """Task -> the device of another task that runs its part of the step, in its memory (*direct updates*)."""
+        return moved_parts(self.partitions, self.decisions.device_of)
+
     def explain(self, name: str | Node | Tensor) -> str:
         """Why a node is where it is, and where its values go. KeyError when there is no such node.
 
@@ -132,6 +138,10 @@ class Plan:
             if runs_on not in (None, self.decisions.device_of(node)):
                 beside = "what it passes on" if node.type in MOVES_TO_DATA else "the first that takes what it passes on"
                 lines.append(f"  runs on {runs_on}, beside {beside}: a {node.type} elsewhere would cost a message")
+        by = self.moved_parts.get(task_of(self.decisions.device_of(node))) if node in self.decisions else None
+        if by is not None and node in self.partitions[by].nodes:
+            home = task_of(self.decisions.device_of(node))
+            lines.append(f"  run by {short(by)} in the memory of {short(home)}, without a message")
         if is_copied(node) and node in self.decisions:
             home = self.decisions.device_of(node)
             copies = [short(d) for d, p in self.partitions.items() if d != home and node in p.nodes]

@@ -142,6 +142,11 @@ def heading(plan: Plan) -> str:
         f"{count_text(tasks, 'task')}; {count_text(len(plan.channels), 'channel')}, "
         f"{len(between)} of them between tasks ({size} per step)" + (f", {direct} read directly" if direct else "")
     )
+    by_device: dict[str, list[str]] = {}
+    for task, device in plan.moved_parts.items():
+        by_device.setdefault(device, []).append(short(task))
+    for device, moved in by_device.items():
+        text += f"; {short(device)} does the part of {', '.join(sorted(moved))} in their memory"
     return textwrap.fill(text, WIDTH)
 
 

@@ -100,7 +100,8 @@ def _forked() -> None:
         door.close()
 
 
-os.register_at_fork(after_in_child=_forked)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 class Opened:
@@ -189,7 +190,8 @@ class Opened:
         self._words[HOLDER] = self._pid
 
     def _unlock(self) -> None:
-        fcntl.fcntl(self._door.fd, _SETLK, self._leaving)
+        if self._door.fd >= 0:  # a forked child has none
+            fcntl.fcntl(self._door.fd, _SETLK, self._leaving)
 
     def _wait_for_lock(self, patience_s: float) -> None:
         until, nap = time.monotonic() + patience_s, _FIRST_NAP_S
@@ -264,7 +266,7 @@ class OwnOpened(Opened):
         """
         if not self._places:
             try:
-                self._lock(CLOSING_S)
+                self._lock(0.0 if _stuck else CLOSING_S)
             except UnavailableError:
                 self.is_stuck = True  # somebody who was stopped may write there when he goes on
                 _stuck.append(self)
@@ -283,6 +285,7 @@ class OwnOpened(Opened):
         except UnavailableError:
             return False
         self._unlock()
+        self.is_stuck = False
         return True
 
 
