@@ -12,6 +12,9 @@ gradients have come, but who is late for the line, could find that a faster one 
 and made the next update without him. So without initial tokens every update has one gradient of every worker, as one process
 with all their batches has, if there are as many workers as gradients per update.
 
+A worker stands in line when the task of the global step has its gradients. Those for other tasks may still be on their way, for no
+update is made without them; its step ends when they have come, too.
+
 A gradient whose local step is below its accumulator's step was computed from weights that have been replaced, and is dropped. With
 more workers than gradients per update, the slowest ones' are dropped so: backup replicas (Chen et al., 2016, arXiv:1604.00981).
 With fewer, each worker gets several tokens per update.
@@ -129,6 +132,7 @@ class SyncReplicasOptimizer(Optimizer):
     def _build(self, graph: Any, pairs: Sequence[tuple[Any, Any]], local_step: Any) -> Node:
         step = self._global_step
         given: list[Node] = []
+        elsewhere: list[Node] = []
         averaged: list[tuple[Any, Any]] = []
         accumulators: list[tuple[ConditionalAccumulatorBase, str]] = []
         for grad, var in pairs:
@@ -140,14 +144,15 @@ class SyncReplicasOptimizer(Optimizer):
                 accumulator: ConditionalAccumulatorBase
                 if isinstance(grad, IndexedSlices):
                     accumulator = sparse = SparseConditionalAccumulator(grad.dtype, var.get_shape(), shared)
-                    given.append(sparse.apply_indexed_slices_grad(grad, local_step=local_step))
+                    give = sparse.apply_indexed_slices_grad(grad, local_step=local_step)
                     averaged.append((sparse.take_indexed_slices_grad(self._count), var))
                 elif isinstance(grad, Tensor):
                     accumulator = dense = ConditionalAccumulator(grad.dtype, var.get_shape(), shared)
-                    given.append(dense.apply_grad(grad, local_step=local_step))
+                    give = dense.apply_grad(grad, local_step=local_step)
                     averaged.append((dense.take_grad(self._count), var))
                 else:
                     raise ValueError("Unknown grad type!")
+                (given if var.device == step.device else elsewhere).append(give)
                 accumulators.append((accumulator, var.device))
         with graph.device(step.device):
             update = self._opt.apply_gradients(averaged, step)
@@ -156,9 +161,11 @@ class SyncReplicasOptimizer(Optimizer):
             )
             in_line = ConditionalAccumulator(float32, (), "sync_token_q/in_line")
             accumulators.append((in_line, step.device))
-            with graph.control_dependencies(given):
+            with graph.control_dependencies(given or elsewhere):
                 token = dequeue_counted(tokens, in_line, local_step)
             train_op: Node = assign(local_step, token).op
+            if given and elsewhere:
+                train_op = group(train_op, *elsewhere)
             with graph.control_dependencies([update, in_line.take_grad(self._count).op]):
                 hand_out = tokens.enqueue_many([fill([self._tokens_per_step], step.read_value())])
             if self._averages is not None:
