@@ -146,7 +146,8 @@ def heading(plan: Plan) -> str:
     for task, device in plan.moved_parts.items():
         by_device.setdefault(device, []).append(short(task))
     for device, moved in by_device.items():
-        text += f"; {short(device)} does the part of {', '.join(sorted(moved))} in their memory"
+        whose = "its" if len(moved) == 1 else "their"
+        text += f"; {short(device)} does the part of {', '.join(sorted(moved))} where {whose} variables lie"
     return textwrap.fill(text, WIDTH)
 
 
