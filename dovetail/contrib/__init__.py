@@ -1,6 +1,19 @@
 """What TensorFlow 1's programs take from `tf.contrib`, as far as it is there; it lives elsewhere."""
 
-from . import cluster_resolver, distribute, framework, layers, legacy_seq2seq, lookup, rnn, seq2seq, training
+from . import (
+    cluster_resolver,
+    distribute,
+    framework,
+    layers,
+    legacy_seq2seq,
+    lookup,
+    losses,
+    metrics,
+    rnn,
+    seq2seq,
+    slim,
+    training,
+)
 
 __all__ = [
     "cluster_resolver",
@@ -9,7 +22,10 @@ __all__ = [
     "layers",
     "legacy_seq2seq",
     "lookup",
+    "losses",
+    "metrics",
     "rnn",
     "seq2seq",
+    "slim",
     "training",
 ]

@@ -1,88 +1,64 @@
-"""Initializers and regularizers under the names that `tf.contrib.layers` had for them."""
+"""Layers, initializers and regularizers of `tf.contrib.layers`."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from typing import Any
-
-from ..graph.build import convert
-from ..graph.default_graph import get_default_graph, name_scope
-from ..graph.dtypes import float32
-from ..graph.graph_keys import GraphKeys
-from ..graph.initializers import glorot_normal_initializer, glorot_uniform_initializer, variance_scaling_initializer
-from ..graph.node import Tensor
-from ..graph.ops.arithmetic import absolute, add_n
-from ..graph.ops.normalization import l2_loss
-from ..graph.ops.reduce import reduce_sum
 from ..graph.ops.sparse_math import safe_embedding_lookup_sparse
-
-
-def xavier_initializer(uniform: bool = True, seed: int | None = None, dtype: Any = float32) -> Any:
-    """Glorot's initializer (AISTATS 2010): `dt.glorot_uniform_initializer`, or the normal one."""
-    return (glorot_uniform_initializer if uniform else glorot_normal_initializer)(seed, dtype)
-
-
-xavier_initializer_conv2d = xavier_initializer
-
-
-def l2_regularizer(scale: float, scope: str | None = None) -> Callable[[Any], Tensor | None]:
-    """A function of weights: `scale * sum(w ** 2) / 2`; None for scale 0.
-
-    >>> w = dt.get_variable("w", [10, 10], regularizer=dt.contrib.layers.l2_regularizer(1e-4))
-    """
-    _check_scale(scale)
-
-    def penalty(weights: Any) -> Tensor | None:
-        if not scale:
-            return None
-        with name_scope(scope or "l2_regularizer"):
-            found: Tensor = l2_loss(convert(weights)) * scale
-            return found
-
-    return penalty
-
-
-def l1_regularizer(scale: float, scope: str | None = None) -> Callable[[Any], Tensor | None]:
-    """A function of weights: `scale * sum(abs(w))`; None for scale 0."""
-    _check_scale(scale)
-
-    def penalty(weights: Any) -> Tensor | None:
-        if not scale:
-            return None
-        with name_scope(scope or "l1_regularizer"):
-            found: Tensor = reduce_sum(absolute(convert(weights))) * scale
-            return found
-
-    return penalty
-
-
-def apply_regularization(regularizer: Callable[[Any], Any], weights_list: Sequence[Any] | None = None) -> Tensor:
-    """The sum of a regularizer over weights; it joins the regularization losses.
-
-    Args:
-        weights_list: None: those of the collection `WEIGHTS`.
-
-    Raises:
-        ValueError: there are no weights.
-    """
-    weights = weights_list or get_default_graph().get_collection(GraphKeys.WEIGHTS)
-    if not weights:
-        raise ValueError("No weights to regularize.")
-    total = add_n([p for p in map(regularizer, weights) if p is not None] or [convert(0.0)])
-    get_default_graph().add_to_collection(GraphKeys.REGULARIZATION_LOSSES, total)
-    return total
-
-
-def _check_scale(scale: float) -> None:
-    if not isinstance(scale, (int, float)) or scale < 0:
-        raise ValueError(f"scale must be a number of at least 0, not {scale!r}")
-
+from . import utils
+from .networks import (
+    bias_add,
+    conv1d,
+    conv2d,
+    conv2d_transpose,
+    convolution,
+    convolution1d,
+    convolution2d,
+    convolution2d_transpose,
+    fully_connected,
+    separable_conv2d,
+    separable_convolution2d,
+)
+from .norms import batch_norm, layer_norm
+from .plain_layers import avg_pool2d, dropout, flatten, max_pool2d, one_hot_encoding, repeat, softmax, stack
+from .regularizers import (
+    apply_regularization,
+    l1_l2_regularizer,
+    l1_regularizer,
+    l2_regularizer,
+    sum_regularizer,
+    variance_scaling_initializer,
+    xavier_initializer,
+    xavier_initializer_conv2d,
+)
+from .training import optimize_loss
 
 __all__ = [
     "apply_regularization",
+    "avg_pool2d",
+    "batch_norm",
+    "bias_add",
+    "conv1d",
+    "conv2d",
+    "conv2d_transpose",
+    "convolution",
+    "convolution1d",
+    "convolution2d",
+    "convolution2d_transpose",
+    "dropout",
+    "flatten",
+    "fully_connected",
+    "l1_l2_regularizer",
     "l1_regularizer",
     "l2_regularizer",
+    "layer_norm",
+    "max_pool2d",
+    "one_hot_encoding",
+    "optimize_loss",
+    "repeat",
     "safe_embedding_lookup_sparse",
+    "separable_conv2d",
+    "separable_convolution2d",
+    "softmax",
+    "stack",
+    "sum_regularizer",
+    "utils",
     "variance_scaling_initializer",
     "xavier_initializer",
     "xavier_initializer_conv2d",
