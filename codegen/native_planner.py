@@ -15,7 +15,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from mmap import mmap
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -77,6 +77,19 @@ class At:
 
     memory: Memory
     offset: int
+
+
+class Warming(Protocol):
+    """A kernel that becomes compiled.
+
+    Attributes:
+        function: what it is compiled to, None before. text: its source.
+    """
+
+    @property
+    def function(self) -> Any: ...
+    @property
+    def text(self) -> str: ...
 
 
 @dataclass(eq=False, slots=True)
@@ -151,6 +164,21 @@ class Planner:
         (low, high), (begin, end) = map(np.lib.array_utils.byte_bounds, (array, of.memory.array))
         return Value(array, of.memory) if begin <= low and high <= end else None
 
+    # --- functions -------------------------------------------------------------------------------------------------
+
+    def function_of(self, kernel: Warming) -> Any:
+        """A kernel's compiled function. NotCompiledError: it is not there yet."""
+        if kernel.function is None:
+            raise NotCompiledError(kernel.text)
+        return kernel.function
+
+    def compiled(self, text: str) -> Any:
+        """The function of a source. NotCompiledError: it is not there yet."""
+        function = compiled(text)
+        if function is None:
+            raise NotCompiledError(text)
+        return function
+
     # --- launches --------------------------------------------------------------------------------------------------
 
     def vector(self, value: Value, elements: int | None = None) -> list[Any]:
@@ -165,10 +193,15 @@ class Planner:
         assert value.memory is not None
         return At(value.memory, begin_of(value.array) - begin_of(value.memory.array))
 
-    def launch(self, function: Any, words: Sequence[Any], ranges: Ranges, threads: int) -> None:
-        """A kernel's launch for ranges of its work, the last two arguments."""
+    def launch(self, function: Any, words: Sequence[Any], ranges: Ranges, threads: int, together: Ranges = ()) -> None:
+        """A kernel's launch for ranges of its work, the last two arguments.
+
+        `together`: those for threads that stay together, where there is one range for others.
+        """
         at = self._record(native_calls.record(native_calls.address_of(function), [*words, *ranges[0]]))
-        self._parts.append(Part(at, len(self._words), ranges if len(ranges) > 1 else (), threads=threads))
+        is_light = len(ranges) == 1 and len(together) > 1
+        ranges = together if is_light else ranges if len(ranges) > 1 else ()
+        self._parts.append(Part(at, len(self._words), ranges, threads=threads, is_light=is_light))
 
     def launch_units(
         self, function: Any, before: Sequence[Any], behind: Sequence[Any], units: int, threads: int
@@ -205,9 +238,9 @@ class Planner:
         if x.flags.c_contiguous and out.flags.c_contiguous:
             self._plain(native_calls.copy(x.nbytes), [self.at(into), self.at(value)])
             return
-        sizes, jumps, out_jumps = _joined(x, out)
+        sizes, jumps, out_jumps = joined(x, out)
         try:
-            function = compiled_function(copy_source(x.itemsize))
+            function = self.compiled(copy_source(x.itemsize))
         except ValueError as e:
             raise NotPlannableError(str(e)) from None
         words = [*self.vector(value, _span(sizes, jumps)), *self.vector(into, _span(sizes, out_jumps))]
@@ -238,16 +271,7 @@ class Planner:
 
     def finish(self, given: int, outputs: Sequence[Value], sent: Collection[int] = ()) -> Plan:
         """The plan of what has been launched, for so many arrays from outside; `sent`: which outputs go to other tasks."""
-        for i, value in enumerate(outputs):
-            if value.memory is not None and value.memory.kind == "made":
-                value.memory.leaves = True
-                value.memory.is_sent |= i in sent
-        made = [m for m in self._memories if m.kind == "made" and m.first >= 0]
-        leaving = [m for m in made if m.leaves]
-        staying = [m for m in made if not m.leaves]
-        offsets, size = places([Piece(m.array.nbytes, m.first, m.last) for m in staying])
-        if size + sum(m.array.nbytes for m in leaving) > LARGEST:
-            raise NotPlannableError("its tensors are large")
+        leaving, staying, offsets, size = self._laid_out(outputs, sent)
         count = given + len(leaving) + 1
         where = {id(m): (given + i, 0) for i, m in enumerate(leaving)}
         where |= {id(m): (count - 1, offset) for m, offset in zip(staying, offsets, strict=True)}
@@ -278,6 +302,22 @@ class Planner:
             tuple(None if x is None else (x.shape, x.dtype) for x in arrays[:given]),
         )
 
+    def _laid_out(
+        self, outputs: Sequence[Value], sent: Collection[int]
+    ) -> tuple[list[Memory], list[Memory], tuple[int, ...], int]:
+        """What leaves; what stays, where it lies in the arena, and the size of that."""
+        for i, value in enumerate(outputs):
+            if value.memory is not None and value.memory.kind == "made":
+                value.memory.leaves = True
+                value.memory.is_sent |= i in sent
+        made = [m for m in self._memories if m.kind == "made" and m.first >= 0]
+        leaving = [m for m in made if m.leaves]
+        staying = [m for m in made if not m.leaves]
+        offsets, size = places([Piece(m.array.nbytes, m.first, m.last) for m in staying])
+        if size + sum(m.array.nbytes for m in leaving) > LARGEST:
+            raise NotPlannableError("its tensors are large")
+        return leaving, staying, offsets, size
+
 
 def stand_in(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """An array that nobody fills: of a large one there are addresses, but no memory."""
@@ -285,15 +325,7 @@ def stand_in(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     return np.empty(shape, dtype) if size < LARGE else np.frombuffer(mmap(-1, size), dtype).reshape(shape)
 
 
-def compiled_function(text: str) -> Any:
-    """The function of a source. NotCompiledError: it is not there yet."""
-    function = compiled(text)
-    if function is None:
-        raise NotCompiledError(text)
-    return function
-
-
-def _joined(x: Array, out: Array) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+def joined(x: Array, out: Array) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Sizes and the jumps of both along five axes, of which neighbours have been joined where that can be."""
     size = x.itemsize
     axes: list[list[int]] = []
@@ -319,10 +351,15 @@ def _span(sizes: Sequence[int], jumps: Sequence[int]) -> int:
 
 
 def _shifted(parts: Sequence[Part], by: int) -> tuple[Part, ...]:
-    """The parts with those joined that one native call can run, at their places in the table."""
+    """The parts with those joined that one native call can run, at their places in the table.
+
+    Light ones are only shared where others are: threads are not called for them alone.
+    """
     out: list[Part] = []
+    is_shared = any((p.ranges or p.units) and not p.is_light for p in parts)
     for p in parts:
-        p = Part(p.first + by, p.last + by, p.ranges, p.units, p.threads, p.counters + by)
+        ranges = p.ranges if is_shared or not p.is_light else ()
+        p = Part(p.first + by, p.last + by, ranges, p.units, p.threads, p.counters + by, p.is_light)
         alone = p.ranges or p.units
         if out and not alone and not (out[-1].ranges or out[-1].units):
             out[-1] = Part(out[-1].first, p.last)

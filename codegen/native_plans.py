@@ -30,7 +30,10 @@ _NO_MEMORY = "a kernel found no memory for what it puts aside"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Records that one native call runs; or the one that threads share: by ranges, or by units of which counters tell."""
+    """Records that one native call runs; or the one that threads share: by ranges, or by units of which counters tell.
+
+    `is_light`: only threads that stay together share it.
+    """
 
     first: int
     last: int
@@ -38,6 +41,7 @@ class Part:
     units: int = 0
     threads: int = 1
     counters: int = -1  # the word with their address
+    is_light: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +148,11 @@ class Plan:
     def _others(self, table: Array, at: int, together: Crew | None) -> int:
         """The parts behind the first native one."""
         for part in self._parts:
-            if part.units or part.ranges:
-                if together is None or not self._by_crew(part, at, together):
-                    _shared(part, table)
+            is_shared = part.units or part.ranges
+            if is_shared and together is not None and self._by_crew(part, at, together):
+                continue
+            if is_shared and not part.is_light:
+                _by_others(part, table)
             else:
                 status = native_calls.run(at, part.first, part.last)
                 if status:
@@ -165,7 +171,7 @@ class Plan:
         return status is not None
 
 
-def _shared(part: Part, table: Array) -> None:
+def _by_others(part: Part, table: Array) -> None:
     """Have a part done by those who share work as elsewhere."""
     if part.units:
         share_units(_Units(part, table), (), (), part.units, part.threads)

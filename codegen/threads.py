@@ -24,6 +24,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 PARALLEL_NS = 300_000.0  # work that takes longer is shared: handing some to a thread costs about 50,000 ns
+TOGETHER_NS = 40_000.0  # the same where threads stay together (`crew`), which costs some 3,000 ns
 LINE = 8  # counters of units in a line of the cache; each has one
 FINISHED = 0  # the place of the counter of units that are done; behind it each thread has one for those that have been taken of its part
 _PER_THREAD = 4  # ranges; more even the load out better, and cost a call each
@@ -37,16 +38,20 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def ranges_of(length: int, nanoseconds: float, threads: int, least: int = 1) -> Ranges:
+def ranges_of(length: int, nanoseconds: float, threads: int, least: int = 1, worth_help: float = PARALLEL_NS) -> Ranges:
     """Ranges that make up `0..length`, for work that one thread would need so long for.
 
-    `least`: how long a range should be, as long as there is one for each thread.
+    Args:
+        length: of what is cut. nanoseconds: that one thread needs.
+        threads: that share them.
+        least: how long a range should be, as long as there is one for each thread.
+        worth_help: nanoseconds of work that is shared.
     """
-    if threads <= 1 or 2 * nanoseconds < 2 * PARALLEL_NS:
+    if threads <= 1 or nanoseconds < worth_help:
         return ((0, length),)
-    parts = max(
-        1, min(_PER_THREAD * threads, length, max(threads, length // least), int(2 * nanoseconds / PARALLEL_NS))
-    )
+    parts = max(1, min(_PER_THREAD * threads, length, max(threads, length // least), int(2 * nanoseconds / worth_help)))
+    if threads < parts < 2 * threads:
+        parts = threads  # else one of them would have two, and others wait
     edges = [length * i // parts for i in range(parts + 1)]
     return tuple(zip(edges[:-1], edges[1:], strict=True))
 

@@ -34,12 +34,12 @@ from ..groups import has_only_small
 from ..kernel_cache import source_of
 from ..loop_cost import nanoseconds
 from ..loops import READS, Loops
-from ..native_planner import NotCompiledError, NotPlannableError, Planner, Value
+from ..native_planner import NotPlannableError, Planner, Value
 from ..numba_source import ROWS, as_passed
 from ..overwriting import as_run, is_held_once, order_of
 from ..program import Call, Guarded, Instruction, Kernel, Loop, Program
 from ..row_kernels import ranges_of_rows
-from ..threads import cores, ranges_of, share
+from ..threads import PARALLEL_NS, TOGETHER_NS, cores, ranges_of, share
 from ..update_loops import ACCUMULATES
 from .base import ContextOf
 from .lone_kernels import LoneKernel, may_be_lone, without_lone
@@ -156,6 +156,7 @@ class _Launch:
 
     sizes: tuple[int, ...]
     ranges: tuple[tuple[int, int], ...]
+    together: tuple[tuple[int, int], ...]  # the ranges for threads that stay together
     numbers: tuple[int, ...]  # sizes and the range, where there is one
     outputs: tuple[tuple[tuple[int, ...], np.dtype[Any], bool], ...]  # shape, type, whether it is large
     limits: tuple[tuple[int, int], ...]  # (input, what its numbers must be below, and not negative)
@@ -266,8 +267,7 @@ class FusedKernel(WarmingKernel):
 
     def put_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
         """Put its launch into a native plan, in which the inputs that are variables are their values."""
-        if self.function is None:
-            raise NotCompiledError(self._text)
+        function = planner.function_of(self)
         given = [planner.in_order(v) for v in inputs[: self._loaded]]
         types = [t.dtype.base.np for t in self.group.inputs]
         for i in self._variables:
@@ -294,7 +294,7 @@ class FusedKernel(WarmingKernel):
                 planner.put(given[i], outputs[j])
         arrays = [given[i] for i in self._order.inputs] + [outputs[j] for j in self._order.outputs]
         vectors = [word for v in arrays for word in planner.vector(v)]
-        planner.launch(self.function, [*vectors, *launch.sizes], launch.ranges, self._threads)
+        planner.launch(function, [*vectors, *launch.sizes], launch.ranges, self._threads, launch.together)
         return outputs
 
     def _overwritten(self, inputs: tuple[Any, ...], launch: _Launch) -> list[Any]:
@@ -377,12 +377,13 @@ def launch_of(
     joined = tuple(math.prod(known[a] for a in part) for part in group.parts)
     if split == ROWS:
         width = math.prod(joined[a] for a in group.loops.stores[0].axes)
-        ranges = ranges_of_rows(counts[0], width, nanoseconds(group.loops, joined), threads)
+        ranges = together = ranges_of_rows(counts[0], width, nanoseconds(group.loops, joined), threads)
     else:
         ranges = _ranges(group.loops, joined, threads, split)
+        together = ranges if len(ranges) > 1 else _ranges(group.loops, joined, threads, split, TOGETHER_NS)
     below = tuple((placed, count) for (_, placed, _), count in zip(group.tables, counts, strict=True))
     numbers = (*joined, *ranges[0]) if len(ranges) == 1 else ()
-    return _Launch(joined, ranges, numbers, tuple(outputs), limits, below)
+    return _Launch(joined, ranges, together, numbers, tuple(outputs), limits, below)
 
 
 def _given(inputs: tuple[Any, ...], held: Mapping[int, Any]) -> tuple[Any, ...]:
@@ -406,9 +407,11 @@ def _within(inputs: Sequence[Any], limits: Sequence[tuple[int, int]]) -> bool:
     return True
 
 
-def _ranges(loops: Loops, sizes: Sequence[int], threads: int, split: int | None) -> tuple[tuple[int, int], ...]:
-    """How the split axis is divided between threads."""
+def _ranges(
+    loops: Loops, sizes: Sequence[int], threads: int, split: int | None, worth_help: float = PARALLEL_NS
+) -> tuple[tuple[int, int], ...]:
+    """How the split axis is divided between threads, if the work takes so long that they are worth it."""
     if split is None:
         return ((0, 0),)
     innermost = split == len(sizes) - 1 and any(loops.reduced)
-    return ranges_of(sizes[split], nanoseconds(loops, sizes), threads, STRIP if innermost else 1)
+    return ranges_of(sizes[split], nanoseconds(loops, sizes), threads, STRIP if innermost else 1, worth_help)
