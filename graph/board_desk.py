@@ -66,6 +66,15 @@ class BoardDesk(Desk[Member | Turn]):
 
     # --- turns -----------------------------------------------------------------------------------------------------
 
+    def _goes_first(self, turn: Turn) -> bool:
+        """Give the board to a run that would get it at once if it asked: nobody is before it, and all members are well."""
+        table, membership = turn.table, turn.membership
+        with self._lock:
+            if table.board is None or table.current is not None or table.line or membership.error or membership.left:
+                return False
+            table.current = turn
+        return True
+
     def _line_up(self, turn: Turn) -> None:
         """A run comes to its table, or goes on waiting there for the others."""
         membership, table = turn.membership, turn.table
@@ -125,7 +134,7 @@ class BoardDesk(Desk[Member | Turn]):
         membership, table, sharing = turn.membership, turn.table, turn.sharing
         board = table.board
         if board is None:
-            member = Member(turn.what, membership, turn.key, turn.exchange, turn.signature, turn.finish)
+            member = Member(turn.what, membership, turn.key, turn.exchange(), turn.signature, turn.finish)
             return self.ask(member)
         try:
             if turn.has_begun:
@@ -145,11 +154,11 @@ class BoardDesk(Desk[Member | Turn]):
         if not is_done:
             return self.ask(turn.again())
 
-        def end() -> None:
+        with self._lock:
             table.current = None
-            self._call_next(table)
-
-        self._do(end)
+            is_awaited = bool(table.line)
+        if is_awaited:
+            self._do(lambda: self._call_next(table))
         return turn.finish(sharing.result)
 
 

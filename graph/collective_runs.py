@@ -7,7 +7,7 @@ along (`linked`). Kernels for CPUs (`meeting`) say that they have none, and all 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -83,7 +83,8 @@ def linked(
 
     rows = len(values[0]) if values[0].ndim else 0
     exchange = Linked(attrs["rank"], len(members), link, None if link is None else job(), rows)
-    return _ask(what, context, attrs, f"by a link {signature(what, values, attrs)}", exchange, ended, (instance, run))
+    brought = f"{what} by a link {signature(what, values, attrs)}"
+    return _ask(what, context, attrs, brought, lambda: exchange, ended, (instance, run))
 
 
 def are_gpus(members: Sequence[str]) -> bool:
@@ -122,48 +123,54 @@ def _described(*values: tuple[np.dtype[Any], tuple[int, ...]]) -> str:
 def by_messages(what: str, context: Context, values: Sequence[Array], attrs: Mapping[str, Any], key: Key) -> Any:
     """The collective with arrays in the host's memory: a result, or a request for it."""
     exchange, sharing, finish = _WAYS[what](values, attrs)
-    return _ask(what, context, attrs, signature(what, values, attrs), exchange, finish, key, sharing)
+    return _ask(what, context, attrs, f"{what} {signature(what, values, attrs)}", exchange, finish, key, sharing)
 
 
-_Way: TypeAlias = tuple[exchanges.Exchange, Sharing | None, Callable[[Any], Any]]
-"""What is done by messages, what on a board, and what makes the kernel's result of either."""
+_Way: TypeAlias = tuple[Callable[[], exchanges.Exchange], Sharing | None, Callable[[Any], Any]]
+"""What makes that which is done by messages, what is done on a board, and what makes the kernel's result of either."""
 
 
 def _all_reduce(values: Sequence[Array], attrs: Mapping[str, Any]) -> _Way:
     reduction, way = attrs["reduction"], attrs["way"]
-    shapes, whole = [v.shape for v in values], flat(values)
+    shapes = [v.shape for v in values]
 
     def finish(result: Array) -> Any:
-        result = np.asarray(result)
-        if len(shapes) == 1:
-            return _frozen(result.reshape(shapes[0]))
-        return tuple(unflat(_frozen(result), shapes))
+        result = _frozen(result)
+        return result.reshape(shapes[0]) if len(shapes) == 1 else tuple(unflat(result, shapes))
 
-    exchange = exchanges.all_reduce(attrs["rank"], len(attrs["members"]), whole, reduction, way)
-    return exchange, Sharing(whole, reduction) if way == "auto" else None, finish
+    def exchange() -> exchanges.Exchange:
+        return exchanges.all_reduce(attrs["rank"], len(attrs["members"]), flat(values), reduction, way)
+
+    return exchange, Sharing(values, reduction) if way == "auto" else None, finish
 
 
 def _all_gather(values: Sequence[Array], attrs: Mapping[str, Any]) -> _Way:
     (value,) = values
-    exchange = exchanges.all_gather(attrs["rank"], len(attrs["members"]), value)
-    return exchange, Gathering(value) if can_be_shared(value) else None, _frozen
+    return (
+        lambda: exchanges.all_gather(attrs["rank"], len(attrs["members"]), value),
+        Gathering(value) if can_be_shared(value) else None,
+        _frozen,
+    )
 
 
 def _reduce_scatter(values: Sequence[Array], attrs: Mapping[str, Any]) -> _Way:
     (value,) = values
     reduction, count = attrs["reduction"], len(attrs["members"])
-    exchange = exchanges.reduce_scatter(attrs["rank"], count, value, reduction)
-    return exchange, Scattering(value, reduction, count) if value.nbytes <= SCATTER_BYTES else None, _frozen
+    return (
+        lambda: exchanges.reduce_scatter(attrs["rank"], count, value, reduction),
+        Scattering(value, reduction, count) if value.nbytes <= SCATTER_BYTES else None,
+        _frozen,
+    )
 
 
 def _broadcast(values: Sequence[Array], attrs: Mapping[str, Any]) -> _Way:
-    return exchanges.Tree(attrs["rank"], len(attrs["members"]), values[0], attrs["root"]), None, np.array
+    return lambda: exchanges.Tree(attrs["rank"], len(attrs["members"]), values[0], attrs["root"]), None, np.array
 
 
 def _barrier(values: Sequence[Array], attrs: Mapping[str, Any]) -> _Way:
     nothing = np.zeros(1, np.int8)
-    exchange = exchanges.Doubling(attrs["rank"], len(attrs["members"]), nothing, "max")
-    return exchange, Sharing(nothing, "max"), lambda _: ()
+    exchange = partial(exchanges.Doubling, attrs["rank"], len(attrs["members"]), nothing, "max")
+    return exchange, Sharing((nothing,), "max"), lambda _: ()
 
 
 _WAYS: dict[str, Callable[[Sequence[Array], Mapping[str, Any]], _Way]] = {
@@ -180,7 +187,7 @@ def _ask(
     context: Context,
     attrs: Mapping[str, Any],
     brought: str,
-    exchange: exchanges.Exchange,
+    exchange: Callable[[], exchanges.Exchange],
     finish: Callable[[Any], Any],
     key: Key,
     sharing: Sharing | None = None,
@@ -188,7 +195,7 @@ def _ask(
     members = attrs["members"]
     text = f"the {what} '{_instance(context, attrs)}' of {len(members)} members"
     return context.resources.collectives.take_part(
-        context.session, members, attrs["rank"], key, f"{what} {brought}", text, exchange, finish, sharing
+        context.session, members, attrs["rank"], key, brought, text, exchange, finish, sharing
     )
 
 

@@ -79,7 +79,7 @@ class Collectives(PartDesk):
 
     def take_part(
         self, session: Any, members: Sequence[str], rank: int, key: tuple[str, int], signature: str, what: str,
-        exchange: Exchange, finish: Callable[[Any], Any], sharing: Sharing | None = None,
+        exchange: Callable[[], Exchange], finish: Callable[[Any], Any], sharing: Sharing | None = None,
     ) -> Any:  # fmt: skip
         """Take part in a collective as member `rank`; gives the result, or a request for it.
 
@@ -87,6 +87,7 @@ class Collectives(PartDesk):
             session: what stands for the session of the step: any object that lives as long.
             members: device of each rank. key: instance and run.
             signature: what must be the same for all members: the op, types, shapes.
+            exchange: makes this member's share of what is done by messages.
             sharing: the same on a board, for where there is one.
 
         Raises:
@@ -101,9 +102,10 @@ class Collectives(PartDesk):
             )
         membership = self._membership(session, name, task_of)
         if sharing is None or not membership.is_spread:
-            return self.ask(Member(what, membership, (*key, rank), exchange, signature, finish))
+            return self.ask(Member(what, membership, (*key, rank), exchange(), signature, finish))
         table = membership.tables.get(key[0]) or membership.tables.setdefault(key[0], Table())
-        return self.ask(Turn(what, membership, (*key, rank), exchange, signature, finish, sharing, table, self._go_on))
+        turn = Turn(what, membership, (*key, rank), exchange, signature, finish, sharing, table, self._go_on)
+        return self._go_on(turn) if self._goes_first(turn) else self.ask(turn)
 
     def _group_of(self, members: Sequence[str]) -> tuple[str, tuple[str, ...]]:
         """A group's name, and the task of each rank."""

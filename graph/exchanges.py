@@ -324,9 +324,10 @@ def unflat(array: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
     """The arrays of these shapes that `flat` made one of: views of it."""
     out, at = [], 0
     for shape in shapes:
-        count = math.prod(shape)
-        out.append(array[at : at + count].reshape(shape))
-        at += count
+        end = at + math.prod(shape)
+        part = array[at:end]
+        out.append(part if len(shape) == 1 else part.reshape(shape))
+        at = end
     return out
 
 

@@ -60,14 +60,14 @@ class Turn(Request):
     """One member's wait for its turn on a board, and for the others there.
 
     Attributes:
-        has_begun: whether it has had its turn. exchange: what is done where there is no board.
+        has_begun: whether it has had its turn. exchange: makes what is done where there is no board.
         go_on: makes the kernel's result, or a request for what to wait for next.
     """
 
     __slots__ = ("exchange", "finish", "go_on", "has_begun", "key", "membership", "sharing", "signature", "table")
 
     def __init__(
-        self, what: str, membership: Membership, key: Key, exchange: Exchange, signature: str,
+        self, what: str, membership: Membership, key: Key, exchange: Callable[[], Exchange], signature: str,
         finish: Callable[[Any], Any], sharing: Sharing, table: Table, go_on: Callable[[Turn], Any],
     ) -> None:  # fmt: skip
         super().__init__(what)

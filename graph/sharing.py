@@ -7,7 +7,7 @@ what the member has done, in rounds since the board was made:
     reduced   it has reduced its share, and put the result where the others find it
     taken     it has all that it needs of the round
 
-    flat      one wait: each member stages its value, and reduces all of them for itself. For values of up to `FLAT_BYTES`.
+    flat      one wait: each member stages its value, and reduces all of them for itself. For values of up to `flat_bytes`.
     common    two waits: each member stages the others' shares, reduces its own over all members into an area that all have, and
               waits for the others' shares of it. Rounds are so small that what is staged stays in the caches; of the memory beyond,
               a member reads its value once and writes its share of the result, the least there is.
@@ -32,23 +32,28 @@ from typing import Any
 
 import numpy as np
 
-from .boards import ASLEEP, AWAKE, FLAT_BYTES, LINE, POKE, REDUCED, SLOTS, STAGED, TAKEN, Board
+from .boards import ASLEEP, AWAKE, LINE, POKE, REDUCED, SLOTS, STAGED, TAKEN, Board, flat_bytes
 from .errors import InvalidArgumentError
-from .exchanges import REDUCTIONS, Array, divided, result_like
+from .exchanges import REDUCTIONS, Array, divided, result_of
+from .pieces import Pieces
 
 PATIENCE_S = 0.02  # a thread is held so long while nobody makes progress
 YIELDS = 60  # before sleeping: about as long as waking somebody takes
 
 
 class Sharing:
-    """One member's share of one reduction on a board. `result` is there once `is_done`."""
+    """One member's share of one reduction on a board. `result` is there once `is_done`: a flat array.
+
+    Args:
+        values: what the member brings: arrays of one type, which travel together.
+    """
 
     makes_areas = True  # whether results may lie on the board
 
-    def __init__(self, value: Array, reduction: str) -> None:
+    def __init__(self, values: Sequence[Array], reduction: str) -> None:
         self.result: Any = None
         self.is_done = False
-        self._value, self._reduce, self._mean = value, REDUCTIONS[reduction], reduction == "mean"
+        self._value, self._reduce, self._mean = Pieces(values), REDUCTIONS[reduction], reduction == "mean"
         self._board: Board | None = None
 
     @property
@@ -61,7 +66,7 @@ class Sharing:
         value = self._value
         self._board, self._run, self._label = board, run, label
         place_bytes = board.layout.place_bytes
-        self._flat = value.nbytes <= min(FLAT_BYTES, place_bytes)
+        self._flat = value.nbytes <= min(flat_bytes(board.size), place_bytes)
         self._common = False
         share = max(1, place_bytes // board.size // LINE * LINE // value.dtype.itemsize)  # elements
         self._per_round = value.size if self._flat else share * board.size
@@ -177,9 +182,9 @@ class Sharing:
             return
         self._common = free > 0 and self._value.nbytes <= board.layout.area_bytes
         if self._common:
-            self._out = board.area((free & -free).bit_length() - 1, self._value)
+            self._out = board.area((free & -free).bit_length() - 1, self._value.size, self._value.dtype)
         else:
-            self._out = result_like(self._value)
+            self._out = result_of(self._value.size, self._value.dtype)
 
     def _check_labels(self, board: Board) -> int:
         """See that all members mean the same; gives the bits of the areas that all have let go of."""
@@ -203,14 +208,14 @@ class Sharing:
     def _stage_round(self, board: Board) -> None:
         number, value = self._staged, self._value
         if self._flat:
-            np.copyto(board.place(number % SLOTS, board.rank, value.dtype, 0, value.size), value)
+            value.copy_to(board.place(number % SLOTS, board.rank, value.dtype, 0, value.size), 0)
         else:
             bounds = self._bounds(number)
             first, own, after, last = bounds[0], bounds[board.rank], bounds[board.rank + 1], bounds[-1]
             for begin, end in ((first, own), (after, last)):  # all but its own share
                 if begin < end:
                     place = board.place(number % SLOTS, board.rank, value.dtype, begin - first, end - begin)
-                    np.copyto(place, value[begin:end])
+                    value.copy_to(place, begin)
         self._has_staged(board)
 
     def _has_staged(self, board: Board) -> None:
@@ -223,30 +228,31 @@ class Sharing:
         self._reduced += 1
         if self._flat:
             parts = [board.place(slot, r, dtype, 0, value.size) for r in range(board.size)]
-            self.result = self._reduced_to(np.empty_like(value), parts)
+            self.result = self._reduced_to(np.empty(value.size, dtype), parts)
             self._taken += 1
             self._finish(board)
             return
         bounds = self._bounds(number)
         begin, end = bounds[board.rank], bounds[board.rank + 1]
-        at, count = begin - bounds[0], end - begin
-        parts = [
-            value[begin:end] if r == board.rank else board.place(slot, r, dtype, at, count) for r in range(board.size)
-        ]
-        if self._common:
-            self._reduced_to(self._out[begin:end], parts)
-            board.count(REDUCED, self._reduced)
-        else:
-            mine = self._reduced_to(board.place(slot, board.rank, dtype, at, count), parts)
-            board.count(REDUCED, self._reduced)
-            np.copyto(self._out[begin:end], mine)
+        place = [board.place(slot, r, dtype, begin - bounds[0], end - begin) for r in range(board.size)]
+        to = self._out[begin:end] if self._common else place[board.rank]
+        for at, part in value.between(begin, end):
+            piece = slice(at, at + part.size)
+            self._reduced_to(to[piece], [part if r == board.rank else p[piece] for r, p in enumerate(place)])
+        board.count(REDUCED, self._reduced)
+        if not self._common:
+            np.copyto(self._out[begin:end], to)
 
     def _reduced_to(self, out: Array, parts: Sequence[Array]) -> Array:
         self._reduce(parts[0], parts[1], out=out)
         for part in parts[2:]:
             self._reduce(out, part, out=out)
         if self._mean and out.dtype.kind == "f":
-            np.true_divide(out, len(parts), out=out)
+            count = len(parts)
+            if count & (count - 1):
+                np.true_divide(out, count, out=out)
+            else:
+                np.multiply(out, out.dtype.type(1 / count), out=out)  # the same number, sooner
         elif self._mean:
             np.copyto(out, divided(out, len(parts)))
         return out

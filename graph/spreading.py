@@ -37,8 +37,8 @@ class _Spreading(Sharing):
     makes_areas = False
 
     def __init__(self, value: Array, reduction: str = "sum") -> None:
-        super().__init__(np.ascontiguousarray(value).reshape(-1), reduction)
-        self._shape = value.shape
+        super().__init__((value,), reduction)
+        self._flat_value, self._shape = np.ascontiguousarray(value).reshape(-1), value.shape
 
     def start(self, board: Board, run: int, label: bytes) -> None:
         """As `Sharing.start`."""
@@ -101,7 +101,7 @@ class Gathering(_Spreading):
         begin, count = self._span(self._staged - self._begin, self._value.size)
         if count:
             place = self._part(board, self._staged)(board.rank, 0, count)
-            np.copyto(place, self._value[begin : begin + count])
+            np.copyto(place, self._flat_value[begin : begin + count])
         self._has_staged(board)
 
     def _take_part(self, board: Board, number: int, part: Callable[[int, int, int], Array]) -> None:
@@ -109,7 +109,7 @@ class Gathering(_Spreading):
             start = self._starts[r]
             begin, count = self._span(number, self._starts[r + 1] - start)
             if count:
-                theirs = self._value[begin : begin + count] if r == board.rank else part(r, 0, count)
+                theirs = self._flat_value[begin : begin + count] if r == board.rank else part(r, 0, count)
                 np.copyto(self._out[start + begin : start + begin + count], theirs)
 
 
@@ -136,7 +136,7 @@ class Scattering(_Spreading):
         for r in range(board.size):
             if r != board.rank and count:
                 at = r * self._share + begin
-                np.copyto(part(board.rank, r * self._per_round, count), self._value[at : at + count])
+                np.copyto(part(board.rank, r * self._per_round, count), self._flat_value[at : at + count])
         self._has_staged(board)
 
     def _take_part(self, board: Board, number: int, part: Callable[[int, int, int], Array]) -> None:
@@ -145,7 +145,7 @@ class Scattering(_Spreading):
             return
         at = board.rank * self._share + begin
         parts = [
-            self._value[at : at + count] if r == board.rank else part(r, board.rank * self._per_round, count)
+            self._flat_value[at : at + count] if r == board.rank else part(r, board.rank * self._per_round, count)
             for r in range(board.size)
         ]
         self._reduced_to(self._out[begin : begin + count], parts)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from played_boards import TASKS, Machine, Net, Step
 
-from dovetail.graph import boards, exchanges, sharing as sharing_module
+from dovetail.graph import boards, exchanges
 from dovetail.graph.boards import Board, Layout
 from dovetail.graph.errors import AbortedError, InvalidArgumentError, UnavailableError
 from dovetail.graph.sharing import Sharing
@@ -35,7 +35,6 @@ def _expected(values, what):
 @pytest.mark.parametrize("seed", range(30))
 def test_any_order_gives_the_sum_in_the_order_of_ranks(monkeypatch, seed):
     monkeypatch.setattr(boards, "FLAT_BYTES", 1 << 10)
-    monkeypatch.setattr(sharing_module, "FLAT_BYTES", 1 << 10)
     monkeypatch.setattr(boards, "LEAST_PLACE_BYTES", 1 << 10)
     monkeypatch.setattr(boards, "PLACE_BYTES", 1 << 12)
     rng, orders = np.random.default_rng(seed), random.Random(seed)
@@ -127,7 +126,11 @@ def test_one_that_sends_parts_and_one_at_a_board_differ():
     a = net.ask(0, [1.0])
     members = [f"{t}/device:CPU:0" for t in net.tasks]
     exchange = exchanges.Ring(1, 2, np.ones(1), "sum")
-    b = Step(lambda: net.desks[1].take_part(net.sessions[1], members, 1, ("g", 0), "ring", "it", exchange, lambda x: x))
+    b = Step(
+        lambda: net.desks[1].take_part(
+            net.sessions[1], members, 1, ("g", 0), "ring", "it", lambda: exchange, lambda x: x
+        )
+    )
     net.play([a, b])
     for step in (a, b):
         assert "all members must run the same program" in str(step.result)
@@ -202,7 +205,7 @@ def test_threads_that_sleep_and_wake_each_other():
         )
         for run in range(6):
             value = values[rank][: 1 << 20 if run % 2 else 100]
-            sharing = Sharing(value, "sum")
+            sharing = Sharing([value], "sum")
             sharing.start(board, run, boards.label_of("it"))
             while not sharing.drive(lambda: False):
                 pass

@@ -62,7 +62,9 @@ class Net:
         members = [f"{t}/device:CPU:0" for t in self.tasks]
         signature = f"{what} {np.shape(value)}"
         session = self.sessions[task]
-        return self.desks[task].take_part(session, members, i, (instance, run), signature, "it", exchange, lambda x: x)
+        return self.desks[task].take_part(
+            session, members, i, (instance, run), signature, "it", lambda: exchange, lambda x: x
+        )
 
 
 def test_a_member_that_waits_tells_for_whom():
@@ -231,7 +233,7 @@ def test_groups_that_cannot_be():
     net = Net()
     with pytest.raises(InvalidArgumentError, match="its op runs on"):
         net.desks[TASKS[0]].take_part(
-            Session(), TASKS[:2], 1, ("g", 0), "", "it", exchanges.Doubling(1, 2, np.zeros(1), "sum"), id
+            Session(), TASKS[:2], 1, ("g", 0), "", "it", lambda: exchanges.Doubling(1, 2, np.zeros(1), "sum"), id
         )
     with pytest.raises(InvalidArgumentError, match="no task of the server's cluster"):
         net.desks[TASKS[0]].take_part(
@@ -241,12 +243,12 @@ def test_groups_that_cannot_be():
             ("g", 0),
             "",
             "it",
-            exchanges.Doubling(0, 2, np.zeros(1), "sum"),
+            lambda: exchanges.Doubling(0, 2, np.zeros(1), "sum"),
             id,
         )
     with pytest.raises(InvalidArgumentError, match="without servers"):
         Collectives().take_part(
-            Session(), ["", TASKS[1]], 0, ("g", 0), "", "it", exchanges.Doubling(0, 2, np.zeros(1), "sum"), id
+            Session(), ["", TASKS[1]], 0, ("g", 0), "", "it", lambda: exchanges.Doubling(0, 2, np.zeros(1), "sum"), id
         )
 
 
@@ -278,7 +280,9 @@ def test_a_member_that_runs_too_far_ahead(monkeypatch, joined):
     def send(run):
         exchange = exchanges.Tree(0, 2, np.zeros(1), 0)  # a root of broadcasts waits for nobody
         members = [f"{t}/device:CPU:0" for t in net.tasks]
-        net.desks[TASKS[0]].take_part(net.sessions[TASKS[0]], members, 0, ("b", run), "", "it", exchange, lambda x: x)
+        net.desks[TASKS[0]].take_part(
+            net.sessions[TASKS[0]], members, 0, ("b", run), "", "it", lambda e=exchange: e, lambda x: x
+        )
 
     if joined:
         net.ask(1, [0.0])
@@ -440,7 +444,7 @@ class Linking(Net):
         exchange = Linked(i, len(self.tasks), self.links[i], f"job {run}", 10 + i)
         members, session = [f"{t}/device:GPU:0" for t in self.tasks], self.sessions[self.tasks[i]]
         desk = self.desks[self.tasks[i]]
-        return desk.take_part(session, members, i, (instance, run), "sum", "it", exchange, lambda x: x)
+        return desk.take_part(session, members, i, (instance, run), "sum", "it", lambda: exchange, lambda x: x)
 
 
 def test_a_link_starts_when_all_are_there_and_in_one_order():

@@ -23,7 +23,7 @@ class Net(Played):
         else:
             exchange, mine = exchanges.reduce_scatter(i, count, value, what), Scattering(value, what, count)
         signature = f"{what} {value.dtype}{value.shape[1:] if what == 'gather' else value.shape}"
-        return self.come(i, ("g", run), signature, exchange, mine)
+        return self.come(i, ("g", run), signature, lambda: exchange, mine)
 
 
 @pytest.fixture(autouse=True)

@@ -61,7 +61,9 @@ class Net:
         task = TASKS[i]
         exchange = exchanges.all_reduce(i, len(TASKS), np.full(64, float(i + 1), np.float32), "sum", self.way)
         members = [f"{t}/device:CPU:0" for t in TASKS]
-        return self.desks[task].take_part(self.sessions[task], members, i, ("g", run), "s", "it", exchange, lambda x: x)
+        return self.desks[task].take_part(
+            self.sessions[task], members, i, ("g", run), "s", "it", lambda: exchange, lambda x: x
+        )
 
     def outcomes(self, found: list[Any]) -> list[Any]:
         """What came of requests: a result, an error, or None for what still waits."""
