@@ -28,7 +28,7 @@ from ..placer.cluster import ClusterSpec
 from . import roles
 from .cluster_resolver import ClusterResolver, TFConfigClusterResolver
 from .mirrored import accelerators
-from .reduction import ReduceOp, all_reduced, buckets, parted, scaled
+from .reduction import ReduceOp, all_reduced, buckets, parted, reduction_of, scaled
 from .strategy import Strategy
 from .values import DistributedValues, PerReplica
 
@@ -156,13 +156,17 @@ class MultiWorkerMirroredStrategy(Strategy):
     def _members(self) -> list[str]:
         return [f"{w}{self._meets_on}" for w in self._workers]
 
-    def _all_reduced(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Each tensor's sum over the workers; those of one type travel together, up to some size."""
+    def _all_reduced(self, tensors: Sequence[Tensor], op: ReduceOp) -> list[Tensor]:
+        """Each tensor's sum, or mean over all replicas; those of one type travel together, up to some size."""
         way = self._communication.value.lower()
+        members, count = self._members, self.num_replicas_in_sync
         done: dict[Tensor, Tensor] = {}
         for bucket in buckets(list(dict.fromkeys(tensors))):
-            build = functools.partial(collectives.all_reduce, bucket, self._members, self._rank, "sum", way)
+            reduction = reduction_of(op, bucket[0].dtype, members) if count == len(members) else "sum"
+            build = functools.partial(collectives.all_reduce, bucket, members, self._rank, reduction, way)
             found = self._collective(build)
+            if op is ReduceOp.MEAN and reduction == "sum":
+                found = [scaled(total, count) for total in found]
             done.update(zip(bucket, found, strict=True))
         return [done[t] for t in tensors]
 
@@ -171,8 +175,8 @@ class MultiWorkerMirroredStrategy(Strategy):
             return list(values)
         dense = [(i, convert(v)) for i, v in enumerate(values) if not isinstance(v, IndexedSlices)]
         out: list[Any] = list(values)
-        for (i, _), total in zip(dense, self._all_reduced([t for _, t in dense]), strict=True):
-            out[i] = scaled(total, self.num_replicas_in_sync) if op is ReduceOp.MEAN else total
+        for (i, _), total in zip(dense, self._all_reduced([t for _, t in dense], op), strict=True):
+            out[i] = total
         for i, v in enumerate(values):
             if isinstance(v, IndexedSlices):
                 rows = self._gather_across(v.values, 0)
@@ -194,13 +198,8 @@ class MultiWorkerMirroredStrategy(Strategy):
         members = [f"{w}/device:{d}" for w in self._workers for d in local]
         way, made = self._communication.value.lower(), graph.get_collection_ref(_MADE)
         with graph.name_scope("reduce"):
-            sums = all_reduced(columns, self._devices, members, self._rank * count, way, made)
-            for i, totals in zip(dense, sums, strict=True):
-                means = []
-                for device, total in zip(self._devices, totals, strict=True):
-                    with graph.device(device):
-                        means.append(scaled(total, self.num_replicas_in_sync))
-                found[i] = PerReplica(means)
+            means = all_reduced(columns, self._devices, members, self._rank * count, way, made, ReduceOp.MEAN)
+            found.update(zip(dense, map(PerReplica, means), strict=True))
         return [found[i] for i in range(len(rows))]
 
     def _each_meets(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from ..graph.build import convert
 from ..graph.collective_runs import are_gpus
 from ..graph.default_graph import get_default_graph
+from ..graph.dtypes import DType
 from ..graph.indexed_slices import IndexedSlices
 from ..graph.node import Tensor
 from ..graph.opdef import nbytes
@@ -142,12 +143,9 @@ class NcclAllReduce(ReductionToOneDevice):
         dense, columns = parted(rows, len(devices))
         made = get_default_graph().get_collection_ref(_MADE)
         with get_default_graph().name_scope("reduce"):
-            found = dict(zip(dense, all_reduced(columns, devices, devices, 0, "auto", made), strict=True))
+            found = dict(zip(dense, all_reduced(columns, devices, devices, 0, "auto", made, op), strict=True))
             return [
-                PerReplica(_scaled_at(devices, found[i]) if op is ReduceOp.MEAN else found[i])
-                if i in found
-                else self.to_one(rows[i], places[i], op)
-                for i in range(len(rows))
+                PerReplica(found[i]) if i in found else self.to_one(rows[i], places[i], op) for i in range(len(rows))
             ]
 
 
@@ -158,8 +156,9 @@ def all_reduced(
     first: int,
     way: str,
     made: list[Any],
-) -> list[tuple[Tensor, ...]]:
-    """The sums over all members of what replicas on `devices` bring, each replica's own: for each row, one per replica.
+    op: ReduceOp,
+) -> list[Sequence[Tensor]]:
+    """The sums, or means, over all members of what replicas on `devices` bring, each replica's own: for each row, one per replica.
 
     Args:
         columns: the tensors of each replica, in the same order.
@@ -172,14 +171,26 @@ def all_reduced(
     for p, t in enumerate(columns[0]):
         places.setdefault(t, []).append(p)
     for bucket in buckets(columns[0]):
+        reduction = reduction_of(op, bucket[0].dtype, members)
         made.append(devices[0])
         chosen = [places[t].pop() for t in bucket]
         for rank, device in enumerate(devices):
             tensors = [columns[rank][p] for p in chosen]
             with graph.colocate_with(None, ignore_existing=True), graph.device(device):
-                found = collectives.all_reduce(tensors, members, first + rank, "sum", way, f"replicas {len(made)}")
+                found = collectives.all_reduce(tensors, members, first + rank, reduction, way, f"replicas {len(made)}")
+                if op is ReduceOp.MEAN and reduction == "sum":
+                    found = [scaled(total, len(members)) for total in found]
             out[rank].update(zip(chosen, found, strict=True))
     return [tuple(found[p] for found in out) for p in range(len(columns[0]))]
+
+
+def reduction_of(op: ReduceOp, dtype: DType, members: Sequence[str]) -> str:
+    """How a collective reduces: it gives means itself, which costs less than dividing afterwards, but of whole numbers and on GPUs.
+
+    There the sums are divided by a kernel, which does something else with them besides.
+    """
+    is_mean = op is ReduceOp.MEAN and (dtype.is_floating or dtype.is_complex) and not are_gpus(members)
+    return "mean" if is_mean else "sum"
 
 
 def parted(rows: Sequence[Sequence[Any]], count: int) -> tuple[list[int], list[list[Tensor]]]:
@@ -230,15 +241,6 @@ def scaled(total: Tensor, count: int) -> Tensor:
     return truediv(total, convert(float(count), total.dtype.base))
 
 
-def _scaled_at(devices: Sequence[str], totals: Sequence[Tensor]) -> list[Tensor]:
-    """The sums of as many replicas, divided by their number, each on its device."""
-    out = []
-    for device, total in zip(devices, totals, strict=True):
-        with get_default_graph().device(device):
-            out.append(scaled(total, len(devices)))
-    return out
-
-
 def joined_slices(values: Sequence[Any], op: ReduceOp, count: int) -> IndexedSlices:
     """The sum (or mean over `count`) of `IndexedSlices`: all their rows, one after another."""
     from ..graph.ops.joining import concat
@@ -253,5 +255,5 @@ def joined_slices(values: Sequence[Any], op: ReduceOp, count: int) -> IndexedSli
 
 __all__ = [
     "BUCKET_BYTES", "CrossDeviceOps", "HierarchicalCopyAllReduce", "NcclAllReduce", "ReduceOp", "ReductionToOneDevice",
-    "all_reduced", "buckets", "device_of", "parted", "scaled",
+    "all_reduced", "buckets", "device_of", "parted", "reduction_of", "scaled",
 ]  # fmt: skip
