@@ -20,7 +20,7 @@ import numpy as np
 from .buffers import buffers
 from .copies import sum_source
 from .native_calls import flat
-from .native_planner import NotPlannableError, Planner, Value, compiled_function
+from .native_planner import NotPlannableError, Planner, Value
 from .threads import Ranges, share, share_units
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -159,7 +159,7 @@ class Planned:
         axis %= x.ndim
         out = self.empty((*x.shape[:axis], *x.shape[axis + 1 :]), x.dtype)
         sizes = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
-        function = compiled_function(sum_source(x.dtype.name))
+        function = self._planner.compiled(sum_source(x.dtype.name))
         self.share(function, (self.ordered(x), out, sizes), ((0, sizes[0]),), 1)
         return out
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,8 +14,9 @@ from .cpu_fusion import fuse_for_cpu
 from .edged import EdgedNodes
 from .fuse import FusedNodes, Fusion
 from .gpu_fusion import fuse_for_gpu, gpu_rewrites
-from .memory import MemoryPlan, plan_memory
+from .memory import Arena, MemoryPlan, plan_memory
 from .overwriting import as_run
+from .program import Program
 from .rewrite import Fired, Rewrites, rewrite
 from .unit import RunGuarded, Unit, UnitStep, taken_by
 
@@ -154,6 +155,25 @@ def _bytes(count: int) -> str:
     return f"{count / (1 << 30):.4g} GiB"
 
 
+@dataclass(frozen=True, slots=True)
+class StretchInfo:
+    """Kernels of a CPU that become one call of compiled code when the same shapes have come a few times.
+
+    Attributes:
+        nodes: names of the nodes in it, in order.
+        kernels: how many launches it has, as far as can be told without shapes.
+        arena_bytes: memory for what stays inside; None where sizes are not known, or it goes one by one: it is large.
+    """
+
+    nodes: tuple[str, ...]
+    kernels: int
+    arena_bytes: int | None
+
+    def __str__(self) -> str:
+        arena = "" if self.arena_bytes is None else f", in an arena of {_bytes(self.arena_bytes)}"
+        return f"one call for {self.kernels} kernels, up to '{self.nodes[-1]}'{arena}"
+
+
 @dataclass(frozen=True)  # no slots: views are computed when asked for
 class DeviceKernels:
     """What one device's part of a step becomes. Prints as a list; goes like a sequence of `KernelInfo`.
@@ -166,6 +186,7 @@ class DeviceKernels:
         fusion: kernels, and why other nodes are in none.
         on_gpu: whether kernels are Triton's.
         updates: updates of variables that are one launch together: names of their nodes. GPUs have these.
+        program: makes the program, on a CPU with compiled kernels.
     """
 
     device: str
@@ -175,6 +196,24 @@ class DeviceKernels:
     fusion: Fusion
     on_gpu: bool = False
     updates: tuple[tuple[str, ...], ...] = ()
+    program: Callable[[], Program] | None = None
+
+    @cached_property
+    def stretches(self) -> tuple[StretchInfo, ...]:
+        """Native stretches, in the order in which they run."""
+        return tuple(info for info, _ in self._stretches)
+
+    @cached_property
+    def _stretches(self) -> tuple[tuple[StretchInfo, Arena | None], ...]:
+        if self.program is None:
+            return ()
+        from .backends.predicted_stretches import predicted
+
+        program, found = self.program(), []
+        for run, arena in predicted(program.instructions, program.tensors or {}):
+            nodes = tuple(n for c in run.calls for n in c.nodes or (c.node,))
+            found.append((StretchInfo(nodes, run.launches, None if arena is None else arena.bytes), arena))
+        return tuple(found)
 
     @cached_property
     def kernels(self) -> tuple[KernelInfo, ...]:
@@ -200,7 +239,8 @@ class DeviceKernels:
         from .backends.own_kernels import joined_steps
 
         steps, unmade = joined_steps(self.fusion.steps, fetches)
-        return plan_memory(steps, feeds, fetches, unmade)
+        arenas = [arena for _, arena in self._stretches if arena is not None]
+        return plan_memory(steps, feeds, fetches, unmade).with_arenas(arenas)
 
     @property
     def peak_bytes(self) -> int:
@@ -313,6 +353,7 @@ class DeviceKernels:
         if self.own:
             lines.append("kernels of their own:")
             lines += [str(k) for k in self.own]
+        lines += [str(s) for s in self.stretches]
         compiled = {name for k in self.own for name in k.nodes}
         rest = [n for n in self.calls if n.name not in compiled]
         if rest:
@@ -331,7 +372,14 @@ def _nodes(steps: Sequence[UnitStep]) -> list[Node]:
     return [s.node if isinstance(s, RunGuarded) else s for s in steps if isinstance(s, Node | RunGuarded)]
 
 
-def explain(unit: Unit, wanted: Rewrites, *, small: bool, on_gpu: bool = False) -> DeviceKernels:
+def explain(
+    unit: Unit,
+    wanted: Rewrites,
+    *,
+    small: bool,
+    on_gpu: bool = False,
+    program: Callable[[], Program] | None = None,
+) -> DeviceKernels:
     """What a unit becomes.
 
     Args:
@@ -339,6 +387,7 @@ def explain(unit: Unit, wanted: Rewrites, *, small: bool, on_gpu: bool = False) 
         wanted: the rewrites.
         small: whether what is too small to gain is fused, too.
         on_gpu: make the choices for a GPU.
+        program: makes the program of a CPU with compiled kernels; None: native stretches are not told of.
     """
     if on_gpu:
         wanted = gpu_rewrites(wanted)
@@ -349,4 +398,4 @@ def explain(unit: Unit, wanted: Rewrites, *, small: bool, on_gpu: bool = False) 
 
         return DeviceKernels(unit.device, unit, left, (*done.fired, *fired), fusion, on_gpu, planned_updates(unit))
     left, fusion, fired = fuse_for_cpu(done.unit, wanted, small=small)
-    return DeviceKernels(unit.device, unit, left, (*done.fired, *fired), fusion)
+    return DeviceKernels(unit.device, unit, left, (*done.fired, *fired), fusion, program=program)

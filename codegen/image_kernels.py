@@ -382,7 +382,7 @@ def image_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | N
     names = found[1].split()
 
     def call(compiled: Any, *inputs: Array, doer: Doer = AT_ONCE) -> Array | None:
-        functions = compiled if len(names) > 1 else (compiled,)
+        functions = compiled if isinstance(compiled, tuple) else (compiled,) * len(names)
         kernels = ImageKernels(dict(zip(names, functions, strict=True)), threads, doer)
         made: Array | None = getattr(kernels, found[0])(node.attrs, *inputs)
         return made

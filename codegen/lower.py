@@ -74,6 +74,7 @@ def lower(
         unit.device, tuple(lowering.instructions), tuple(lowering.slots), feeds, fetches,
         (lambda: plan_memory(steps, fed, taken)) if len(steps) <= PLANNED else None,
         frozenset(_sent(lowering.instructions, unit.device)),
+        {slot: t for t, slot in lowering.slot_of.items()} | lowering.read_of if len(steps) <= PLANNED else None,
     )  # fmt: skip
 
 
@@ -110,6 +111,7 @@ class _Lowering:
         self.instructions: list[Instruction] = []
         self.slots: list[Any] = []
         self.slot_of: dict[Tensor, int] = {}
+        self.read_of: dict[int, Tensor] = {}  # by slot, the variables whose values are read there
         self.values: set[int] = set()  # slots of reference tensors that hold a value which came from elsewhere
         self.tokens: dict[Node | int, int] = {}  # slots that tell whether a node, or what came on a channel, is dead
         self.plain: dict[OpDef, bool] = {}  # whether nodes of an op become a call, and nothing else
@@ -208,6 +210,7 @@ class _Lowering:
         if not tensor.dtype.is_ref or slot in self.values:
             return slot
         value = self.new_slot(None)
+        self.read_of[value] = tensor
         read = Call(VariableState.read, (slot,), (value,), (), tensor.op.name, "Read", tensor.op._origin)
         may_be_dead = tensor.op in self.guarded or tensor.op.opdef.name == "RefSwitch"
         self.instructions.append(Guarded(read, (slot,), -1) if may_be_dead else read)

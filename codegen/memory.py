@@ -20,7 +20,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ..graph.dtypes import resource
@@ -70,6 +70,21 @@ class Lifetime:
 
 
 @dataclass(frozen=True, slots=True)
+class Arena:
+    """The memory of steps that run as one, which all is taken when the first begins.
+
+    Attributes:
+        nodes: names of what they run.
+        leaving: names of the tensors that have memory of their own, since others take them.
+        bytes: for what stays inside.
+    """
+
+    nodes: frozenset[str]
+    leaving: frozenset[str]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """What a list of steps needs.
 
@@ -80,6 +95,9 @@ class MemoryPlan:
         at: number of the step where that is.
         arena_bytes: size of the arena.
         exact: whether all sizes are known before the graph runs.
+        nodes: names of the nodes of each step.
+        beside: bytes that each step needs besides tensors.
+        arenas: of steps that run as one: from the first to the last of them.
     """
 
     lifetimes: tuple[Lifetime, ...]
@@ -88,6 +106,43 @@ class MemoryPlan:
     at: int
     arena_bytes: int
     exact: bool
+    nodes: tuple[tuple[str, ...], ...] = ()
+    beside: tuple[int, ...] = ()
+    arenas: tuple[Piece, ...] = ()
+
+    def with_arenas(self, arenas: Iterable[Arena]) -> MemoryPlan:
+        """The plan where some steps run as one.
+
+        What stays inside has a place in their arena. What leaves them is there from their begin, and what they take to their end.
+        """
+        lives, pieces = list(self.lifetimes), list(self.arenas)
+        for arena in arenas:
+            mine = [i for i, names in enumerate(self.nodes) if not arena.nodes.isdisjoint(names)]
+            if not mine:
+                continue
+            begin, end = mine[0], mine[-1]
+            moved = []
+            for x in lives:
+                if x.tensor.op.name in arena.nodes and begin <= x.first <= end:
+                    if x.tensor.name in arena.leaving:
+                        moved.append(replace(x, first=begin))
+                elif x.first <= begin <= x.last < end:
+                    moved.append(replace(x, last=end))
+                else:
+                    moved.append(x)
+            lives = moved
+            pieces.append(Piece(arena.bytes, begin, end))
+        peak, at = _peak((*lives, *pieces), self.beside)
+        offsets, size = places(lives)
+        return replace(
+            self,
+            lifetimes=tuple(lives),
+            offsets=offsets,
+            peak_bytes=peak,
+            at=at,
+            arena_bytes=size,
+            arenas=tuple(pieces),
+        )
 
     def largest(self, count: int = 5) -> list[Lifetime]:
         """The largest tensors that are alive at the peak."""
@@ -153,11 +208,18 @@ def plan_memory(
     peak, at = _peak(lives, beside)
     offsets, size = places(lives)
     exact = all(t.dims is not None and None not in t.dims for t in first)
-    return MemoryPlan(lives, offsets, peak, at, size, exact)
+    return MemoryPlan(lives, offsets, peak, at, size, exact, tuple(map(_names_of, steps)), tuple(beside))
 
 
 def _node_of(step: UnitStep | FusedNodes) -> Node | None:
     return step if isinstance(step, Node) else step.node if isinstance(step, RunGuarded) else None
+
+
+def _names_of(step: UnitStep | FusedNodes) -> tuple[str, ...]:
+    if isinstance(step, FusedNodes):
+        return tuple([n.name for n in step.nodes])
+    node = _node_of(step)
+    return () if node is None else (node.name,)
 
 
 def _is_view(node: Node) -> bool:
@@ -209,7 +271,7 @@ def _updated(node: Node, held: Container[Node]) -> int:
     return total
 
 
-def _peak(lives: Sequence[Lifetime], beside: Sequence[int]) -> tuple[int, int]:
+def _peak(lives: Sequence[Living], beside: Sequence[int]) -> tuple[int, int]:
     """The most bytes alive at once, and where. `beside`: what each step needs besides tensors."""
     change = [0] * (len(beside) + 1)
     for x in lives:

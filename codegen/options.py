@@ -67,18 +67,20 @@ class KernelOptions:
             values[f.name] = value
         return cls(**values)
 
-    def make_backend(self) -> Backend:
-        """The backend that these options ask for. Numba itself is loaded when it compiles its first kernel."""
-        backend = self._backend()
+    def make_backend(self, *, cold: bool = False) -> Backend:
+        """The backend that these options ask for. Numba itself is loaded when it compiles its first kernel.
+
+        `cold`: one that compiles nothing beforehand, whatever they say: of what it makes nothing is run.
+        """
+        backend = self._backend(cold)
         backend.rewrites = Rewrites(self.fold, self.merge, self.rewrite, self.fast_math, backend.recognises)
         return backend
 
-    def _backend(self) -> NumpyBackend:
+    def _backend(self, cold: bool) -> NumpyBackend:
         if self.backend == "numpy":
             return NumpyBackend()
         from .backends.numba import NumbaBackend
 
         everything = self.backend == "numba"
-        return NumbaBackend(
-            fuse_small=everything, compile_first=everything or self.warm, threads=self.threads, check=self.check >= 2
-        )
+        first = (everything or self.warm) and not cold
+        return NumbaBackend(fuse_small=everything, compile_first=first, threads=self.threads, check=self.check >= 2)

@@ -18,13 +18,14 @@ Only nodes under a `cond` become Guarded; a program without control flow is Call
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..graph.source import Origin, SourceLine, locate
 
 if TYPE_CHECKING:
+    from ..graph.node import Tensor
     from .memory import MemoryPlan
     from .unit import RecvTensor
 
@@ -183,6 +184,7 @@ class Program:
         fetches: (name, slot) of values that the client gets.
         memory: makes the plan of its memory, which takes longer than making the program; None where nodes are not kept.
         sent: slots that go to other tasks: what is written there is best written where those can read it (`graph/memory.py`).
+        tensors: which tensor a slot is for, as far as it is one; None where nodes are not kept.
     """
 
     device: str
@@ -192,6 +194,7 @@ class Program:
     fetches: tuple[tuple[str, int], ...]
     memory: Callable[[], MemoryPlan] | None = field(default=None, compare=False, repr=False)
     sent: frozenset[int] = frozenset()
+    tensors: Mapping[int, Tensor] | None = field(default=None, compare=False, repr=False)
 
     @property
     def peak_bytes(self) -> int | None:
@@ -231,8 +234,15 @@ def _lines(step: Instruction) -> list[str]:
         if not step.checks:
             return [f"{waits}{_line(step.call)}"]
         return [f"unless dead {', '.join(f's{i}' for i in step.checks)}{token}: {waits}{_line(step.call)}"]
-    calls: Sequence[Call] = getattr(step.kernel, "calls", ()) if isinstance(step, Call) else ()
-    return [_line(step), *[f"    {_line(call)}" for call in calls]]
+    if not isinstance(step, Call):
+        return [_line(step)]
+    calls: Sequence[Call] = getattr(step.kernel, "calls", ())
+    arenas: Sequence[int] = getattr(step.kernel, "arenas", ())
+    return [
+        _line(step),
+        *[f"    {_line(call)}" for call in calls],
+        *[f"    in an arena of {n:,} bytes" for n in arenas],
+    ]
 
 
 def _freed(slots: tuple[int, ...]) -> str:

@@ -52,7 +52,8 @@ def philox(counter: Array, key: tuple[int, int]) -> Array:
     >>> [hex(w) for w in philox(np.zeros(4, np.uint32), (0, 0))]
     ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
     """
-    words = scrambled(*(counter[..., i].astype(np.uint64) for i in range(4)), np.uint64(key[0]), np.uint64(key[1]))
+    c0, c1, c2, c3 = (counter[..., i].astype(np.uint64) for i in range(4))
+    words = scrambled(c0, c1, c2, c3, np.uint64(key[0]), np.uint64(key[1]))
     return np.stack(words, axis=-1).astype(np.uint32)
 
 

@@ -6,8 +6,17 @@ this module puts itself.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
 from ..codegen.explain import DeviceKernels, explain
+from ..codegen.lower import lower
+from ..codegen.options import KernelOptions
+from ..codegen.program import Program
+from ..codegen.unit import Unit
 from ..graph.errors import InvalidArgumentError
+from ..graph.node import Node
 from ..placer.plan import Plan, tools
 from .config import ConfigProto, check_config
 from .units import units_of
@@ -31,7 +40,22 @@ def kernels_of(plan: Plan, device: str, config: ConfigProto | None = None) -> De
     on_gpu = ":GPU:" in device and info is not None and not info.emulated
     backend = options.make_backend()
     small = options.backend == "numba" or len(unit.steps) <= _FEW_STEPS
-    return explain(unit, backend.rewrites, small=small, on_gpu=on_gpu)
+    program = None if on_gpu or backend.name != "numba" else partial(_program, unit, options)
+    return explain(unit, backend.rewrites, small=small, on_gpu=on_gpu, program=program)
+
+
+def _program(unit: Unit, options: KernelOptions) -> Program:
+    """A unit's program, of which nothing is compiled."""
+    backend = options.make_backend(cold=True)
+    given = [n.outputs[0] for n in unit.steps if isinstance(n, Node) and n.type == "Placeholder"]
+    steps = tuple(s for s in unit.steps if not (isinstance(s, Node) and s.type == "Placeholder"))
+    fed = replace(unit, steps=steps, feeds=(*unit.feeds, *((t.name, t) for t in given)))
+    return backend.finish(lower(fed, backend, _no_context))
+
+
+def _no_context(node: Node) -> Any:
+    """The context of a node that is never run."""
+    return None
 
 
 tools["kernels"] = kernels_of

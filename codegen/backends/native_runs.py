@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..kernel_cache import compile_now, compile_soon, in_background
-from ..native_planner import KNOWN, NotCompiledError, NotPlannableError, stand_in
+from ..native_planner import KNOWN, NotCompiledError, NotPlannableError, Planner, Value, stand_in
 from ..native_plans import Plan
 from .gathering import Run, one_or_all
 from .lone_kernels import LoneKernel
@@ -32,18 +32,19 @@ class NativeRun:
     """Calls that become one.
 
     Args:
-        run: the calls. at_once: make plans where they are needed, not in the background.
+        run: the calls. launches: how many of them are work. at_once: make plans where they are needed, not in the background.
 
     Attributes:
-        calls: what it runs. replays: how many runs went by a plan.
+        calls: what it runs. launches: how many of them are work. replays: how many runs went by a plan.
         unfolds: whether the calls may stand in a program in its place, as they do where each is timed.
     """
 
     unfolds = True
 
-    def __init__(self, run: Run, at_once: bool = False) -> None:
+    def __init__(self, run: Run, launches: int = 0, at_once: bool = False) -> None:
         self.run = run
         self.calls = run.calls
+        self.launches = launches
         self.replays = 0
         self._at_once = at_once
         self._last: Plan | None = None  # used
@@ -65,10 +66,21 @@ class NativeRun:
                 return one_or_all(outputs)
         return one_or_all(self._in_another_way(inputs))
 
+    @property
+    def arenas(self) -> tuple[int, ...]:
+        """Bytes of the arenas of the plans that there are, one for each set of shapes."""
+        with self._lock:
+            return tuple([p.arena_bytes for plans in self._plans.values() for p in plans])
+
     # --- what kinds of runs differ in ------------------------------------------------------------------------------
 
-    def planned(self, arrays: Sequence[Any]) -> Plan:
-        """The plan for arrays like these."""
+    @property
+    def order(self) -> tuple[int, ...]:
+        """In which order plans take what is given."""
+        return tuple(range(len(self.run.given)))
+
+    def put_into(self, planner: Planner, arrays: Sequence[Any]) -> Sequence[Value]:
+        """Put all calls into a plan for arrays like these; what leaves."""
         raise NotImplementedError
 
     def with_plan(self, plan: Plan, inputs: tuple[Any, ...]) -> list[Any] | None:
@@ -149,7 +161,8 @@ class NativeRun:
 
     def _plan(self, key: Key, arrays: Sequence[Any]) -> None:
         try:
-            plan = self.planned(arrays)
+            planner = Planner()
+            plan = planner.finish(len(arrays), self.put_into(planner, arrays), self.run.sent)
         except NotCompiledError as e:
             if self._at_once:
                 compile_now(e.args[0])

@@ -18,15 +18,17 @@ is what waits for another tensor to travel with, and what would be sent next to 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from ...graph.node import Tensor
 from ...graph.opdef import opdef
 from ...graph.settings import setting
 from .. import native_calls
+from ..memory import MemoryPlan
 from ..native_planner import Planner, Value
 from ..native_plans import Plan
 from ..program import Call, Instruction, Loop, Program, Send
@@ -34,6 +36,7 @@ from .gathering import Run, constants_of, run_of
 from .native_puts import can_put, is_launching, put, work_of
 from .native_runs import NativeRun, in_order
 from .native_updates import NativeUpdates, is_small_update
+from .predicted_stretches import arenas_of, runs_of
 
 logger = logging.getLogger(__name__)
 
@@ -72,20 +75,22 @@ def with_native_stretches(program: Program, at_once: bool = False) -> Program:
     if not native_calls.is_possible():
         return program
     constants = constants_of(program.slots)
-    made = replace(program, instructions=tuple(_gathered(program.instructions, constants, at_once, program.sent)))
+    gathered = tuple(_gathered(program.instructions, constants, at_once, program.sent))
+    made = replace(program, instructions=gathered, memory=_with_arenas(program.memory, gathered, program.tensors))
     if setting("DOVETAIL_DEBUG"):
-        found = [f"{call.op} up to {call.node}" for call in _stretches(made.instructions)]
+        found = [f"{call.op} up to {call.node}" for call in runs_of(made.instructions)]
         if found:
             logger.warning("stretches on %s: %s", program.device, ", ".join(found))
     return made
 
 
-def _stretches(instructions: Iterable[Instruction]) -> Iterator[Call]:
-    for step in instructions:
-        if isinstance(step, Loop):
-            yield from _stretches((*step.head, *step.body))
-        elif isinstance(step, Call) and isinstance(step.kernel, NativeRun):
-            yield step
+def _with_arenas(
+    memory: Callable[[], MemoryPlan] | None, instructions: Sequence[Instruction], tensors: Mapping[int, Tensor] | None
+) -> Callable[[], MemoryPlan] | None:
+    """What tells the memory of a program, with its stretches."""
+    if memory is None or tensors is None:
+        return memory
+    return lambda: memory().with_arenas(arenas_of(instructions, tensors))
 
 
 def _gathered(
@@ -199,7 +204,7 @@ class _Window:
             if getattr(call.kernel, "is_native", False) and hasattr(call.kernel, "gather"):
                 call.kernel.gather()
         run = run_of(calls, self.constants, self.sent)
-        return [run.as_call(kind(run, self.at_once), f"Stretch of {launching} {what}")]
+        return [run.as_call(kind(run, launching, self.at_once), f"Stretch of {launching} {what}")]
 
 
 def _only_computes(call: Call) -> bool:
@@ -229,20 +234,20 @@ def _let_go(order: Sequence[Call | Send]) -> None:
 class NativeStretch(NativeRun):
     """Kernels, and what is between them, as one call. Of variables that kernels look up it takes the values."""
 
-    def __init__(self, run: Run, at_once: bool = False) -> None:
-        super().__init__(run, at_once)
+    def __init__(self, run: Run, launches: int = 0, at_once: bool = False) -> None:
+        super().__init__(run, launches, at_once)
         looked_up = {c.inputs[i] for c in run.calls for i in getattr(c.kernel, "variables", ())}
         self._variables = tuple([i for i, slot in enumerate(run.given) if slot in looked_up])
 
-    def planned(self, arrays: Sequence[Any]) -> Plan:
-        """The plan for arrays like these."""
-        planner, run = Planner(), self.run
+    def put_into(self, planner: Planner, arrays: Sequence[Any]) -> Sequence[Value]:
+        """Put all calls into a plan; what leaves."""
+        run = self.run
         values = {i: Value(value) for i, value in run.constants.items()}
         values |= {slot: planner.given(i, x) for i, (slot, x) in enumerate(zip(run.given, arrays, strict=True))}
         for call in self.calls:
             made = put(planner, call, [values[i] for i in call.inputs])
             values.update(zip(call.outputs, made, strict=True))
-        return planner.finish(len(arrays), [values[i] for i in run.outputs], run.sent)
+        return [values[i] for i in run.outputs]
 
     def with_plan(self, plan: Plan, inputs: tuple[Any, ...]) -> list[Any] | None:
         """Run by a plan; None: it does not fit, or a kernel has failed, which nobody has seen anything of."""

@@ -40,8 +40,8 @@ class NativeUpdates(NativeRun):
         calls: what it runs.
     """
 
-    def __init__(self, run: Run, at_once: bool = False) -> None:
-        super().__init__(run, at_once)
+    def __init__(self, run: Run, launches: int = 0, at_once: bool = False) -> None:
+        super().__init__(run, launches, at_once)
         places = [i for c in run.calls for i in c.inputs[: _update(c).places]]
         self._states = tuple([run.given.index(i) for i in dict.fromkeys(places)])
         self._others = tuple([i for i in range(len(run.given)) if i not in self._states])
@@ -49,15 +49,20 @@ class NativeUpdates(NativeRun):
         self._results = tuple([run.given.index(slot_of[o]) for o in run.outputs])
         self._are_distinct = len(places) == len(set(places))
 
-    def planned(self, arrays: Sequence[Any]) -> Plan:
-        """The plan for arrays like these: the variables' values, then what else comes in."""
-        planner = Planner()
-        order = (*self._states, *self._others)
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The variables, then what else comes in."""
+        return (*self._states, *self._others)
+
+    def put_into(self, planner: Planner, arrays: Sequence[Any]) -> Sequence[Value]:
+        """Put all updates into a plan, of the variables' values and what else comes in. Nothing leaves."""
         values = {i: Value(value) for i, value in self.run.constants.items()}
-        values |= {self.run.given[n]: planner.given(i, x) for i, (n, x) in enumerate(zip(order, arrays, strict=True))}
+        values |= {
+            self.run.given[n]: planner.given(i, x) for i, (n, x) in enumerate(zip(self.order, arrays, strict=True))
+        }
         for call in self.calls:
             call.kernel.put_into(planner, [values[i] for i in call.inputs])  # type: ignore[attr-defined]
-        return planner.finish(len(arrays), ())
+        return ()
 
     def with_plan(self, plan: Plan, inputs: tuple[Any, ...]) -> list[Any] | None:
         """Update by a plan; None: it does not fit, and nothing has been changed."""

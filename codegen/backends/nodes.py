@@ -13,7 +13,7 @@ from ..attention_kernels import attention_kernel
 from ..doers import put_by
 from ..image_kernels import TOLD as TOLD_SIZES, image_kernel
 from ..matrix_kernels import OPS as PRODUCTS, matrix_kernel, put_product
-from ..native_planner import NotCompiledError, Planner, Value
+from ..native_planner import Planner, Value
 from ..program import Kernel
 from ..row_kernels import TOLD as TOLD_COUNTS, row_kernel
 from .warming import WarmingKernel
@@ -70,11 +70,10 @@ class NodeKernel(WarmingKernel):
 
     def put_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
         """Put its launches into a native plan."""
-        if self.function is None:
-            raise NotCompiledError(self._text)
+        function = planner.function_of(self)
         if self.node.type in PRODUCTS:
-            return put_product(planner, self.function, self.node, inputs, self._threads)
-        return put_by(planner, partial(self._call, self.function), inputs, TOLD.get(self.node.type, -1))
+            return put_product(planner, function, self.node, inputs, self._threads)
+        return put_by(planner, partial(self._call, function), inputs, TOLD.get(self.node.type, -1))
 
 
 def own_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Any]] | None:

@@ -19,7 +19,7 @@ from ...graph.state import VariableState, changing
 from ..buffers import buffers
 from ..matrix_kernels import Product, product_of
 from ..native_calls import flat
-from ..native_planner import NotCompiledError, NotPlannableError, Planner, Value
+from ..native_planner import NotPlannableError, Planner, Value
 from ..product_update_source import PIECE, product_update_source
 from ..program import Await, Begin, Call, Guarded, Instruction, Loop, Program, Recv, Send, Wait
 from ..threads import share_units
@@ -74,8 +74,7 @@ class ProductUpdate(WarmingKernel):
     def put_into(self, planner: Planner, inputs: Sequence[Value]) -> None:
         """Put its launch into a native plan, whose first inputs are the variables' values."""
         at, update = self._at, self.update
-        if self.function is None:
-            raise NotCompiledError(self._text)
+        function = planner.function_of(self)
         a, b = (planner.in_order(v) for v in inputs[at : at + 2])
         found = product_of(self.product.node, a.array, b.array, self._threads)
         if found is None or found.stack or found.rows * found.columns < SMALLEST:
@@ -89,7 +88,7 @@ class ProductUpdate(WarmingKernel):
         cut = self._cut(found)
         room = planner.made((cut.threads * cut.room,), found.dtype)
         vectors = [word for v in (*values, *others, first, second, room) for word in planner.vector(v)]
-        planner.launch_units(self.function, vectors, flat(cut.numbers), cut.pieces, cut.threads)
+        planner.launch_units(function, vectors, flat(cut.numbers), cut.pieces, cut.threads)
 
     def _in_turn(self, *inputs: Any) -> Any:
         """Make the gradient, then use it up."""

@@ -18,7 +18,7 @@ from ..agreement import agree, difference
 from ..kernel_cache import source_of
 from ..loop_cost import nanoseconds
 from ..loops import Loops
-from ..native_planner import NotCompiledError, NotPlannableError, Planner, Value
+from ..native_planner import NotPlannableError, Planner, Value
 from ..numba_source import as_passed
 from ..program import Kernel
 from ..threads import Ranges, ranges_of, share
@@ -88,8 +88,7 @@ class UpdateKernel(WarmingKernel):
 
     def put_into(self, planner: Planner, inputs: Sequence[Value]) -> None:
         """Put its launch into a native plan, whose first inputs are the variables' values."""
-        if self.function is None:
-            raise NotCompiledError(self._text)
+        function = planner.function_of(self)
         places = self.places
         values, given = inputs[:places], [planner.in_order(v) for v in inputs[places:]]
         array = given[self.gradient].array
@@ -97,7 +96,7 @@ class UpdateKernel(WarmingKernel):
         size = array.size
         ranges = ranges_of(size, nanoseconds(self.loops, (size,)), self._threads)
         vectors = [word for v in (*values, *given, *values) for word in planner.vector(v)]
-        planner.launch(self.function, [*vectors, size], ranges, self._threads)
+        planner.launch(function, [*vectors, size], ranges, self._threads)
 
     def check_fit(self, values: Sequence[Value], shape: tuple[int, ...]) -> None:
         """NotPlannableError unless the variables' values are such as the kernel takes, for a gradient of this shape."""

@@ -25,11 +25,12 @@ class WarmingKernel:
 
     Attributes:
         function: the compiled function, or None while NumPy does the work.
+        text: the source text.
     """
 
     def __init__(self, text: str, reference: Callable[..., Any]) -> None:
         self.function: Function | None = None
-        self._text = text
+        self.text = text
         self._reference = reference
         self._spent = 0.0
         self._asked = False
@@ -37,14 +38,14 @@ class WarmingKernel:
 
     def compile(self) -> None:
         """Compile it now."""
-        self.function = compile_now(self._text)
+        self.function = compile_now(self.text)
 
     def _on_numpy(self, inputs: Sequence[Any]) -> Any:
         began = time.perf_counter()
         result = self._reference(*inputs)
         self._spent += time.perf_counter() - began
         if self._spent > self._limit and not self._asked:
-            if self._limit < COMPILE_AFTER_S and not is_kept(self._text):
+            if self._limit < COMPILE_AFTER_S and not is_kept(self.text):
                 self._limit = COMPILE_AFTER_S
             else:
                 self.want()
@@ -52,14 +53,14 @@ class WarmingKernel:
 
     def want_if_kept(self) -> None:
         """Have it loaded in the background, if it is kept on disk."""
-        if not self._asked and is_kept(self._text):
+        if not self._asked and is_kept(self.text):
             self.want()
 
     def want(self) -> None:
         """Have it compiled in the background, if nobody has asked for that yet."""
         if not self._asked:
             self._asked = True
-            compile_soon(self._text, self._swap_in)
+            compile_soon(self.text, self._swap_in)
 
     def _swap_in(self, function: Function) -> None:
         self.function = function

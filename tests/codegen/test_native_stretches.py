@@ -20,6 +20,7 @@ from dovetail.codegen.backends.native_runs import ONE_BY_ONE, NativeRun
 from dovetail.codegen.backends.native_stretches import NativeStretch, with_native_stretches
 from dovetail.codegen.backends.native_updates import NativeUpdates
 from dovetail.codegen.backends.numba import FusedKernel, NumbaBackend
+from dovetail.codegen.backends.predicted_stretches import Predictor
 from dovetail.codegen.fuse import fuse
 from dovetail.codegen.lower import lower
 from dovetail.codegen.program import Call, Loop, Program, Send
@@ -140,6 +141,10 @@ def test_random_runs_have_the_bits_of_one_by_one(made: tuple[list[Call], int], s
         same(inputs, before)  # which are others'
     if calls:
         assert stretch.replays
+    for key, plans in stretch._plans.items():
+        planner = Predictor()  # what is told beforehand is what is taken
+        needs = planner.needs(stretch.put_into(planner, [np.empty(*alike) for alike in key]))
+        assert [plan.arena_bytes for plan in plans] == [needs]
 
 
 def test_sizes_that_change_have_plans_of_their_own() -> None:
@@ -152,6 +157,11 @@ def test_sizes_that_change_have_plans_of_their_own() -> None:
             same(stretch(x, y), stretch.run.one_by_one([x, y]))
         assert stretch.replays == 2 * max(0, turn + 1 - BEFORE)
     assert stretch.replays
+    program = Program("/cpu:0", (stretch.run.as_call(stretch, "Stretch of 2 kernels"),), (None,) * 4, (), ())
+    assert [line for line in str(program).splitlines() if "arena" in line] == [
+        f"      in an arena of {n:,} bytes" for n in stretch.arenas
+    ]
+    assert stretch.arenas == (0, 0)  # all of it leaves: nobody lets go of it
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (0, 4), (4, 0)])

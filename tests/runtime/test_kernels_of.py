@@ -156,7 +156,7 @@ x = dt.placeholder(dt.float32, [128, 512])
 v = dt.Variable(dt.zeros([512, 600]), use_resource=True)
 y = dt.matmul(x, v)
 for i in range(4):  # what is made and let go again, of several sizes
-    y = dt.matmul(dt.tanh(y), dt.ones([y.shape[1], 500 + 40 * i]))
+    y = dt.matmul(dt.tanh(y), dt.constant(np.ones([y.shape[1], 500 + 40 * i], np.float32)))
 change = v.assign_add(dt.zeros_like(v) + dt.reduce_sum(y), read_value=False)
 # one thread: a helper that comes late may still hold what it was given
 config = dt.ConfigProto(kernel_backend=sys.argv[1], kernel_check=0, intra_op_parallelism_threads=1)
@@ -164,10 +164,13 @@ taken = []
 with dt.Session(config=config) as session:
     session.run(v.initializer)
     fetches, feeds = [dt.reduce_mean(y), change], {x: np.ones((128, 512), np.float32)}
-    for _ in range(2):  # plans and kernels
+    for _ in range(4):  # plans and kernels, and those of native stretches
         session.run(fetches, feeds)
     predicted = session.plan(fetches, feeds).kernels("cpu:0", config)
     assert predicted.memory.exact
+    if sys.argv[1] == "numba":
+        (stretch,) = predicted.stretches
+        assert stretch.arena_bytes == predicted.memory.arenas[0].bytes > 2 * 128 * 500 * 4, str(predicted)
     tracemalloc.start()
     for _ in range(5):
         before, _ = tracemalloc.get_traced_memory()
