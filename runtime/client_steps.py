@@ -52,11 +52,7 @@ class _Asked:
         if self._recorder is not None:
             notes = self._recorder.finished().pack()
             steps.mail.reply(peer, Message("trace", {"request": request, "notes": notes}))
-        if isinstance(outcome, OpError):
-            steps.mail.refuse(peer, request, outcome)
-        elif not self._quiet:
-            fields = {"request": request, "fetches": tuple(outcome)}
-            steps.mail.reply(peer, Message("done", fields, tuple(outcome.values())))
+        steps.answer(peer, request, outcome, self._quiet)
         steps.running.pop(self._step, None)  # now that the answer is on its way
 
 
@@ -122,13 +118,26 @@ class ClientSteps:
         size = 0
         for tensor in feeds.values():
             size += tensor.nbytes
+        alone = self._worker.alone(program) if recorder is None else None
         try:
+            if alone is not None:
+                self.quota.check(whose, 1, size)
+                self.answer(caller.peer, request, self._worker.run_alone(step, alone, feeds), quiet)
+                return
             self.quota.take(whose, 1, size)
         except OpError as e:
             self.mail.refuse(caller.peer, request, e)
             return
         asked = self.running[step] = _Asked(self, caller, request, step, whose, size, quiet, recorder)
         self._worker.start(step, program, feeds, asked.finish, recorder=recorder, client=client, arrived=arrived)
+
+    def answer(self, peer: bytes, request: int, outcome: Mapping[str, Any] | OpError, quiet: bool) -> None:
+        """Tell a client how a part of its step has ended; a `quiet` part tells only of errors."""
+        if isinstance(outcome, OpError):
+            self.mail.refuse(peer, request, outcome)
+        elif not quiet:
+            fields = {"request": request, "fetches": tuple(outcome)}
+            self.mail.reply(peer, Message("done", fields, tuple(outcome.values())))
 
     def on_abort(self, peer: bytes, message: Message) -> None:
         """A step is to end: somebody else says why."""

@@ -66,6 +66,7 @@ class Loaded:
         carries: as in `Registration`.
         reports: whether the client hears of the end (`reports.py`).
         client: as in `Registration`.
+        alone: the only stretch of a part that meets nobody (`alone.py`); None: it may meet somebody.
         stretches: by device and where they begin.
         gaps: channel -> how long the program then goes on before it sends or pauses, about.
     """
@@ -77,6 +78,7 @@ class Loaded:
     carries: frozenset[str] = frozenset()
     reports: bool = True
     client: str = ""
+    alone: Stretch | None = None
     stretches: dict[tuple[str, int], Stretch] = field(default_factory=dict)
     gaps: dict[ChannelKey, float] = field(default_factory=dict)
 

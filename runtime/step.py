@@ -135,6 +135,13 @@ class Execution:
         self.suffix = ""
         self.rounds: list[_Round] = []
 
+    def feed(self, number: int, feeds: Mapping[str, Any]) -> None:
+        """Put what was fed to a step in its place. InternalError: something is missing."""
+        for name, slot in self.program.feeds:
+            if name not in feeds:
+                raise InternalError(None, None, f"The feed '{name}' of step {number} did not come with it")
+            self.slots[slot] = feeds[name]
+
     def run(self) -> None:
         """Run until the program ends, waits, or fails; tells the step which."""
         if getattr(_thread, "is_calm", False):
@@ -401,10 +408,7 @@ class TaskStep:
         for program in programs:
             execution = Execution(self, program)
             self._executions.append(execution)
-            for name, slot in program.feeds:
-                if name not in feeds:
-                    raise InternalError(None, None, f"The feed '{name}' of step {number} did not come with it")
-                execution.slots[slot] = feeds[name]
+            execution.feed(number, feeds)
 
     def start(self) -> None:
         """Set all programs going."""

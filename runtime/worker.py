@@ -24,6 +24,7 @@ from ..graph.node import Node
 from ..graph.state import Context, Resources, SessionState
 from ..placer.cluster import DeviceInfo
 from ..placer.partition import task_of
+from .alone import Alone, only_stretch
 from .carried import Carry
 from .direct_reads import DirectReads, Want
 from .here import Host
@@ -142,11 +143,13 @@ class Worker:
             gpu = gpu_backend(new.kernels, host, unit.device, self._gpus, self._lends)
             backend = host if gpu is None else gpu
             programs.append(with_sent_results(backend.finish(lower(unit, backend, context_of, self.direct.reader))))
+        loaded = Loaded(
+            new.session, tuple(map(slowed, programs)), held, new.program, frozenset(new.carries), must_report(new.units),
+            new.client,
+        )  # fmt: skip
+        loaded.alone = only_stretch(loaded)
         with self._lock:
-            self._loaded[new.program] = Loaded(
-                new.session, tuple(map(slowed, programs)), held, new.program, frozenset(new.carries), must_report(new.units),
-                new.client,
-            )  # fmt: skip
+            self._loaded[new.program] = loaded
 
     def release(self, handles: Iterable[str]) -> None:
         """Forget programs."""
@@ -228,6 +231,26 @@ class Worker:
             for values in early:
                 step.deliver_all(values)
         self.turns.mine.take(step.start)
+
+    def alone(self, handle: str) -> Loaded | None:
+        """The programs, if they are one that meets nobody and is known to be quick; then `run_alone` may run it."""
+        loaded = self._loaded.get(handle)
+        return loaded if loaded is not None and loaded.alone is not None and loaded.alone.is_clear else None
+
+    def run_alone(self, number: int, loaded: Loaded, feeds: Mapping[str, Any]) -> Mapping[str, Any] | OpError:
+        """Run a step of which nobody can hear before it has ended: the fetched values, or the error."""
+        try:
+            step = Alone(number, loaded, feeds)
+            self.turns.mine.take(step.run)
+            outcome = step.outcome
+        except OpError as e:
+            outcome = e
+        with self._lock:
+            self.started += 1
+            if isinstance(outcome, OpError):
+                self.failed += 1
+            self._note_end(number)
+        return outcome
 
     def is_new(self, number: int) -> bool:
         """Whether a step has neither begun here nor ended."""
@@ -383,9 +406,13 @@ class Worker:
                 self._sent.pop(number, None)
             if self._early:
                 self._early.pop(number, None)
-            self._ended[number] = None
-            if len(self._ended) > REMEMBER_STEPS:
-                self._ended.popitem(last=False)
+            self._note_end(number)
+
+    def _note_end(self, number: int) -> None:
+        """Remember that a step has ended. For holders of the lock."""
+        self._ended[number] = None
+        if len(self._ended) > REMEMBER_STEPS:
+            self._ended.popitem(last=False)
 
     def close(self) -> None:
         """End all steps and stop the pool."""

@@ -1,0 +1,112 @@
+"""Parts of steps that meet nobody, run where they were asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import dovetail.graph.ops.all  # noqa: F401
+from dovetail.codegen.unit import SendTensor, Unit
+from dovetail.graph.build import placeholder
+from dovetail.graph.errors import InternalError, OpError
+from dovetail.graph.graph import Graph
+from dovetail.graph.variables import Variable
+from dovetail.placer.cluster import local_devices
+from dovetail.runtime.client_steps import ClientSteps
+from dovetail.runtime.loaded import AWAY_S, Loaded
+from dovetail.runtime.mail import Mail
+from dovetail.runtime.registration import Registration
+from dovetail.runtime.wire import Message
+from dovetail.runtime.worker import Worker
+
+TASK = "/job:a/replica:0/task:0"
+HERE, THERE = f"{TASK}/device:CPU:0", "/job:b/replica:0/task:0/device:CPU:0"
+
+
+class Letters(Mail):
+    """Keeps what is answered."""
+
+    def __init__(self) -> None:
+        super().__init__(TASK)
+        self.kept: list[Message] = []
+
+    def reply(self, peer: bytes, message: Message) -> None:
+        """As `Mail.reply`."""
+        self.kept.append(message)
+
+
+def unit(sends: bool = False) -> Unit:
+    """x from the client; gives x + v."""
+    with Graph().as_default():
+        x = placeholder("float32", [None], name="x")
+        v = Variable([1.0, 2.0], name="v")
+        z = v + x
+    steps = (v.op, v.initial_value.op, v.initializer, v.value().op, z.op)
+    return Unit(HERE, steps + ((SendTensor(1, None, THERE),) if sends else ()), (("x:0", x),), (("add:0", z),))
+
+
+def made(*units: Unit) -> tuple[Worker, Loaded]:
+    """A worker that knows program `p`, and how quick that is."""
+    worker = Worker(TASK, local_devices(TASK), push=lambda *_: None)
+    worker.register(Registration("p", "s", units, seed=1))
+    loaded = worker._loaded["p"]
+    while loaded.alone is not None and not loaded.alone.is_clear:
+        loaded.alone.measured(1e-6, 1e-6)
+    return worker, loaded
+
+
+def asked(number: int, size: int = 2, **others: bool) -> Message:
+    fields = {"request": number, "step": number, "program": "p", "feeds": ["x:0"], **others}
+    return Message("run", fields, (np.arange(size, dtype=np.float32),))
+
+
+def test_it_is_run_at_once_and_its_end_is_remembered() -> None:
+    worker, loaded = made(unit())
+    assert worker.alone("p") is loaded and worker.alone("q") is None
+    letters = Letters()
+    steps = ClientSteps(worker, letters)
+    for number in range(1, 4):
+        steps.on_run(b"me", asked(number))
+        assert letters.kept[-1].kind == "done" and letters.kept[-1].fields["request"] == number
+        assert letters.kept[-1].tensors[0].tolist() == [1.0, 3.0]
+        assert not worker.is_new(number) and not worker.running() and not steps.running
+    steps.on_run(b"me", asked(3))  # heard twice
+    steps.on_run(b"me", asked(4, quiet=True))
+    assert len(letters.kept) == 3 and worker.started == 4 and not worker.failed
+    assert steps.quota.taken() == (0, 0)
+
+
+def test_its_errors_are_told() -> None:
+    worker, loaded = made(unit())
+    letters = Letters()
+    steps = ClientSteps(worker, letters)
+    steps.on_run(b"me", asked(1, 3, quiet=True))
+    assert letters.kept[0].kind == "error" and letters.kept[0].fields["request"] == 1
+    assert "node 'add'" in letters.kept[0].fields["message"] and HERE in letters.kept[0].fields["message"]
+    outcome = worker.run_alone(2, loaded, {})
+    assert isinstance(outcome, InternalError) and "'x:0' of step 2" in outcome.message
+    assert worker.failed == 2 and not worker.is_new(2)
+
+
+def test_it_is_refused_to_a_client_that_has_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOVETAIL_CLIENT_STEPS", "1")
+    worker, _ = made(unit())
+    letters = Letters()
+    steps = ClientSteps(worker, letters)
+    steps.quota.take(b"me", 1, 0)
+    steps.on_run(b"me", asked(1))
+    steps.on_run(b"another", asked(2))
+    assert [m.fields.get("code") for m in letters.kept] == ["RESOURCE_EXHAUSTED", None]
+    assert worker.is_new(1)
+
+
+def test_others_are_not_run_so() -> None:
+    assert made(unit(sends=True))[1].alone is None
+    assert made(unit(), unit())[1].alone is None
+    worker, loaded = made(unit())
+    assert loaded.alone is not None
+    loaded.alone.measured(2 * AWAY_S, None)  # it is not quick any more
+    assert worker.alone("p") is None
+    outcomes: list[object] = []
+    worker.start(1, "p", {"x:0": np.zeros(2, np.float32)}, outcomes.append)
+    assert len(outcomes) == 1 and not isinstance(outcomes[0], OpError)
