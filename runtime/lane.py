@@ -4,16 +4,7 @@ Theory of operation. A message over ZeroMQ passes four threads: the sender's, Ze
 processes of one machine most of its time goes into waking them. A Unix stream needs none of ZeroMQ's: whoever has something to
 say writes it, from any thread, and it wakes whoever reads. A round trip takes a sixth of the time and of the processors.
 
-The two meet over ZeroMQ, with all its checks, and change over when each can read the other's memory (`sharing.py`); what they say
-about it are `hello` messages with a field `lane`:
-
-    who was called    ["at", name, token]    connect to this name, and say this token there
-    the caller        ["taken", token]       I have; this is my last message here, what follows comes on the lane
-    who was called    ["open"]               my last message here, too
-
-Each begins to read the lane when it has read that message, so no message overtakes another. The name is one of the kernel's, of
-no folder (an abstract address), and drawn by chance, as is the token; both ends must belong to the same user, as the
-kernel tells it. So a lane leads only to the process that was met. When it ends, both go back to ZeroMQ.
+Two processes meet over ZeroMQ, and change over (`landing.py`).
 
     a message on a lane    how many frames (4 bytes), the size of each (8 bytes each), the frames
 
@@ -23,19 +14,18 @@ Writing never blocks. What the kernel does not take waits in the lane, and leave
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import os
-import re
-import secrets
 import select
 import socket
 import struct
 import sys
 import termios
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -49,19 +39,21 @@ _MOST_BUFFERS: Final = 512  # in one call; the kernel's limit is 1024
 _JOINED: Final = (
     16 << 10
 )  # a message of one frame and so many bytes is copied behind its size: one buffer is sent faster than two
-_MOST_OFFERS: Final = 4_096
 _MOST_READ: Final = 4 << 20  # bytes of a long message that are read before others have their turn
 _PIECE: Final = 512 << 10
 """Bytes of a long message that one call of the kernel reads or writes. During a call the kernel's half of the socket is locked, and
 what arrives, or is acknowledged, has to wait for its end: calls without bound let the two ends take turns instead of working at the
 same time, and move the bytes through memory instead of through the caches. Over TCP a reader is not woken for less, either, while
 so much is to come: else each packet would wake it, and the two would fight for the socket."""
-_TOKEN_BYTES: Final = 16
-_NAME: Final = re.compile(r"dovetail-[0-9a-f]{32}")
 _BYTE: Final = np.dtype(np.uint8)
 _NOW: Final = socket.MSG_DONTWAIT
+_NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
 _TIMEVAL: Final = struct.Struct("@ll")
-_CREDENTIALS: Final = struct.Struct("3i")  # process, user, group
+
+# `send` of a socket lets other threads have the interpreter meanwhile; this one does not.
+_send_holding = ctypes.PyDLL(None, use_errno=True).send
+_send_holding.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
+_send_holding.restype = ctypes.c_ssize_t
 
 
 class Lane:
@@ -74,6 +66,8 @@ class Lane:
     Attributes:
         fd: its descriptor.
         waiting_bytes: how much of what was sent the kernel has not taken yet.
+        holds: whether a thread that sends a small message keeps the interpreter meanwhile. That is a call which never waits. Where many
+            threads take turns, it is shorter than the way to the next turn; where there is one, it costs half a microsecond more.
         is_open: whether the other end has said its last words on ZeroMQ's connection, so that the lane is to be read.
 
     >>> a, b = (Lane(s, 8, 1 << 20) for s in socket.socketpair())
@@ -85,7 +79,7 @@ class Lane:
 
     __slots__ = (
         "_filling", "_gathers", "_is_tcp", "_left", "_lock", "_most_bytes", "_most_frames", "_part", "_patience_s", "_socket",
-        "_taken", "_unfilled", "_waiting", "fd", "is_open", "waiting_bytes",
+        "_taken", "_unfilled", "_waiting", "fd", "holds", "is_open", "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, most_frames: int, most_bytes: int) -> None:
@@ -93,6 +87,7 @@ class Lane:
         self._socket = sock
         self._patience_s = -1.0
         self.fd = sock.fileno()
+        self.holds = False
         self.is_open = False
         self._is_tcp = sock.family != socket.AF_UNIX
         self._gathers = False  # whether the kernel keeps bytes until there is a piece of them
@@ -136,7 +131,7 @@ class Lane:
                         if frames:
                             sent = self._socket.sendmsg((head, *frames[: _MOST_BUFFERS - 1]), (), _NOW)
                         else:
-                            sent = self._socket.send(head, _NOW)
+                            sent = self._send_holding(head) if self.holds else self._socket.send(head, _NOW)
                     except BlockingIOError:
                         pass
                     except OSError as e:  # whatever it is, half a message may have left
@@ -152,6 +147,13 @@ class Lane:
                 with contextlib.suppress(BlockingIOError):
                     self._write_waiting()
             return len(self._waiting)
+
+    def _send_holding(self, data: bytes) -> int:
+        sent: int = _send_holding(self._socket.fileno(), data, len(data), _NOW | _NO_SIGNAL)
+        if sent < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))  # of its right class
+        return sent
 
     def flush(self) -> int:
         """Write what waits, as far as the kernel takes it; gives how many messages wait still. Raises as `send` does."""
@@ -338,107 +340,3 @@ def _rest(buffers: list[memoryview], sent: int) -> list[memoryview]:
             return [buffer[sent:], *buffers[i + 1 :]]
         sent -= len(buffer)
     return []
-
-
-# --- meeting ---------------------------------------------------------------------------------------------------------
-
-
-class Landing:
-    """Where the lanes of a server's peers come in. Used by one thread.
-
-    Args:
-        most_frames, most_bytes: the largest message that lanes take.
-    """
-
-    def __init__(self, most_frames: int, most_bytes: int) -> None:
-        self._limits = most_frames, most_bytes
-        self._listener: socket.socket | None = None
-        self._name = ""
-        self._offers: OrderedDict[bytes, str] = OrderedDict()  # peer -> the token that it was given; each gets one
-        self._arrived: OrderedDict[str, socket.socket] = OrderedDict()  # by the token that was said
-
-    def offer(self, peer: bytes) -> list[str] | None:
-        """What to say to a peer that can read our memory; None: nothing, where there are no such sockets or it was told before."""
-        if peer in self._offers or not hasattr(socket, "SO_PEERCRED"):
-            return None
-        if self._listener is None:
-            name = f"dovetail-{secrets.token_hex(16)}"
-            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                listener.bind(f"\0{name}")
-                listener.listen(1024)
-                listener.setblocking(False)
-            except OSError:
-                listener.close()
-                return None
-            self._listener, self._name = listener, name
-        token = self._offers[peer] = secrets.token_hex(_TOKEN_BYTES)
-        if len(self._offers) > _MOST_OFFERS:
-            self._offers.popitem(last=False)
-        return ["at", self._name, token]
-
-    def accept(self, peer: bytes, token: Any) -> Lane | None:
-        """The lane of a peer that says it has connected; None if it has not."""
-        if not token or self._offers.get(peer) != token:
-            return None
-        self._offers[peer] = ""
-        while self._listener is not None:
-            try:
-                sock, _ = self._listener.accept()
-            except OSError:  # all have been accepted; or there is no descriptor left, and the peer will find it closed
-                break
-            said = _first_words(sock)
-            if said is None:
-                sock.close()
-                continue
-            self._arrived[said] = sock
-            if len(self._arrived) > _MOST_OFFERS:
-                self._arrived.popitem(last=False)[1].close()
-        found = self._arrived.pop(token, None)
-        return Lane(found, *self._limits) if found is not None else None
-
-    def forget(self, peer: bytes) -> None:
-        """The peer has gone."""
-        self._offers.pop(peer, None)
-
-    def close(self) -> None:
-        """Take no more."""
-        for sock in self._arrived.values():
-            sock.close()
-        self._arrived.clear()
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-
-
-def connect(name: Any, token: Any, most_frames: int, most_bytes: int) -> Lane | None:
-    """The lane to where a server says that it takes one; None if that cannot be, or is another user's."""
-    if type(name) is not str or type(token) is not str or not _NAME.fullmatch(name):
-        return None
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.setblocking(False)
-    try:
-        sock.connect(f"\0{name}")
-        if not _is_ours(sock) or sock.send(bytes.fromhex(token)) != _TOKEN_BYTES:
-            raise OSError("not who we meant")
-    except (OSError, ValueError):
-        sock.close()
-        return None
-    return Lane(sock, most_frames, most_bytes)
-
-
-def _first_words(sock: socket.socket) -> str | None:
-    """The token that a process of our own user has said first."""
-    sock.setblocking(False)
-    try:
-        if _is_ours(sock):
-            said = sock.recv(_TOKEN_BYTES)
-            return said.hex() if len(said) == _TOKEN_BYTES else None
-    except OSError:
-        pass
-    return None
-
-
-def _is_ours(sock: socket.socket) -> bool:
-    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return bool(_CREDENTIALS.unpack(credentials)[1] == os.geteuid())

@@ -1,6 +1,6 @@
 """A server's lanes: how it and its peers go over from ZeroMQ's connections to them, and back.
 
-`lane.py` and `streams.py` tell what is said. Any thread may write into a lane; the rest belongs to the I/O thread.
+`landing.py` and `streams.py` tell what is said. Any thread may write into a lane; the rest belongs to the I/O thread.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 from .io_thread import IoThread
 from .keys import Keys
-from .lane import Landing, Lane, connect
+from .landing import Landing, connect
+from .lane import Lane
 from .router import MAX_BACKLOG, Counters, Router, address_of, is_dialled
 from .sharing import Sharing, first_words
 from .sockets import MAX_FRAME_BYTES, MAX_FRAMES, dialled_host
@@ -67,7 +68,7 @@ class Lanes:
     # --- going over ------------------------------------------------------------------------------------------------
 
     def greet(self, peer: bytes, hello: Message) -> None:
-        """What peers of one machine say to each other, in order: see `sharing.py`, then `lane.py`."""
+        """What peers of one machine say to each other, in order: see `sharing.py`, then `landing.py`."""
         answer = self._sharing.heard(peer, hello)
         said = hello.fields.get("lane") or [""]
         dialled = is_dialled(peer)

@@ -17,7 +17,7 @@ from .keys import Keys
 from .wire import BORROW_BYTES, MAX_TENSORS, Frame, WireError
 
 if TYPE_CHECKING:
-    from .connections import Connection
+    from .connection import Connection
 
 HIGH_WATER = 1_000  # messages to one peer that ZeroMQ keeps before `MAX_BACKLOG` starts to fill
 MAX_FRAME_BYTES = 1 << 34  # 16 GiB: larger than any tensor we know, small enough to stop a forged length

@@ -12,7 +12,7 @@ import dovetail as tf
 if TYPE_CHECKING:
     from fake_driver import FakeDriver
 
-    from dovetail.runtime.connections import Connection
+    from dovetail.runtime.connection import Connection
     from dovetail.runtime.transport import Endpoint
 
 
@@ -57,7 +57,7 @@ def echo() -> Iterator[Endpoint]:
 @pytest.fixture
 def client(echo: Endpoint) -> Iterator[Connection]:
     """A connection to it."""
-    from dovetail.runtime.connections import Connection
+    from dovetail.runtime.connection import Connection
 
     with Connection(echo.address) as connection:
         yield connection

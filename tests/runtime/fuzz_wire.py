@@ -36,7 +36,7 @@ import numpy as np
 
 import dovetail as tf
 from dovetail.runtime import wire
-from dovetail.runtime.connections import Connection
+from dovetail.runtime.connection import Connection
 from dovetail.runtime.lane import Lane
 from dovetail.runtime.sharing import borrow
 from dovetail.runtime.transport import Endpoint

@@ -9,14 +9,9 @@ import pytest
 from echoing import WAIT_S, ping, until
 
 from dovetail.graph.errors import ResourceExhaustedError
-from dovetail.runtime import (
-    backlog as backlog_module,
-    lanes,
-    router,
-    sharing,
-)
+from dovetail.runtime import backlog as backlog_module, lanes, router, sharing
 from dovetail.runtime.backlog import Backlog
-from dovetail.runtime.connections import Connection
+from dovetail.runtime.connection import Connection
 from dovetail.runtime.transport import Endpoint
 from dovetail.runtime.wire import Message
 

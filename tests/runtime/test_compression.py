@@ -15,7 +15,7 @@ import dovetail as dt
 from dovetail.graph import dtypes
 from dovetail.runtime import compression, sharing
 from dovetail.runtime.compression import LEAST_BYTES, MOST_BYTES, compress, decompress
-from dovetail.runtime.connections import Connection
+from dovetail.runtime.connection import Connection
 from dovetail.runtime.registration import Registration
 from dovetail.runtime.transport import Endpoint
 from dovetail.runtime.wire import Message, WireError, decode, encode

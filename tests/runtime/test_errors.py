@@ -19,7 +19,7 @@ import pytest
 
 import dovetail as tf
 from dovetail.runtime import waiting
-from dovetail.runtime.connections import Connection
+from dovetail.runtime.connection import Connection
 from dovetail.runtime.wire import Message
 
 BOUND_S = 8.0  # the peer timeout is 5 s; the rest is for slow machines

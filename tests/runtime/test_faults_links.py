@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.graph import faults
-from dovetail.runtime.connections import Connection
+from dovetail.runtime.connection import Connection
 from dovetail.runtime.transport import Endpoint
 from dovetail.runtime.wire import Message
 
@@ -100,7 +100,7 @@ def test_a_process_ends_at_the_message_that_was_named(tmp_path: Path) -> None:
     program = """
 import os
 os.environ["DOVETAIL_FAULTS"] = "kill:ping:2"
-from dovetail.runtime.connections import Connection
+from dovetail.runtime.connection import Connection
 from dovetail.runtime.transport import Endpoint
 from dovetail.runtime.wire import Message
 with Endpoint("localhost:0", lambda peer, message: endpoint.reply(peer, message)) as endpoint:

@@ -10,10 +10,8 @@ import time
 import pytest
 from echoing import WAIT_S, ping, until
 
-from dovetail.runtime import (
-    io_thread,
-)
-from dovetail.runtime.connections import Connection
+from dovetail.runtime import io_thread
+from dovetail.runtime.connection import Connection
 from dovetail.runtime.transport import Endpoint
 from dovetail.runtime.wire import Message
 

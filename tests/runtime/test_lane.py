@@ -15,9 +15,11 @@ import pytest
 from echoing import WAIT_S, ping, until
 from hypothesis import given, strategies as st
 
-from dovetail.runtime import connections, lane as lane_module, lanes, transport
-from dovetail.runtime.connections import Connection, Connections
-from dovetail.runtime.lane import Landing, Lane, connect
+from dovetail.runtime import connection as connection_module, landing as landing_module, lanes, transport
+from dovetail.runtime.connection import Connection
+from dovetail.runtime.connections import Connections
+from dovetail.runtime.landing import Landing, connect
+from dovetail.runtime.lane import Lane
 from dovetail.runtime.transport import Endpoint
 from dovetail.runtime.wire import Message, WireError
 
@@ -283,7 +285,7 @@ def test_endpoints_go_over_too(echo: Endpoint) -> None:
 
 
 def test_a_server_that_takes_no_lanes_is_spoken_to_over_zeromq(monkeypatch: pytest.MonkeyPatch, echo: Endpoint) -> None:
-    monkeypatch.setattr(connections, "connect", lambda *_: None)
+    monkeypatch.setattr(connection_module, "connect", lambda *_: None)
     with Connection(echo.address) as connection:
         for seq in range(50):
             connection.send(ping(seq))
@@ -387,7 +389,7 @@ def test_descriptors_are_given_back(echo: Endpoint) -> None:
 
 
 def test_an_offer_is_made_within_bounds(landing: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane_module, "_MOST_OFFERS", 10)
+    monkeypatch.setattr(landing_module, "_MOST_OFFERS", 10)
     offers = [landing.offer(b"%d" % i) for i in range(30)]
     assert len(landing._offers) == 10
     first = offers[0]
@@ -453,3 +455,27 @@ def test_a_lane_over_tcp_tells_how_much_the_other_end_has_acknowledged() -> None
     assert a.bytes_left() == total
     a.close()
     b.close()
+
+
+# --- sending without a hand-over ---------------------------------------------------------------------------------------
+
+
+def test_a_lane_that_holds_the_interpreter_sends_the_same() -> None:
+    a, b = pair()
+    a.holds = True
+    assert exchange(a, b, [[b"x"], [b"y" * 10_000], [b"", b"z"], [b"large" * 10_000]])[0] == [b"x"]
+    sent = 0
+    while a.send([b"w" * 1_000]) == 0:  # until the kernel takes no more
+        sent += 1
+    assert a.waiting() == 1
+    got = 0
+    while got <= sent:
+        got += len(b.receive())
+        a.flush()
+    b.close()
+    with pytest.raises(ConnectionError, match="closed"):
+        for _ in range(2):
+            a.send([b"v"])
+    a.close()
+    with pytest.raises(ConnectionError, match="closed"):
+        a.send([b"v"])

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from dovetail.runtime import keys as files, parcels
-from dovetail.runtime.connections import Connection
+from dovetail.runtime.connection import Connection
 from dovetail.runtime.curve import new_key_pair
 from dovetail.runtime.keys import Keys
 from dovetail.runtime.parcels import PIECE, SIGN, Inbox, Outbox, is_large, is_part

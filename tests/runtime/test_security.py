@@ -18,7 +18,7 @@ import pytest
 import dovetail as tf
 from dovetail.graph.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError, UnavailableError
 from dovetail.runtime import keys as files, peers, remote
-from dovetail.runtime.connections import Connection
+from dovetail.runtime.connection import Connection
 from dovetail.runtime.curve import new_key_pair
 from dovetail.runtime.keys import KeyPair, Keys, PublicKey
 from dovetail.runtime.quota import Limit, Quota, this_client

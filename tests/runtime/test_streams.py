@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from echoing import WAIT_S, ping, until
 
-from dovetail.runtime import connections, sharing, streams
-from dovetail.runtime.connections import Connection
+from dovetail.runtime import connection as connection_module, sharing, streams
+from dovetail.runtime.connection import Connection
 from dovetail.runtime.streams import StreamLanding, connect_stream
 from dovetail.runtime.transport import Endpoint
 from dovetail.runtime.wire import Message
@@ -90,7 +90,7 @@ def test_an_end_of_the_lane_leads_back_to_zeromq(echo: Endpoint) -> None:
 
 
 def test_where_no_stream_can_be_zeromq_goes_on(monkeypatch: pytest.MonkeyPatch, echo: Endpoint) -> None:
-    monkeypatch.setattr(connections, "connect_stream", lambda *_: None)
+    monkeypatch.setattr(connection_module, "connect_stream", lambda *_: None)
     with Connection(echo.address) as connection:
         for seq in range(50):
             assert sent_back(connection, ping(seq)).fields["seq"] == seq

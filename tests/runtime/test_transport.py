@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from echoing import WAIT_S, ping, until
 
-from dovetail.runtime.connections import Connection, Connections
+from dovetail.runtime.connection import Connection
+from dovetail.runtime.connections import Connections
 from dovetail.runtime.transport import Endpoint
 from dovetail.runtime.wire import Message, WireError
 

@@ -12,13 +12,9 @@ import pytest
 import zmq
 from echoing import WAIT_S, ping, until
 
-from dovetail.runtime import (
-    router,
-    sockets,
-    transport,
-)
+from dovetail.runtime import router, sockets, transport
 from dovetail.runtime.address import split_address
-from dovetail.runtime.connections import Connection
+from dovetail.runtime.connection import Connection
 from dovetail.runtime.transport import Endpoint
 from dovetail.runtime.wire import VERSION, Message, decode, encode
 

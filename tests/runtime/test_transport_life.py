@@ -14,12 +14,9 @@ import numpy as np
 import pytest
 from echoing import WAIT_S, ping, until
 
-from dovetail.runtime import (
-    connections,
-    sockets,
-)
+from dovetail.runtime import connection as connection_module, sockets
 from dovetail.runtime.address import is_loopback, split_address
-from dovetail.runtime.connections import Connection
+from dovetail.runtime.connection import Connection
 from dovetail.runtime.sockets import AddressInUse
 from dovetail.runtime.transport import Endpoint
 from dovetail.runtime.wire import Message
@@ -190,7 +187,7 @@ def test_an_interrupted_wait_leaves_the_connection_usable(client: Connection) ->
 
 
 def test_a_server_that_takes_nothing_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "SEND_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(connection_module, "SEND_TIMEOUT_S", 0.1)
     with Connection("localhost:1") as connection:
         with pytest.raises(TimeoutError, match="localhost:1 takes no messages"):
             for seq in range(2 * sockets.HIGH_WATER):
@@ -233,7 +230,7 @@ def test_the_last_words_of_a_process_arrive() -> None:
     with Endpoint("localhost:0", lambda peer, message: arrived.append(message.fields["seq"])) as server:
         program = (
             "import sys\n"
-            "from dovetail.runtime.connections import Connection\n"
+            "from dovetail.runtime.connection import Connection\n"
             "from dovetail.runtime.wire import Message\n"
             "with Connection(sys.argv[1]) as connection:\n"
             "    for seq in range(500): connection.send(Message('ping', {'seq': seq}))\n"
@@ -249,7 +246,7 @@ def test_a_stopped_server_is_noticed_by_the_heartbeat() -> None:
     """SIGSTOP leaves the connection open and silent: after the timeout replies to it find nobody."""
     program = (
         "import sys, time\n"
-        "from dovetail.runtime.connections import Connection\n"
+        "from dovetail.runtime.connection import Connection\n"
         "from dovetail.runtime.wire import Message\n"
         "connection = Connection(sys.argv[1])\n"
         "connection.send(Message('ping', {'seq': 1}))\n"
