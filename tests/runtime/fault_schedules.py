@@ -39,7 +39,7 @@ from dovetail.runtime.sharing import borrowed
 JOBS = {"a": 1, "b": 1, "c": 1, "d": 1}
 WHAT = ("kill", "stop", "restart", "cut", "slow")
 WHOM = ("a", "b", "c")  # "a" has the session's master; "d" serves the bystander
-WHEN = ("idle", "step", "transfer", "save")
+WHEN = ("idle", "step", "transfer", "save", "update")
 PEER_TIMEOUT_S = 2.0
 SLACK_S = 1.5  # threads of a busy machine
 RECOVERY_S = 30.0
@@ -127,6 +127,14 @@ class Model:
                     values[v] = tf.fill(v.shape, tf.round(given))
             self.write = tf.group(*[v.assign(value) for v, value in values.items()])
             self.read = tf.stack([tf.reduce_sum(v) / v.shape.num_elements() for v in self.variables])
+            self.counts = []  # "a" changes them where they lie
+            for job in ("b", "c"):
+                with tf.device(f"/job:{job}"):
+                    self.counts.append(tf.get_variable(f"count_{job}", initializer=tf.zeros([1000])))
+            self.initialise = tf.group(self.initialise, *[v.initializer for v in self.counts])
+            with tf.device("/job:a"):
+                each = tf.fill([1000], self.number)
+            self.update = tf.group(*[v.assign_add(each) for v in self.counts])
             self.rounds = tf.placeholder(tf.int32, [])
 
             def around(i: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -218,6 +226,10 @@ class Suite:
             return lambda: session.run(model.visits, {model.rounds: schedule.rounds})
         if schedule.when == "transfer":
             return lambda: session.run(model.transfer)
+        if schedule.when == "update":
+            return lambda: [
+                session.run(model.update, {model.number: 1.0}) for _ in range(5 if schedule.what == "slow" else 200)
+            ]
         if schedule.when == "save":
             return lambda: self._save(saved)
         return lambda: session.run(model.read)
@@ -292,7 +304,7 @@ class Suite:
         while True:
             assert time.monotonic() < deadline, f"{schedule}: no recovery"
             try:
-                values = self.session.run(model.read)
+                values, *counts = self.session.run([model.read, *model.counts])
                 break
             except tf.errors.FailedPreconditionError:
                 assert not restored, f"{schedule}: restoring gave no values"
@@ -303,6 +315,8 @@ class Suite:
                     self._again(e)
             except ERRORS as e:
                 self._again(e)
+        for count in counts:
+            assert count.min() == count.max(), f"{schedule}: half an update: {count.min()}, {count.max()}"
         found = set(values.tolist())
         if restored or schedule.when != "save":
             assert len(found) == 1, f"{schedule}: a mixture of {found}"
