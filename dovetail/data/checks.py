@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..graph.shape import TensorShape, compatible
-from .spec import Component, Element, as_array, flatten
+from ..graph.dtypes import as_dtype
+from ..graph.shape import TensorShape, as_dims, compatible
+from .spec import Component, Element, as_array, flatten, pack
 
 AUTOTUNE = -1
 """In place of a number: one that suits the machine."""
@@ -25,6 +26,14 @@ def shapes_for(shapes: Any, structure: Any) -> list[Any]:
     if isinstance(structure, dict) and isinstance(shapes, dict):
         return [s for key in sorted(structure) for s in shapes_for(shapes[key], structure[key])]
     return [shapes]
+
+
+def described(output_types: Any, output_shapes: Any = None) -> tuple[Any, list[Component]]:
+    """A structure and its components, from their types and shapes; None: any shapes."""
+    types = [as_dtype(t) for t in flatten(output_types)]
+    structure = pack(output_types, [0] * len(types))
+    shapes = [None] * len(types) if output_shapes is None else [as_dims(s) for s in shapes_for(output_shapes, structure)]
+    return structure, [Component(t, dims) for t, dims in zip(types, shapes, strict=True)]
 
 
 def checked(element: Any, structure: Any, components: Sequence[Component]) -> Element:

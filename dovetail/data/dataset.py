@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.dtypes import as_dtype, bool_, int64
+from .. import gfile
+from ..graph.dtypes import bool_, int64
+from ..graph.errors import NotFoundError
 from ..graph.shape import Dims, TensorShape, as_dims
-from .checks import AUTOTUNE, checked, positive, shapes_for
+from .checks import AUTOTUNE, checked, described, positive, shapes_for
 from .iterator import Iterator
 from .mapping import Traced, ahead, in_order
 from .spec import Array, Component, Element, as_array, component_of, flatten, pack, refuse_sparse
@@ -96,19 +98,30 @@ class Dataset:
             generator: gives something to iterate over. args: what it is called with.
             output_types: the element types, in the structure of an element. output_shapes: their shapes; None: unknown.
         """
-        types = [as_dtype(t) for t in flatten(output_types)]
-        shapes: list[Dims] = (
-            [None] * len(types)
-            if output_shapes is None
-            else [as_dims(s) for s in shapes_for(output_shapes, output_types)]
-        )
-        components = [Component(t, s) for t, s in zip(types, shapes, strict=True)]
+        structure, components = described(output_types, output_shapes)
 
         def walk(seeds: Seeds, skip: int) -> Walk[Element]:
             for element in itertools.islice(iter(generator(*args)), skip, None):
-                yield checked(element, output_types, components)
+                yield checked(element, structure, components)
 
-        return Dataset(output_types, components, walk)
+        return Dataset(structure, components, walk)
+
+    @staticmethod
+    def list_files(file_pattern: Any, shuffle: bool | None = None, seed: int | None = None) -> Dataset:
+        """The names of the files that match a pattern, or one of several: `/data/train-*.tfrecord`.
+
+        Args:
+            shuffle: in random order, another one in each round; None: so, too. False: sorted. seed: as of `shuffle`.
+
+        Raises:
+            NotFoundError: no file matches.
+        """
+        patterns = [file_pattern] if isinstance(file_pattern, (str, bytes, os.PathLike)) else list(file_pattern)
+        found = sorted({name for p in patterns for name in gfile.Glob(os.fsdecode(p))})
+        if not found:
+            raise NotFoundError(None, None, f"No files matched pattern: {', '.join(map(os.fsdecode, patterns))}")
+        names = Dataset.from_tensor_slices(np.array(found, object))
+        return names if shuffle is False else names.shuffle(len(found), seed)
 
     @staticmethod
     def zip(datasets: Any) -> Dataset:
@@ -236,6 +249,8 @@ class Dataset:
             rank = arrays[0].ndim
             wanted = shapes[i] if shapes[i] is not None else (None,) * rank
             assert wanted is not None
+            if not wanted:
+                return np.stack(arrays)
             largest = [max(a.shape[k] for a in arrays) if d is None else d for k, d in enumerate(wanted)]
             out = np.full((len(arrays), *largest), fills[i], arrays[0].dtype)
             for row, a in zip(out, arrays, strict=True):

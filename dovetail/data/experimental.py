@@ -1,4 +1,4 @@
-"""`dt.data.experimental`: where an input stands, as something to save; numbers that suit the machine."""
+"""`dt.data.experimental`: where an input stands, as something to save; transformations for `Dataset.apply`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,22 @@ from typing import Any
 from ..graph.graph_keys import GraphKeys
 from .checks import AUTOTUNE
 from .iterator import Iterator
+from .transformations import (
+    Counter,
+    bucket_by_sequence_length,
+    choose_from_datasets,
+    copy_to_device,
+    enumerate_dataset,
+    get_single_element,
+    group_by_window,
+    map_and_batch,
+    parallel_interleave,
+    prefetch_to_device,
+    sample_from_datasets,
+    shuffle_and_repeat,
+    take_while,
+    unbatch,
+)
 
 
 def make_saveable_from_iterator(iterator: Iterator) -> Any:
@@ -25,4 +41,21 @@ def make_saveable_from_iterator(iterator: Iterator) -> Any:
     return position
 
 
-__all__ = ["AUTOTUNE", "make_saveable_from_iterator"]
+__all__ = [
+    "AUTOTUNE",
+    "Counter",
+    "bucket_by_sequence_length",
+    "choose_from_datasets",
+    "copy_to_device",
+    "enumerate_dataset",
+    "get_single_element",
+    "group_by_window",
+    "make_saveable_from_iterator",
+    "map_and_batch",
+    "parallel_interleave",
+    "prefetch_to_device",
+    "sample_from_datasets",
+    "shuffle_and_repeat",
+    "take_while",
+    "unbatch",
+]
