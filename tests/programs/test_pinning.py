@@ -43,11 +43,8 @@ def test_an_unpinned_node_is_on_the_default_device_of_the_sessions_server(gpus: 
     assert plan.placement["c"] == B + default
     if default == "GPU:0":
         assert plan.placement["b"] == A + "GPU:1"
-        assert {(c.name, c.source, c.destination) for c in plan.channels} == {
-            ("a:0", PS + "CPU:0", A + "GPU:1"),
-            ("a:0", PS + "CPU:0", B + "GPU:0"),
-            ("b:0", A + "GPU:1", B + "GPU:0"),
-        }
+        (crossing,) = plan.channels  # so small a constant as `a` is copied
+        assert (crossing.name, crossing.source, crossing.destination) == ("b:0", A + "GPU:1", B + "GPU:0")
 
 
 @pytest.mark.parametrize("master", [0, 1])
