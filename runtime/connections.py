@@ -6,13 +6,13 @@ import contextlib
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from .connection import Connection
 from .keys import Keys
 from .security import why_silent
 from .watch import Watch
-from .wire import Message, WireError
+from .wire import Form, Message, WireError
 
 
 class Connections:
@@ -24,6 +24,7 @@ class Connections:
         name: a number that nobody else has: how servers that have heard it name this client to each other (`carried.py`).
             Another one when a connection had to be given up.
         told: addresses of the servers that have heard it, with the process that that was, and the name.
+        forms: of messages that were sent, by what their users know them by.
 
     >>> connections = Connections()
     >>> connections.send("localhost:2222", Message("ping", {"seq": 1}))
@@ -37,6 +38,7 @@ class Connections:
         self._connections: dict[str, Connection] = {}
         self.name = secrets.randbits(62) | 1
         self.told: dict[str, tuple[int, int]] = {}
+        self.forms: dict[Hashable, Form] = {}
         self._watch = Watch()
         self._wake: socket.socket | None = None
         self._woken: socket.socket | None = None

@@ -18,7 +18,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..graph.errors import OpError
@@ -37,10 +37,11 @@ from .quota import this_client
 from .recorder import Gathered, Notes, Recorder
 from .shared_memory import make_own
 from .waiting import ConnectionPool, Wait, call, error_of, from_task
-from .wire import Message
+from .wire import Form, Message
 
 logger = logging.getLogger(__name__)
 
+MOST_FORMS = 256  # signatures of which it is remembered how their steps are asked for
 CLOSE_S = 1.0  # closing a session waits no longer for its master: a dead one has lost the session anyway
 
 
@@ -165,6 +166,10 @@ class Remote:
         self, parts: Sequence[Part], feeds: Mapping[str, Any], timeout_s: float | None, gathered: Gathered | None = None
     ) -> dict[str, Any]:
         """As `Target.run`."""
+        if len(parts) == 1 and gathered is None and parts[0].reports:
+            address = self._addresses[parts[0].task]
+            if find(address, parts[0].incarnation) is None:
+                return self._run_one(parts[0], address, feeds, self._limit(timeout_s))
         number = next(self._numbers)
         owing: dict[str, Part] = {}
         names: dict[str, str] = {}
@@ -195,15 +200,12 @@ class Remote:
                 gathered.offsets.update(offsets(connections, {p.task: a for a, p in owing.items()}))
                 gathered.begin()
             wait = Wait(names, self._config.peer_timeout_s, limit, "step", incarnations, number, quiet, waits_here)
-            if time.monotonic() >= self._touch_at:  # the master may not hear of this client otherwise
-                self._touch_at = time.monotonic() + TOUCH_S
-                with contextlib.suppress(OSError):
-                    connections.send(self._address, Message("touch", {"session": self._handle}))
+            self._touch(connections)
             try:
                 started = {}  # those that tensors start: messages for them if those do not come
                 client, told = 0 if gathered is not None else connections.name, connections.told
                 for address, part in owing.items():
-                    message = _run_message(number, part, feeds, client, address in quiet)
+                    message = _run_message(connections, number, part, feeds, address in quiet, gathered is not None)
                     if part.carried and client and told.get(address) == (part.incarnation, client):
                         started[address] = message
                         continue
@@ -258,22 +260,53 @@ class Remote:
                                 make_own(tensor)
                             values.update(zip(reply.fields["fetches"], reply.tensors, strict=True))
             except BaseException as e:  # also Ctrl-C: whatever ends the wait must end the step everywhere
-                reason = (
-                    f"{type(e).__name__} in another part of the step: {e}"
-                    if isinstance(e, OpError)
-                    else "The client was interrupted"
-                )
                 for server, _ in here.values():
-                    server.abort_here(number, reason)
-                for address in owing:
-                    with contextlib.suppress(OSError):  # one that cannot be reached has nothing to abort
-                        connections.send(
-                            address, Message("abort", {"step": number, "code": "CANCELLED", "reason": reason})
-                        )
+                    server.abort_here(number, _reason(e))
+                _abort(connections, owing, number, e)
                 raise
         finally:
             self._connections.give_back(connections)
         return values
+
+    def _run_one(self, part: Part, address: str, feeds: Mapping[str, Any], limit: float | None) -> dict[str, Any]:
+        """The same, of a step that one other process does."""
+        number = next(self._numbers)
+        connections = self._connections.take()
+        try:
+            wait = Wait(
+                {address: part.task}, self._config.peer_timeout_s, limit, "step", {address: part.incarnation}, number,
+                here=tuple,
+            )  # fmt: skip
+            self._touch(connections)
+            owing = (address,)
+            try:
+                wait.send(connections, address, _run_message(connections, number, part, feeds))
+                if address not in connections.told:
+                    connections.told[address] = part.incarnation, connections.name
+                while True:
+                    for _, reply in wait.messages(connections):
+                        if reply.fields.get("request") != number:
+                            continue
+                        if reply.kind == "done":
+                            for tensor in reply.tensors:
+                                make_own(tensor)
+                            return dict(zip(reply.fields["fetches"], reply.tensors, strict=True))
+                        if reply.kind == "error":
+                            owing = ()
+                            raise error_of(reply)
+            except BaseException as e:
+                _abort(connections, owing, number, e)
+                raise
+        finally:
+            self._connections.give_back(connections)
+
+    def _touch(self, connections: Connections) -> None:
+        """Let the master hear of this client from time to time: it may not otherwise."""
+        now = time.monotonic()
+        if now >= self._touch_at:
+            self._touch_at = now + TOUCH_S
+            with contextlib.suppress(OSError):
+                connections.send(self._address, Message("touch", {"session": self._handle}))
 
     def close(self) -> None:
         """As `Target.close`. A master that is gone is no error: the session went with it."""
@@ -285,16 +318,41 @@ class Remote:
         self._connections.close()
 
 
-def _run_message(number: int, part: Part, feeds: Mapping[str, Any], client: int, quiet: bool) -> Message:
-    """What starts a part of a step; without a `client` to whom it belongs, it is traced."""
-    fields = {"request": number, "step": number, "program": part.program, "feeds": part.feeds}
-    if client:
-        fields["client"] = client
-    else:
-        fields["trace"] = True
-    if quiet:
-        fields["quiet"] = True
-    return Message("run", fields, tuple([feeds[n] for n in part.feeds]))
+def _run_message(
+    connections: Connections,
+    number: int,
+    part: Part,
+    feeds: Mapping[str, Any],
+    quiet: bool = False,
+    traced: bool = False,
+) -> Message:
+    """What starts a part of a step. One that is traced starts no others: it belongs to no client."""
+    key = part.program, part.task, quiet, 0 if traced else connections.name
+    form = connections.forms.get(key)
+    if form is None:
+        fields: dict[str, Any] = {"program": part.program, "feeds": part.feeds}
+        fields |= {"trace": True} if traced else {"client": connections.name}
+        if quiet:
+            fields["quiet"] = True
+        if len(connections.forms) >= MOST_FORMS:
+            connections.forms.clear()
+        form = connections.forms[key] = Form("run", fields)
+    return Message("run", {"request": number, "step": number}, tuple([feeds[n] for n in part.feeds]), form)
+
+
+def _reason(error: BaseException) -> str:
+    """Why a step is ended everywhere."""
+    if isinstance(error, OpError):
+        return f"{type(error).__name__} in another part of the step: {error}"
+    return "The client was interrupted"
+
+
+def _abort(connections: Connections, owing: Iterable[str], number: int, error: BaseException) -> None:
+    """Tell those who have not done their part of a step that it has ended."""
+    message = Message("abort", {"step": number, "code": "CANCELLED", "reason": _reason(error)})
+    for address in owing:
+        with contextlib.suppress(OSError):  # one that cannot be reached has nothing to abort
+            connections.send(address, message)
 
 
 def _say_missing(message: Message) -> None:

@@ -75,6 +75,7 @@ MAX_TENSORS = 16_384  # per message
 
 _MOST_REMEMBERED: Final = 1_024  # descriptions, each way; so what others send takes a bounded part of the memory
 _LONGEST_REMEMBERED: Final = 1_024  # bytes of one
+_MOST_FORMED: Final = 64  # descriptions of one form: shapes of what is fed
 
 _FIRST: Final = 0x94  # as version 1 had it, so that either notices the other
 _HEAD_BYTES: Final = struct.calcsize(HEAD)
@@ -99,6 +100,7 @@ class Message:
             one that arrived belong to others, too: nobody changes them.
         tensors: arrays of any element type in `graph.dtypes`, strings as object arrays of bytes or str.
             Decoded ones are read-only and alias the received buffer.
+        form: of one that is to be sent, and whose `fields` are its numbers alone: the others.
 
     >>> frames = encode(Message("ping", {"seq": 7}))
     >>> decode(frames)
@@ -108,6 +110,7 @@ class Message:
     kind: str
     fields: dict[str, Any] = field(default_factory=dict)
     tensors: tuple[Tensor, ...] = ()
+    form: Form | None = None
 
     def __repr__(self) -> str:
         parts = [repr(self.kind)]
@@ -154,6 +157,8 @@ def encode(message: Message, lend: Lend | None = None, compressed: bool = False)
         WireError: an unknown kind, a field that the kind does not have or of another type, a tensor where
             none may be or of an element type that cannot travel. Nothing has been sent.
     """
+    if message.form is not None:
+        return message.form.encode(tuple(message.fields.values()), message.tensors, lend)
     schema = KINDS.get(message.kind)
     if schema is None:
         raise WireError(f"there is no message kind {message.kind!r}; known kinds: {', '.join(KINDS)}")
@@ -176,18 +181,68 @@ def encode(message: Message, lend: Lend | None = None, compressed: bool = False)
         description = _describe(schema, fields, specs, frames)
         if key is not None and schema.tensors and len(description) <= _LONGEST_REMEMBERED:
             _remember(_packed, key, description)
+    frames[0] = _header(schema, numbers, description, values)
+    return frames
+
+
+class Form:
+    """The messages of a kind with tensors that have the same fields, but for their numbers: what describes them is known by their tensors.
+
+    Args:
+        kind: a key of `KINDS` whose messages carry tensors.
+        fields: all but the numbers.
+
+    Raises:
+        WireError: as of `encode`.
+
+    >>> form = Form("run", {"program": "p", "feeds": ["x:0"]})
+    >>> decode(encode(Message("run", {"request": 7, "step": 7}, (np.array(1.0),), form)))
+    Message('run', program='p', feeds=['x:0'], request=7, step=7, float64[])
+    """
+
+    __slots__ = ("_described", "_fields", "_schema")
+
+    def __init__(self, kind: str, fields: dict[str, Any]) -> None:
+        self._schema = KINDS[kind]
+        self._fields = fields
+        self._described: dict[tuple[Any, ...], bytes] = {}
+        encode(Message(kind, dict.fromkeys(self._schema.numbers, 0) | fields))  # so that a mistake shows here
+
+    def encode(self, numbers: tuple[int, ...], tensors: Sequence[Tensor], lend: Lend | None = None) -> list[Frame]:
+        """The frames of one of them; its numbers are in the order of the kind's row."""
+        schema = self._schema
+        frames: list[Frame] = [b""]
+        specs: list[tuple[Any, ...]] = []
+        values: list[Frame] = []
+        if tensors:
+            _check_attached(schema, len(tensors))
+            _pack_tensors(tensors, schema, lend, False, frames, specs, values)
+        key = tuple(specs)
+        description = self._described.get(key)
+        if description is None:
+            fields = dict(zip(schema.numbers, numbers, strict=True)) | self._fields
+            description = _describe(schema, fields, specs, frames)
+            if len(self._described) >= _MOST_FORMED:
+                self._described.clear()
+            self._described[key] = description
+        frames[0] = _header(schema, numbers, description, values)
+        return frames
+
+
+def _header(schema: KindSchema, numbers: Sequence[int], description: bytes, values: Sequence[Frame]) -> bytes:
+    """The first frame of a message."""
     try:
         head = schema.head.pack(_FIRST, VERSION, len(numbers), len(description), *numbers)
     except struct.error as error:
-        raise WireError(f"message {message.kind!r} cannot be packed: {error}") from None
-    frames[0] = b"".join((head, description, *values))
-    if len(frames[0]) > MAX_HEADER:
+        raise WireError(f"message {schema.kind!r} cannot be packed: {error}") from None
+    header = b"".join((head, description, *values))
+    if len(header) > MAX_HEADER:
         limit = MAX_WIDE_HEADER if schema.wide else MAX_HEADER
-        if len(frames[0]) > limit:
+        if len(header) > limit:
             raise WireError(
-                f"message {message.kind!r}: its fields need {len(frames[0])} bytes, more than the {limit} allowed"
+                f"message {schema.kind!r}: its fields need {len(header)} bytes, more than the {limit} allowed"
             )
-    return frames
+    return header
 
 
 def _pack_tensors(
@@ -431,6 +486,7 @@ __all__ = [
     "VERSION",
     "Borrow",
     "Bytes",
+    "Form",
     "Frame",
     "Lend",
     "Message",

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from dovetail.graph import dtypes
 from dovetail.runtime import wire
-from dovetail.runtime.wire import KINDS, Message, WireError, decode, encode
+from dovetail.runtime.wire import KINDS, Form, Message, WireError, decode, encode
 
 V = wire.VERSION
 HUGE = [wire.MAX_DIM] * 3 + [0]  # no elements, but no NumPy shape either
@@ -484,3 +484,32 @@ def test_bfloat16_keeps_its_values() -> None:
     (got,) = carry(np.array([1.5, -2, np.nan], ml_dtypes.bfloat16))
     assert got.dtype == ml_dtypes.bfloat16
     np.testing.assert_array_equal(got.astype(np.float32), [1.5, -2, np.nan])
+
+
+# --- messages of one form ----------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.lists(tensors(), max_size=3), min_size=1, max_size=4))
+def test_a_message_of_a_form_is_the_same_on_the_wire(several: list[list[np.ndarray]]) -> None:
+    fields = {"program": "p", "feeds": ("x:0",), "client": 5}
+    form = Form("run", fields)
+    for number, arrays in enumerate(several):
+        numbers = {"request": number, "step": -number}
+        formed = encode(Message("run", numbers, tuple(arrays), form))
+        assert [bytes(f) for f in formed] == [
+            bytes(f) for f in encode(Message("run", {**fields, **numbers}, tuple(arrays)))
+        ]
+
+
+def test_a_form_is_checked_as_a_message_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(WireError, match="no field 'odd'"):
+        Form("run", {"program": "p", "feeds": [], "odd": 1})
+    form = Form("run", {"program": "p", "feeds": ["x:0"]})
+    with pytest.raises(WireError, match="cannot be packed"):
+        form.encode((1 << 64, 1), ())
+    with pytest.raises(WireError, match="not a NumPy array"):
+        form.encode((1, 1), ("text",))  # type: ignore[arg-type]
+    monkeypatch.setattr(wire, "_MOST_FORMED", 3)
+    for size in range(10):
+        form.encode((1, 1), (np.zeros(size),))
+    assert len(form._described) <= 3
