@@ -1,4 +1,4 @@
-"""A process that runs numeric workloads with one system: Dovetail, NumPy, JAX or PyTorch, in whatever interpreter has it.
+"""A process that runs numeric workloads with one system: Dovetail, NumPy, JAX, PyTorch or TensorFlow, in whatever interpreter has it.
 
 Each system gets a process of its own, so that neither's threads and memory weigh on the other. The conversation is one line
 of JSON each way: the process begins with `{"version": "2.4"}`, or `{"missing": why}`, and answers `{"workload": "gelu",
@@ -25,11 +25,20 @@ ROOT = Path(__file__).resolve().parent.parent
 TITLES = {
     "dovetail": "Dovetail",
     "dovetail-numpy": "Dovetail, NumPy kernels",
+    "tensorflow": "TensorFlow",
     "numpy": "NumPy",
     "jax": "JAX",
     "torch": "PyTorch",
 }
-MODULES = {"dovetail": "dovetail", "dovetail-numpy": "dovetail", "numpy": "numpy", "jax": "jax", "torch": "torch"}
+MODULES = {
+    "dovetail": "dovetail",
+    "dovetail-numpy": "dovetail",
+    "numpy": "numpy",
+    "jax": "jax",
+    "torch": "torch",
+    "tensorflow": "tensorflow",
+}
+SETTINGS = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1"}  # its cells are in tf_keras
 C = math.sqrt(2 / math.pi)
 TINY = 16  # elements of the arrays of the tiny graph
 
@@ -45,7 +54,7 @@ class System:
         self._who = f"{system} in {python}"
         try:
             self._process = subprocess.Popen(
-                [python, __file__, system], text=True, env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+                [python, __file__, system], text=True, env=os.environ | SETTINGS,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             )  # fmt: skip
         except OSError as e:
@@ -178,7 +187,7 @@ def serve(system: str) -> None:
         version = getattr(importlib.import_module(MODULES[system]), "__version__", "")
         maker = {
             "dovetail": lambda: dovetail("auto"), "dovetail-numpy": lambda: dovetail("numpy"), "numpy": lambda: numpy,
-            "jax": lambda: jax, "torch": lambda: torch,
+            "jax": lambda: jax, "torch": lambda: torch, "tensorflow": lambda: _models.tensorflow,
         }[system]()  # fmt: skip
     except ImportError as e:
         reply(missing=str(e))

@@ -1,14 +1,16 @@
-"""Models of which bench/cpu.py times one step, each written for Dovetail, JAX and PyTorch: the same data, the same arithmetic.
+"""Models of which bench/cpu.py times one step, each written for Dovetail and its peers: the same data, the same arithmetic.
 
     mlp      784-1024-1024-10, batch 64: a training step with gradient descent
     block    one transformer block (before-norm, 4 heads, width 256, 8 x 128 tokens): loss and all gradients
     lenet    LeNet-5 with rectifiers and largest-of-four pooling, batch 64: a training step with gradient descent
+    lstm     an LSTM of 128 units over 32 x 50 x 64 in a loop over time: loss and all gradients; lstm-forward: loss alone
 
 A maker returns a call that gives the loss. Each system gets what it is fastest with: JAX one jitted function that owns its
 parameters, PyTorch a compiled function and its optimizer, and for images its own order of axes.
 """
 
 import math
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +18,8 @@ import numpy as np
 
 BATCH, WIDTHS, RATE = 64, (784, 1024, 1024, 10), 0.01
 SEQUENCES, TOKENS, WIDTH, HEADS = 8, 128, 256, 4
-MODELS = ("mlp", "block", "lenet")
+ROWS, STEPS, INPUTS, UNITS = 32, 50, 64, 128
+MODELS = ("mlp", "block", "lenet", "lstm", "lstm-forward")
 Maker = Callable[[], Callable[[], Any]]
 
 
@@ -63,6 +66,13 @@ def lenet_data() -> tuple[list[Any], Any, Any]:
     return weights, rng.standard_normal((BATCH, 28, 28, 1), dtype=np.float32), labels
 
 
+def lstm_data() -> tuple[Any, Any]:
+    """The kernel `[inputs and units, 4 units]` of a cell, sequences `[sequence, step, input]`."""
+    rng = np.random.default_rng(5)
+    kernel = rng.standard_normal((INPUTS + UNITS, 4 * UNITS), dtype=np.float32) / np.float32(math.sqrt(INPUTS + UNITS))
+    return kernel, rng.standard_normal((ROWS, STEPS, INPUTS), dtype=np.float32)
+
+
 # --- Dovetail ------------------------------------------------------------------------------------------------------------
 
 
@@ -74,6 +84,8 @@ def dovetail(model: str, config: Any, warm: bool) -> Callable[[], Any]:
     with graph.as_default():
         if model == "block":
             fetches, feeds, values = _dovetail_block(dt)
+        elif model.startswith("lstm"):
+            fetches, feeds, values = _lstm(dt, model)
         else:
             weights, images, labels = mlp_data() if model == "mlp" else lenet_data()
             x, y = dt.placeholder(dt.float32, [None, *images.shape[1:]]), dt.placeholder(dt.float32, [None, 10])
@@ -124,6 +136,38 @@ def _dovetail_block(dt: Any) -> tuple[list[Any], list[Any], tuple[Any]]:
     h = h + dense(dt.nn.gelu(dense(norm(h, "norm2"), "up"), approximate=True), "down")
     loss = dt.reduce_mean(dt.square(h))
     return [loss, *dt.gradients(loss, list(w.values()))], [x], (tokens,)
+
+
+# --- TensorFlow, whose graphs are written as Dovetail's ----------------------------------------------------------------
+
+
+def _lstm(tf: Any, model: str) -> tuple[list[Any], list[Any], tuple[Any]]:
+    """`dynamic_rnn` with an LSTM cell, and its gradients for the cell's kernel and bias."""
+    kernel, sequences = lstm_data()
+    x = tf.placeholder(tf.float32, [None, STEPS, INPUTS])
+    with tf.variable_scope("cell", initializer=tf.constant_initializer(kernel)):
+        out, _ = tf.nn.dynamic_rnn(tf.nn.rnn_cell.LSTMCell(UNITS), x, dtype=tf.float32)
+    loss = tf.reduce_mean(tf.square(out))
+    return [loss, *(tf.gradients(loss, tf.trainable_variables()) if model == "lstm" else [])], [x], (sequences,)
+
+
+def tensorflow(model: str) -> Callable[[], Any]:
+    """The call for a recurrent model."""
+    import tensorflow.compat.v1 as tf
+
+    tf.disable_v2_behavior()
+    graph = tf.Graph()
+    with graph.as_default():
+        fetches, feeds, values = _lstm(tf, model)
+        initial = tf.global_variables_initializer()
+    cores = len(os.sched_getaffinity(0))
+    session = tf.Session(
+        graph=graph,
+        config=tf.ConfigProto(intra_op_parallelism_threads=cores, inter_op_parallelism_threads=cores),
+    )
+    session.run(initial)
+    call = session.make_callable(fetches, feeds)
+    return lambda: call(*values)[0]
 
 
 # --- JAX -----------------------------------------------------------------------------------------------------------------

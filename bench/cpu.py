@@ -1,6 +1,6 @@
-"""Fused CPU kernels beside NumPy, jax.jit and torch.compile: the same arithmetic, the same data, the same number of cores.
+"""Fused CPU kernels beside NumPy, jax.jit, torch.compile and TensorFlow: the same arithmetic, the same data, the same number of cores.
 
-JAX and PyTorch are no dependencies. They are found in the running interpreter, or in another one that `--peer-python PATH`
+JAX, PyTorch and TensorFlow are no dependencies. They are found in the running interpreter, or in another one that `--peer-python PATH`
 (or the environment variable DOVETAIL_PEER_PYTHON) names; the rows of one that is missing are left out. The last rows compare
 Dovetail with itself without fusion: on arrays of 16 elements, fusing must not cost anything.
 """
@@ -20,6 +20,8 @@ WORKLOADS = {
     "mlp": ("MLP training step, 64 x 784-1024-1024-10", {"jax": 1.0, "torch": 1.0, "dovetail-numpy": 1.0}),
     "block": ("transformer block, forward + backward, 8 x 128 x 256", {"jax": 1.0, "torch": 1.0}),
     "lenet": ("LeNet-5 training step, batch 64", {"jax": 1.5, "torch": 1.5}),
+    "lstm-forward": ("LSTM by dynamic_rnn, forward, 32 x 50 x 64, 128 units", {"tensorflow": 1.0}),
+    "lstm": ("LSTM by dynamic_rnn, forward + backward, 32 x 50 x 64, 128 units", {"tensorflow": 1.0}),
     "tiny": ("60 operations on 16 elements", {"dovetail-numpy": 1.05}),
 }
 TRAINED = ("mlp", "lenet")  # their parameters change from call to call
@@ -32,7 +34,9 @@ def rows(workload: str, quick: bool) -> Iterator[Row]:
     with ExitStack() as stack:
         ours = stack.enter_context(System("dovetail"))
         for name, target in targets.items():
-            peer = stack.enter_context(System(name, peer_python()) if name in ("jax", "torch") else System(name))
+            peer = stack.enter_context(
+                System(name, peer_python()) if name in ("jax", "torch", "tensorflow") else System(name)
+            )
             if peer.missing:
                 print(f"{name} not installed: no row for it ({peer_python()}: {peer.missing})", file=sys.stderr)
             else:
