@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -24,8 +24,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
 from ..graph.settings import setting
 from ..placer.cluster import Cluster, DeviceInfo
-from ..placer.direct_reads import DirectRead, direct_reads, read_directly
-from ..placer.direct_updates import direct_updates, moved
+from ..placer.direct_reads import direct_reads, read_directly
 from ..placer.execution_order import execution_order
 from ..placer.joins import passed_over
 from ..placer.partition import needed, partition, task_of
@@ -37,6 +36,7 @@ from ..placer.search.step import CLIENT
 from ..placer.urgency import urgent_first
 from .carried import carried, carried_by
 from .config import ConfigProto
+from .reaching import Reaching
 from .records import MOST_BYTES
 from .registration import Registration
 from .reports import must_report
@@ -142,9 +142,7 @@ class MasterSession:
     )  # devices of stateful nodes, where only what a run needs is placed
     programs: dict[str, set[str]] = field(default_factory=dict)  # task -> handles registered there
     plans: dict[str, Plan] = field(default_factory=dict)  # handle -> what it does
-    near: dict[tuple[str, str], bool] = field(
-        default_factory=dict
-    )  # (owner, reader) -> whether it can read its variables
+    near: dict[tuple[str, str], bool] = field(default_factory=dict)  # (owner, reader) -> whether it reaches its variables
 
     @property
     def places_pruned(self) -> bool:
@@ -158,6 +156,7 @@ class Master:
     def __init__(self, task: str, peers: Peers) -> None:
         self.task = task
         self._peers = peers
+        self._reaching = Reaching(peers)
         self._sessions: dict[str, MasterSession] = {}
         self._lock = threading.Lock()
 
@@ -302,7 +301,7 @@ class Master:
                 nodes=sorted(nodes, key=lambda n: n.index),
             )
         options = session.config.graph_options
-        device_of, reached = self._moved(session, nodes, placement.device_of, set(fed))
+        device_of, reached = self._reaching.moved(session, nodes, placement.device_of, set(fed))
         urgency = None
         if session.config.placement_strategy == "rules":
             urgency = urgent_first(nodes, device_of, session.cluster, fed)
@@ -323,74 +322,12 @@ class Master:
         posted: dict[int, Posted] = {}
         if setting("DOVETAIL_DIRECT_READS"):
             reads = direct_reads(cut, nodes, set(fed), MOST_BYTES)
-            posted = self._posted(session, reads)
+            posted = self._reaching.posted(session, reads)
             reads = [r for r in reads if r.channel.id in posted]
             cut = read_directly(cut, reads, {*run, *(t.op for t in fetched)}, passed)
         if options.enable_recv_scheduling:
             cut = schedule_receives(cut)
         return Plan(graph, session.cluster, placement, cut, tuple(fetches), tuple(targets), tuple(feeds)), posted, reached
-
-    def _posted(self, session: MasterSession, reads: Iterable[DirectRead]) -> dict[int, Posted]:
-        """The variables that can be read directly, by channel: those that the reader sees in the memory of their task, which posts
-        them.
-        """
-        by_task: dict[str, list[DirectRead]] = {}
-        for read in reads:
-            task = task_of(read.channel.source)
-            if self._sees(session, task_of(read.channel.destination), task):
-                by_task.setdefault(task, []).append(read)
-        found = {}
-        for task, wanted in by_task.items():
-            names = [r.place[1:] for r in wanted]
-            config = session.config
-            incarnation, places = self._peers.post(
-                task, session.handle, session.seed, config.isolate_session_state, names, config.peer_timeout_s
-            )
-            for read, posted in zip(wanted, places, strict=True):
-                if posted is not None:
-                    op = read.reader.type if read.reader.inputs else "Read"
-                    found[read.channel.id] = Posted(
-                        tuple(posted), incarnation, *read.place[1:], read.reader.name, op, str(read.reader.source)
-                    )
-        return found
-
-    def _sees(self, session: MasterSession, task: str, owner: str) -> bool:
-        """Whether a task reads variables in the memory of another one; asked once."""
-        pair = owner, task
-        if pair not in session.near:
-            session.near[pair] = self._peers.sees(task, owner, session.config.peer_timeout_s)
-        return session.near[pair]
-
-    def _moved(
-        self, session: MasterSession, nodes: Sequence[Node], device_of: Callable[[Node], str], fed: Collection[Tensor]
-    ) -> tuple[Callable[[Node], str], Reached]:
-        """Where the nodes of a step run, and the variables that another task than their own reads and changes then."""
-        if not (setting("DOVETAIL_DIRECT_READS") and setting("DOVETAIL_DIRECT_UPDATES")):
-            return device_of, {}
-        config = session.config
-        opened: dict[str, list[tuple[Node, Posted]]] = {}
-        staying: set[str] = set()
-        while True:
-            updates = direct_updates(nodes, device_of, session.cluster, fed, MOST_BYTES, staying)
-            for update in updates:
-                task = update.task
-                if task in opened or not self._sees(session, task_of(update.by), task):
-                    continue
-                names = [place[1:] for _, place in update.variables]
-                incarnation, places = self._peers.post(
-                    task, session.handle, session.seed, config.isolate_session_state, names, config.peer_timeout_s, True
-                )
-                opened[task] = [
-                    (node, Posted(tuple(at), incarnation, *name, node.name, node.type, str(node.source)))
-                    for (node, _), name, at in zip(update.variables, names, places, strict=True)
-                    if at is not None
-                ]
-            failed = {u.task for u in updates if len(opened.get(u.task, ())) < len(u.variables)}
-            if not failed:
-                break
-            staying |= failed
-        reached = {node: (device_of(node), at) for u in updates for node, at in opened[u.task]}
-        return (moved(updates, device_of) if updates else device_of), reached
 
     def _place(self, session: MasterSession) -> Placement:
         """Place the whole graph, as far as it has grown; stateful nodes stay where they are."""
