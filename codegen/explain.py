@@ -186,7 +186,7 @@ class DeviceKernels:
         fusion: kernels, and why other nodes are in none.
         on_gpu: whether kernels are Triton's.
         updates: updates of variables that are one launch together: names of their nodes. GPUs have these.
-        program: makes the program, on a CPU with compiled kernels.
+        program: makes the program of what is left, on a CPU with compiled kernels.
     """
 
     device: str
@@ -196,7 +196,7 @@ class DeviceKernels:
     fusion: Fusion
     on_gpu: bool = False
     updates: tuple[tuple[str, ...], ...] = ()
-    program: Callable[[], Program] | None = None
+    program: Callable[[Unit], Program] | None = None
 
     @cached_property
     def stretches(self) -> tuple[StretchInfo, ...]:
@@ -209,7 +209,7 @@ class DeviceKernels:
             return ()
         from .backends.predicted_stretches import predicted
 
-        program, found = self.program(), []
+        program, found = self.program(self.rewritten), []
         for run, arena in predicted(program.instructions, program.tensors or {}):
             nodes = tuple(n for c in run.calls for n in c.nodes or (c.node,))
             found.append((StretchInfo(nodes, run.launches, None if arena is None else arena.bytes), arena))
@@ -378,7 +378,7 @@ def explain(
     *,
     small: bool,
     on_gpu: bool = False,
-    program: Callable[[], Program] | None = None,
+    program: Callable[[Unit], Program] | None = None,
 ) -> DeviceKernels:
     """What a unit becomes.
 
@@ -387,7 +387,7 @@ def explain(
         wanted: the rewrites.
         small: whether what is too small to gain is fused, too.
         on_gpu: make the choices for a GPU.
-        program: makes the program of a CPU with compiled kernels; None: native stretches are not told of.
+        program: makes a program for a CPU with compiled kernels; None: native stretches are not told of.
     """
     if on_gpu:
         wanted = gpu_rewrites(wanted)

@@ -40,11 +40,11 @@ def kernels_of(plan: Plan, device: str, config: ConfigProto | None = None) -> De
     on_gpu = ":GPU:" in device and info is not None and not info.emulated
     backend = options.make_backend()
     small = options.backend == "numba" or len(unit.steps) <= _FEW_STEPS
-    program = None if on_gpu or backend.name != "numba" else partial(_program, unit, options)
+    program = None if on_gpu or backend.name != "numba" else partial(_program, options)
     return explain(unit, backend.rewrites, small=small, on_gpu=on_gpu, program=program)
 
 
-def _program(unit: Unit, options: KernelOptions) -> Program:
+def _program(options: KernelOptions, unit: Unit) -> Program:
     """A unit's program, of which nothing is compiled."""
     backend = options.make_backend(cold=True)
     given = [n.outputs[0] for n in unit.steps if isinstance(n, Node) and n.type == "Placeholder"]
