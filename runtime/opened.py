@@ -24,6 +24,8 @@ which that may still write is kept until it has let go.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import os
 import platform
@@ -176,39 +178,44 @@ class Opened:
     # --- the lock between processes --------------------------------------------------------------------------------
 
     def _lock(self, patience_s: float) -> None:
-        door = self._door
         if self._pid != process_id():
             raise FailedPreconditionError(
                 None,
                 None,
                 f"{self.label} belongs to the process from which this one was forked, and is not its to change",
             )
-        try:
-            fcntl.fcntl(door.fd, _SETLK, self._taking)
-        except (BlockingIOError, PermissionError):
-            self._wait_for_lock(patience_s)
-        self._words[HOLDER] = self._pid
-
-    def _unlock(self) -> None:
-        if self._door.fd >= 0:  # a forked child has none
-            fcntl.fcntl(self._door.fd, _SETLK, self._leaving)
-
-    def _wait_for_lock(self, patience_s: float) -> None:
-        until, nap = time.monotonic() + patience_s, _FIRST_NAP_S
-        while True:
-            time.sleep(nap)
-            try:
-                fcntl.fcntl(self._door.fd, _SETLK, self._taking)
-            except (BlockingIOError, PermissionError):
+        if not self._tries():
+            until, nap = time.monotonic() + patience_s, _FIRST_NAP_S
+            while True:
+                time.sleep(nap)
+                if self._tries():
+                    break
                 if time.monotonic() > until:
                     raise UnavailableError(
                         None, None,
                         f"{self.label} is being changed by process {self._words[HOLDER]}, which has not let go of it for "
                         f"{patience_s:g} s. Has it been stopped?",
-                    ) from None  # fmt: skip
+                    )  # fmt: skip
                 nap = min(2 * nap, _LAST_NAP_S)
-            else:
-                return
+        self._words[HOLDER] = self._pid
+
+    def _tries(self) -> bool:
+        """Try to have the lock between processes."""
+        fd = self._door.fd
+        if fd < 0:  # its owner has gone
+            raise self.gone()
+        try:
+            fcntl.fcntl(fd, _SETLK, self._taking)
+        except OSError as e:
+            if e.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise self.gone() from None
+        return True
+
+    def _unlock(self) -> None:
+        if self._door.fd >= 0:  # a forked child has none, nor has who found that the owner has gone
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(self._door.fd, _SETLK, self._leaving)
 
     def gone(self) -> AbortedError:
         """As `memory.Opened.gone`."""
@@ -329,22 +336,23 @@ class Reached:
         self._lookout = lookout(place, dtype.np, borrower)
         self.owner: Owner = self._lookout.owner
         with _reaching:
+            door = _segments.get(place[:3])
+            if door is None:
+                door = _segments[place[:3]] = Door(*place[:3])
             state = _states.get((place, dtype))
             if state is None:
-                door = _segments.get(place[:3])
-                if door is None:
-                    door = _segments[place[:3]] = Door(*place[:3])
                 state = _states[place, dtype] = VariableState(name, dtype)
                 state.reach(_Reached(self._lookout, door, f"The variable '{name}' of {task}"))
-        self._state = state
+        self._state, self._door = state, door
 
     def read(self) -> VariableState | None:
         """The variable; None: it is not opened now, or has no value."""
         return None if self._lookout.opened() is None else self._state
 
     def forget(self) -> None:
-        """Its owner has gone."""
+        """Its owner has gone: nobody will change it any more."""
         self._lookout.forget()
+        self._door.close()
 
 
 _states: weakref.WeakValueDictionary[tuple[Place, DType], VariableState] = weakref.WeakValueDictionary()

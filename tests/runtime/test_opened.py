@@ -21,7 +21,7 @@ from dovetail.runtime import opened as module
 from dovetail.runtime.lookouts import lookout
 from dovetail.runtime.opened import Reached, can_open
 from dovetail.runtime.posts import Posts
-from dovetail.runtime.records import TURN, Place
+from dovetail.runtime.records import TURN
 from dovetail.runtime.shared_memory import Borrower, Pool, Unreadable, is_available
 
 pytestmark = pytest.mark.skipif(
@@ -414,6 +414,7 @@ POINTS = [
 ]
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_leaves_a_whole_value(writers):
     task = Task(np.zeros(SIZE, np.int64), np.zeros(SIZE, np.int64))
     expected = 0
@@ -475,11 +476,20 @@ def test_memory_is_kept_as_long_as_a_stopped_process_could_write_there(writers, 
     assert task.open() is not None
 
 
-def test_the_turn_is_one_store():
-    """A record's word is stored whole: readers in another process never see half of it."""
+def test_a_change_is_one_count():
+    task = Task([1], [2])
+    words = [task.reach(i)._lookout.words for i in range(2)]
+    before = [w[TURN] for w in words]
+    update_together(task.states, lambda a, b: [a + b, a - b])
+    assert [w[TURN] for w in words] == [b + 1 for b in before]
+
+
+def test_who_has_seen_that_the_owner_has_gone_changes_nothing_any_more():
     task = Task([1])
-    words = task.reach()._lookout.words
-    before = words[TURN]
+    reached = task.reach()
+    theirs = reached.read()
+    reached.forget()
+    with pytest.raises(AbortedError, match="'v0'"):
+        theirs.update(lambda old: old + 1)
     task.states[0].update(lambda old: old + 1)
-    assert words[TURN] == before + 1
-    assert isinstance(Place(*task.places[0]), Place)
+    np.testing.assert_array_equal(task.states[0].read(), [2])
