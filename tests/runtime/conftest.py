@@ -31,11 +31,11 @@ def cluster() -> Iterator[tf.LocalCluster]:
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeDriver]:
-    """A GPU that is a stand-in, with kernels that are interpreted."""
+def fake(request: pytest.FixtureRequest) -> Iterator[FakeDriver]:
+    """A GPU that is a stand-in, with kernels that are interpreted; as many as the module's `GPUS` says."""
     from gpu_programs import interpreted_gpus  # which few of the tests here need
 
-    with interpreted_gpus() as made:
+    with interpreted_gpus(getattr(request.module, "GPUS", 1)) as made:
         yield made
 
 

@@ -22,13 +22,33 @@ Build = Callable[[], tuple[Any, dict[Any, Any]]]
 """Makes the nodes of a program; gives fetches and feeds."""
 
 
+_random = [np.random.default_rng(0)]
+
+
+def matrix(*shape: int) -> np.ndarray[Any, Any]:
+    """Normal numbers, the same in each test whatever ran before."""
+    return _random[0].standard_normal(shape).astype(np.float32)
+
+
 @contextmanager
 def interpreted_gpus(gpus: int = 1) -> Iterator[FakeDriver]:
     """A machine with such GPUs, whose kernels are interpreted. Candidates are not timed: they are many, and the interpreter is slow."""
+    _random[0] = np.random.default_rng(0)
     with pytest.MonkeyPatch.context() as patch, fake_gpus(gpus) as made:
         patch.setenv("DOVETAIL_TUNE", "0")
         patch.setattr(triton_compile, "compile_kernel", made.compile_kernel)
         yield made
+
+
+def graph_variable(session: dt.Session, name: str) -> Any:
+    """What a variable holds."""
+    target = session._target
+    assert isinstance(target, InProcess)
+    for state in target._worker._sessions.values():
+        for _, found, resource in state.resources:
+            if found == name:
+                return resource._value
+    raise KeyError(name)
 
 
 def instructions(session: dt.Session, kind: str = "GPU") -> list[Instruction]:

@@ -3,28 +3,13 @@
 Kernels run in Triton's interpreter, and as late as they may (`tests/codegen/fake_driver.py`).
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
-from fake_driver import FakeDriver
-from gpu_programs import agree, interpreted_gpus
+from gpu_programs import agree, matrix
 
 import dovetail as dt
 
-
-@pytest.fixture
-def fake() -> Iterator[FakeDriver]:
-    with interpreted_gpus(2) as made:
-        yield made
-
-
-RANDOM = np.random.default_rng(0)
-
-
-def matrix(*shape: int) -> np.ndarray:
-    return RANDOM.standard_normal(shape).astype(np.float32)
-
+GPUS = 2
 
 # --- images ----------------------------------------------------------------------------------------------------------
 

@@ -4,33 +4,18 @@ Kernels run in Triton's interpreter, and as late as they may (`tests/codegen/fak
 """
 
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
 from fake_driver import FakeDriver
-from gpu_programs import agree, instructions, interpreted_gpus, ops, results_on
+from gpu_programs import agree, graph_variable, instructions, matrix, ops, results_on
 
 import dovetail as dt
 from dovetail.codegen.cuda.array import DeviceArray
 from dovetail.codegen.cuda.device import device
 from dovetail.codegen.program import Call, Loop
-from dovetail.runtime.in_process import InProcess
 
-
-@pytest.fixture
-def fake() -> Iterator[FakeDriver]:
-    with interpreted_gpus(2) as made:
-        yield made
-
-
-RANDOM = np.random.default_rng(0)
-
-
-def matrix(*shape: int) -> np.ndarray:
-    return RANDOM.standard_normal(shape).astype(np.float32)
-
+GPUS = 2
 
 # --- devices ---------------------------------------------------------------------------------------------------------
 
@@ -80,17 +65,6 @@ def test_a_small_step_launch_by_launch(fake):
         assert gpu.pool.largest() == [(512, "w")]  # nothing of the step is left
         assert gpu.pool.in_use == before
         np.testing.assert_allclose(value, np.tanh(given @ np.asarray(weights) + 1), rtol=1e-5)
-
-
-def graph_variable(session: dt.Session, name: str) -> Any:
-    """What a variable holds."""
-    target = session._target
-    assert isinstance(target, InProcess)
-    for state in target._worker._sessions.values():
-        for _, found, resource in state.resources:
-            if found == name:
-                return resource._value
-    raise KeyError(name)
 
 
 def test_variables_stay_and_are_updated_in_place(fake):

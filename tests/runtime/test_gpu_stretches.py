@@ -4,13 +4,12 @@ Kernels run in Triton's interpreter, and as late as they may (`tests/codegen/fak
 """
 
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from fake_driver import FakeDriver
-from gpu_programs import instructions, interpreted_gpus
+from gpu_programs import graph_variable, instructions
 
 import dovetail as dt
 from dovetail.codegen.backends.stretches import Stretch
@@ -19,32 +18,8 @@ from dovetail.codegen.program import Call
 from dovetail.codegen.update_loops import accumulation, update
 from dovetail.graph.dtypes import as_dtype
 from dovetail.graph.ops.training import RULES
-from dovetail.runtime.in_process import InProcess
 
-
-@pytest.fixture
-def fake() -> Iterator[FakeDriver]:
-    with interpreted_gpus(2) as made:
-        yield made
-
-
-RANDOM = np.random.default_rng(0)
-
-
-def matrix(*shape: int) -> np.ndarray:
-    return RANDOM.standard_normal(shape).astype(np.float32)
-
-
-def graph_variable(session: dt.Session, name: str) -> Any:
-    """What a variable holds."""
-    target = session._target
-    assert isinstance(target, InProcess)
-    for state in target._worker._sessions.values():
-        for _, found, resource in state.resources:
-            if found == name:
-                return resource._value
-    raise KeyError(name)
-
+GPUS = 2
 
 # --- memory ----------------------------------------------------------------------------------------------------------
 
