@@ -660,7 +660,7 @@ from .runtime.session import (
 )
 
 if TYPE_CHECKING:
-    from . import keras, layers, losses, timeline
+    from . import keras, layers, losses, test, timeline
     from .placer.profile import Profile
     from .placer.simulate import simulate
     from .runtime.local import LocalCluster
@@ -680,6 +680,7 @@ _LATE = {
     "losses": ".losses",
     "profile": ".runtime.profile",
     "simulate": ".placer.simulate",
+    "test": ".test",
     "timeline": ".timeline",
 }
 
@@ -1150,6 +1151,7 @@ __all__ = [
     "tensor_scatter_sub",
     "tensor_scatter_update",
     "tensordot",
+    "test",
     "tile",
     "timeline",
     "to_bfloat16",
