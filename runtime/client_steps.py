@@ -1,4 +1,9 @@
-"""The parts of steps that run on this task, each with the client that asked for it and hears of its end."""
+"""The parts of steps that run on this task, each with the client that asked for it and hears of its end.
+
+A client may ask for a step that is run again and again (what a queue runner does). Then each task begins its part again by itself
+when it has ended, under the next number, without telling anybody. So the client hears of an error only, and the tasks of two rounds
+need not wait for each other: what one of them sends early waits for the other, as in any step.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +28,7 @@ logger = logging.getLogger(__name__)
 class _Asked:
     """One part of a step, and what is to be done when it ends."""
 
-    __slots__ = ("_quiet", "_recorder", "_request", "_size", "_step", "_steps", "_whose", "caller")
+    __slots__ = ("_recorder", "_size", "_steps", "_whose", "again", "caller", "quiet", "request", "step")
 
     def __init__(
         self,
@@ -34,26 +39,36 @@ class _Asked:
         whose: str | bytes,
         size: int,
         quiet: bool,
+        again: str,
         recorder: Recorder | None,
     ) -> None:
         self._steps = steps
         self.caller = caller
-        self._request = request
-        self._step = step
+        self.request = request
+        self.step = step
+        self.again = again  # the program that begins again when it has ended, if it does
         self._whose = whose
         self._size = size
-        self._quiet = quiet
+        self.quiet = quiet
         self._recorder = recorder
 
     def finish(self, outcome: Mapping[str, Any] | OpError) -> None:
         """It has ended."""
-        steps, peer, request = self._steps, self.caller.peer, self._request
+        steps, peer, request = self._steps, self.caller.peer, self.request
+        if self.again:
+            if not isinstance(outcome, OpError) and steps.goes_on(self):
+                return
+            steps.repeated.pop(request, None)
         steps.quota.give_back(self._whose, 1, self._size)
         if self._recorder is not None:
             notes = self._recorder.finished().pack()
             steps.mail.reply(peer, Message("trace", {"request": request, "notes": notes}))
-        steps.answer(peer, request, outcome, self._quiet)
-        steps.running.pop(self._step, None)  # now that the answer is on its way
+        # Other steps that this one lets go on come first: mostly more than one client waits for them.
+        steps.turns.mine.at_end(lambda: self._answer(outcome))
+
+    def _answer(self, outcome: Mapping[str, Any] | OpError) -> None:
+        self._steps.answer(self.caller.peer, self.request, outcome, self.quiet)
+        self._steps.running.pop(self.step, None)  # now that the answer is on its way
 
 
 class ClientSteps:
@@ -62,6 +77,7 @@ class ClientSteps:
     Attributes:
         quota: what the steps of each client take.
         running: by the step's number.
+        repeated: those that begin again when they end, by the number of the first.
     """
 
     def __init__(self, worker: Worker, mail: Mail) -> None:
@@ -71,7 +87,9 @@ class ClientSteps:
             Limit(setting("DOVETAIL_CLIENT_MB") << 20, "bytes fed to running steps", "DOVETAIL_CLIENT_MB"),
         )
         self.running: dict[int, _Asked] = {}
+        self.repeated: dict[int, _Asked] = {}
         self._worker = worker
+        self.turns = worker.turns
         self._callers = Callers(mail.is_gone, mail.owner)
 
     def on_run(self, peer: bytes, message: Message) -> None:
@@ -87,7 +105,7 @@ class ClientSteps:
             return
         self._begin(
             caller, fields["request"], step, fields["program"], dict(zip(names, tensors, strict=True)), None, client,
-            fields.get("quiet", False), Recorder() if fields.get("trace") else None,
+            fields.get("quiet", False), Recorder() if fields.get("trace") else None, fields.get("again", False),
         )  # fmt: skip
 
     def carried(self, step: int, client: int, program: str, arrived: dict[ChannelKey, Any]) -> bool:
@@ -113,12 +131,13 @@ class ClientSteps:
         client: int,
         quiet: bool,
         recorder: Recorder | None,
+        again: bool = False,
     ) -> None:
         whose = caller.owner or self._worker.client_of(program) or caller.peer
         size = 0
         for tensor in feeds.values():
             size += tensor.nbytes
-        alone = self._worker.alone(program) if recorder is None else None
+        alone = self._worker.alone(program) if recorder is None and not again else None
         try:
             if alone is not None:
                 self.quota.check(whose, 1, size)
@@ -128,7 +147,10 @@ class ClientSteps:
         except OpError as e:
             self.mail.refuse(caller.peer, request, e)
             return
-        asked = self.running[step] = _Asked(self, caller, request, step, whose, size, quiet, recorder)
+        asked = _Asked(self, caller, request, step, whose, size, quiet, program if again else "", recorder)
+        self.running[step] = asked
+        if again:
+            self.repeated[request] = asked
         self._worker.start(step, program, feeds, asked.finish, recorder=recorder, client=client, arrived=arrived)
 
     def answer(self, peer: bytes, request: int, outcome: Mapping[str, Any] | OpError, quiet: bool) -> None:
@@ -141,7 +163,29 @@ class ClientSteps:
 
     def on_abort(self, peer: bytes, message: Message) -> None:
         """A step is to end: somebody else says why."""
-        self._worker.abort(message.fields["step"], message.fields["reason"])
+        asked = self.repeated.get(message.fields["step"])
+        if asked is None:
+            self._worker.abort(message.fields["step"], message.fields["reason"])
+        else:
+            self._worker.abort(asked.step, message.fields["reason"])
+            self.repeated.pop(asked.request, None)  # if it was about to begin again
+
+    def goes_on(self, asked: _Asked) -> bool:
+        """A part that is repeated has ended: begin it again when other messages have had their turn; False if it never will."""
+        endpoint = self.mail.endpoint
+        return endpoint is not None and endpoint.call_soon(lambda: self._begin_again(asked))
+
+    def _begin_again(self, asked: _Asked) -> None:
+        self.running.pop(asked.step, None)
+        goes_on = asked.request in self.repeated
+        if not goes_on or not self._worker.knows(asked.again):
+            asked.again, asked.quiet = "", not goes_on
+            self.repeated.pop(asked.request, None)
+            asked.finish({})
+            return
+        asked.step += 1  # the other tasks count as this one does
+        self.running[asked.step] = asked
+        self._worker.start(asked.step, asked.again, {}, asked.finish)
 
     def lives(self, peer: bytes, now: float) -> None:
         """A client has given a sign of life."""
@@ -149,8 +193,13 @@ class ClientSteps:
 
     def runs(self, peer: bytes, step: int) -> bool:
         """Whether a part of a step runs here for the client at `peer`."""
-        asked = self.running.get(step)
+        asked = self.running.get(step) or self.repeated.get(step)
         return asked is not None and asked.caller.peer == peer
+
+    def number(self, step: int) -> int:
+        """The number under which the part of a step runs now."""
+        asked = self.repeated.get(step)
+        return step if asked is None else asked.step
 
     def end_forsaken(self, now: float) -> None:
         """End the steps of clients that have gone, so that nothing waits here for ever."""

@@ -106,6 +106,10 @@ class InProcess:
         """As `Target.plan`."""
         return self._master.plan(self._session.handle, fetches, targets, feeds, program)
 
+    def repeat(self, parts: Sequence[Part], until: Callable[[], bool]) -> bool:
+        """As `Target.repeat`: here it would be the same as to run each step."""
+        return False
+
     def run(
         self, parts: Sequence[Part], feeds: Mapping[str, Any], timeout_s: float | None, gathered: Gathered | None = None
     ) -> dict[str, Any]:

@@ -89,7 +89,8 @@ class IoThread:
             if self._closing:
                 return False
             self._queue.append(function)
-        self.wake()
+        if not self.is_current():  # it looks at the queue before it waits again
+            self.wake()
         return True
 
     def wake(self) -> None:

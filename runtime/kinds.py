@@ -122,7 +122,7 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("missing", "step int, task str, channels list"),
     _row("coming", "step int, task str, known bool, channels list, left int"),
     _row("accounted", "step int, task str, channels list"),
-    _row("run", "request int, step int, program str, feeds list, trace? bool, quiet? bool, client? int", tensors=True),
+    _row("run", "request int, step int, program str, feeds list, trace? bool, quiet? bool, client? int, again? bool", tensors=True),
     _row("trace", "request int, notes bytes"),
     _row("done", "request int, fetches list", tensors=True, given=True),
     _row("tensors", "step int, channels list, without list, program? str, client? int", tensors=True),

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..graph.errors import OpError
+from ..graph.errors import CancelledError, OpError
 from ..graph.graph import Graph
 from ..graph.serialize import graph_to_bytes
 from ..placer.plan import Plan
@@ -278,7 +278,7 @@ class Remote:
                 here=tuple,
             )  # fmt: skip
             self._touch(connections)
-            owing = (address,)
+            owing: tuple[str, ...] = (address,)
             try:
                 wait.send(connections, address, _run_message(connections, number, part, feeds))
                 if address not in connections.told:
@@ -299,6 +299,40 @@ class Remote:
                 raise
         finally:
             self._connections.give_back(connections)
+
+    def repeat(self, parts: Sequence[Part], until: Callable[[], bool]) -> bool:
+        """As `Target.repeat`: each task begins its part again by itself, so no message is needed as long as nothing fails."""
+        at = {self._addresses[p.task]: p for p in parts}
+        if self._limit_s is not None or any(
+            p.feeds or p.fetches or find(address, p.incarnation) is not None for address, p in at.items()
+        ):
+            return False
+        number = secrets.randbits(62) & ~0xFFFFFFFF  # and as many after it
+        connections = self._connections.take()
+        try:
+            names = {address: p.task for address, p in at.items()}
+            incarnations = {address: p.incarnation for address, p in at.items()}
+            wait = Wait(names, self._config.peer_timeout_s, None, "step", incarnations, number)
+            try:
+                for address, part in at.items():
+                    fields = {"request": number, "step": number, "program": part.program, "feeds": (), "again": True}
+                    wait.send(connections, address, Message("run", fields))
+                while not until():
+                    self._touch(connections)
+                    for address, reply in wait.messages(connections):
+                        if reply.fields.get("request") != number:
+                            continue
+                        if reply.kind == "error":
+                            del at[address]
+                            raise error_of(reply)
+                        if reply.kind == "done":  # the task has forgotten the program
+                            del at[address]
+                            return True
+            finally:
+                _abort(connections, at, number, CancelledError(None, None, "It is not repeated any more"))
+        finally:
+            self._connections.give_back(connections)
+        return True
 
     def _touch(self, connections: Connections) -> None:
         """Let the master hear of this client from time to time: it may not otherwise."""

@@ -324,7 +324,7 @@ class Server:
             runs = self._steps.runs(peer, request)
             fields["working"] = runs or self._calls.works_on(peer, request)
             if message.fields.get("waits"):
-                fields["waits"] = self.waits_here(request) if runs else []
+                fields["waits"] = self.waits_here(self._steps.number(request)) if runs else []
         self._mail.reply(peer, Message("pong", fields))
 
     def _on_collective(self, peer: bytes, message: Message) -> None:

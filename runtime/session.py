@@ -187,6 +187,18 @@ class Session:
         feeds = parse_feeds(self._graph, feed_dict)
         return wanted.rebuild(self._run(wanted, feeds, options, run_metadata))
 
+    def repeat(self, node: Node, until: Callable[[], bool]) -> None:
+        """Run a node again and again, in a step of its own each time, until `until()` is true.
+
+        On a cluster the tasks begin each step by themselves, so nothing of it passes here, and `until` is asked twice a second only.
+        A step that runs when it becomes true may be ended in the middle.
+
+        Raises: as `run`.
+        """
+        while not until():
+            self._check_runnable()
+            self._run(self._parse(node), {}, None, until=until)
+
     def partial_run_setup(self, fetches: Any, feeds: Iterable[Any] | None = None) -> str:
         """Agree on a step that is run in several calls of `partial_run`.
 
@@ -356,6 +368,7 @@ class Session:
         feeds: Mapping[str, Any],
         options: RunOptions | None,
         metadata: RunMetadata | None = None,
+        until: Callable[[], bool] | None = None,
     ) -> dict[str, Any]:
         fetched, values = wanted.tensors, {}
         if not feeds.keys().isdisjoint(fetched):  # what is fed never leaves this process
@@ -374,7 +387,8 @@ class Session:
                 if parts is None:
                     parts = self._prepare(key)
                 self._last = key, parts
-                values.update(self._target.run(parts, feeds, timeout, gathered))
+                if until is None or not self._target.repeat(parts, until):
+                    values.update(self._target.run(parts, feeds, timeout, gathered))
                 if metadata is not None and options is not None:
                     self._tell(metadata, key, parts, gathered, options.output_partition_graphs)
             except OpError as e:

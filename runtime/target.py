@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ..graph.graph import Graph
@@ -37,6 +37,13 @@ class Target(Protocol):
         self, parts: Sequence[Part], feeds: Mapping[str, Any], timeout_s: float | None, gathered: Gathered | None = None
     ) -> dict[str, Any]:
         """Run one step; the values of all fetches by name. With `gathered`, the step is traced, and all notes go there."""
+        ...
+
+    def repeat(self, parts: Sequence[Part], until: Callable[[], bool]) -> bool:
+        """Run one step, without feeds and fetches, again and again until `until()`, as long as it goes well and the tasks know it.
+
+        False if that cannot be, and nothing has run.
+        """
         ...
 
     def close(self) -> None:

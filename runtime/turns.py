@@ -6,6 +6,7 @@ flat however long a chain between two devices is.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -22,15 +23,17 @@ class Turn:
 
     Attributes:
         ready: what it is to run next; None while it runs nothing.
+        last: what is done when nothing is left to run.
         outbox: task -> what the program that it runs has put out, and has not sent yet.
         since: the same -> when the first of that was put out that the receiver may be waiting for.
         sent, sent_at: the channel that was put out last, and when.
     """
 
-    __slots__ = ("outbox", "ready", "sent", "sent_at", "since")
+    __slots__ = ("last", "outbox", "ready", "sent", "sent_at", "since")
 
     def __init__(self) -> None:
         self.ready: deque[tuple[Running, Execution, Stretch]] | None = None
+        self.last: list[Callable[[], None]] = []
         self.outbox: dict[str, dict[ChannelKey, Any]] = {}
         self.since: dict[str, float] = {}
         self.sent: ChannelKey | None = None
@@ -49,6 +52,22 @@ class Turn:
                 running.run(execution, stretch)
         finally:
             self.ready = None
+            if self.last:
+                self._end()
+
+    def _end(self) -> None:
+        """Do what was put off, all of it, whatever it raises."""
+        last, self.last = self.last, []
+        with contextlib.ExitStack() as stack:
+            for do in reversed(last):
+                stack.callback(do)
+
+    def at_end(self, do: Callable[[], None]) -> None:
+        """Do something that nobody is in a hurry for, when the turn has run what is ready: at once, if there is no turn."""
+        if self.ready:
+            self.last.append(do)
+        else:
+            do()
 
 
 class Turns(threading.local):

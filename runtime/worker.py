@@ -256,6 +256,10 @@ class Worker:
         """Whether a step has neither begun here nor ended."""
         return number not in self._steps and number not in self._ended
 
+    def knows(self, handle: str) -> bool:
+        """Whether a program is registered."""
+        return handle in self._loaded
+
     def reports(self, handle: str) -> bool:
         """Whether a client waits for the end of a program."""
         loaded = self._loaded.get(handle)

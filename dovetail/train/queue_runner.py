@@ -12,6 +12,7 @@ from ..graph.data_flow import QueueBase
 from ..graph.default_graph import get_default_graph, get_default_session
 from ..graph.errors import CancelledError, OpError, OutOfRangeError
 from ..graph.graph_keys import GraphKeys
+from ..runtime.session import Session
 from .coordinator import CLOSER, Coordinator
 
 logger = logging.getLogger(__name__)
@@ -122,10 +123,17 @@ class QueueRunner:
 
     def _fill(self, sess: Any, enqueue_op: Any, coord: Coordinator | None) -> None:
         counted = True
+
+        def stopped() -> bool:
+            return coord is not None and coord.should_stop()
+
         try:
-            while coord is None or not coord.should_stop():
+            while not stopped():
                 try:
-                    sess.run(enqueue_op)
+                    if isinstance(sess, Session) and type(sess).run is Session.run:
+                        sess.repeat(enqueue_op, stopped)
+                    else:
+                        sess.run(enqueue_op)
                 except (*self._closed_types, CancelledError):
                     with self._lock:
                         counted = False
