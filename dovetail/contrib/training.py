@@ -39,6 +39,7 @@ from .evaluation import (
     get_or_create_eval_step,
     wait_for_new_checkpoint,
 )
+from .hparams import HParams
 
 Pairs = list[tuple[Any, Any]]
 """Gradients, each with its variable."""
@@ -269,6 +270,7 @@ def _noisy(gradient: Any, scale: float) -> Any:
 
 __all__ = [
     "GreedyLoadBalancingStrategy",
+    "HParams",
     "RandomStrategy",
     "StopAfterNEvalsHook",
     "SummaryAtEndHook",
