@@ -27,7 +27,7 @@ import numpy as np
 
 from .exchanges import Array, Exchange, Part
 
-FLAT_BYTES = 128 << 10  # up to here each of many members reduces everything: beyond, that costs more than a second wait
+FLAT_BYTES = 128 << 10  # up to here every member reduces everything: beyond, that costs more than a second wait
 PLACE_BYTES = 512 << 10  # of one member in one round: small enough for the caches, large enough to make words cheap
 LEAST_PLACE_BYTES = 64 << 10
 SLOTS = 4  # with more, a member that has a processor goes on longer before it needs the others
@@ -41,14 +41,6 @@ _LABEL_HEAD = 24  # the run's number, a bit for each free area, and the length o
 _PAGE = 4096
 
 AWAKE, ASLEEP, POKE = 0, 1, 2
-
-
-def flat_bytes(size: int) -> int:
-    """Up to how many bytes each of so many members reduces everything.
-
-    One of two reads no more of the other's memory so than if they shared the work, and waits once.
-    """
-    return FLAT_BYTES if size > 2 else PLACE_BYTES
 
 
 class Machine(Protocol):
@@ -234,7 +226,7 @@ class Meeting(Exchange):
     def __init__(self, rank: int, size: int, machine: Machine | None, value_bytes: int, areas: bool = True) -> None:
         super().__init__(rank, size)
         self._machine, self._value_bytes = machine, value_bytes
-        self._areas = AREAS if areas and value_bytes > flat_bytes(size) else 0
+        self._areas = AREAS if areas and value_bytes > FLAT_BYTES else 0
         self._found: tuple[memoryview, Layout] | None = None
         self._opened: dict[int, bool] = {}
 
@@ -292,5 +284,5 @@ class Meeting(Exchange):
 
 __all__ = [
     "AREAS", "ASLEEP", "AWAKE", "FLAT_BYTES", "LINE", "POKE", "REDUCED", "SLOTS", "STAGED", "TAKEN", "Board", "Layout", "Machine",
-    "Meeting", "flat_bytes", "label_of",
+    "Meeting", "label_of",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ what the member has done, in rounds since the board was made:
     reduced   it has reduced its share, and put the result where the others find it
     taken     it has all that it needs of the round
 
-    flat      one wait: each member stages its value, and reduces all of them for itself. For values of up to `flat_bytes`.
+    flat      one wait: each member stages its value, and reduces all of them for itself. For values of up to `FLAT_BYTES`.
     common    two waits: each member stages the others' shares, reduces its own over all members into an area that all have, and
               waits for the others' shares of it. Rounds are so small that what is staged stays in the caches; of the memory beyond,
               a member reads its value once and writes its share of the result, the least there is.
@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from .boards import ASLEEP, AWAKE, LINE, POKE, REDUCED, SLOTS, STAGED, TAKEN, Board, flat_bytes
+from .boards import ASLEEP, AWAKE, FLAT_BYTES, LINE, POKE, REDUCED, SLOTS, STAGED, TAKEN, Board
 from .errors import InvalidArgumentError
 from .exchanges import REDUCTIONS, Array, divided, result_of
 from .pieces import Pieces
@@ -66,7 +66,7 @@ class Sharing:
         value = self._value
         self._board, self._run, self._label = board, run, label
         place_bytes = board.layout.place_bytes
-        self._flat = value.nbytes <= min(flat_bytes(board.size), place_bytes)
+        self._flat = value.nbytes <= min(FLAT_BYTES, place_bytes)
         self._common = False
         share = max(1, place_bytes // board.size // LINE * LINE // value.dtype.itemsize)  # elements
         self._per_round = value.size if self._flat else share * board.size

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from played_boards import TASKS, Machine, Net, Step
 
-from dovetail.graph import boards, exchanges
+from dovetail.graph import boards, exchanges, sharing as sharing_module
 from dovetail.graph.boards import Board, Layout
 from dovetail.graph.errors import AbortedError, InvalidArgumentError, UnavailableError
 from dovetail.graph.sharing import Sharing
@@ -35,6 +35,7 @@ def _expected(values, what):
 @pytest.mark.parametrize("seed", range(30))
 def test_any_order_gives_the_sum_in_the_order_of_ranks(monkeypatch, seed):
     monkeypatch.setattr(boards, "FLAT_BYTES", 1 << 10)
+    monkeypatch.setattr(sharing_module, "FLAT_BYTES", 1 << 10)
     monkeypatch.setattr(boards, "LEAST_PLACE_BYTES", 1 << 10)
     monkeypatch.setattr(boards, "PLACE_BYTES", 1 << 12)
     rng, orders = np.random.default_rng(seed), random.Random(seed)
