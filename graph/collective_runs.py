@@ -109,15 +109,14 @@ def signature(what: str, values: Sequence[Any], attrs: Mapping[str, Any]) -> str
         return ""
     if what == "all_gather":
         return f"{values[0].dtype}{list(values[0].shape[1:])}"
-    described = _described(*((v.dtype, tuple(v.shape)) for v in values))
-    if what == "all_reduce":
-        return f"{attrs['reduction']} {attrs['way']} {described}"
-    return f"{attrs['root' if what == 'broadcast' else 'reduction']} {described}"
+    how = (attrs["root"],) if what == "broadcast" else (attrs["reduction"], attrs.get("way"))
+    return _described(how, tuple([v.dtype for v in values]), tuple([tuple(v.shape) for v in values]))
 
 
 @lru_cache(1_000)
-def _described(*values: tuple[np.dtype[Any], tuple[int, ...]]) -> str:
-    return " ".join(f"{dtype}{list(shape)}" for dtype, shape in values)
+def _described(how: tuple[Any, ...], dtypes: tuple[np.dtype[Any], ...], shapes: tuple[tuple[int, ...], ...]) -> str:
+    words = [str(x) for x in how if x is not None]
+    return " ".join(words + [f"{dtype}{list(shape)}" for dtype, shape in zip(dtypes, shapes, strict=True)])
 
 
 def by_messages(what: str, context: Context, values: Sequence[Array], attrs: Mapping[str, Any], key: Key) -> Any:
@@ -193,10 +192,15 @@ def _ask(
     sharing: Sharing | None = None,
 ) -> Any:
     members = attrs["members"]
-    text = f"the {what} '{_instance(context, attrs)}' of {len(members)} members"
+    text = _told(what, _instance(context, attrs), len(members))
     return context.resources.collectives.take_part(
         context.session, members, attrs["rank"], key, brought, text, exchange, finish, sharing
     )
+
+
+@lru_cache(1_000)
+def _told(what: str, instance: str, members: int) -> str:
+    return f"the {what} '{instance}' of {members} members"
 
 
 def _instance(context: Context, attrs: Mapping[str, Any]) -> str:

@@ -24,6 +24,8 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -322,13 +324,17 @@ def flat(values: Sequence[Array]) -> Array:
 
 def unflat(array: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
     """The arrays of these shapes that `flat` made one of: views of it."""
-    out, at = [], 0
-    for shape in shapes:
-        end = at + math.prod(shape)
-        part = array[at:end]
-        out.append(part if len(shape) == 1 else part.reshape(shape))
-        at = end
-    return out
+    return [
+        array[part] if len(shape) == 1 else array[part].reshape(shape)
+        for shape, part in zip(shapes, _slices(tuple(shapes)), strict=True)
+    ]
+
+
+@lru_cache(1_000)
+def _slices(shapes: tuple[tuple[int, ...], ...]) -> tuple[slice, ...]:
+    """Where arrays of these shapes lie in a flat one."""
+    ends = list(accumulate(map(math.prod, shapes), initial=0))
+    return tuple(map(slice, ends, ends[1:]))
 
 
 def divided(total: Array, size: int) -> Array:

@@ -11,7 +11,7 @@ import pytest
 import dovetail as dt
 from dovetail import distribute
 from dovetail.distribute.cluster_resolver import SimpleClusterResolver
-from dovetail.distribute.reduction import BUCKET_BYTES, buckets
+from dovetail.distribute.reduction import BUCKET_BYTES, buckets, reduction_of
 
 
 @pytest.fixture
@@ -150,6 +150,19 @@ def test_gradients_travel_in_buckets():
     assert found == [[large[1]], [small[1]], [large[0]], [whole[0]], [small[0]]]
 
 
+def test_collectives_give_means_where_a_kernel_would_only_divide():
+    cpus, gpus = ([f"/job:worker/replica:0/task:{i}/device:{kind}:0" for i in range(2)] for kind in ("CPU", "GPU"))
+    mean, total = distribute.ReduceOp.MEAN, distribute.ReduceOp.SUM
+    found = [
+        reduction_of(op, dtype, members)
+        for op, dtype, members in (
+            (mean, dt.float32, cpus), (mean, dt.complex64, cpus), (mean, dt.bfloat16, cpus), (mean, dt.int32, cpus),
+            (mean, dt.float32, gpus), (total, dt.float32, cpus),
+        )
+    ]  # fmt: skip
+    assert found == ["mean", "mean", "mean", "sum", "sum", "sum"]
+
+
 def test_nccl_wants_gpus():
     with pytest.raises(dt.errors.FailedPreconditionError, match="/cpu:0: use communication=.*AUTO or RING"):
         distribute.MultiWorkerMirroredStrategy(distribute.CollectiveCommunication.NCCL, devices=["/cpu:0"])
@@ -180,6 +193,9 @@ def test_each_replica_of_a_worker_takes_part_for_itself(workers):
         for copy in w:
             np.testing.assert_allclose(copy, start - gradient, rtol=1e-5)
         assert [copy.tolist() for copy in b] == [[-2.0] * 3] * 2
+    assert {n.attrs["reduction"] for nodes in reductions for n in nodes} == {
+        "mean"
+    }  # and nothing is divided afterwards
     assert sorted(n.attrs["rank"] for nodes in reductions for n in nodes) == [
         0,
         1,
