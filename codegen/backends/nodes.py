@@ -16,6 +16,7 @@ from ..matrix_kernels import OPS as PRODUCTS, matrix_kernel, put_product
 from ..native_planner import Planner, Value
 from ..program import Kernel
 from ..row_kernels import TOLD as TOLD_COUNTS, row_kernel
+from .narrow_products import NarrowProduct, is_narrow_product
 from .warming import WarmingKernel
 
 TOLD = {**TOLD_SIZES, **TOLD_COUNTS}
@@ -88,10 +89,14 @@ def own_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Any]] | Non
 
 def kernel_for(node: Node, reference: Kernel, *, threads: int, compile_first: bool, check: bool) -> Kernel:
     """A compiled kernel for a node that has one, else the reference."""
-    found = own_kernel(node, threads)
-    if found is None:
-        return reference
-    kernel = NodeKernel(node, reference, *found, check, threads)
+    kernel: WarmingKernel
+    if is_narrow_product(node):
+        kernel = NarrowProduct(node, reference, threads, check)
+    else:
+        found = own_kernel(node, threads)
+        if found is None:
+            return reference
+        kernel = NodeKernel(node, reference, *found, check, threads)
     if compile_first:
         kernel.compile()
     return kernel

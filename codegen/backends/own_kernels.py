@@ -16,6 +16,7 @@ from ..kernel_cache import source_of
 from ..trace import SUPPORTED
 from ..unit import AwaitNode, BeginLoop, EndLoop, LeaveUnless, RecvTensor, RunGuarded, UnitStep, taken_by
 from ..update_loops import update_of
+from .narrow_products import is_narrow_product, sources
 from .nodes import own_kernel
 from .product_updates import SMALLEST as SMALLEST_PRODUCT
 from .sparse_updates import sparse_update_of
@@ -84,6 +85,8 @@ def _source(node: Node) -> str | None:
         return sparse.source
     if not node.outputs:
         return None
+    if is_narrow_product(node):
+        return "\n\n".join(sources(node))
     found = own_kernel(node, 1)
     return found[0] if found is not None else None
 
@@ -101,7 +104,7 @@ def _products_of_updates(steps: Sequence[UnitStep | FusedNodes], fetched: set[Te
             fences += 1
         elif isinstance(step, Node):
             fences += step.opdef.is_blocking
-            if step.type == "MatMul":
+            if step.type == "MatMul" and not is_narrow_product(step):
                 made[step.outputs[0]] = step, fences
             elif (update := update_of(step)) is not None:
                 updates.append((step, step.inputs[update[2]], fences))

@@ -9,8 +9,12 @@ import pytest
 
 import dovetail as dt
 from dovetail.codegen.agreement import agree
+from dovetail.codegen.backends.gathering import run_of
+from dovetail.codegen.backends.native_stretches import NativeStretch
+from dovetail.codegen.backends.numba import NumbaBackend
 from dovetail.codegen.loops import LoopsBuilder
 from dovetail.codegen.numba_source import as_passed
+from dovetail.codegen.program import Call
 from dovetail.graph.dtypes import DType, bfloat16, float16, float32, float64, int32
 from dovetail.graph.interpret import Interpreter
 
@@ -121,3 +125,42 @@ def test_the_source_computes_in_float32(narrow: DType) -> None:
         f"        v4 = m.to_{narrow.name}(v3)",
         "        m.store(out0, 1, i0, v4)",
     ]
+
+
+PRODUCTS = [((5, 7), (7, 3), False, False), ((1, 1), (1, 1), True, False), ((40, 33), (57, 40), True, True),
+            ((3, 20, 65), (3, 65, 31), False, False), ((2, 1, 9, 130), (4, 17, 130), False, True)]  # fmt: skip
+
+
+@both
+@pytest.mark.filterwarnings("ignore:overflow")  # NumPy tells of it
+@pytest.mark.parametrize("shapes", PRODUCTS, ids=str)
+def test_products_are_summed_in_float32_and_rounded_once(narrow: DType, shapes: Any) -> None:
+    """By itself, and in a native stretch: the same bits; with checking, against the reference."""
+    first, second, flip_a, flip_b = shapes
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s).astype(narrow.np) for s in (first, second))
+    a.flat[0] = 60000.0  # sums beyond the largest float16 are infinite
+    with dt.Graph().as_default():
+        x, y = dt.placeholder(narrow, first), dt.placeholder(narrow, second)
+        z = dt.matmul(x, y, transpose_a=flip_a, transpose_b=flip_b)
+        kernel = NumbaBackend(compile_first=True, threads=2, check=True).kernel(z.op, None)
+        plain = NumbaBackend(compile_first=True).kernel(z.op, None)
+    made = kernel(a, b)
+    wide = [np.asarray(m, np.float64) for m in (a, b)]
+    wide[0], wide[1] = (m.swapaxes(-1, -2) if flip else m for m, flip in zip(wide, (flip_a, flip_b), strict=True))
+    exact = wide[0] @ wide[1]
+    assert (made.dtype, made.shape) == (narrow.np, exact.shape)
+    assert agree(made, exact.astype(np.float32).astype(narrow.np))
+    call = Call(plain, (0, 1), (2,), (), "z", "MatMul", z.op._origin)
+    stretch = NativeStretch(run_of([call], {}), at_once=True)
+    for _ in range(5):
+        np.testing.assert_array_equal(bits(stretch(a, b)), bits(made))
+    assert stretch.replays
+
+
+@both
+def test_a_product_of_nothing_is_zeros(narrow: DType) -> None:
+    with dt.Graph().as_default(), dt.Session(config=dt.ConfigProto(kernel_backend="numba", kernel_check=2)) as session:
+        x, y = dt.placeholder(narrow, [None, None]), dt.placeholder(narrow, [None, 3])
+        made = session.run(dt.matmul(x, y), {x: np.zeros((2, 0)), y: np.zeros((0, 3))})
+    np.testing.assert_array_equal(made.astype(np.float32), np.zeros((2, 3)))
