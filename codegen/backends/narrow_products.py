@@ -94,8 +94,8 @@ class NarrowProduct(WarmingKernel):
         if not a.size or not b.size:
             return self._reference(a, b)
         widen, narrow = self._casts
-        wide = [self._cast(widen, x, float32.np) for x in (a, b)]
-        product = product_of(self.node, *wide, self._threads, 0)
+        wide_a, wide_b = (self._cast(widen, x, float32.np) for x in (a, b))
+        product = product_of(self.node, wide_a, wide_b, self._threads, 0)
         if product is None:
             return self._reference(a, b)
         out = buffers.empty((*product.stack, product.rows, product.columns), float32.np)
