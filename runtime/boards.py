@@ -1,6 +1,6 @@
 """What this process has to meet others of its machine in memory: `graph/boards.py` says what for.
 
-A board's memory is a segment as the pool's are (`shared_memory.py`): a sealed file without a name, which others of the same
+A board's memory is a segment as the pool's are (`segments.py`): a sealed file without a name, which others of the same
 user open through /proc, and which ends with the last process that maps it. Threads sleep at a word of it by the kernel's futex, which
 Python does not offer; where its number is not known, they look again every 50 µs.
 """
@@ -19,7 +19,8 @@ from functools import cache
 from typing import Any
 
 from ..graph.settings import setting
-from .shared_memory import Reference, is_available, map_segment, new_segment
+from .borrowing import map_segment
+from .segments import Reference, is_available, new_segment
 
 _PAGE = 4096
 _FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}  # number of the system call

@@ -26,7 +26,7 @@ from .lookouts import Lookouts, Owner, lookout
 from .opened import Reached
 from .posts import Posts
 from .records import Place, can_post
-from .shared_memory import Reference
+from .segments import Reference
 from .sharing import borrower, pool_of_process
 
 Want = dict[str, Any]

@@ -31,7 +31,8 @@ from ..codegen.cuda.driver import CudaError
 from ..codegen.cuda.ipc import Incoming, Outgoing, closed, handle_of, opened
 from ..graph import dtypes
 from ..graph.settings import setting
-from .shared_memory import Borrower, Reference, is_alive, is_available, new_segment
+from .borrowing import Borrower
+from .segments import Reference, is_alive, is_available, new_segment
 from .step import ChannelKey
 
 logger = logging.getLogger(__name__)

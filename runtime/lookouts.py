@@ -15,6 +15,7 @@ import numpy as np
 
 from ..codegen.buffers import buffers
 from ..graph.process import process_id
+from .borrowing import Borrower, Unreadable
 from .records import (
     MOST_BYTES,
     MOST_DIMS,
@@ -30,7 +31,7 @@ from .records import (
     Place,
     words_of,
 )
-from .shared_memory import Borrower, Reference, Unreadable
+from .segments import Reference
 
 Array = np.ndarray[Any, Any]
 

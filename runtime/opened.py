@@ -44,9 +44,9 @@ from ..graph.dtypes import DType
 from ..graph.errors import AbortedError, FailedPreconditionError, UnavailableError
 from ..graph.process import process_id
 from ..graph.state import VariableState
+from .borrowing import Borrower, Unreadable
 from .lookouts import Lookout, Owner, Snapshots, lookout
 from .records import HOLDER, MOST_BYTES, RECORD_BYTES, TURN, Place, can_post
-from .shared_memory import Borrower, Unreadable
 
 Array = np.ndarray[Any, Any]
 

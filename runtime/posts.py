@@ -34,6 +34,7 @@ import numpy as np
 
 from ..graph.process import process_id
 from ..graph.state import Resources, VariableState
+from .borrowing import Unreadable
 from .opened import Door, OwnOpened, can_open, settle
 from .records import (
     CODES,
@@ -49,7 +50,8 @@ from .records import (
     Place,
     words_of,
 )
-from .shared_memory import Reference, Unreadable, new_segment, where
+from .segments import Reference, new_segment
+from .shared_memory import where
 
 Array = np.ndarray[Any, Any]
 

@@ -26,6 +26,7 @@ from ..graph.graph import Graph
 from ..graph.serialize import graph_to_bytes
 from ..placer.plan import Plan
 from ..placer.plan_reader import parts_of
+from .borrowing import make_own
 from .clocks import offsets
 from .config import ConfigProto
 from .connections import Connections
@@ -35,7 +36,6 @@ from .leases import TOUCH_S
 from .master import Part, device_from_fields
 from .quota import this_client
 from .recorder import Gathered, Notes, Recorder
-from .shared_memory import make_own
 from .waiting import ConnectionPool, Wait, call, error_of, from_task
 from .wire import Form, Message
 

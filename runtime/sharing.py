@@ -20,8 +20,10 @@ import numpy as np
 from ..graph import memory
 from ..graph.process import process_id
 from ..graph.settings import setting
+from .borrowing import Borrower
 from .keys import Keys
-from .shared_memory import Borrower, Pool, Reference, is_available
+from .segments import Reference, is_available
+from .shared_memory import Pool
 from .wire import Lend, Message
 
 MOST_PEERS = 4_096  # whoever reconnects has a new name: the latest are remembered

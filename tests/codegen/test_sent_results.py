@@ -17,7 +17,9 @@ from dovetail.codegen.program import Call, Program, Send
 from dovetail.codegen.sent_results import Sending, with_sent_results
 from dovetail.graph import memory
 from dovetail.placer.partition import needed, partition
-from dovetail.runtime.shared_memory import Borrower, Pool, is_available
+from dovetail.runtime.borrowing import Borrower
+from dovetail.runtime.segments import is_available
+from dovetail.runtime.shared_memory import Pool
 from dovetail.runtime.units import units_of
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="this system has no memory files")

@@ -12,7 +12,7 @@ from pairs import PS, WORKER, Pair
 import dovetail as tf
 from dovetail.runtime import lookouts, sharing
 from dovetail.runtime.records import MOST_BYTES, can_post
-from dovetail.runtime.shared_memory import is_available
+from dovetail.runtime.segments import is_available
 
 pytestmark = pytest.mark.skipif(
     not (is_available() and can_post()), reason="no memory files, or another kind of machine"

@@ -9,7 +9,7 @@ from pairs import PS, WORKER, Pair
 
 import dovetail as tf
 from dovetail.runtime.opened import can_open
-from dovetail.runtime.shared_memory import is_available
+from dovetail.runtime.segments import is_available
 
 pytestmark = pytest.mark.skipif(
     not (is_available() and can_open()), reason="no memory files, or another kind of machine"

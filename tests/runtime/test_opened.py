@@ -18,11 +18,13 @@ from dovetail.graph.dtypes import as_dtype, float32, int64
 from dovetail.graph.errors import AbortedError, FailedPreconditionError, UnavailableError
 from dovetail.graph.state import Resources, VariableState, changing, update_together
 from dovetail.runtime import opened as module
+from dovetail.runtime.borrowing import Borrower, Unreadable
 from dovetail.runtime.lookouts import lookout
 from dovetail.runtime.opened import Reached, can_open
 from dovetail.runtime.posts import Posts
 from dovetail.runtime.records import TURN
-from dovetail.runtime.shared_memory import Borrower, Pool, Unreadable, is_available
+from dovetail.runtime.segments import is_available
+from dovetail.runtime.shared_memory import Pool
 
 pytestmark = pytest.mark.skipif(
     not (is_available() and can_open()), reason="no memory files, or another kind of machine"
@@ -39,7 +41,7 @@ from dovetail.graph.state import changing, update_together
 from dovetail.runtime import opened
 from dovetail.runtime.opened import Reached
 from dovetail.runtime.records import Place
-from dovetail.runtime.shared_memory import Borrower
+from dovetail.runtime.borrowing import Borrower
 
 places = [Place(*map(int, p.split())) for p in sys.argv[1].split(",")]
 reached = [Reached(p, int64, f"v{i}", "/job:ps/task:0", Borrower()) for i, p in enumerate(places)]

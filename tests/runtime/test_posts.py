@@ -17,10 +17,12 @@ from dovetail.graph import memory
 from dovetail.graph.dtypes import as_dtype, float32, int64, string
 from dovetail.graph.state import Resources, VariableState, changing, update_together
 from dovetail.runtime import lookouts as module
+from dovetail.runtime.borrowing import Borrower, Unreadable
 from dovetail.runtime.lookouts import Lookouts, Owner, lookout
 from dovetail.runtime.posts import Posts
 from dovetail.runtime.records import MOST_BYTES, Place, can_post
-from dovetail.runtime.shared_memory import Borrower, Pool, Unreadable, is_available
+from dovetail.runtime.segments import is_available
+from dovetail.runtime.shared_memory import Pool
 
 pytestmark = pytest.mark.skipif(
     not (is_available() and can_post()), reason="no memory files, or another kind of machine"

@@ -18,9 +18,11 @@ import dovetail as dt
 from dovetail.graph import memory
 from dovetail.graph.state import VariableState, changing
 from dovetail.runtime import sharing
+from dovetail.runtime.borrowing import Borrower, Unreadable
 from dovetail.runtime.connection import Connection
 from dovetail.runtime.local import LocalCluster
-from dovetail.runtime.shared_memory import SHARE_BYTES, Borrower, Pool, Reference, Unreadable, is_available
+from dovetail.runtime.segments import Reference, is_available
+from dovetail.runtime.shared_memory import SHARE_BYTES, Pool
 from dovetail.runtime.transport import Endpoint
 from dovetail.runtime.wire import Message
 
