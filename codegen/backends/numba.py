@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from ..unit import Unit, UnitStep
 
 FEW_STEPS = 1000  # in a program of so many nodes small ones are fused, too: looking at them all takes 40 ms then
-STRIP = 256  # columns that a range of columns should have: memory is fast along rows
+STRIP = 512  # columns that a range of columns should have: memory is fast along rows
 _UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 _shape = attrgetter("shape")
 SHAPES_KEPT = 256  # per kernel; a program of ever new shapes starts over
