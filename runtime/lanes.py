@@ -63,6 +63,7 @@ class Lanes:
         self._landing = Landing(MAX_FRAMES, MAX_FRAME_BYTES)
         self._streams = StreamLanding(ip, MAX_FRAMES, MAX_FRAME_BYTES) if keys is None else None
         self.by_peer: dict[bytes, Lane] = {}
+        self._coming: dict[bytes, tuple[Lane, list[str]]] = {}  # those to be written to when the last words have left
         self._next_probe = 0.0
 
     # --- going over ------------------------------------------------------------------------------------------------
@@ -82,9 +83,10 @@ class Lanes:
                 lane = self._streams.accept(peer, said[-1])
             if lane is not None:
                 self._change_over(peer, lane, ["open"])
-        elif said[0] == "at" and len(said) == 3 and dialled and answer is not None and peer not in self.by_peer:
+        elif said[0] == "at" and len(said) == 3 and dialled and answer is not None and not self._has(peer):
             lane = connect(said[1], said[2], MAX_FRAMES, MAX_FRAME_BYTES)
-            if lane is not None and self._change_over(peer, lane, ["taken", said[2]]):
+            if lane is not None:
+                self._change_over(peer, lane, ["taken", said[2]])
                 return
         elif said[0] == "tcp" and len(said) == 3 and dialled and self._keys is None:
             connecting = threading.Thread(target=self._connect_stream, args=(peer, *said[1:]), daemon=True)
@@ -107,7 +109,7 @@ class Lanes:
             return
 
         def take() -> None:
-            if not self._router.has_dialled(peer) or peer in self.by_peer:
+            if not self._router.has_dialled(peer) or self._has(peer):
                 lane.close()
             else:
                 self._change_over(peer, lane, ["taken", token])
@@ -115,16 +117,26 @@ class Lanes:
         if not self._io.call_soon(take):
             lane.close()
 
-    def _change_over(self, peer: bytes, lane: Lane, words: list[str]) -> bool:
-        """Say the last words on ZeroMQ's connection, and go over to the lane; False if they cannot leave now."""
-        last = Message("hello", {"memory": None, "readable": self._sharing.reads(peer), "lane": words})
-        if self._router.waits(peer) or not self._router.give(peer, encode(last)):
-            lane.close()
-            return False
-        self.by_peer[peer] = lane
+    def _has(self, peer: bytes) -> bool:
+        return peer in self.by_peer or peer in self._coming
+
+    def _change_over(self, peer: bytes, lane: Lane, words: list[str]) -> None:
+        """Say the last words on ZeroMQ's connection, and go over to the lane, as soon as what waits there has left."""
         lane.is_open = words == ["open"]
         self._io.watch(lane.fd, lambda event: self._attend(peer, lane, event), lane.events())
-        return True
+        self._coming[peer] = lane, words
+        self.go_on(peer)
+
+    def go_on(self, peer: bytes) -> None:
+        """Something has left for a peer on ZeroMQ's connection: if that was all, go over to the lane that waits for it."""
+        coming = self._coming.get(peer)
+        if coming is None or self._router.waits(peer):
+            return
+        lane, words = coming
+        last = Message("hello", {"memory": None, "readable": self._sharing.reads(peer), "lane": words})
+        if self._router.give(peer, encode(last)):
+            del self._coming[peer]
+            self.by_peer[peer] = lane
 
     # --- using them ------------------------------------------------------------------------------------------------
 
@@ -165,9 +177,12 @@ class Lanes:
 
     def _leave(self, peer: bytes, lane: Lane) -> None:
         """Go back to ZeroMQ's connection: the lane has ended."""
-        if self.by_peer.get(peer) is not lane:
+        if self.by_peer.get(peer) is lane:
+            del self.by_peer[peer]
+        elif peer in self._coming and self._coming[peer][0] is lane:
+            del self._coming[peer]
+        else:
             return
-        del self.by_peer[peer]
         self._io.unwatch(lane.fd)
         lane.close()
         self._sharing.forget(peer)
@@ -183,6 +198,8 @@ class Lanes:
         if now < self._next_probe:
             return
         self._next_probe = now + PROBE_S
+        for peer in list(self._coming):
+            self.go_on(peer)
         for peer, lane in list(self.by_peer.items()):
             if lane.waiting() and not is_dialled(peer) and is_gone(peer):
                 self._leave(peer, lane)
@@ -190,9 +207,9 @@ class Lanes:
 
     def hang_up(self, peer: bytes) -> None:
         """End the lane of a peer whose connection is closed."""
-        lane = self.by_peer.get(peer)
-        if lane is not None:
-            self._leave(peer, lane)
+        for lane in (self.by_peer.get(peer), self._coming.get(peer, (None,))[0]):
+            if lane is not None:
+                self._leave(peer, lane)
 
     def waiting(self) -> int:
         """How many messages wait for slow peers."""
@@ -209,7 +226,7 @@ class Lanes:
 
     def close(self) -> None:
         """Close all; what the kernel has taken still arrives."""
-        for lane in self.by_peer.values():
+        for lane in (*self.by_peer.values(), *(lane for lane, _ in self._coming.values())):
             lane.close()
         self._landing.close()
         if self._streams is not None:

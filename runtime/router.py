@@ -91,6 +91,7 @@ class Router:
         sharing: what is said first on a connection that is made.
         take: gets whole messages, each with the name of who sent it. refuse: the same of what is no message.
         is_ignored: whether nothing of a peer is taken any more.
+        emptied: told the names of peers for whom nothing waits any more.
         expel: told the names of peers whose connections have been ended. From any thread.
 
     Attributes:
@@ -115,6 +116,7 @@ class Router:
         take: Callable[[bytes, list[Frame]], None],
         refuse: Callable[[bytes, WireError], None],
         is_ignored: Callable[[bytes], bool],
+        emptied: Callable[[bytes], None],
         expel: Callable[[list[bytes]], None],
     ) -> None:
         self._io = io
@@ -124,6 +126,7 @@ class Router:
         self._on_message = take
         self._refuse = refuse
         self._is_ignored = is_ignored
+        self._emptied = emptied
         self._door: Door | None = None
         # A context of its own: ending it waits until the last replies have left, without waiting for other
         # sockets.
@@ -304,6 +307,7 @@ class Router:
             outbox.pump(partial(self.give, peer))
             if outbox.is_done():
                 del self._backlog[peer]
+                self._emptied(peer)
 
     def _dial(self, peer: bytes) -> Socket:
         sock = dial(self._context, address_of(peer), self._keys)

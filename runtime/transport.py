@@ -107,7 +107,8 @@ class Endpoint:
         try:
             self._router = Router(
                 address, ip, port, io=self._io, keys=keys, gate=self._gate, counters=self.counters, sharing=self._sharing,
-                take=take, refuse=self._refuse, is_ignored=self._is_ignored, expel=self._expel,
+                take=take, refuse=self._refuse, is_ignored=self._is_ignored,
+                emptied=lambda peer: self._lanes.go_on(peer), expel=self._expel,
             )  # fmt: skip
         except OSError:
             self._io.close()

@@ -145,3 +145,19 @@ def test_strangers_are_sent_away(landing: StreamLanding, monkeypatch: pytest.Mon
 )
 def test_what_is_no_offer_is_refused(port: object, token: object) -> None:
     assert connect_stream("127.0.0.1", port, token, *LIMITS) is None
+
+
+def test_a_large_message_that_comes_first_does_not_keep_them_on_zeromq() -> None:
+    """It goes in pieces, so it is on its way still when the two agree to go over."""
+    arrived: list[int] = []
+    with (
+        Endpoint("localhost:0", lambda peer, message: arrived.append(message.fields["step"])) as server,
+        Endpoint("localhost:0", lambda peer, message: None, on_tick=lambda: None) as other,
+    ):
+        for step in range(8):
+            values = np.zeros(8 << 20, np.uint8)
+            other.send(server.address, Message("tensors", {"step": step, "channels": [0], "without": []}, (values,)))
+        until(lambda: len(other._lanes.by_peer) == 1 == len(server._lanes.by_peer), "both have gone over")
+        other.send(server.address, Message("tensors", {"step": 8, "channels": [], "without": []}))
+        until(lambda: len(arrived) == 9, "all have come")
+        assert arrived == list(range(9))
