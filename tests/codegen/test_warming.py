@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,7 +63,8 @@ def test_what_is_kept_is_wanted_at_once_by_a_stretch(monkeypatch: pytest.MonkeyP
     assert asked.wanted == ["text"]
 
 
-def test_a_source_is_kept_once_it_has_been_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_is_kept_once_it_has_been_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path))  # nobody has compiled it there
     text = "import numba\n\n\n@numba.njit('int64(int64)', cache=True)\ndef kernel(x):\n    return x + 41_999\n"
     assert not kernel_cache.is_kept(text)
     assert kernel_cache.compile_now(text)(1) == 42_000
