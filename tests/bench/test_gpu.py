@@ -22,6 +22,7 @@ MODULES = ("gpu", "_gpu_parts", "_gpu_timing", "_gpu_numbers", "_gpu_links", "_g
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    monkeypatch.setenv("DOVETAIL_BACKEND", "numpy")  # a benchmark says so for its process; this one has other tests
     import _gpu_parts as parts
     import gpu
 
