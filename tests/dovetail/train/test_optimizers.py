@@ -288,6 +288,8 @@ def test_the_nodes_of_adam_have_tensorflows_names(graph):
         *("Adam/value", "Adam"),
     ]
     assert (train_op.name, train_op.type) == ("Adam", "AssignAdd")
+    # The powers are read where they are multiplied: workers that train at once would else lose each other's steps.
+    assert [graph.get_operation_by_name(f"Adam/mul{i}").inputs[0].dtype.is_ref for i in ("", "_1")] == [True, True]
 
 
 def test_updates_and_slots_stand_with_their_variables(graph):
