@@ -55,7 +55,8 @@ PARTS = (
         "The runtime",
         "runtime",
         "Servers and clients are processes of one machine, beside TensorFlow's over loopback gRPC. On one machine tensors go through "
-        "shared memory; *over tcp* is what processes of two machines without keys do, over loopback.",
+        "shared memory; *over tcp* is what processes of two machines without keys do, over loopback. In the digits training the workers "
+        "change the variables in the parameter servers' memory ([direct updates](architecture.md)); between machines, gradients travel.",
         (", cpu",),
         (
             "empty step",
@@ -70,7 +71,8 @@ PARTS = (
     Part(
         "Training on a cluster",
         "training",
-        "The digits classifier 64-256-256-10, batches of 64, with two parameter servers and two workers, or two workers alone.",
+        "The digits classifier 64-256-256-10, batches of 64, with two parameter servers and two workers, or two workers alone. "
+        "All are processes of one machine; asynchronous training uses [direct updates](architecture.md).",
         picture=("asynchronous training", "synchronous training", "MultiWorkerMirroredStrategy"),
     ),
     Part(
