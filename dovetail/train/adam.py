@@ -68,18 +68,12 @@ class AdamOptimizer(RuleOptimizer):
         beta1_power, beta2_power = self._get_beta_accumulators()
         graph = beta1_power.graph
         with graph.control_dependencies(update_ops), graph.colocate_with(beta1_power):
-            # Read at this place, behind the updates: workers that train at once would else multiply what they read when they began.
+            # Read here, behind the updates: workers that train at once would else multiply what they read when they began.
             moved = [
-                power.assign(_now(power) * as_type(self._tensors[name], power.dtype), read_value=False)
+                power.assign(power.read_value() * as_type(self._tensors[name], power.dtype), read_value=False)
                 for name, power in (("beta1", beta1_power), ("beta2", beta2_power))
             ]
         return super()._finish([*update_ops, *moved], name_scope)
-
-
-def _now(variable: Any) -> Tensor:
-    """The value that a variable has when its turn comes: of a reference, which is read where it is used."""
-    place: Tensor = variable.op.outputs[0]
-    return place if place.dtype.is_ref else convert(variable)
 
 
 class AdamWOptimizer(AdamOptimizer):

@@ -284,12 +284,14 @@ def test_the_nodes_of_adam_have_tensorflows_names(graph):
         *("w/Adam/Initializer/zeros", "w/Adam", "w/Adam/Assign", "w/Adam/read"),
         *("w/Adam_1/Initializer/zeros", "w/Adam_1", "w/Adam_1/Assign", "w/Adam_1/read"),
         *("Adam/learning_rate", "Adam/beta1", "Adam/beta2", "Adam/epsilon"),
-        *("Adam/update_w/ApplyAdam", "Adam/mul", "Adam/Assign", "Adam/mul_1", "Adam/Assign_1", "Adam/update"),
+        *("Adam/update_w/ApplyAdam", "Adam/read", "Adam/mul", "Adam/Assign", "Adam/read_1", "Adam/mul_1", "Adam/Assign_1"),
+        "Adam/update",
         *("Adam/value", "Adam"),
     ]
     assert (train_op.name, train_op.type) == ("Adam", "AssignAdd")
-    # The powers are read where they are multiplied: workers that train at once would else lose each other's steps.
-    assert [graph.get_operation_by_name(f"Adam/mul{i}").inputs[0].dtype.is_ref for i in ("", "_1")] == [True, True]
+    # The powers are read behind the updates: workers that train at once would else lose each other's steps.
+    reads = [graph.get_operation_by_name(f"Adam/read{i}") for i in ("", "_1")]
+    assert [r.control_inputs[0].name for r in reads] == ["Adam/update_w/ApplyAdam"] * 2
 
 
 def test_updates_and_slots_stand_with_their_variables(graph):
