@@ -188,6 +188,20 @@ def choose_from_datasets(datasets: Sequence[Dataset], choice_dataset: Dataset) -
 # --- by groups -------------------------------------------------------------------------------------------------------
 
 
+def _collected(
+    elements: Walk[Element], key_of: Callable[[Element], int], size_of: Callable[[int], int]
+) -> Walk[tuple[int, list[Element]]]:
+    """Elements of one key, with it: as soon as there are enough of them; what is left at the end, by key."""
+    waiting: dict[int, list[Element]] = {}
+    for element in elements:
+        key = key_of(element)
+        window = waiting.setdefault(key, [])
+        window.append(element)
+        if len(window) >= size_of(key):
+            yield key, waiting.pop(key)
+    yield from sorted(waiting.items())
+
+
 def group_by_window(
     key_func: Callable[..., Any],
     reduce_func: Callable[[Any, Dataset], Dataset],
@@ -226,17 +240,10 @@ def group_by_window(
             return found
 
         def windows(seeds: Seeds) -> Walk[Element]:
-            key_of = traced.callable()
-            waiting: dict[int, list[Element]] = {}
-            number = itertools.count()
-            for element in dataset._walk(seeds, 0):
-                key = int(key_of(element)[0])
-                elements = waiting.setdefault(key, [])
-                elements.append(element)
-                if len(elements) >= size_of(key):
-                    yield from of_window(key, waiting.pop(key))._walk((*seeds, next(number)), 0)
-            for key, elements in sorted(waiting.items()):
-                yield from of_window(key, elements)._walk((*seeds, next(number)), 0)
+            call = traced.callable()
+            full = _collected(dataset._walk(seeds, 0), lambda e: int(call(e)[0]), size_of)
+            for number, (key, elements) in enumerate(full):
+                yield from of_window(key, elements)._walk((*seeds, number), 0)
 
         first = next(dataset._walk((0,), 0), None)
         if first is None:
@@ -294,15 +301,12 @@ def bucket_by_sequence_length(
             return found._walk((0,), 0)
 
         def batches(seeds: Seeds) -> Walk[Element]:
-            length_of = traced.callable()
-            waiting: dict[int, list[Element]] = {}
-            for element in dataset._walk(seeds, 0):
-                bucket = int(np.searchsorted(ends, int(length_of(element)[0]), side="right"))
-                elements = waiting.setdefault(bucket, [])
-                elements.append(element)
-                if len(elements) == bucket_batch_sizes[bucket]:
-                    yield from batched(bucket, waiting.pop(bucket))
-            for bucket, elements in sorted(waiting.items()):
+            length = traced.callable()
+
+            def bucket_of(element: Element) -> int:
+                return int(np.searchsorted(ends, int(length(element)[0]), side="right"))
+
+            for bucket, elements in _collected(dataset._walk(seeds, 0), bucket_of, bucket_batch_sizes.__getitem__):
                 yield from batched(bucket, elements)
 
         shapes = [c.dims for c in dataset._components]
