@@ -26,7 +26,7 @@ from ..graph.node import Node, Tensor
 from ..graph.shape import element_count
 from ..graph.static_value import static_dims, static_value
 from .drawing import DRAWN
-from .trace import NotFusibleError
+from .fusible import NotFusibleError
 
 REDUCTIONS = frozenset(("Sum", "Mean", "Prod", "Max", "Min", "Any", "All"))
 LAST_AXIS = frozenset(

@@ -14,15 +14,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..graph.dtypes import DType, int64
+from ..graph.dtypes import int64
 from ..graph.node import Node, Tensor
 from ..graph.opdef import size
 from .axes import EXTREMES, LAST_AXIS, LOOKUPS, Assumed, Labels, Pattern, pattern_of
 from .drawing import with_streams
+from .fusible import NotFusibleError
 from .groups import SMALL, Group, Walk, constant_of, drawn_number
 from .loops import Loops, LoopsBuilder
 from .recompute import Again, computed_again
-from .trace import SUPPORTED, NotFusibleError, rule_of
+from .trace import rule_of
 from .unit import RunGuarded, Unit, UnitStep
 
 ALONE = (
@@ -444,7 +445,6 @@ def fuse(
     *,
     small: bool = False,
     lone: bool = False,
-    types: Sequence[DType] = SUPPORTED,
     positions: bool = True,
     again: bool = False,
     longest_scan: int = 0,
@@ -455,7 +455,6 @@ def fuse(
         unit: what one device runs.
         small: fuse what is too small to gain, too.
         lone: make a kernel of a node, too, that nothing can be fused with.
-        types: the element types that kernels can have.
         positions: whether kernels can ask where an element is along an axis, and look rows up.
         again: let kernels compute again what takes longer to read.
         longest_scan: how long the axis of running sums may be; 0: of any length.
@@ -463,8 +462,6 @@ def fuse(
     Guarantees: every node's value is made before anybody takes it; sends, receives, stateful nodes and all other steps keep
     their order; a fused node's value exists outside its kernel only if somebody there takes it.
     """
-    walk = Walk(
-        with_streams(unit), small=small, types=types, positions=positions, numbers=again, longest_scan=longest_scan
-    )
+    walk = Walk(with_streams(unit), small=small, positions=positions, numbers=again, longest_scan=longest_scan)
     walk.walk()
     return _Result(walk, lone, computed_again(walk) if again else Again()).result()

@@ -13,7 +13,6 @@ from .attention_pass import join_attention
 from .edged import join_edges
 from .fuse import FusedNodes, Fusion, fuse
 from .rewrite import Fired, Rewrites
-from .trace import GPU_SUPPORTED
 from .unit import Unit
 
 LONGEST_SCAN = 16384  # elements of a running sum that a block goes along; a template cuts longer ones into pieces
@@ -34,7 +33,7 @@ def fuse_for_gpu(unit: Unit, wanted: Rewrites) -> tuple[Unit, Fusion, tuple[Fire
     fired: tuple[Fired, ...] = ()
     if "Attention" in wanted.recognised and wanted.rules:
         unit, fired = join_attention(unit)
-    fused = fuse(unit, small=True, lone=True, types=GPU_SUPPORTED, positions=False, longest_scan=LONGEST_SCAN)
+    fused = fuse(unit, small=True, lone=True, positions=False, longest_scan=LONGEST_SCAN)
     steps = join_edges(unit, fused.steps)
     inside = {n.name for s in steps if isinstance(s, FusedNodes) for n in s.nodes}
     return unit, Fusion(steps, {name: why for name, why in fused.reasons.items() if name not in inside}), fired

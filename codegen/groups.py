@@ -32,14 +32,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
-from ..graph.dtypes import DType, float32, int64, resource
+from ..graph.dtypes import float32, int64, resource
 from ..graph.node import Node, Tensor
 from ..graph.shape import Dims, element_count
 from .axes import LOOKUPS, Labels, Pattern, pattern_of
 from .drawing import DRAWN
+from .fusible import NotFusibleError, check_types
 from .guards import NONE, Guards, Sources, asked_for
 from .loops import LoopsBuilder
-from .trace import SUPPORTED, NotFusibleError, check_types, number_of, rule_of
+from .trace import number_of, rule_of
 from .unit import AwaitNode, RecvTensor, RunGuarded, SendTensor, Unit, taken_by
 
 MOST_NODES = 200
@@ -133,7 +134,6 @@ class Walk:
         unit: Unit,
         *,
         small: bool,
-        types: Sequence[DType] = SUPPORTED,
         positions: bool = True,
         numbers: bool = False,
         longest_scan: int = 0,
@@ -143,7 +143,6 @@ class Walk:
         self.numbers = numbers
         self.longest_scan = longest_scan
         self.small = small
-        self.types = types
         self.fed = {t for _, t in unit.feeds}
         self.open: dict[Group, None] = {}  # in order
         self.group_of: dict[Tensor, Group] = {}  # tensors that a group makes
@@ -199,7 +198,7 @@ class Walk:
                 raise NotFusibleError("it tells others whether its branch is taken")
             rule_of(node)
             pattern = self.patterns[node] = pattern_of(node)
-            check_types(self.data_only(node, pattern), self.types)
+            check_types(self.data_only(node, pattern))
             special = pattern.position is not None or pattern.row is not None or pattern.scattered
             if special and not self.positions:
                 raise NotFusibleError(f"{node.type} has a template of its own")

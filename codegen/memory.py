@@ -28,7 +28,7 @@ from ..graph.node import Node, Tensor
 from ..graph.opdef import nbytes
 from ..graph.ops.training import RULES
 from .fuse import FusedNodes
-from .trace import SUPPORTED
+from .fusible import SUPPORTED
 from .unit import RecvTensor, RunGuarded, UnitStep, taken_by
 from .update_loops import update_of
 

@@ -1,7 +1,7 @@
 """From nodes to loops: every op that can be part of a fused kernel, in terms of the loop IR.
 
-Elementwise ops need nothing of their own here: their scalar body is called once, with symbols in the place of numbers, and what
-it does to them is written down. Reductions and the softmax family have a rule each, which says the same as their reference.
+Elementwise ops need nothing of their own here: their scalar body is called once, with symbols in the place of numbers
+(`symbols`). Reductions and the softmax family have a rule each, which says the same as their reference.
 """
 
 from __future__ import annotations
@@ -11,240 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.dtypes import (
-    DType,
-    bfloat16,
-    bool_,
-    float16,
-    float32,
-    float64,
-    int8,
-    int16,
-    int32,
-    int64,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
-)
+from ..graph.dtypes import bfloat16, bool_, float16, float32, int64
 from ..graph.node import Node
-from .loops import COSTLY, FLOAT32_ONLY, LoopsBuilder, Scan
-
-SUPPORTED = (float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool_, float16, bfloat16)
-"""Element types of fused kernels. Narrow floats are computed in float32 and rounded once, at the end of each kernel."""
-
-GPU_SUPPORTED = SUPPORTED
-"""Those of GPUs."""
-_MOST_POWERS = 4  # x ** n is written as a product up to here: within 2 units in the last place of the power
-
-
-class NotFusibleError(Exception):
-    """The node cannot be part of a fused kernel; says why."""
-
-
-# --- scalar bodies ---------------------------------------------------------------------------------------------------
-
-
-class Symbol:
-    """A number that is not known yet, in a scalar body. Arithmetic on it makes loop IR."""
-
-    __slots__ = ("builder", "number")
-    __hash__ = None  # type: ignore[assignment]
-
-    def __init__(self, builder: LoopsBuilder, number: int) -> None:
-        self.builder = builder
-        self.number = number
-
-    @property
-    def dtype(self) -> DType:
-        """Its element type."""
-        return self.builder.dtype(self.number)
-
-    def _with(self, op: str, other: Any, swapped: bool = False) -> Symbol:
-        a, b = (other, self) if swapped else (self, other)
-        return _binary(op, a, b)
-
-    def __add__(self, other: Any) -> Symbol:
-        return self._with("add", other)
-
-    def __radd__(self, other: Any) -> Symbol:
-        return self._with("add", other, True)
-
-    def __sub__(self, other: Any) -> Symbol:
-        return self._with("sub", other)
-
-    def __rsub__(self, other: Any) -> Symbol:
-        return self._with("sub", other, True)
-
-    def __mul__(self, other: Any) -> Symbol:
-        return self._with("mul", other)
-
-    def __rmul__(self, other: Any) -> Symbol:
-        return self._with("mul", other, True)
-
-    def __truediv__(self, other: Any) -> Symbol:
-        return self._with("div", other)
-
-    def __rtruediv__(self, other: Any) -> Symbol:
-        return self._with("div", other, True)
-
-    def __floordiv__(self, other: Any) -> Symbol:
-        raise NotFusibleError("division with a remainder stays with NumPy, which checks for zero")
-
-    __rfloordiv__ = __mod__ = __rmod__ = __floordiv__
-
-    def __lshift__(self, other: Any) -> Symbol:
-        return self._with("shl", other)
-
-    def __rshift__(self, other: Any) -> Symbol:
-        return self._with("shr", other)
-
-    def __and__(self, other: Any) -> Symbol:
-        return self._with("and" if self.dtype is bool_ else "bitand", other)
-
-    def __or__(self, other: Any) -> Symbol:
-        return self._with("or" if self.dtype is bool_ else "bitor", other)
-
-    def __xor__(self, other: Any) -> Symbol:
-        return self._with("xor" if self.dtype is bool_ else "bitxor", other)
-
-    def __lt__(self, other: Any) -> Symbol:
-        return self._with("lt", other)
-
-    def __le__(self, other: Any) -> Symbol:
-        return self._with("le", other)
-
-    def __gt__(self, other: Any) -> Symbol:
-        return self._with("gt", other)
-
-    def __ge__(self, other: Any) -> Symbol:
-        return self._with("ge", other)
-
-    def __eq__(self, other: object) -> Symbol:  # type: ignore[override]
-        return self._with("eq", other)
-
-    def __ne__(self, other: object) -> Symbol:  # type: ignore[override]
-        return self._with("ne", other)
-
-    def __neg__(self) -> Symbol:
-        return _unary("neg", self)
-
-    def __invert__(self) -> Symbol:
-        return _unary("not" if self.dtype is bool_ else "invert", self)
-
-    def __bool__(self) -> bool:
-        raise NotFusibleError("its scalar body has an `if`")
-
-
-def _same_type(builder: LoopsBuilder, a: Any, b: Any) -> tuple[Symbol, Symbol]:
-    """Both as symbols of one type; a Python number takes the other's."""
-    if not isinstance(a, Symbol):
-        a = _literal(builder, a, b.dtype)
-    if not isinstance(b, Symbol):
-        b = _literal(builder, b, a.dtype)
-    if a.dtype is not b.dtype:
-        raise NotFusibleError(f"its scalar body mixes {a.dtype.name} and {b.dtype.name}")
-    return a, b
-
-
-def _literal(builder: LoopsBuilder, value: Any, dtype: DType) -> Symbol:
-    if isinstance(value, float) and not dtype.is_floating:
-        raise NotFusibleError(f"its scalar body mixes {dtype.name} and fractions")
-    return Symbol(builder, builder.constant(_python_number(value, dtype), dtype))
-
-
-def _python_number(value: Any, dtype: DType) -> bool | int | float:
-    """The number that `value` is in a type: 0.1 is another one in float32."""
-    number: bool | int | float = np.asarray(value, dtype.np).item()
-    return number
-
-
-def _binary(op: str, a: Any, b: Any) -> Symbol:
-    builder = (a if isinstance(a, Symbol) else b).builder
-    x, y = _same_type(builder, a, b)
-    if op == "div" and not x.dtype.is_floating:
-        raise NotFusibleError("division of integers stays with NumPy, which checks for zero")
-    return Symbol(builder, builder.apply(op, x.number, y.number))
-
-
-def _unary(op: str, x: Symbol) -> Symbol:
-    if op in FLOAT32_ONLY:
-        _check_precision(op, x)
-    return Symbol(x.builder, x.builder.apply(op, x.number))
-
-
-def _check_precision(op: str, x: Symbol) -> None:
-    if x.dtype is float64 or not x.dtype.is_floating:
-        raise NotFusibleError(f"{op} of {x.dtype.name} stays with NumPy")
-
-
-class SymbolicMath:
-    """The math namespace that scalar bodies get here: see `graph.scalar_math` for what each function means."""
-
-    def __getattr__(self, name: str) -> Any:
-        op = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor", "logical_not": "not"}.get(name, name)
-        if op in ("and", "or", "xor", "minimum", "maximum"):
-            return lambda a, b: _binary(op, a, b)
-        if op in COSTLY or op in (
-            "sqrt",
-            "floor",
-            "ceil",
-            "round",
-            "trunc",
-            "abs",
-            "sign",
-            "not",
-            "isnan",
-            "isinf",
-            "isfinite",
-        ):
-            return lambda x: _unary(op, x)
-        raise NotFusibleError(f"{name} has no vectorised form")
-
-    @staticmethod
-    def where(condition: Symbol, a: Any, b: Any) -> Symbol:
-        """`a` where the condition holds, else `b`."""
-        x, y = _same_type(condition.builder, a, b)
-        return Symbol(x.builder, x.builder.apply("select", condition.number, x.number, y.number))
-
-    @staticmethod
-    def full_like(x: Symbol, value: Any) -> Symbol:
-        """A number of x's type."""
-        return _literal(x.builder, value, x.dtype)
-
-    @staticmethod
-    def rsqrt(x: Symbol) -> Symbol:
-        """1 / sqrt(x)."""
-        return 1 / _unary("sqrt", x)
-
-    @staticmethod
-    def cast(x: Symbol, dtype: DType) -> Symbol:
-        """x as another type."""
-        if x.dtype is dtype:
-            return x
-        if dtype not in GPU_SUPPORTED:
-            raise NotFusibleError(f"{dtype.name} stays with NumPy")
-        if x.dtype.is_floating and not (dtype.is_floating or dtype in (bool_, int32, int64)):
-            raise NotFusibleError(f"what does not fit {dtype.name} becomes what NumPy makes of it")
-        return Symbol(x.builder, x.builder.apply("cast", x.number, dtype=dtype))
-
-    @staticmethod
-    def pow(x: Symbol, y: Symbol) -> Symbol:
-        """x ** y; a product for small whole y that are known."""
-        n = y.builder.constant_of(y.number) if isinstance(y, Symbol) else y
-        if n is None or not 1 <= n <= _MOST_POWERS or n != int(n):
-            _check_precision("pow", x)
-            return _binary("pow", x, y)
-        product = x
-        for _ in range(int(n) - 1):
-            product = product * x
-        return product
-
-
-_math = SymbolicMath()
-
-
-# --- ops -------------------------------------------------------------------------------------------------------------
+from .fusible import NotFusibleError
+from .loops import LoopsBuilder, Scan
+from .symbols import Symbol, SymbolicMath, literal, python_number
 
 Rule = Callable[[LoopsBuilder, Node, Sequence[int]], Sequence[int]]
 """(builder, node, values of the inputs, and then of what the node's pattern asks for beside: a position, or an element of a row
@@ -254,9 +25,9 @@ that is looked up) -> values of the outputs."""
 def _scalar_rule(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
     op = node.opdef
     assert op.scalar is not None
-    result = op.scalar(_math, *[Symbol(builder, i) for i in inputs], **op.kernel_attrs(node.attrs))
+    result = op.scalar(SymbolicMath(), *[Symbol(builder, i) for i in inputs], **op.kernel_attrs(node.attrs))
     if not isinstance(result, Symbol):
-        result = _literal(builder, result, node.outputs[0].dtype.base)
+        result = literal(builder, result, node.outputs[0].dtype.base)
     return [result.number]
 
 
@@ -266,7 +37,7 @@ def _same(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[
 
 def _constant(value: int) -> Rule:
     return lambda builder, node, inputs: [
-        builder.constant(_python_number(value, node.outputs[0].dtype), node.outputs[0].dtype)
+        builder.constant(python_number(value, node.outputs[0].dtype), node.outputs[0].dtype)
     ]
 
 
@@ -305,7 +76,7 @@ def _layer_norm(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Seq
     apply, dtype = builder.apply, builder.dtype(x)
     centred = apply("sub", x, apply("div", builder.reduce("sum", x), builder.count(dtype)))
     variance = apply("div", builder.reduce("sum", apply("mul", centred, centred)), builder.count(dtype))
-    root = apply("sqrt", apply("add", variance, builder.constant(_python_number(node.attrs["epsilon"], dtype), dtype)))
+    root = apply("sqrt", apply("add", variance, builder.constant(python_number(node.attrs["epsilon"], dtype), dtype)))
     y = apply("mul", centred, apply("div", builder.constant(1.0, dtype), root))
     return [apply("add", apply("mul", y, affine[0]), affine[1]) if affine else y]
 
@@ -441,15 +212,6 @@ def rule_of(node: Node, is_view: bool = False) -> Rule:
     if rule is None:
         raise NotFusibleError(f"{node.type} has no loop form")
     return rule
-
-
-def check_types(node: Node, types: Sequence[DType] = SUPPORTED) -> None:
-    """Raise `NotFusibleError` when a kernel cannot have the node's element types."""
-    for t in (*node.inputs, *node.outputs):
-        if t.dtype not in types:
-            raise NotFusibleError(
-                f"{t.dtype.name} stays with NumPy" if not t.dtype.is_ref else "it takes a variable's place"
-            )
 
 
 def number_of(value: Any) -> bool | int | float | None:

@@ -16,8 +16,9 @@ import numpy as np
 from ..graph.dtypes import DType
 from ..graph.node import Node
 from ..graph.ops.training import RULES, UpdateRule
+from .fusible import NotFusibleError
 from .loops import Loops, LoopsBuilder
-from .trace import NotFusibleError, Symbol, SymbolicMath
+from .symbols import Symbol, SymbolicMath
 
 ACCUMULATES = {"AssignAdd": "add", "AssignAddVariableOp": "add", "AssignSub": "sub", "AssignSubVariableOp": "sub"}
 

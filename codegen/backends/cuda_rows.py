@@ -21,8 +21,8 @@ from ...graph.state import VariableState
 from ..cuda.array import DeviceArray
 from ..cuda.device import Device
 from ..cuda.kernels import RoutineOnDevice
+from ..fusible import SUPPORTED, NotFusibleError
 from ..gpu_kernel import Routine
-from ..trace import GPU_SUPPORTED, NotFusibleError
 from ..triton_ops.picking import gather, segment_sum
 from ..triton_ops.scattering import scatter, sizes_of
 from ..triton_ops.sparse import sparse_update
@@ -251,7 +251,7 @@ class _Sparse:
         self.gradient = self.places + len(rule.before)
         self.indices = self.gradient + 1
         self.dtype, self.index = (node.inputs[i].dtype.base for i in (self.gradient, self.indices))
-        if self.dtype not in GPU_SUPPORTED:
+        if self.dtype not in SUPPORTED:
             raise ValueError(f"no kernel updates {self.dtype.name}")
         flags = tuple(sorted((name, bool(node.attrs[name])) for name in rule.flags))
         self.loops = update(rule.name, self.dtype, flags)

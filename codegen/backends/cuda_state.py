@@ -24,9 +24,9 @@ from ..agreement import agree, difference
 from ..cuda.array import DeviceArray
 from ..cuda.device import Device
 from ..cuda.memory import Block
+from ..fusible import SUPPORTED
 from ..loops import Loops
 from ..program import Kernel
-from ..trace import GPU_SUPPORTED
 from ..triton_routines import routines, size_names, specialise
 from ..update_loops import update_of
 from .cuda import Choice, CudaBackend, OnDevice, lives_on_device
@@ -63,7 +63,7 @@ def state_kernel(backend: CudaBackend, node: Node, context: Context, fallback: O
         return None
     loops, places, gradient = updated
     dtype = node.inputs[gradient].dtype.base
-    if not dtype.is_floating or dtype not in GPU_SUPPORTED:
+    if not dtype.is_floating or dtype not in SUPPORTED:
         return None
     return Update(backend, node, places, gradient, loops, fallback)
 

@@ -11,9 +11,10 @@ from typing import Any
 
 from ...graph.node import Node
 from ..fuse import fuse
+from ..fusible import NotFusibleError
 from ..native_planner import NotPlannableError, Planner, Value
 from ..program import Call, Guarded, Instruction, Kernel, Loop
-from ..trace import NotFusibleError, rule_of
+from ..trace import rule_of
 from ..unit import Unit
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from ...graph.node import Node, Tensor
 from ...graph.shape import element_count
 from ..fuse import FusedNodes
+from ..fusible import SUPPORTED
 from ..kernel_cache import source_of
-from ..trace import SUPPORTED
 from ..unit import AwaitNode, BeginLoop, EndLoop, LeaveUnless, RecvTensor, RunGuarded, UnitStep, taken_by
 from ..update_loops import update_of
 from .narrow_products import is_narrow_product, sources

@@ -13,9 +13,9 @@ from typing import Any
 from ...graph.dtypes import DType
 from ...graph.node import Node
 from ..cuda.device import Device
+from ..fusible import SUPPORTED
 from ..gpu_kernel import Target
 from ..loops import LoopsBuilder
-from ..trace import GPU_SUPPORTED
 from ..triton_routines import routines, size_names, specialise
 from .cuda import Choice
 from .gpu_templates import Template, copied
@@ -25,7 +25,7 @@ _KINDS = {"Sum": "sum", "Max": "max", "Min": "min", "Prod": "prod", "Mean": "sum
 
 def _reduction(node: Node, target: Target) -> Template:
     dtype, kind, keep = node.inputs[0].dtype.base, _KINDS[node.type], bool(node.attrs.get("keep_dims", False))
-    if dtype not in GPU_SUPPORTED or (node.type == "Mean" and not dtype.is_floating):
+    if dtype not in SUPPORTED or (node.type == "Mean" and not dtype.is_floating):
         raise ValueError("not this type")
 
     def choose(device: Device, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:

@@ -23,13 +23,13 @@ from ...graph.node import Node
 from ...graph.ops.training import RULES
 from ...graph.state import VariableState, changing
 from ..buffers import buffers
+from ..fusible import NotFusibleError
 from ..kernel_cache import Function, compile_now, source_of
 from ..loop_cost import nanoseconds
 from ..loops import Loops
 from ..program import Kernel
 from ..row_kernels import add_rows, segment_sum
 from ..threads import ranges_of, share
-from ..trace import NotFusibleError
 from ..update_loops import sparse_update, update
 from .updates import compare_update
 from .warming import WarmingKernel

@@ -15,6 +15,7 @@ from ...graph.node import Node
 from ...graph.shape import element_count
 from ...graph.state import VariableState, changing
 from ..agreement import agree, difference
+from ..fusible import SUPPORTED
 from ..kernel_cache import source_of
 from ..loop_cost import nanoseconds
 from ..loops import Loops
@@ -22,7 +23,6 @@ from ..native_planner import NotPlannableError, Planner, Value
 from ..numba_source import as_passed
 from ..program import Kernel
 from ..threads import Ranges, ranges_of, share
-from ..trace import SUPPORTED
 from ..update_loops import update_of
 from .warming import WarmingKernel
 

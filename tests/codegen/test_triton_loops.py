@@ -16,7 +16,6 @@ from dovetail.codegen.backends.numba import agree
 from dovetail.codegen.fuse import FusedNodes, fuse
 from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, Routine
 from dovetail.codegen.loops import Loops, LoopsBuilder
-from dovetail.codegen.trace import GPU_SUPPORTED
 from dovetail.codegen.triton_interpret import run_routine
 from dovetail.codegen.triton_routines import Specialisation, routines, specialise
 from dovetail.codegen.unit import Unit
@@ -81,7 +80,7 @@ def groups_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> list[FusedNodes]:
     order = execution_order([t.op for t in fetches], dict.fromkeys(feeds))
     nodes = tuple(n for n in order if n.type != "Placeholder")
     unit = Unit("/device:GPU:0", nodes, tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches))
-    return fuse(unit, small=True, lone=True, types=GPU_SUPPORTED).kernels
+    return fuse(unit, small=True, lone=True).kernels
 
 
 def numbers(rng: np.random.Generator, shape: Sequence[int], dtype: Any) -> Any:

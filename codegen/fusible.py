@@ -1,0 +1,36 @@
+"""What can be part of a fused kernel at all: its element types, and how a node that cannot be is refused."""
+
+from __future__ import annotations
+
+from ..graph.dtypes import (
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from ..graph.node import Node
+
+SUPPORTED = (float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool_, float16, bfloat16)
+"""Element types of fused kernels. Narrow floats are computed in float32 and rounded once, at the end of each kernel."""
+
+
+class NotFusibleError(Exception):
+    """The node cannot be part of a fused kernel; says why."""
+
+
+def check_types(node: Node) -> None:
+    """Raise `NotFusibleError` when a kernel cannot have the node's element types."""
+    for t in (*node.inputs, *node.outputs):
+        if t.dtype not in SUPPORTED:
+            raise NotFusibleError(
+                f"{t.dtype.name} stays with NumPy" if not t.dtype.is_ref else "it takes a variable's place"
+            )
