@@ -21,10 +21,10 @@ import numpy as np
 
 from ..graph.dtypes import DType, bfloat16, float16, float32
 from ..graph.node import Node, Tensor
-from ..graph.opdef import opdef
 from ..graph.ops import attention as _attention  # noqa: F401  the ops that this makes
 from ..graph.static_value import static_value
-from .rewrite import Fired, new_node
+from .new_nodes import inferred_node
+from .rewrite import Fired
 from .unit import BeginLoop, RunGuarded, SendTensor, Unit, UnitStep, taken_by
 
 _TYPES = (float32, float16, bfloat16)
@@ -63,13 +63,11 @@ def _replaced(unit: Unit, found: _Found) -> Unit:
     attrs = {"scale": found.scale}
     inputs = (*found.operands, *found.mask)
     y = found.result.outputs[0]
-    forward = new_node(
-        "AttentionWithSums", inputs, attrs, opdef("AttentionWithSums").infer(inputs, attrs), found.result
-    )
+    forward = inferred_node("AttentionWithSums", inputs, attrs, found.result)
     sums = forward.outputs[1]
     forward.outputs = (y, sums)
     inputs = (*found.operands, y, sums, found.grad, *found.mask)
-    backward = new_node("AttentionGrad", inputs, attrs, opdef("AttentionGrad").infer(inputs, attrs), found.of_p)
+    backward = inferred_node("AttentionGrad", inputs, attrs, found.of_p)
     backward.outputs = tuple(n.outputs[0] for n in (found.of_q, found.of_k, found.of_v))
     first = next(s for s in unit.steps if s is found.of_v or s is found.of_p)
     steps: list[UnitStep] = []

@@ -11,16 +11,13 @@ want to know whether they are dead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from ..graph.dtypes import DType, bfloat16, float16, float32, float64
-from ..graph.node import Node, Tensor
-from ..graph.opdef import opdef
+from ..graph.node import Node
 from ..graph.ops import streams as _streams  # noqa: F401  the ops that this makes
 from .guards import asked_for
-from .rewrite import new_node
+from .new_nodes import inferred_node
 from .unit import BeginLoop, EndLoop, RunGuarded, Unit, UnitStep
 
 DRAWN: dict[str, tuple[str, tuple[DType, ...]]] = {
@@ -44,7 +41,7 @@ def with_streams(unit: Unit) -> Unit:
     for step in unit.steps:
         depth += isinstance(step, BeginLoop) - isinstance(step, EndLoop)
         node = _node_of(step)
-        if node is None or node in asked or node.outputs[0] in fed or not _is_made(node):
+        if node is None or node in asked or node.outputs[0] in fed or not _isinferred_node(node):
             rest.append(step)
             continue
         stream, numbers = _taken_apart(node, isinstance(step, RunGuarded))
@@ -62,7 +59,7 @@ def _node_of(step: UnitStep) -> Node | None:
     return node if isinstance(node, Node) and node.opdef.name in _NUMBERS else None
 
 
-def _is_made(node: Node) -> bool:
+def _isinferred_node(node: Node) -> bool:
     """Whether kernels make such numbers."""
     out = node.outputs[0]
     return out.dtype in DRAWN[_NUMBERS[node.type]][1] and out.dims is not None and 0 not in out.dims
@@ -71,18 +68,14 @@ def _is_made(node: Node) -> bool:
 def _taken_apart(node: Node, may_be_dead: bool) -> tuple[Node, Node]:
     shape, *seed = node.inputs
     if seed:
-        stream = _made("SeededStream", seed, {}, node)
+        stream = inferred_node("SeededStream", seed, {}, node)
     else:
-        stream = _made(
+        stream = inferred_node(
             "RandomStream",
             (shape,) if may_be_dead else (),
             {name: node.attrs[name] for name in ("seed", "seed2")},
             node,
         )
-    numbers = _made(_NUMBERS[node.type], (shape, *stream.outputs), {"dtype": node.attrs["dtype"]}, node)
+    numbers = inferred_node(_NUMBERS[node.type], (shape, *stream.outputs), {"dtype": node.attrs["dtype"]}, node)
     numbers.outputs = node.outputs  # whoever takes them need not know
     return stream, numbers
-
-
-def _made(op: str, inputs: Sequence[Tensor], attrs: dict[str, Any], root: Node) -> Node:
-    return new_node(op, inputs, attrs, opdef(op).infer(inputs, attrs), root)

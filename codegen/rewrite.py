@@ -23,14 +23,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from ..graph.dtypes import DType, resource
 from ..graph.node import Node, Tensor
 from ..graph.opdef import OpDef, Trait, opdef
 from ..graph.settings import setting
-from ..graph.shape import Dims, element_count
-from ..graph.static_value import static_value
+from ..graph.shape import Dims
+from .folding import Folding
+from .new_nodes import inferred_node, new_node
 from .rules.algebra import algebra_rules
 from .rules.arranging import arranging_rules
 from .rules.functions import function_rules
@@ -45,13 +44,7 @@ _IMPURE = Trait.STATEFUL | Trait.STATE_HANDLE | Trait.BLOCKING | Trait.HOST_ONLY
 _STEERING = frozenset(
     ("Enter", "RefEnter", "Exit", "NextIteration", "LoopCond", "Switch", "RefSwitch", "Merge", "Placeholder", "NoOp", "ControlTrigger")
 )  # fmt: skip
-_METADATA = frozenset(("Shape", "Size", "Rank"))  # known where the shape is
 _SWAPS = frozenset(("AddV2", "Mul"))  # what gives the same bits with its operands exchanged
-_MOST_FOLDED = (
-    1 << 16
-)  # bytes of a folded constant, or as many as it is made from: a Fill of a large array stays a Fill
-_MOST_FOLDED_IN_ALL = 1 << 24  # bytes per unit
-_MOST_FLOPS = 1e7  # of a node that is folded: some ten milliseconds
 _MOST_ROUNDS = 16  # rules applied to one node after the other; no sensible chain is longer
 _SMALL_CONSTANT = 256  # bytes up to which equal constants become one
 
@@ -98,7 +91,7 @@ class Rewritten:
     fired: tuple[Fired, ...]
 
     def __str__(self) -> str:
-        return text_of(self.unit)
+        return str(self.unit)
 
 
 def rewrite(unit: Unit, wanted: Rewrites) -> Rewritten:
@@ -156,7 +149,7 @@ class _Walk:
         self.same: dict[tuple[Any, ...], Node] = {}  # by what makes nodes equal
         self.pure: dict[OpDef, bool] = {}
         self.fired: list[Fired] = []
-        self.folded = 0  # bytes
+        self.folding = Folding(self.makers)
         self.fed = {t for _, t in unit.feeds}
         self.feeds = tuple([(name, self.stand_in(t)) for name, t in unit.feeds])
         self.table = self.rules_here(rules)
@@ -205,7 +198,7 @@ class _Walk:
         if not self.may_change(node):
             self.steps.append(node)
             return
-        if node.opdef in self.table or self.may_fold(node):
+        if node.opdef in self.table or (self.wanted.fold and self.folding.may_fold(node)):
             for _ in range(_MOST_ROUNDS):
                 found = self.replacement(node)
                 if found is None:
@@ -236,13 +229,6 @@ class _Walk:
             if dtype.is_ref or dtype is resource:
                 return False
         return not self.fed or self.fed.isdisjoint(node.outputs)
-
-    def may_fold(self, node: Node) -> bool:
-        """Whether a node may have a value that is known now: the quick answer."""
-        if not self.wanted.fold or not node.inputs:
-            return False
-        maker = self.makers.get(node.inputs[0])
-        return (maker is not None and maker.opdef.name == "Const") or node.opdef.name in _METADATA
 
     # --- replacing -------------------------------------------------------------------------------------------------
 
@@ -278,14 +264,14 @@ class _Walk:
 
     def replacement(self, node: Node) -> tuple[str, Tensor, Sequence[Node]] | None:
         """What takes a node's place: the rule, the tensor, and nodes that were made for it."""
-        if self.may_fold(node):
-            constant = self.constant_of(node)
+        if self.wanted.fold and self.folding.may_fold(node):
+            constant = self.folding.constant_of(node)
             if constant is not None:
                 return "constant", constant.outputs[0], [constant]
         for rule in self.rules_for(node):
             for found in match(rule.parsed, node, self.makers.get):
                 made: list[Node] = []
-                m = Match(found, node, self.makers.get, lambda *what: self.make(node, made, *what))  # noqa: B023
+                m = Match(found, node, self.makers.get, lambda *what: _made(node, made, *what))  # noqa: B023
                 tensor = rule.apply(m)
                 if tensor is None or not _fits(tensor, node.outputs[0]):
                     continue
@@ -312,13 +298,6 @@ class _Walk:
             ]
         return found
 
-    @staticmethod
-    def make(root: Node, made: list[Node], op: str, inputs: Sequence[Tensor], attrs: dict[str, Any]) -> Tensor:
-        """A new node's tensor, for a rule."""
-        new = new_node(op, inputs, attrs, opdef(op).infer(inputs, attrs), root)
-        made.append(new)
-        return new.outputs[0]
-
     def is_private(self, nodes: Sequence[Node]) -> bool:
         """Whether nobody outside takes what the nodes make, but for the last."""
         inside: Counter[Tensor] = Counter()
@@ -326,46 +305,6 @@ class _Walk:
             inside.update(self.before.get(t, t) for t in n.inputs)
         covered = [t for n in nodes[:-1] if n.opdef.name != "Const" for t in n.outputs]
         return all(self.uses[self.before.get(t, t)] <= inside[self.before.get(t, t)] for t in covered)
-
-    def constant_of(self, node: Node) -> Node | None:
-        """A constant with the node's value, if that is known now and small."""
-        if len(node.outputs) != 1 or node.opdef.name == "Const":
-            return None
-        (output,) = node.outputs
-        if node.opdef.name in _METADATA:
-            value = static_value(output)
-            return None if value is None else self.const(node, value)
-        given = []
-        for t in node.inputs:
-            maker = self.makers.get(t)
-            if maker is None or maker.opdef.name != "Const":
-                return None
-            given.append(maker.attrs["value"])
-        count = element_count(output.dims)
-        if not given or count is None or output.dtype.np.hasobject:
-            return None
-        size = count * output.dtype.size
-        if size > max(_MOST_FOLDED, sum(v.nbytes for v in given)) or self.folded + size > _MOST_FOLDED_IN_ALL:
-            return None
-        if node.opdef.cost_of(node).flops > _MOST_FLOPS:
-            return None
-        try:
-            with np.errstate(all="ignore"):
-                assert node.opdef.reference is not None
-                value = np.asarray(node.opdef.reference(*given, **node.opdef.kernel_attrs(node.attrs)))
-        except Exception:
-            return None  # for the running graph to report
-        self.folded += size
-        return self.const(node, value)
-
-    @staticmethod
-    def const(node: Node, value: np.ndarray[Any, Any]) -> Node | None:
-        (output,) = node.outputs
-        if value.dtype != output.dtype.np:
-            return None
-        value = np.array(value)
-        value.flags.writeable = False
-        return new_node("Const", (), {"value": value}, [(output.dtype, value.shape)], node)
 
     # --- what takes other tensors than before ----------------------------------------------------------------------
 
@@ -433,17 +372,11 @@ def _is_pure(op: OpDef) -> bool:
     return known and op.name not in _STEERING and not op.traits & _IMPURE
 
 
-def new_node(
-    op: str | OpDef, inputs: Sequence[Tensor], attrs: dict[str, Any], signature: Sequence[Any], root: Node
-) -> Node:
-    """A node in nobody's graph, with the name and the source line of the one that it stands for."""
-    node = Node()
-    node.opdef = op if isinstance(op, OpDef) else opdef(op)
-    node.graph, node.index, node.name, node._origin = root.graph, root.index, root.name, root._origin
-    node.inputs, node.controls, node.attrs = tuple(inputs), (), attrs
-    node.device, node.colocation, node.blocks, node.container = root.device, (), None, root.container
-    node.outputs = tuple([Tensor(node, i, dtype, dims) for i, (dtype, dims) in enumerate(signature)])
-    return node
+def _made(root: Node, made: list[Node], op: str, inputs: Sequence[Tensor], attrs: dict[str, Any]) -> Tensor:
+    """A new node's tensor, for a rule."""
+    new = inferred_node(op, inputs, attrs, root)
+    made.append(new)
+    return new.outputs[0]
 
 
 def _fits(new: Tensor, old: Tensor) -> bool:
@@ -477,35 +410,3 @@ def _identity(node: Node) -> tuple[Any, ...] | None:
     except TypeError:
         return None
     return op, *inputs, attrs
-
-
-# --- as text -----------------------------------------------------------------------------------------------------------
-
-
-def text_of(unit: Unit) -> str:
-    """A unit's steps, one per line, as tests and people read them."""
-    lines = [f"feed {name}" for name, _ in unit.feeds]
-    for step in unit.steps:
-        if isinstance(step, Node):
-            lines.append(_line(step))
-        elif isinstance(step, RunGuarded):
-            lines.append(f"unless dead: {_line(step.node)}")
-        elif isinstance(step, AwaitNode):
-            lines.append(f"wait for {step.node.name}")
-        else:
-            what = ", ".join(t.name for t in taken_by(step))
-            lines.append(f"{type(step).__name__}({what})")
-    return "\n".join(lines + [f"fetch {name} = {_short(t)}" for name, t in unit.fetches])
-
-
-def _line(node: Node) -> str:
-    if node.opdef.name == "Const":
-        value = node.attrs["value"]
-        return f"{node.name} = {value.tolist() if value.size <= 8 else f'{value.dtype}{list(value.shape)}'}"
-    given = [_short(t) for t in node.inputs]
-    given += [f"{k}={v.name if hasattr(v, 'name') else v}" for k, v in node.attrs.items()]
-    return f"{node.name} = {node.opdef.name}({', '.join(given)})"
-
-
-def _short(tensor: Tensor) -> str:
-    return tensor.op.name if tensor.value_index == 0 else tensor.name

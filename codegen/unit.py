@@ -135,6 +135,21 @@ class Unit:
     feeds: tuple[tuple[str, Tensor], ...]
     fetches: tuple[tuple[str, Tensor], ...]
 
+    def __str__(self) -> str:
+        """The steps, one per line, as tests and people read them."""
+        lines = [f"feed {name}" for name, _ in self.feeds]
+        for step in self.steps:
+            if isinstance(step, Node):
+                lines.append(_line(step))
+            elif isinstance(step, RunGuarded):
+                lines.append(f"unless dead: {_line(step.node)}")
+            elif isinstance(step, AwaitNode):
+                lines.append(f"wait for {step.node.name}")
+            else:
+                what = ", ".join(t.name for t in taken_by(step))
+                lines.append(f"{type(step).__name__}({what})")
+        return "\n".join(lines + [f"fetch {name} = {_short(t)}" for name, t in self.fetches])
+
 
 def taken_by(step: UnitStep) -> Iterable[Tensor]:
     """The tensors that a step takes."""
@@ -149,3 +164,16 @@ def taken_by(step: UnitStep) -> Iterable[Tensor]:
     if isinstance(step, LeaveUnless):
         return (step.condition,)
     return step.nexts if isinstance(step, EndLoop) else ()
+
+
+def _line(node: Node) -> str:
+    if node.opdef.name == "Const":
+        value = node.attrs["value"]
+        return f"{node.name} = {value.tolist() if value.size <= 8 else f'{value.dtype}{list(value.shape)}'}"
+    given = [_short(t) for t in node.inputs]
+    given += [f"{k}={v.name if hasattr(v, 'name') else v}" for k, v in node.attrs.items()]
+    return f"{node.name} = {node.opdef.name}({', '.join(given)})"
+
+
+def _short(tensor: Tensor) -> str:
+    return tensor.op.name if tensor.value_index == 0 else tensor.name

@@ -36,9 +36,7 @@ from .base import NodeError
 from .cuda import CudaBackend, OnDevice, OnShape, SmallOnHost, View, loaded_kernel
 from .cuda_state import Update, held_alone, on_device, pointer_of
 
-LARGE = (
-    1 << 20
-)  # elements from which a variable is updated by itself: that takes some 10 microseconds, three launches' time
+LARGE = 1 << 20  # elements from which a variable is updated by itself: some 10 microseconds, three launches' time
 
 _HANDLES = frozenset(("VariableV2", "VarHandleOp"))
 _READS = frozenset(("Read", "ReadVariableOp"))
