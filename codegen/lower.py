@@ -1,8 +1,7 @@
 """Lowering: from a unit's nodes to a program's instructions.
 
 Every tensor gets a slot. Constants are put into their slots once, when the program is made. Where a node takes the value of a
-variable rather than its place, a read is inserted, so that the snapshot is taken exactly there. Slots are let go after
-their last use, so that memory returns as early as it can.
+variable rather than its place, a read is inserted, so that the snapshot is taken exactly there.
 
 Of control flow little is left: Enter, Exit, NextIteration, LoopCond and the Switches of a loop only give other names to slots. A
 loop becomes one `Loop` instruction, and a node that may be dead a `Guarded` one.
@@ -26,6 +25,7 @@ from ..graph.state import Context, VariableState
 from .backends.base import Backend
 from .fuse import FusedNodes
 from .guards import asked_for
+from .liveness import let_slots_go
 from .memory import plan_memory
 from .program import Await, Begin, Call, Guarded, Instruction, Loop, Program, Read, Recv, Send, Wait
 from .rewrite import rewrite
@@ -67,8 +67,7 @@ def lower(
     if lowering.read and reader_of is not None:
         receives, slots = zip(*lowering.read, strict=True)
         lowering.instructions.insert(0, Read(reader_of(receives), receives, slots))
-    kept = bytearray([v is not None for v in lowering.slots])
-    _let_go(lowering.instructions, _marked(kept + b"\1", [slot for _, slot in fetches]))
+    let_slots_go(lowering.instructions, lowering.slots, [slot for _, slot in fetches])
     fed, taken = [t for _, t in unit.feeds], [t for _, t in unit.fetches]
     return Program(
         unit.device, tuple(lowering.instructions), tuple(lowering.slots), feeds, fetches,
@@ -396,84 +395,3 @@ def _not_fed(node: Node) -> InvalidArgumentError:
         f"shape {text(tensor.dims)} "
         f"(made at {node.source}): session.run(..., feed_dict={{tensor: value}})",
     )  # fmt: skip
-
-
-# --- letting slots go ------------------------------------------------------------------------------------------------
-
-
-def _let_go(instructions: Iterable[Instruction], used: bytearray, only: set[int] | None = None) -> None:
-    """Let each slot go at the instruction that uses it last (or makes it, when nobody uses it).
-
-    `used`: whether each slot is used afterwards; this marks those that go here. Its last entry is for slot -1, which is none, and
-    is set. `only`: the slots that may go at all (None: all).
-    """
-    for step in reversed(list(instructions)):
-        if isinstance(step, Recv | Read):
-            continue
-        if isinstance(step, Loop):
-            _let_go_inside(step, used)
-        frees = []
-        for slot in _used(step):
-            if not used[slot] and (only is None or slot in only):
-                used[slot] = True
-                frees.append(slot)
-        if frees:
-            (step.call if isinstance(step, Guarded) else step).frees = tuple(frees)
-
-
-def _marked(used: bytearray, slots: Iterable[int]) -> bytearray:
-    """A copy in which these slots are used, too."""
-    used = used.copy()
-    for slot in slots:
-        used[slot] = True
-    return used
-
-
-def _used(step: Instruction) -> tuple[int, ...]:
-    if isinstance(step, Call):
-        return step.inputs + step.outputs
-    if isinstance(step, Guarded):
-        return (*step.checks, *step.call.inputs, *step.call.outputs, step.token)
-    if isinstance(step, Loop):
-        return tuple(_slots_of(step))
-    return step.slots if isinstance(step, Read) else (step.slot,)
-
-
-def _slots_of(loop: Loop) -> Iterator[int]:
-    """All slots that a loop touches."""
-    yield loop.test
-    yield from loop.counts
-    for a, b in (*loop.starts, *loop.nexts):
-        yield a
-        yield b
-    for step in (*loop.head, *loop.body):
-        yield from _used(step)
-
-
-def _let_go_inside(loop: Loop, used_after: bytearray) -> None:
-    """Let slots go inside a loop: what one iteration makes, and what its body is the last to need.
-
-    A loop variable may go in the body, since the next iteration sets it anew; after the last, when Exits take it, the body
-    has not run. What the head makes may go in the head only if neither body nor Exits need it.
-    """
-    nexts = {s for s, _ in loop.nexts}
-    of_head, of_body = set(_written(loop.head)), set(_written(loop.body))
-    variables = {s for _, s in loop.starts}
-    needed_again = nexts | {loop.test}
-    _let_go(loop.body, _marked(bytearray(len(used_after)), {*needed_again, -1}), of_head | of_body | variables)
-    needed_later = needed_again.union(*map(_used, loop.body))
-    _let_go(loop.head, _marked(used_after, needed_later), of_head)
-    loop.lost = tuple(sorted(nexts & (of_head | of_body)))
-
-
-def _written(instructions: Iterable[Instruction]) -> Iterator[int]:
-    """The slots that are set."""
-    for step in instructions:
-        if isinstance(step, Call):
-            yield from step.outputs
-        elif isinstance(step, Guarded):
-            yield from (*step.call.outputs, step.token)
-        elif isinstance(step, Recv):
-            yield step.slot
-        elif isinstance(step, Loop):
-            yield from (*step.counts, *(s for _, s in step.starts), *_written(step.head), *_written(step.body))
