@@ -41,7 +41,7 @@ def with_streams(unit: Unit) -> Unit:
     for step in unit.steps:
         depth += isinstance(step, BeginLoop) - isinstance(step, EndLoop)
         node = _node_of(step)
-        if node is None or node in asked or node.outputs[0] in fed or not _isinferred_node(node):
+        if node is None or node in asked or node.outputs[0] in fed or not _is_made(node):
             rest.append(step)
             continue
         stream, numbers = _taken_apart(node, isinstance(step, RunGuarded))
@@ -59,7 +59,7 @@ def _node_of(step: UnitStep) -> Node | None:
     return node if isinstance(node, Node) and node.opdef.name in _NUMBERS else None
 
 
-def _isinferred_node(node: Node) -> bool:
+def _is_made(node: Node) -> bool:
     """Whether kernels make such numbers."""
     out = node.outputs[0]
     return out.dtype in DRAWN[_NUMBERS[node.type]][1] and out.dims is not None and 0 not in out.dims
