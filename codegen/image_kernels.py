@@ -23,6 +23,7 @@ import numpy as np
 from ..graph.node import Node
 from ..graph.ops.windows import Window, channels_last, height_and_width, nhwc, window_of
 from .doers import AT_ONCE, Doer
+from .image_filter import FUNCTIONS as FILTER_FUNCTIONS, filter_gradient
 from .image_layout import LANES, as_layout, padded, panels, repeated, windowed
 from .kernel_cache import Function
 from .loop_text import source_of
@@ -30,7 +31,7 @@ from .threads import ranges_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-_ROWS, _CHUNK = 6, 96  # those of `tile` and `image_loops`, which only load with Numba
+_CHUNK = 96  # that of `image_loops`, which only loads with Numba
 _NS_PER_FLOP = 0.015  # one core, float32
 _NS_PER_TAP = 0.5  # of pooling
 _NS_PER_PART = 0.5  # of adding up the parts of pixels
@@ -40,7 +41,6 @@ _NS_PER_PRODUCT = 0.15  # of a convolution of each channel by itself
 # For each function of `image_loops`, its arguments before the range: see `loop_text`.
 _SIGNATURES = {
     "convolve": ("rrwi", (4, 3, 3, 3, 3, 2)),
-    "convolve_filter": ("rrwi", (4, 3, 3, 2)),
     "overlay": ("rrw", (3, 3, 6, 2)),
     "depthwise": ("rrw", (3, 3, 3, 2, 2, 2)),
     "depthwise_filter": ("rrw", (3, 3, 3, 2)),
@@ -259,18 +259,7 @@ class ImageKernels:
         expected = (image.shape[0], window.positions(0, image.shape[1]), window.positions(1, image.shape[2]), channels)
         if not _fits(y.shape, expected) or inner != image.shape[3] or x.size == 0:
             return None
-        seen = windowed(self.doer, image, window)
-        row = seen.shape[2] * inner
-        w = self.doer.empty((high, wide, inner, channels), x.dtype)
-        arguments = (
-            seen.ravel(), panels(self.doer, self.doer.ordered(y).reshape(-1, channels)), w.ravel(), LANES[x.dtype],
-            (high, wide, inner, channels), y.shape[:3],
-            (seen.shape[1] * row, window.strides[0] * row, window.strides[1] * inner),
-            (window.dilations[0] * row, window.dilations[1] * inner),
-        )  # fmt: skip
-        work = 2.0 * w.size * math.prod(y.shape[:3]) * _NS_PER_FLOP
-        self._share("convolve_filter", arguments, -(-high * wide * inner // _ROWS), work)
-        return w
+        return filter_gradient(self.doer, self.functions["convolve_filter"], self.threads, window, image, y)
 
     def depthwise_filter(self, attrs: Any, x: Array, sizes: Array, grad: Array) -> Array | None:
         """`DepthwiseConv2dNativeBackpropFilter`."""
@@ -387,4 +376,6 @@ def image_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | N
         made: Array | None = getattr(kernels, found[0])(node.attrs, *inputs)
         return made
 
+    if names == list(FILTER_FUNCTIONS):
+        return source_of("image_filter_loops", FILTER_FUNCTIONS, dtype.name), call
     return source_of("image_loops", {name: _SIGNATURES[name] for name in names}, dtype.name), call

@@ -6,7 +6,7 @@ end with the range of work that one call does, so that threads can share it: an 
 call, in one order, however many there are.
 
 A convolution is made of tiles (`tile`): ROWS pixels of the result times LANES channels, the taps and input channels being summed.
-Its gradient for the filter is one, too: ROWS taps (times input channel) times LANES channels, the pixels being summed.
+Its gradient by the filter is in `image_filter_loops`.
 """
 
 # mypy: ignore-errors
@@ -21,7 +21,6 @@ from dovetail.codegen.matrix_tile import MR
 from dovetail.codegen.tile import ROWS, tile
 
 CHUNK = 96  # pixels of the result that share a panel while it is in the cache: a whole number of tiles
-PIXELS = 256  # of the result that are summed in one tile before their total is added to the filter's gradient
 
 
 def convolve(x, panel, y, lanes, result, x_jumps, y_jumps, steps, strides, begin, lo, hi):
@@ -58,41 +57,6 @@ def convolve(x, panel, y, lanes, result, x_jumps, y_jumps, steps, strides, begin
                     at = targets[i + row] + part * lanes
                     for j in range(width):
                         y[at + j] = sums[row * lanes + j]
-
-
-def convolve_filter(x, panel, w, lanes, taps, result, x_jumps, strides, lo, hi):
-    """w[tap, :] = sum over pixels of x[...] * y, for tiles of taps lo to hi.
-
-    taps: (rows, columns, input channels, channels of the result). result: (images, rows, columns) of the result, whose
-    channels are in `panel`. x_jumps: from one image, row, column of the result to the next, in x. strides: from one row,
-    column of taps to the next, in x.
-    """
-    high, wide, inner, channels = taps
-    images, rows, columns = result
-    kinds = high * wide * inner
-    band = min(rows, max(1, PIXELS // max(1, columns)))
-    sums, offsets = np.empty(ROWS * lanes, x.dtype), np.empty((hi - lo) * ROWS, np.intp)
-    for i in range((hi - lo) * ROWS):
-        k = min(lo * ROWS + i, kinds - 1)
-        offsets[i] = k // (wide * inner) * strides[0] + k // inner % wide * strides[1] + k % inner
-    for i in range(lo * ROWS * channels, min(hi * ROWS, kinds) * channels):
-        w[i] = 0
-    # A band of pixels stays in the cache while all taps go over it.
-    for n in range(images):
-        for r in range(0, rows, band):
-            at = n * x_jumps[0] + r * x_jumps[1]
-            steps = (1, min(band, rows - r), columns)
-            for part in range((channels + lanes - 1) // lanes):
-                width = min(lanes, channels - part * lanes)
-                begin = (part * images * rows + n * rows + r) * columns * lanes
-                for t in range(hi - lo):
-                    o = offsets[t * ROWS : (t + 1) * ROWS]
-                    where = (o[0] + at, o[1] + at, o[2] + at, o[3] + at, o[4] + at, o[5] + at)
-                    tile(x, where, steps, (0, x_jumps[1], x_jumps[2]), panel, begin, sums)
-                    k = (lo + t) * ROWS
-                    for row in range(min(ROWS, kinds - k)):
-                        for j in range(width):
-                            w[(k + row) * channels + part * lanes + j] += sums[row * lanes + j]
 
 
 def overlay(y, w, x, size, result, window, dilations, lo, hi):

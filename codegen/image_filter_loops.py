@@ -1,0 +1,186 @@
+"""What the gradient of a convolution by its filter does, as functions that Numba compiles; see `image_loops` for how this text is used.
+
+It is a product: one row for each tap and channel of the image, one column for each channel of the result, and the pixels of the
+result are summed. Neither the first factor ("im2col") nor a padded image is written out. A *box*, some 200 pixels of the result that
+lie together, is done at a time: what its windows see of the image is laid out with zeros around it, in groups of MR channels, and its
+pixels of the result's gradient are laid out in panels. Both stay in the caches while all taps go over them, each of which only sees the
+image shifted.
+
+A unit of work is some boxes, a range of the image's channels and a range of the result's. Where several units make the same piece of
+the filter, each writes what its boxes give, and who is last adds these parts, in their order. So the bits depend on shapes alone.
+"""
+
+# mypy: ignore-errors
+# Numba infers the types of what is compiled.
+
+import numpy as np
+from numba import njit, types  # noqa: F401 (what is added to this text uses them)
+
+from dovetail.codegen import vecmath as m
+from dovetail.codegen.matrix_loops import NR32, NR64, lay_out_panels, next_unit, wait
+from dovetail.codegen.matrix_tile import MR, count_up, move_rows
+from dovetail.codegen.table_tile import half_tile, tile
+from dovetail.codegen.threads import FINISHED, LINE
+
+
+@njit(error_model="numpy")
+def lay_out_line(x, slab, to, at, jump, begin, end, columns, group, number):
+    """A line of the slab, `number` channels of each column; those from `begin` to `end` are the image's, others are zeros."""
+    for i in range(begin * group):
+        m.store(slab, 0, to + i, x.dtype.type(0))
+    if number == MR:
+        for c in range(begin, end):
+            move_rows(slab, to + c * MR, x, at + c * jump)
+    elif number == jump:
+        for i in range(begin * group, end * group):
+            m.store(slab, 0, to + i, m.load(x, 1, at + i))
+    else:
+        for c in range(begin, end):
+            for i in range(number):
+                m.store(slab, 0, to + c * group + i, m.load(x, 1, at + c * jump + i))
+    for i in range(end * group, columns * group):
+        m.store(slab, 0, to + i, x.dtype.type(0))
+
+
+@njit(error_model="numpy")
+def lay_out_image(x, slab, sizes, jumps, first, channels, shape, group):
+    """What the windows of a box see, in groups of channels: `[group, image, row, column, channel]`.
+
+    sizes: (height, width) of the image. first: image, row and column of the slab's first pixel, which may lie in the padding. channels:
+    first, and how many. shape: (images, rows, columns) of the slab, rows per image and columns per row in memory, pixels in all.
+    """
+    images, rows, columns, tall, wide, pixels = shape
+    begin = min(columns, max(0, -first[2]))
+    end = max(begin, min(columns, sizes[1] - first[2]))
+    for i in range(images):
+        for r in range(rows):
+            line = first[1] + r
+            inside = line >= 0 and line < sizes[0]
+            at = (first[0] + i) * jumps[0] + line * jumps[1] + first[2] * jumps[2] + channels[0]
+            for g in range(0, channels[1], group):
+                to = g * pixels + (i * tall + r) * wide * group
+                number = min(group, channels[1] - g)
+                lay_out_line(x, slab, to, at + g, jumps[2], begin, end if inside else begin, columns, group, number)
+
+
+@njit(error_model="numpy")
+def add_tiles(slab, rows, steps, count, panel, width, out, begin, places, lines, kinds, more, sums):
+    """What a box gives to a piece of the filter: rows and steps of the slab times the panels of `width` columns.
+
+    Row k of the piece begins at `begin + places[k]`. Where a panel is not full its tiles go by way of `sums`, to `lines` of it.
+    """
+    lanes = NR32 if slab.itemsize == 4 else NR64
+    for j in range(0, width, lanes):
+        own = min(lanes, width - j)
+        wide = lanes if 2 * own > lanes else lanes // 2
+        whole = own == wide
+        into, targets = (out, places) if whole else (sums, lines)
+        to, onto = begin + j if whole else 0, more and whole
+        for k in range(0, kinds, MR):
+            high = min(MR, kinds - k)
+            if wide == lanes:
+                tile(slab, rows, steps, panel, j * count, into, to, targets, k, high, count, onto)
+            else:
+                half_tile(slab, rows, steps, panel, j * count, into, to, targets, k, high, count, onto)
+            if not whole:
+                for i in range(high):
+                    at, of = begin + j + places[k + i], lines[k + i]
+                    for c in range(own):
+                        value = m.load(sums, 1, of + c)
+                        if more:
+                            value += m.load(out, 0, at + c)
+                        m.store(out, 0, at + c, value)
+
+
+@njit(error_model="numpy")
+def add_parts(parts, w, places, kinds, begin, width, chunks):
+    """A piece of the filter from what the chunks give to it."""
+    for k in range(kinds):
+        at = begin + places[k]
+        for j in range(width):
+            m.store(w, 0, at + j, m.load(parts, 1, at + j))
+        for chunk in range(1, chunks):
+            of = chunk * w.size + at
+            for j in range(width):
+                m.store(w, 0, at + j, m.load(w, 0, at + j) + m.load(parts, 1, of + j))
+
+
+def convolve_filter(
+    x, y, w, parts, room, done, counters, sizes, jumps, result, window, shape, counts, cuts, who, units
+):
+    """w[tap, c, :] = sum over pixels of x[...] * y[pixel, :], in units of work as for `multiply`.
+
+    w: the filter's gradient. parts: what each chunk of boxes gives to it, if there are several. room: memory to lay out in, for
+    all threads. done: of each piece of the filter, how many chunks are finished. sizes: (height, width, channels) of x. jumps: from
+    one image, row, column of x to the next. result: (images, rows, columns, channels) of y. window: taps, strides, dilations and
+    padding before, for rows and then for columns. shape: (images, rows, columns) of a box at most, and (rows, columns) that it sees
+    of an image. counts: boxes along images, rows, columns. cuts: (chunks of boxes, channels of x in a unit, channels of y in a unit).
+    """
+    high, wide, down, along, below, beside, top, left = window
+    across, deep = (result[3] + cuts[2] - 1) // cuts[2], (sizes[2] + cuts[1] - 1) // cuts[1]
+    boxes, pixels = counts[0] * counts[1] * counts[2], shape[0] * shape[3] * shape[4]
+    lanes = NR32 if x.itemsize == 4 else NR64
+    mine = room.size // (counters.size // LINE - 1)
+    slab = room[who * mine : who * mine + (pixels * cuts[1] + lanes - 1) // lanes * lanes]
+    sums = room[(who + 1) * mine - MR * lanes : (who + 1) * mine]
+    panel = room[who * mine + slab.size : (who + 1) * mine - sums.size]
+    most = high * wide * cuts[1]
+    rows, places, lines = np.empty(most, np.intp), np.empty(most, np.intp), np.empty(most, np.intp)
+    steps = np.empty(shape[0] * shape[1] * shape[2], np.intp)
+    while True:
+        unit = next_unit(counters, who, units)
+        if unit < 0:
+            break
+        chunk, piece = unit // (deep * across), unit % (deep * across)
+        channel, first = piece // across * cuts[1], piece % across * cuts[2]
+        few, width = min(cuts[1], sizes[2] - channel), min(cuts[2], result[3] - first)
+        kinds, group = high * wide * few, min(MR, few)
+        rest = width % lanes
+        for k in range(kinds):
+            tap, c = k // few, k % few
+            pixel = tap // wide * below * shape[4] + tap % wide * beside
+            rows[k] = c // group * group * pixels + pixel * group + c % group
+            places[k] = (tap * sizes[2] + channel + c) * result[3] + first
+            lines[k] = k % MR * (lanes if 2 * rest > lanes else lanes // 2)
+        out, begin = (w, 0) if cuts[0] == 1 else (parts, chunk * w.size)
+        start = boxes * chunk // cuts[0]
+        for box in range(start, boxes * (chunk + 1) // cuts[0]):
+            n = box // (counts[1] * counts[2]) * shape[0]
+            r, c = box // counts[2] % counts[1] * shape[1], box % counts[2] * shape[2]
+            images, tall, broad = (
+                min(shape[0], result[0] - n),
+                min(shape[1], result[1] - r),
+                min(shape[2], result[2] - c),
+            )
+            lay_out_image(
+                x,
+                slab,
+                sizes,
+                jumps,
+                (n, r * down - top, c * along - left),
+                (channel, few),
+                (
+                    images,
+                    (tall - 1) * down + (high - 1) * below + 1,
+                    (broad - 1) * along + (wide - 1) * beside + 1,
+                    shape[3],
+                    shape[4],
+                    pixels,
+                ),
+                group,
+            )
+            count = 0
+            for i in range(images):
+                for a in range(tall):
+                    of = ((i * shape[3] + a * down) * shape[4]) * group
+                    for b in range(broad):
+                        steps[count] = of + b * along * group
+                        count += 1
+            of = ((n * result[1] + r) * result[2] + c) * result[3] + first
+            lay_out_panels(y, panel, 0, of, (result[3], 1), width, count, lanes)
+            add_tiles(slab, rows, steps, count, panel, width, out, begin, places, lines, kinds, box > start, sums)
+        if cuts[0] > 1 and count_up(done, piece, 1) == cuts[0] - 1:
+            add_parts(parts, w, places, kinds, 0, width, cuts[0])
+        count_up(counters, FINISHED, 1)
+    if who == 0:
+        wait(counters, units)

@@ -1,0 +1,106 @@
+"""The gradient of a convolution by its filter: against sums over windows, with every way in which its work is cut."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dovetail.codegen.doers import AT_ONCE
+from dovetail.graph.ops.windows import Window, patches
+
+pytest.importorskip("numba")
+
+from dovetail.codegen.image_filter import FUNCTIONS, Cuts, cuts_of, filter_gradient  # noqa: E402
+from dovetail.codegen.kernel_cache import compile_now  # noqa: E402
+from dovetail.codegen.loop_text import source_of  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+Sizes = tuple[int, int, int, int, int]  # images, height, width, channels in and out
+
+
+def made(window: Window, sizes: Sizes, threads: int, dtype: str = "float32") -> tuple[Any, Any, Cuts]:
+    """The gradient, what it should be, and how its work was cut."""
+    n, height, width, inner, channels = sizes
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((n, height, width, inner)).astype(dtype)
+    seen = patches(x, window)
+    y = rng.standard_normal((*seen.shape[:3], channels)).astype(dtype)
+    function = compile_now(source_of("image_filter_loops", FUNCTIONS, dtype))
+    got = filter_gradient(AT_ONCE, function, threads, window, x, y)
+    expected = np.tensordot(seen.astype(np.float64), y.astype(np.float64), ((0, 1, 2), (0, 1, 2))).transpose(1, 2, 0, 3)
+    return got, expected, cuts_of(y.shape, inner, window, x.itemsize)
+
+
+def check(window: Window, sizes: Sizes, dtype: str = "float32") -> Cuts:
+    """The gradient is right, and the same for any number of threads."""
+    got, expected, cuts = made(window, sizes, 1, dtype)
+    near = 1e-5 if dtype == "float32" else 1e-13
+    assert got.shape == expected.shape
+    assert np.abs(got - expected).max() <= near * np.abs(expected).max()
+    for threads in (2, 3):
+        np.testing.assert_array_equal(made(window, sizes, threads, dtype)[0], got)
+    return cuts
+
+
+def window_of(taps: tuple[int, int], strides: tuple[int, int] = (1, 1), dilations: tuple[int, int] = (1, 1)) -> Window:
+    return Window(taps, strides, dilations, "SAME")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("channels", [1, 2, 7, 8, 15, 16, 17, 33, 48], ids="out{}".format)
+def test_columns_of_all_widths(channels: int, dtype: str) -> None:
+    check(window_of((3, 2)), (2, 6, 5, 3, channels), dtype)
+
+
+@pytest.mark.parametrize("inner", [1, 2, 3, 5, 7, 8, 9, 12, 16, 31], ids="in{}".format)
+@pytest.mark.parametrize(
+    "window",
+    [
+        window_of((1, 1)), window_of((1, 1), (2, 3)), window_of((3, 3)), window_of((3, 3), (2, 2)),
+        window_of((2, 5), (3, 1)), window_of((3, 3), (1, 1), (2, 3)), window_of((3, 2), (2, 2), (3, 2)),
+        Window((3, 1), (1, 2)), Window((4, 3), (2, 1), padding="EXPLICIT", explicit=((5, 2), (0, 4))),
+    ],
+    ids=lambda w: f"{w.size}{w.strides}{w.dilations}{w.padding}",
+)  # fmt: skip
+def test_channels_and_windows(window: Window, inner: int) -> None:
+    check(window, (2, 11, 13, inner, 5))
+
+
+def test_one_pixel() -> None:
+    check(window_of((1, 1)), (1, 1, 1, 1, 1))
+    check(window_of((3, 3)), (1, 1, 1, 9, 33))
+    check(Window((5, 5), (1, 1)), (3, 5, 5, 4, 6))  # the window is the image
+
+
+def test_how_pixels_are_cut() -> None:
+    parts = check(window_of((3, 3)), (1, 2, 1009, 2, 5))  # a row is longer than a box
+    assert parts.box[0] == parts.box[1] == 1
+    assert parts.boxes[2] > 1
+    bands = check(window_of((3, 3)), (2, 53, 47, 3, 5))  # a box is a part of an image
+    assert bands.boxes[1] > 1
+    assert bands.box[1] > 1
+    whole = check(window_of((3, 3), (2, 2)), (37, 7, 5, 3, 5))  # a box is several images
+    assert whole.box[0] > 1
+    assert whole.boxes[0] > 1
+    chunks = check(window_of((3, 3)), (19, 31, 29, 3, 5))
+    assert chunks.chunks > 1
+    dilated = check(window_of((9, 9), (1, 1), (31, 31)), (1, 40, 300, 9, 3))  # a box sees much
+    assert math.prod(dilated.box) < 256
+
+
+def test_how_channels_are_cut() -> None:
+    cuts = check(window_of((7, 7)), (1, 5, 6, 43, 131))
+    assert cuts.inner < 43
+    assert cuts.columns < 131
+    check(window_of((1, 1)), (1, 3, 5, 1031, 2))
+    check(window_of((3, 3)), (2, 37, 41, 121, 130))
+
+
+@pytest.mark.parametrize("result", [(1, 1, 1, 1), (8, 56, 56, 64), (3, 7, 1000, 5), (1000, 1, 1, 10), (2, 300, 300, 3)])
+def test_boxes_cover_the_result(result: tuple[int, int, int, int]) -> None:
+    cuts = cuts_of(result, 16, window_of((3, 3)), 4)
+    for length, own, count in zip(result, cuts.box, cuts.boxes, strict=False):
+        assert own * (count - 1) < length <= own * count
+    assert cuts.chunks <= math.prod(cuts.boxes)
