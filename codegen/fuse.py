@@ -21,7 +21,7 @@ from .axes import EXTREMES, LAST_AXIS, LOOKUPS, Assumed, Labels, Pattern, patter
 from .drawing import with_streams
 from .fusible import NotFusibleError
 from .groups import SMALL, Group, Walk, constant_of, drawn_number
-from .loops import Loops, LoopsBuilder
+from .loops import ADD, Loops, LoopsBuilder
 from .recompute import Again, computed_again
 from .trace import rule_of
 from .unit import RunGuarded, Unit, UnitStep
@@ -398,7 +398,7 @@ def _kernel(
             raise NotFusibleError("its axes are in another order")
         if t in rows and len(outputs) > 1:
             raise NotFusibleError("others take what it adds up")
-        builder.store(values[t], axes, rows[t][0] if t in rows else None, adds=t in rows)
+        builder.store(values[t], axes, *((rows[t][0], ADD) if t in rows else ()))
     loops, parts = builder.finish()
     looked_at = {a.tensor for a, _ in assumed} | {count for *_, count in rows.values()}
     ignored = tuple(t for t in dict.fromkeys(others) if t in looked_at or not (_is_constant(t) or t.op in run))

@@ -95,6 +95,8 @@ READS = frozenset(["load", "gather"])
 """What is read from inputs."""
 DRAWS = frozenset(["uniform", "normal"])
 """What `random` values are: see `graph.philox`."""
+SET, ADD, MAX = "set", "add", "max"
+"""What a store does with what is there."""
 REDUCTIONS = frozenset(["sum", "prod", "max", "min", "any", "all"])
 FLOAT32_ONLY = frozenset(("sin", "cos", "tan", "pow", "erfc", "lgamma"))
 """Functions that have no form for float64."""
@@ -110,15 +112,16 @@ class Value:
 
     Attributes:
         op: `load`, `gather` (of the row of a table that `args` names, the element at the axes that the row's number does not
-            vary over), `constant`, `count` (how many elements are reduced), `position` (along its one axis, from 0), `random` (of
+            vary over), `constant`, `count` (how many elements are reduced), `size` (a number that a launch gives, by name),
+            `position` (along its one axis, from 0), `random` (of
             the stream whose key and draw `args` are, the number at the element's place in an array of all its axes), `scan` (the
             running sum or product along the reduced axis, which is only one then: see `Scan`), `reduce`,
             `select`, or one of UNARY and BINARY.
         args: numbers of the values that it is made from.
         dtype: element type.
         axes: the axes that it varies over, ascending.
-        data: the input's number for `load` and `gather`; the number for `constant`; the kind for `reduce`, one of DRAWS for `random`,
-            a `Scan` for `scan`.
+        data: the input's number for `load` and `gather`; the number for `constant`; the name for `size`; the kind for `reduce`, one of
+            DRAWS for `random`, a `Scan` for `scan`.
     """
 
     op: str
@@ -154,13 +157,13 @@ class Store:
         value: what is stored.
         axes: those that the output has; the value is broadcast over those that it lacks. Of a table, those of a row.
         row: of a table, the value that says into which of its rows this goes: a scatter. Elsewhere the table stays as it was.
-        adds: several values may go into one row, and are added there, in their order, to what begins as zero.
+        how: what becomes of what is there: SET, ADD or MAX. With the latter two, several values may go into one row.
     """
 
     value: int
     axes: tuple[int, ...]
     row: int | None = None
-    adds: bool = False
+    how: str = SET
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +225,7 @@ class Loops:
             what = {
                 "load": f"load in{v.data}",
                 "constant": f"constant {v.data!r}",
+                "size": f"size {v.data}",
                 "reduce": f"reduce {v.data}",
                 "random": f"random {v.data}",
                 "scan": f"scan {v.data}",
@@ -232,8 +236,12 @@ class Loops:
             lines.append(f"  v{i}: {v.dtype.name}{_axes(v.axes)} = {what}{args}")
         for i, s in enumerate(self.stores):
             place = _axes(s.axes) if s.row is None else f"[{', '.join([f'v{s.row}', *(f'd{a}' for a in s.axes)])}]"
-            lines.append(f"  {'add' if s.adds else 'store'} out{i}{place} {'+=' if s.adds else '='} v{s.value}")
+            lines.append(f"  {_VERBS[s.how]} out{i}{place} {_SIGNS[s.how]} v{s.value}")
         return "\n".join(lines)
+
+
+_VERBS = {SET: "store", ADD: "add", MAX: "max"}
+_SIGNS = {SET: "=", ADD: "+=", MAX: "max="}
 
 
 def _axes(axes: Iterable[int]) -> str:
@@ -286,6 +294,10 @@ class LoopsBuilder:
         """How many elements each reduction takes."""
         return self._add(Value("count", (), dtype, ()))
 
+    def size(self, name: str, dtype: DType) -> int:
+        """A number that a launch gives."""
+        return self._add(Value("size", (), dtype, (), name))
+
     def position(self, axis: int, dtype: DType) -> int:
         """Where an element is along an axis."""
         return self._add(Value("position", (), dtype, (axis,)))
@@ -311,9 +323,9 @@ class LoopsBuilder:
         reduced = {i for i, r in enumerate(self._reduced) if r}
         return self._add(Value("scan", (arg,), v.dtype, tuple(sorted(reduced.union(v.axes))), how))
 
-    def store(self, value: int, axes: Iterable[int], row: int | None = None, *, adds: bool = False) -> None:
+    def store(self, value: int, axes: Iterable[int], row: int | None = None, how: str = SET) -> None:
         """An output; of a table, into this row: see `Store`."""
-        self._stores.append(Store(value, tuple(axes), row, adds))
+        self._stores.append(Store(value, tuple(axes), row, how))
 
     def _add(self, value: Value) -> int:
         # repr tells 0.0 from -0.0, which are equal
@@ -348,7 +360,7 @@ class LoopsBuilder:
             v = self._values[i]
             values.append(Value(v.op, tuple(new_number[a] for a in v.args), v.dtype, renamed(v.axes), v.data))
         stores = tuple(
-            Store(new_number[s.value], renamed(s.axes), None if s.row is None else new_number[s.row], s.adds)
+            Store(new_number[s.value], renamed(s.axes), None if s.row is None else new_number[s.row], s.how)
             for s in self._stores
         )
         return Loops(tuple(self._reduced[g[0]] for g in groups), tuple(values), stores), tuple(tuple(g) for g in groups)

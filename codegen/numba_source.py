@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.dtypes import bfloat16, float16, float32, float64
-from .loops import COSTLY, READS, Loops, Store, Value
+from .loops import ADD, COSTLY, READS, Loops, Store, Value
 from .numba_stretches import BLOCK, StretchWriter
 from .numba_values import NARROW, SHORT, combine, literal, start_of, type_of
 from .row_facts import passes_over_nan
@@ -138,7 +138,7 @@ def _widened(loops: Loops) -> Loops:
         dtype, number = loops.values[s.value].dtype, wide[s.value]
         if dtype in NARROW:
             number = add(Value("cast", (number,), dtype, values[number].axes))
-        stores.append(Store(number, s.axes, None if s.row is None else wide[s.row], s.adds))
+        stores.append(Store(number, s.axes, None if s.row is None else wide[s.row], s.how))
     return Loops(loops.reduced, tuple(values), tuple(stores))
 
 
@@ -152,7 +152,7 @@ class _Writer(StretchWriter):
 
     def write(self) -> int | None:
         """Write the body; the axis that can be split."""
-        if any(s.adds for s in self.loops.stores):
+        if any(s.how == ADD for s in self.loops.stores):
             self.added()
             self.lines[:0] = self.scratch
             return ROWS

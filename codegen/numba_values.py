@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable
 
 from ..graph.dtypes import DType, bfloat16, float16, float32, float64
-from .loops import COSTLY, Loops, Value
+from .loops import ADD, COSTLY, Loops, Value
 from .row_facts import is_below_zero
 
 SHORT = {"float32": "f32", "float64": "f64", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8",
@@ -210,6 +210,6 @@ class ValueWriter:
         array = f"out{output}, {len(self.loops.loads) + output}"
         place = self.index(store.axes, "" if store.row is None else self.value(store.row))
         value = self.value(store.value)
-        if store.adds:
+        if store.how == ADD:
             value = combine("sum", f"m.load({array}, {place})", value, self.loops.values[store.value].dtype)
         self.line(f"m.store({array}, {place}, {value})")

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..graph.dtypes import DType, float32, float64, int32, int64
+from ..graph.dtypes import float32, float64, int32, int64
 from ..graph.node import Node
 from .doers import AT_ONCE, Doer
 from .kernel_cache import source_of
-from .loops import Loops, LoopsBuilder
+from .row_loops import added
 from .threads import Ranges, ranges_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -32,22 +31,6 @@ TOLD = {"UnsortedSegmentSum": 2}
 """Which input is looked at: the number of segments."""
 
 
-@cache
-def segment_sum(dtype: DType, index: DType) -> Loops:
-    """Rows of an array added where ids say.
-
-    >>> print(segment_sum(float32, int32))
-    loops over d0, d1
-      v0: float32[d0, d1] = load in0
-      v1: int32[d0] = load in1
-      add out0[v1, d1] += v0
-    """
-    builder = LoopsBuilder([False, False])
-    row = builder.load(0, dtype, [0, 1])
-    builder.store(row, [1], builder.load(1, index, [0]), adds=True)
-    return builder.finish()[0]
-
-
 def row_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | None]] | None:
     """For a node that has a kernel here: its source text, and what is to be called with the compiled function and the inputs.
 
@@ -59,7 +42,7 @@ def row_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | Non
     def sums(function: Any, data: Array, ids: Array, count: Array, doer: Doer = AT_ONCE) -> Array | None:
         return _segment_sum(function, data, ids, int(count), threads, doer)
 
-    return source_of(segment_sum(node.outputs[0].dtype.base, node.inputs[1].dtype.base)).text, sums
+    return source_of(added(node.outputs[0].dtype.base, node.inputs[1].dtype.base)).text, sums
 
 
 def _segment_sum(function: Any, data: Array, ids: Array, count: int, threads: int, doer: Doer) -> Array | None:
@@ -69,7 +52,7 @@ def _segment_sum(function: Any, data: Array, ids: Array, count: int, threads: in
 
 
 def add_rows(function: Any, data: Array, ids: Array, count: int, threads: int, doer: Doer = AT_ONCE) -> Array:
-    """Rows of an array, added where ids below `count` say, by the function that `segment_sum` was compiled to."""
+    """Rows of an array, added where ids below `count` say, by the function that `row_loops.added` was compiled to."""
     inner = data.shape[ids.ndim :]
     out = doer.empty((count, *inner), data.dtype)
     width = math.prod(inner)

@@ -10,7 +10,7 @@ a kernel of its own, with the results of reductions in scratch memory:
     for each stage of reductions    totals of SPLITS pieces of each row; then the reduction of the totals
     at the end                      the outputs that have all axes, element by element
 
-No kernel adds to memory atomically, so results are the same in every run.
+Only what goes into rows of a table is added to memory atomically; all other results are the same in every run.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from functools import lru_cache
 
 from ..graph.dtypes import DType, bfloat16, float16, float32
 from .gpu_kernel import Count, Grid, Launch, Parameter, Routine, Scratch, TritonKernel, triton_type
-from .loops import Loops, Store, Value
+from .loops import READS, Loops, Store, Value
 from .pairs import SOFTMAX, Pair, pairs_of
 from .triton_source import triton_source
-from .triton_values import LOOPED, PARTIAL, WHOLE, Names, Tile, sides_of
+from .triton_values import LOOPED, PARTIAL, WHOLE, Names, Tile, numbers_of, sides_of
 
 LONGEST_WHOLE = 16384  # elements of a row in one tile: 32 for each of 512 threads
 BLOCKS = 264  # two for each multiprocessor of an H200: with fewer, rows are cut into pieces
@@ -97,6 +97,18 @@ def routines(loops: Loops, facts: Specialisation) -> tuple[Routine, ...]:
     if facts.splits > 1 and not _has_scan(loops):
         return (_in_steps(loops, names, facts), *(Routine((k,)) for k in _kernels(loops, names, facts)))
     return tuple(Routine((k,)) for k in _kernels(loops, names, facts))
+
+
+def launches(loops: Loops, names: Names, sizes: Sequence[int]) -> list[Launch]:
+    """Ways to do the work of some loops in one kernel, for axes of about these sizes, with names of one's own."""
+    return _kernels(loops, names, specialise(loops, sizes))
+
+
+def one_after_another(parts: Sequence[Sequence[Launch]], scratch: Sequence[Scratch] = ()) -> tuple[Routine, ...]:
+    """Routines that do several things in order, each of which is a list of ways, the likely best one first."""
+    count = max(map(len, parts))
+    ways = [tuple(part[min(i, len(part) - 1)] for part in parts) for i in range(count)]
+    return tuple(Routine(way, tuple(scratch)) for way in dict.fromkeys(ways))
 
 
 # --- one kernel ------------------------------------------------------------------------------------------------------
@@ -179,6 +191,7 @@ def _launch(
     whole = "i64" if facts.wide else "i32"
     divisible = dict(zip(names.sizes, facts.divisible, strict=True))
     parameters += [Parameter(n, whole, divisible.get(n, False)) for n in names.arguments]
+    parameters += [Parameter(n, "i64") for n in numbers_of(loops, names)]
     return Launch(
         TritonKernel("kernel", text, tuple(parameters), tuple((c, blocks[c]) for c in constants), warps), grid
     )
@@ -305,8 +318,8 @@ def _part(
         if i in given:
             values.append(Value("load", (), _wide(v), loops.kept_axes, len(inputs)))
             inputs.append(given[i])
-        elif v.op == "load":
-            values.append(replace(v, data=len(inputs)))
+        elif v.op in READS:
+            values.append(replace(v, args=tuple(number[a] for a in v.args), data=len(inputs)))
             inputs.append(names.inputs[int(v.data)])
         else:
             values.append(replace(v, args=tuple(number[a] for a in v.args)))
@@ -371,8 +384,10 @@ def _summary(
             continue  # the second of a pair
         elif i in given:
             number[i] = load(given[i], kind, every)
-        elif v.op == "load":
-            number[i] = load(names.inputs[int(v.data)], v.dtype, tuple(place[a] for a in v.axes))
+        elif v.op in READS:
+            inputs.append(names.inputs[int(v.data)])
+            axes = tuple(place[a] for a in v.axes)
+            number[i] = new(replace(v, args=tuple(number[a] for a in v.args), axes=axes, data=len(inputs) - 1))
         else:
             axes = tuple(place[a] for a in v.axes)
             number[i] = new(replace(v, args=tuple(number[a] for a in v.args), axes=axes))

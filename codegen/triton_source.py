@@ -22,6 +22,9 @@ Three forms:
 
 Random numbers are made by counters of Philox, each of which gives four neighbours (`triton_random`).
 
+Rows of tables are read, and put back, where their numbers say; a row that is out of range is zero, and is left out. What is added
+to rows is added by atomic operations, in any order: only there may the last bits of a sum differ from run to run.
+
 Numbers are those of the CPU's kernels: a product and a sum are two roundings, division and square root are IEEE's, the functions
 are those of `vecmath`, NaN and infinities come through. float16 and bfloat16 are widened to float32 when they are read, and
 rounded when they are stored or cast. Sums are added in the order of the tile, which depends on its size only.
@@ -33,10 +36,10 @@ from collections.abc import Iterable, Sequence
 
 from ..graph.dtypes import float64
 from .gpu_kernel import HEADER, triton_type
-from .loops import Loops, Value
+from .loops import ADD, MAX, SET, Loops, Value
 from .pairs import SOFTMAX, Pair
 from .triton_math import functions
-from .triton_values import NARROW, PARTIAL, WHOLE, Names, Tile, TileWriter, start_of, type_of
+from .triton_values import NARROW, PARTIAL, WHOLE, Names, Tile, TileWriter, numbers_of, start_of, type_of
 
 
 def triton_source(loops: Loops, tile: Tile, names: Names, kernel: str = "kernel") -> tuple[str, tuple[str, ...]]:
@@ -48,7 +51,8 @@ def triton_source(loops: Loops, tile: Tile, names: Names, kernel: str = "kernel"
     writer = _Writer(loops, tile, names)
     writer.write()
     constants = tuple(c for c in ("YB", "XB", "SPLITS") if any(c in line for line in writer.lines))
-    arguments = [*names.inputs, *names.outputs, *names.arguments, *([names.block] if names.block else [])]
+    arguments = [*names.inputs, *names.outputs, *names.arguments, *numbers_of(loops, names)]
+    arguments += [names.block] if names.block else []
     arguments += [f"{c}: tl.constexpr" for c in constants]
     text = "".join(
         [
@@ -64,19 +68,30 @@ def triton_source(loops: Loops, tile: Tile, names: Names, kernel: str = "kernel"
     return text, constants
 
 
+_STORES = {SET: "tl.store", ADD: "tl.atomic_add", MAX: "tl.atomic_max"}
+
+
 class _Writer(TileWriter):
     """The lines of one kernel's body."""
 
     def put(self, output: int) -> None:
-        """Store an output's elements."""
+        """Store an output's elements; of a table, into those rows that there are."""
         store = self.loops.stores[output]
         v = self.loops.values[store.value]
         value = self.value(store.value)
-        where, mask = self.address(store.axes), self.mask(store.axes)
         target = self.names.outputs[output]
-        target = f"{target} + {where}" if where else target
-        self.line(f"tl.store({target}, {value}{f', mask={mask}' if mask else ''})" if v.dtype not in NARROW else
-                  f"tl.store({target}, {value}.to(tl.{v.dtype.name}){f', mask={mask}' if mask else ''})")  # fmt: skip
+        if store.row is None:
+            where, mask = self.address(store.axes), self.mask(store.axes)
+        else:
+            where, there = self.in_row(target, self.value(store.row), store.axes)
+            mask = self.mask({*store.axes, *self.loops.values[store.row].axes})
+            mask = f"{mask} & {there}" if mask else there
+        arguments = [f"{target} + {where}" if where else target]
+        arguments.append(f"{value}.to(tl.{v.dtype.name})" if v.dtype in NARROW else value)
+        arguments += [f"mask={mask}"] if mask else []
+        # What goes into one row comes in any order, and nobody looks before the kernel ends.
+        arguments += [] if store.how == SET else ['sem="relaxed"']
+        self.line(f"{_STORES[store.how]}({', '.join(arguments)})")
 
     # --- reductions ------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,11 @@ class Tile:
     wide: bool = False
 
 
+def rows_in(array: str) -> str:
+    """What a launch calls the number of rows of a table, unless told otherwise."""
+    return f"rows_{array}"
+
+
 @dataclass(frozen=True, slots=True)
 class Names:
     """What a kernel calls things.
@@ -55,6 +60,7 @@ class Names:
         counted: sizes whose product is the `count` of the loops: those of the axes that are reduced, or were in the loops
             that these are a part of.
         block: an argument that is the number of the block; empty: the launch's own number is.
+        tables: array -> what a launch calls the number of its rows; others are called by `rows_in`.
     """
 
     inputs: tuple[str, ...]
@@ -62,11 +68,24 @@ class Names:
     sizes: tuple[str, ...]
     counted: tuple[str, ...] = ()
     block: str = ""
+    tables: Mapping[str, str] = field(default_factory=dict)
+
+    def rows_of(self, array: str) -> str:
+        """The size that is the number of rows of a table."""
+        return self.tables.get(array, rows_in(array))
 
     @property
     def arguments(self) -> tuple[str, ...]:
         """The sizes that are arguments of the kernel."""
         return tuple(dict.fromkeys(n for n in (*self.sizes, *self.counted) if not n.isdigit()))
+
+
+def numbers_of(loops: Loops, names: Names) -> tuple[str, ...]:
+    """What loops ask a launch for, beside the sizes of axes: how many rows tables have, and sizes by name. Of 64 bits each."""
+    asked = [names.rows_of(names.inputs[int(v.data)]) for v in loops.values if v.op == "gather"]
+    asked += [names.rows_of(names.outputs[i]) for i, s in enumerate(loops.stores) if s.row is not None]
+    asked += [str(v.data) for v in loops.values if v.op == "size"]
+    return tuple(n for n in dict.fromkeys(asked) if n not in names.arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +203,8 @@ class TileWriter:
 
     def single_axes(self) -> set[int]:
         """Axes of joined sides that some array needs by themselves."""
-        arrays = [v.axes for v in self.loops.values if v.op in ("load", "random")]
+        arrays = [v.axes for v in self.loops.values if v.op in ("load", "random", "position")]
+        arrays += [self.loops.row_axes(v) for v in self.loops.values if v.op == "gather"]
         if self.tile.form != PARTIAL:
             arrays += [s.axes for s in self.loops.stores]
         text = " ".join(self.address(axes) for axes in arrays)
@@ -247,8 +267,12 @@ class TileWriter:
 
     def expression(self, v: Value, number: int) -> str:
         """What a value is, in Triton."""
-        if v.op == "load":
-            return self.load(v)
+        if v.op in ("load", "gather"):
+            return self.read(v)
+        if v.op == "position":
+            return f"({self.address(v.axes)}).to({type_of(v.dtype)})"
+        if v.op == "size":
+            return f"{v.data}.to({type_of(v.dtype)})"
         if v.op == "count":
             product = " * ".join(self.names.counted)
             return f"({product}).to({type_of(v.dtype)})" if "*" in product else f"{product}.to({type_of(v.dtype)})"
@@ -296,17 +320,37 @@ class TileWriter:
             return self.call({"round": f"rint{width}", "trunc": "trunc"}[v.op], a)
         return self.call(f"{v.op}{width}", *args)
 
-    def load(self, v: Value) -> str:
-        """An element of an input."""
-        where, mask = self.address(v.axes), self.mask(v.axes)
+    def read(self, v: Value) -> str:
+        """An element of an input; of a table, that of a row which is out of range is zero."""
         name = self.names.inputs[int(v.data)]
-        options = [f"{name} + {where}" if where else name]
+        axes = v.axes if v.op == "load" else self.loops.row_axes(v)
+        where, mask = self.address(axes), self.mask(v.axes)
+        options = []
+        if v.op == "gather":
+            where, there = self.in_row(name, self.value(v.args[0]), axes)
+            mask = f"{mask} & {there}" if mask else there
+            options.append("other=0")
         if mask:
-            options.append(f"mask={mask}")
-        if self.tile.form == LOOPED and any(a in self.sides.x for a in v.axes):
+            options.insert(0, f"mask={mask}")
+        if self.tile.form == LOOPED and v.op == "load" and any(a in self.sides.x for a in v.axes):
             options.append(f'eviction_policy="evict_{"last" if self.rereads else "first"}"')
-        text = f"tl.load({', '.join(options)})"
+        text = f"tl.load({', '.join([f'{name} + {where}' if where else name, *options])})"
         return f"{text}.to(tl.float32)" if v.dtype in NARROW else text
+
+    def in_row(self, table: str, row: str, axes: Sequence[int]) -> tuple[str, str]:
+        """Where the current elements are in a row of a table, and what tells whether there is such a row. Tables may be large."""
+        sizes = self.width(axes)
+        inner = self.address(axes)
+        where = f"{row}.to(tl.int64) * {sizes} + {inner}" if inner else f"{row}.to(tl.int64)"
+        return where, f"({row} >= 0) & ({row} < {self.names.rows_of(table)})"
+
+    def width(self, axes: Sequence[int]) -> str:
+        """How many elements lie along some axes."""
+        for side, size in ((self.sides.y, self.ny), (self.sides.x, self.nx)):
+            if tuple(axes) == side:
+                return size
+        sizes = [self.names.sizes[a] for a in axes]
+        return f"({' * '.join(sizes)})" if len(sizes) > 1 else "".join(sizes)
 
     def random(self, v: Value) -> str:
         """Numbers at the current elements' places in an array with the value's axes."""

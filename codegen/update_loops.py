@@ -18,6 +18,7 @@ from ..graph.node import Node
 from ..graph.ops.training import RULES, UpdateRule
 from .fusible import NotFusibleError
 from .loops import Loops, LoopsBuilder
+from .row_loops import owned_row
 from .symbols import Symbol, SymbolicMath
 
 ACCUMULATES = {"AssignAdd": "add", "AssignAddVariableOp": "add", "AssignSub": "sub", "AssignSubVariableOp": "sub"}
@@ -83,8 +84,13 @@ def update(rule: str, dtype: DType, flags: tuple[tuple[str, bool], ...]) -> Loop
 
 
 @lru_cache(maxsize=256)
-def sparse_update(rule: str, dtype: DType, flags: tuple[tuple[str, bool], ...], index: DType) -> Loops:
+def sparse_update(
+    rule: str, dtype: DType, flags: tuple[tuple[str, bool], ...], index: DType, summed: DType | None = None
+) -> Loops:
     """An optimizer's rule over the rows that are named, each once: inputs as of `update`, and then the numbers of the rows.
+
+    `summed`: rows may be named several times. Then one more input says who makes the step of each row of the variable, as a place
+    among those that name it, and what the gradient has there, in this type, is the sum of all.
 
     >>> print(sparse_update("GradientDescent", float32, (), int32))
     loops over d0, d1
@@ -99,12 +105,18 @@ def sparse_update(rule: str, dtype: DType, flags: tuple[tuple[str, bool], ...], 
     dense, places = update(rule, dtype, flags), 1 + len(RULES[rule].slots)
     builder = LoopsBuilder([False, False])
     row = builder.load(len(dense.loads), index, [0])
+    if summed is not None:
+        row = owned_row(builder, row, len(dense.loads) + 1)
     made: list[int] = []
     for v in dense.values:
         if v.op == "load":
-            of_table = v.data < places
             axes = [0, 1] if v.axes else []
-            made.append(builder.gather(v.data, v.dtype, row, [1]) if of_table else builder.load(v.data, v.dtype, axes))
+            if v.data < places:
+                made.append(builder.gather(v.data, v.dtype, row, [1]))
+            elif axes and summed is not None and summed is not v.dtype:
+                made.append(builder.apply("cast", builder.load(v.data, summed, axes), dtype=v.dtype))
+            else:
+                made.append(builder.load(v.data, v.dtype, axes))
         elif v.op == "constant":
             made.append(builder.constant(v.data, v.dtype))
         else:

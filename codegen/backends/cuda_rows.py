@@ -22,11 +22,12 @@ from ..cuda.array import DeviceArray
 from ..cuda.device import Device
 from ..cuda.kernels import RoutineOnDevice
 from ..fusible import SUPPORTED, NotFusibleError
-from ..gpu_kernel import Routine
-from ..triton_ops.picking import gather, segment_sum
-from ..triton_ops.scattering import scatter, sizes_of
+from ..gpu_kernel import Routine, triton_type
+from ..row_loops import kept_in
+from ..triton_ops.picking import check_segment_sum, gather, segment_sum
+from ..triton_ops.scattering import check_scatter, launch_sizes, scatter
 from ..triton_ops.sparse import sparse_update
-from ..update_loops import update
+from ..update_loops import sparse_update as sparse_loops, update
 from .cuda import Choice, CudaBackend, OnDevice, lives_on_device, loaded_kernel
 from .cuda_state import Update, compare_places, copies, held_alone, on_device, pointer_of
 from .scatter_templates import MOST_UPDATES, fits, slices_of
@@ -143,7 +144,7 @@ class Scatter(OnRows):
         self.kind = name.removeprefix("Nd").lower()
         self.index, self.dtype = (t.dtype.base for t in node.inputs[1:3])
         self.names = ("in0", "in1", "in2", "out0")
-        scatter(self.kind, self.dtype, self.index)  # ValueError, KeyError: not this type
+        check_scatter(self.kind, self.dtype)  # ValueError, KeyError: not this type
 
     @property
     def node_dtype(self) -> DType:
@@ -158,8 +159,7 @@ class Scatter(OnRows):
         single = updates == () and not self.is_nd
         if sizes is None or not (single or fits(shape, coordinates, updates)):
             return None
-        depth = coordinates[-1]
-        return scatter(self.kind, self.dtype, self.index, depth, single=single, after=sizes["after"]), sizes
+        return scatter(self.kind, self.dtype, self.index, sizes, coordinates[-1], single=single)[0], sizes
 
 
 class SparseUpdate(OnRows):
@@ -168,11 +168,13 @@ class SparseUpdate(OnRows):
     def __init__(self, backend: CudaBackend, node: Node, fallback: OnHost) -> None:
         self.sparse = _Sparse(node)
         super().__init__(backend, node, self.sparse.places, fallback)
-        order = list(range(len(self.sparse.loops.loads)))
-        order.insert(self.sparse.indices, -1)
-        named = ["indices" if i < 0 else f"in{i}" for i in order]
-        self.names = (*named, *(f"out{i}" for i in range(self.places)))
-        sparse_update(self.sparse.loops, self.places, self.sparse.gradient, self.sparse.index)
+        sparse = self.sparse
+        # The loops take the indices behind all others; the node has them behind the gradient.
+        last = len(node.inputs) - 1
+        numbers = [i if i < sparse.indices else last if i == sparse.indices else i - 1 for i in range(len(node.inputs))]
+        self.names = (*(f"in{i}" for i in numbers), *(f"out{i}" for i in range(self.places)))
+        rule, flags = sparse.rule, sparse.flags
+        self.loops = sparse_loops(rule, sparse.dtype, flags, sparse.index, kept_in(sparse.dtype))
 
     @property
     def node_dtype(self) -> DType:
@@ -185,8 +187,7 @@ class SparseUpdate(OnRows):
         sizes = sparse.sizes(shape, given[sparse.gradient - self.places], given[sparse.indices - self.places])
         if sizes is None:
             return None
-        after = sizes["after"]
-        return sparse_update(sparse.loops, self.places, sparse.gradient, sparse.index, after), sizes
+        return sparse_update(self.loops, self.places, sparse.gradient, sparse.dtype, sparse.index, sizes)[0], sizes
 
 
 class DecayingUpdate(OnDevice):
@@ -196,8 +197,9 @@ class DecayingUpdate(OnDevice):
         sparse = self.sparse = _Sparse(node)
         constants = [i for i, t in enumerate(node.inputs) if t.op.type == "Const"]
         super().__init__(backend, node.name, len(node.inputs), constants, fallback)
-        self.update = Update(backend, node, sparse.places, sparse.gradient, sparse.loops, fallback)
-        segment_sum(sparse.dtype, sparse.index)
+        loops = update(sparse.rule, sparse.dtype, sparse.flags)
+        self.update = Update(backend, node, sparse.places, sparse.gradient, loops, fallback)
+        check_segment_sum(sparse.dtype)
         self._sums: dict[Any, RoutineOnDevice | None] = {}
 
     def __call__(self, *inputs: Any) -> Any:
@@ -230,18 +232,16 @@ class DecayingUpdate(OnDevice):
         sizes = self.sparse.sizes(shape, rows, indices)
         if sizes is None:
             return None
-        routine = segment_sum(self.sparse.dtype, self.sparse.index, sizes["after"])
+        routine = segment_sum(self.sparse.dtype, self.sparse.index, sizes)[0]
         kernels = [loaded_kernel(self.device, launch.kernel) for launch in routine.launches]
-        known = {"count": sizes["count"], "after": sizes["after"], "segments": sizes["rows"]}
-        return RoutineOnDevice(self.device, routine, kernels, 2, 1, known)
+        return RoutineOnDevice(self.device, routine, kernels, 2, 1, sizes)
 
 
 class _Sparse:
     """What a node says whose gradient names rows.
 
     Attributes:
-        loops: its rule. places: how many inputs are variables. gradient, indices: which inputs these are. The loops have no indices:
-            what follows is one input further on in the node.
+        rule, flags: its rule. places: how many inputs are variables. gradient, indices: which inputs these are.
         dtype: of variables and gradient. index: of the indices.
     """
 
@@ -253,8 +253,8 @@ class _Sparse:
         self.dtype, self.index = (node.inputs[i].dtype.base for i in (self.gradient, self.indices))
         if self.dtype not in SUPPORTED:
             raise ValueError(f"no kernel updates {self.dtype.name}")
-        flags = tuple(sorted((name, bool(node.attrs[name])) for name in rule.flags))
-        self.loops = update(rule.name, self.dtype, flags)
+        self.rule = rule.name
+        self.flags = tuple(sorted((name, bool(node.attrs[name])) for name in rule.flags))
 
     def sizes(self, shape: Shape, rows: Shape, indices: Shape) -> dict[str, int] | None:
         """Of a launch; None where the shapes do not fit, or there is nothing to do."""
@@ -262,8 +262,7 @@ class _Sparse:
             return None
         if not 0 < indices[0] < MOST_UPDATES:
             return None
-        after = math.prod(shape[1:])
-        return {"rows": shape[0], "count": indices[0], "after": after, **sizes_of(shape[:1])}
+        return launch_sizes(shape[0], math.prod(shape[1:]), indices[0], shape[:1])
 
 
 class GatherRows(OnDevice):
@@ -274,7 +273,7 @@ class GatherRows(OnDevice):
         super().__init__(backend, node.name, 2, constants, lambda value, at: np.asarray(value)[np.asarray(at)])
         self.reference = fallback
         self.dtype, self.index = node.outputs[0].dtype.base, node.inputs[1].dtype.base
-        gather(self.dtype, self.index)  # KeyError for a type that kernels cannot have
+        triton_type(self.dtype.name)  # KeyError for a type that kernels cannot have
 
     def __call__(self, state: VariableState, indices: Any) -> Any:
         if not state.is_initialized or not state.read().shape:
@@ -292,4 +291,4 @@ class GatherRows(OnDevice):
         after = math.prod(shape[1:])
         count = math.prod(picked)
         sizes = {"batch": 1, "before": 1, "length": shape[0], "count": count, "after": after}
-        return Choice([gather(self.dtype, self.index, after)], sizes, [((*picked, *shape[1:]), self.dtype.np)])
+        return Choice(gather(self.dtype, self.index, sizes), sizes, [((*picked, *shape[1:]), self.dtype.np)])

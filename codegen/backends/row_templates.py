@@ -10,8 +10,8 @@ import numpy as np
 
 from ...graph.node import Node
 from ..cuda.device import Device
-from ..gpu_kernel import Routine, Target
-from ..triton_ops.picking import gather, segment_of, segment_sum
+from ..gpu_kernel import Target, triton_type
+from ..triton_ops.picking import check_segment_sum, gather, segment_of, segment_sum
 from ..triton_ops.rows import LONGEST_SORTED, argument, scan, sort
 from ..triton_ops.sorting import long_sort
 from .cuda import Choice
@@ -82,7 +82,7 @@ def _top_k(node: Node, target: Target) -> Template:
 
 def _gather(node: Node, target: Target) -> Template:
     params, indices = (t.dtype.base for t in node.inputs[:2])
-    gather(params, indices)  # KeyError for a type that kernels cannot have
+    triton_type(params.name)  # KeyError for a type that kernels cannot have
 
     def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
         shape, picked = shapes
@@ -98,8 +98,10 @@ def _gather(node: Node, target: Target) -> Template:
             "count": math.prod(picked[batch:]),
             "after": math.prod(shape[axis + 1 :]),
         }
-        routine = gather(params, indices, sizes["after"])
-        return Choice([routine], sizes, [((*shape[:axis], *picked[batch:], *shape[axis + 1 :]), params.np)])
+        sizes["rows"] = math.prod(shape[: axis + 1])
+        return Choice(
+            gather(params, indices, sizes), sizes, [((*shape[:axis], *picked[batch:], *shape[axis + 1 :]), params.np)]
+        )
 
     return Template(2, choose)
 
@@ -108,21 +110,23 @@ def _segments(node: Node, target: Target) -> Template:
     dtype, index = node.outputs[0].dtype.base, node.inputs[1].dtype.base
     kind = node.type.removeprefix("UnsortedSegment").lower()
 
-    def routine(after: int = 1024) -> Routine:
-        return segment_sum(dtype, index, after) if kind == "sum" else segment_of(kind, dtype, index, after)
-
-    routine()  # ValueError for a type that is not added
+    if kind == "sum":
+        check_segment_sum(dtype)
+    else:
+        segment_of(kind, dtype, index)  # ValueError for a type that is not combined
 
     def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
         data, ids = shapes
         segments = others[0][0]
         if 0 in data or segments <= 0 or data[: len(ids)] != ids:
             return None
-        after = data[len(ids) :]
-        sizes = {"count": math.prod(ids), "after": math.prod(after), "segments": segments}
+        inner = data[len(ids) :]
+        after = math.prod(inner)
+        sizes = {"count": math.prod(ids), "after": after, "rows": segments, "elements": segments * after}
         if kind != "sum" and segments * sizes["count"] > _MOST_LOOKED_AT:
             return None
-        return Choice([routine(sizes["after"])], sizes, [((segments, *after), dtype.np)])
+        ways = segment_sum(dtype, index, sizes) if kind == "sum" else (segment_of(kind, dtype, index, after),)
+        return Choice(ways, sizes, [((segments, *inner), dtype.np)])
 
     return Template(2, choose)
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from ...graph.node import Node
 from ..cuda.device import Device
-from ..gpu_kernel import Target
+from ..gpu_kernel import Target, triton_type
+from ..row_loops import MOST_COORDINATES
 from ..triton_ops.picking import gather_nd
-from ..triton_ops.scattering import MOST_COORDINATES, scatter, sizes_of
+from ..triton_ops.scattering import check_scatter, launch_sizes, scatter
 from .cuda import Choice
 from .gpu_templates import Template
 
@@ -25,8 +26,7 @@ def slices_of(dims: Shape, coordinates: Shape) -> dict[str, int] | None:
     count = math.prod(coordinates[:-1])
     if 0 in dims or not 0 < count < MOST_UPDATES:
         return None
-    sizes = {"rows": math.prod(dims[:depth]), "after": math.prod(dims[depth:]), "count": count}
-    return sizes | sizes_of(dims[:depth])
+    return launch_sizes(math.prod(dims[:depth]), math.prod(dims[depth:]), count, dims[:depth])
 
 
 def fits(dims: Shape, coordinates: Shape, updates: Shape) -> bool:
@@ -36,15 +36,15 @@ def fits(dims: Shape, coordinates: Shape, updates: Shape) -> bool:
 
 def _scatter_nd(node: Node, target: Target) -> Template:
     index, dtype = (t.dtype.base for t in node.inputs[:2])
-    scatter("add", dtype, index, begin="cleared")  # ValueError for a type that is not added
+    check_scatter("add", dtype)
 
     def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
         (at, updates), dims = shapes, tuple(others[0])
         sizes = slices_of(dims, at)
         if sizes is None or not fits(dims, at, updates):
             return None
-        routine = scatter("add", dtype, index, at[-1], begin="cleared", names=("in0", "in1"), after=sizes["after"])
-        return Choice([routine], sizes, [(dims, dtype.np)])
+        ways = scatter("add", dtype, index, sizes, at[-1], begin="cleared", names=("in0", "in1"))
+        return Choice(ways, sizes, [(dims, dtype.np)])
 
     return Template(2, choose)
 
@@ -52,31 +52,28 @@ def _scatter_nd(node: Node, target: Target) -> Template:
 def _tensor_scatter(node: Node, target: Target) -> Template:
     kind = node.type.removeprefix("TensorScatter").lower()
     dtype, index = (t.dtype.base for t in node.inputs[:2])
-    scatter(kind, dtype, index, begin="copied")
+    check_scatter(kind, dtype)
 
     def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
         dims, at, updates = shapes
         sizes = slices_of(dims, at)
         if sizes is None or not fits(dims, at, updates):
             return None
-        routine = scatter(kind, dtype, index, at[-1], begin="copied", after=sizes["after"])
-        return Choice([routine], sizes, [(dims, dtype.np)])
+        return Choice(scatter(kind, dtype, index, sizes, at[-1], begin="copied"), sizes, [(dims, dtype.np)])
 
     return Template(3, choose)
 
 
 def _gather_nd(node: Node, target: Target) -> Template:
     dtype, index = (t.dtype.base for t in node.inputs[:2])
-    gather_nd(dtype, index, 1)  # KeyError for a type that kernels cannot have
+    triton_type(dtype.name)  # KeyError for a type that kernels cannot have
 
     def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
         dims, at = shapes
         sizes = slices_of(dims, at)
         if sizes is None:
             return None
-        return Choice(
-            [gather_nd(dtype, index, at[-1], sizes["after"])], sizes, [((*at[:-1], *dims[at[-1] :]), dtype.np)]
-        )
+        return Choice(gather_nd(dtype, index, at[-1], sizes), sizes, [((*at[:-1], *dims[at[-1] :]), dtype.np)])
 
     return Template(2, choose)
 

@@ -28,7 +28,8 @@ from ..kernel_cache import Function, compile_now, source_of
 from ..loop_cost import nanoseconds
 from ..loops import Loops
 from ..program import Kernel
-from ..row_kernels import add_rows, segment_sum
+from ..row_kernels import add_rows
+from ..row_loops import added
 from ..threads import ranges_of, share
 from ..update_loops import sparse_update, update
 from .updates import compare_update
@@ -77,7 +78,7 @@ def sparse_update_of(node: Node) -> SparseUpdate | None:
         loops = update(rule.name, dtype, flags) if rule.decays else sparse_update(rule.name, dtype, flags, index)
     except NotFusibleError:
         return None
-    return SparseUpdate(loops, segment_sum(dtype, index), places, gradient, rule.decays)
+    return SparseUpdate(loops, added(dtype, index), places, gradient, rule.decays)
 
 
 class SparseUpdateKernel(WarmingKernel):

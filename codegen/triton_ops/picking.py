@@ -2,63 +2,29 @@
 
     gather        in0 params [batch, before, length, after], in1 indices [batch, count] -> out0 [batch, before, count, after]
     gather_nd     in0 params [s0, s1, ..., after], in1 coordinates [count, depth] -> out0 [count, after]
-    segment_sum   in0 rows [count, after], in1 indices [count] -> out0 [segments, after]
+    segment_sum   in0 rows [count, after], in1 indices [count] -> out0 [rows, after]
     segment_of    the same, for the largest, the smallest or the product of the rows
 
 An index that is out of range picks zeros, and a row with such an index is left out, as on GPUs in TensorFlow; on CPUs it is an
 error. Rows are added by atomic additions in float32 (or the type itself, if it is wider, or whole): so the last bits of a sum of
-floats may differ from run to run. Extremes and products are made by one block for each segment, which looks at all indices.
+floats may differ from run to run. All of that is loops (`row_loops`). Extremes and products are made by one block for each segment,
+which looks at all indices.
 """
 
 from __future__ import annotations
 
-from ...graph.dtypes import DType, float32, float64, int32, int64, uint32, uint64
+from collections.abc import Mapping
+
+from ...graph.dtypes import DType
 from ..gpu_kernel import Count, Grid, Routine, Scratch, triton_type
-from .common import NARROW, address, computed, make
-from .scattering import placed
+from ..row_loops import added, converted, kept_in, picked, picked_inside
+from ..triton_routines import launches, one_after_another
+from ..triton_values import Names
+from .common import address, computed, make
+from .scattering import ADDED, beginning
 
 _TILE = 1024  # elements of a tile
-_ADDED = (float32, float64, int32, int64, uint32, uint64)
 
-_GATHER = """    block = tl.program_id(0).to(tl.int64)
-    across = tl.cdiv(after, XB)
-    row = (block // across) * YB + tl.arange(0, YB)[:, None]
-    column = (block % across) * XB + tl.arange(0, XB)[None, :]
-    there = row < batch * before * count
-    outer = row // count
-    at = tl.load(in1 + (outer // before) * count + row % count, mask=there, other=-1).to(tl.int64)
-    right = (at >= 0) & (at < length)
-    inside = column < after
-    x = tl.load(in0 + (outer * length + at) * after + column, mask=there & right & inside, other=0)
-    tl.store(out0 + row * after + column, x, mask=there & inside)
-"""
-_GATHER_ND = """    block = tl.program_id(0).to(tl.int64)
-    across = tl.cdiv(after, XB)
-    row = (block // across) * YB + tl.arange(0, YB)[:, None]
-    column = (block % across) * XB + tl.arange(0, XB)[None, :]
-    there = row < count
-    at = place(in1, row, there, {sizes})
-    inside = column < after
-    x = tl.load(in0 + at * after + column, mask=(at >= 0) & inside, other=0)
-    tl.store(out0 + row * after + column, x, mask=there & inside)
-"""
-_ADD = """    block = tl.program_id(0).to(tl.int64)
-    across = tl.cdiv(after, XB)
-    row = (block // across) * YB + tl.arange(0, YB)[:, None]
-    column = (block % across) * XB + tl.arange(0, XB)[None, :]
-    there = row < count
-    at = tl.load(in1 + row, mask=there, other=-1).to(tl.int64)
-    m = there & (at >= 0) & (at < segments) & (column < after)
-    x = tl.load(in0 + row * after + column, mask=m)
-    tl.atomic_add({to} + at * after + column, x{cast}, mask=m, sem="relaxed")
-"""
-_CLEAR = """    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    tl.store({to} + i, tl.zeros([BLOCK], {kind}), mask=i < segments * after)
-"""
-_ROUND = """    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    m = i < segments * after
-    tl.store(out0 + i, tl.load(scratch0 + i, mask=m).to(tl.{kind}), mask=m)
-"""
 _COMBINE = """    block = tl.program_id(0).to(tl.int64)
     across = tl.cdiv(after, XB)
     segment = block // across
@@ -79,72 +45,63 @@ _COMBINE = """    block = tl.program_id(0).to(tl.int64)
 _COMBINED = {"prod": "a * b", "max": "maximum(a, b)", "min": "minimum(a, b)"}
 
 
-def gather(dtype: DType, index: DType, after: int = _TILE) -> Routine:
-    """Pick. A launch gives the sizes `batch`, `before`, `length`, `count` and `after`.
+def gather(dtype: DType, index: DType, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
+    """Ways to pick, the likely best one first.
 
-    `after` here: about how large it will be. The tile is made to suit; the result is right for any.
+    A launch gives the sizes `batch`, `before`, `length`, `count` and `after`. `sizes`: the same; for other ones the ways are right,
+    too, as long as it is as true of them that `batch` and `before` are 1.
     """
-    blocks = _blocks(after)
-    arrays = {"in0": address(dtype), "in1": address(index), "out0": address(dtype)}
-    sizes = dict.fromkeys(("batch", "before", "length", "count", "after"), "i64")
-    grid = Grid((Count(("after",), blocks["XB"]), Count(("batch", "before", "count"), blocks["YB"])))
-    return Routine((make("gather", _GATHER, arrays, sizes, blocks, grid),))
+    inputs, tables = ("in0", "in1"), {"in0": "rows"}
+    if sizes["batch"] == sizes["before"] == 1:
+        names = Names(inputs, ("out0",), ("count", "after"), tables={"in0": "length"})
+        return one_after_another([launches(picked(dtype, index), names, (sizes["count"], sizes["after"]))])
+    loops = picked_inside(dtype, index, sizes["batch"] > 1)
+    axes = [n for n in ("batch", "before", "count", "after") if n != "batch" or sizes["batch"] > 1]
+    return one_after_another(
+        [launches(loops, Names(inputs, ("out0",), tuple(axes), tables=tables), [sizes[n] for n in axes])]
+    )
 
 
-def gather_nd(dtype: DType, index: DType, depth: int, after: int = _TILE) -> Routine:
-    """Pick slices by coordinates of `depth` numbers. A launch gives `count`, `after` and the sizes of `scattering.sizes_of`.
-
-    For `after` see `gather`.
-    """
-    blocks = _blocks(after)
-    named = [f"s{d}" for d in range(depth)]
-    arrays = {"in0": address(dtype), "in1": address(index), "out0": address(dtype)}
-    grid = Grid((Count(("after",), blocks["XB"]), Count(("count",), blocks["YB"])))
-    body = _GATHER_ND.format(sizes=", ".join(named))
-    sizes = dict.fromkeys(("count", "after", *named), "i64")
-    return Routine((make("gather_nd", body, arrays, sizes, blocks, grid, own=placed(depth)),))
+def gather_nd(dtype: DType, index: DType, depth: int, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
+    """Ways to pick slices by coordinates of `depth` numbers. A launch gives `scattering.launch_sizes`, of which `sizes` are some."""
+    names = Names(("in0", "in1"), ("out0",), ("count", "after"), tables={"in0": "rows", "in1": "numbers"})
+    return one_after_another([launches(picked(dtype, index, depth), names, (sizes["count"], sizes["after"]))])
 
 
-def _blocks(after: int) -> dict[str, int]:
-    """The sides of a tile: no wider than rows are long."""
-    across = min(256, 1 << max(after - 1, 0).bit_length())
-    return {"YB": _TILE // across, "XB": across}
-
-
-def segment_sum(dtype: DType, index: DType, after: int = _TILE) -> Routine:
-    """Add. A launch gives the sizes `count`, `after` and `segments`. For `after` see `gather`.
+def segment_sum(dtype: DType, index: DType, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
+    """Ways to add. A launch gives the sizes `count`, `after` and `rows`, of which `sizes` are some, and `elements`: those of the result.
 
     Raises:
         ValueError: memory cannot add this type: integers of 8 and 16 bits.
     """
-    if dtype not in _ADDED and dtype not in NARROW:
+    check_segment_sum(dtype)
+    kept = kept_in(dtype)
+    to = "out0" if kept is dtype else "scratch0"
+    names = Names(("in0", "in1"), (to,), ("count", "after"), tables={to: "rows"})
+    parts = [
+        *beginning("cleared", kept, sizes, to),
+        launches(added(dtype, index), names, (sizes["count"], sizes["after"])),
+    ]
+    if kept is dtype:
+        return one_after_another(parts)
+    rounded = Names(("scratch0",), ("out0",), ("elements",))
+    parts.append(launches(converted(kept, dtype), rounded, (sizes["rows"] * sizes["after"],))[:1])
+    return one_after_another(
+        parts, [Scratch("scratch0", triton_type(kept.name), (Count(("rows",)), Count(("after",))))]
+    )
+
+
+def check_segment_sum(dtype: DType) -> None:
+    """ValueError where no kernel adds rows of this type."""
+    if kept_in(dtype) not in ADDED:
         raise ValueError(f"rows of {dtype.name} cannot be added in memory")
-    kept = float32 if dtype in NARROW else dtype
-    to = "scratch0" if dtype in NARROW else "out0"
-    every = Grid((Count(("segments", "after"), 1024),))
-    blocks = _blocks(after)
-    whole = {"segments": "i64", "after": "i64"}
-    add = _ADD.format(to=to, cast=".to(tl.float32)" if dtype in NARROW else "")
-    launches = [
-        make("clear", _CLEAR.format(to=to, kind=f"tl.{kept.name}"), {to: address(kept)}, whole, {"BLOCK": 1024}, every),
-        make(
-            "add", add, {"in0": address(dtype), "in1": address(index), to: address(kept)},
-            {"count": "i64", "after": "i64", "segments": "i64"}, blocks,
-            Grid((Count(("after",), blocks["XB"]), Count(("count",), blocks["YB"]))),
-        ),
-    ]  # fmt: skip
-    if dtype not in NARROW:
-        return Routine(tuple(launches))
-    arrays = {"scratch0": address(kept), "out0": address(dtype)}
-    launches.append(make("rounded", _ROUND.format(kind=dtype.name), arrays, whole, {"BLOCK": 1024}, every))
-    scratch = Scratch("scratch0", triton_type(kept.name), (Count(("segments",)), Count(("after",))))
-    return Routine(tuple(launches), (scratch,))
 
 
 def segment_of(kind: str, dtype: DType, index: DType, after: int = _TILE) -> Routine:
-    """Rows of a segment combined: `max`, `min` or `prod`. Sizes as of `segment_sum`.
+    """Rows of a segment combined: `max`, `min` or `prod`. A launch gives `count`, `after` and `rows`.
 
-    A segment without rows gets the type's smallest number, its largest one, or 1.
+    `after` here: about how large it will be; the result is right for any. A segment without rows gets the type's smallest number, its
+    largest one, or 1.
 
     Raises:
         ValueError: no kernel does this with this type.
@@ -158,11 +115,12 @@ def segment_of(kind: str, dtype: DType, index: DType, after: int = _TILE) -> Rou
         identity = f'float("{"-" if kind == "max" else ""}inf")'
     value = _COMBINED[kind] if dtype.is_floating else _COMBINED[kind].replace("m", "tl.m", 1)
     body = _COMBINE.format(identity=identity, empty=repr(empty), kind=computed(dtype), name=dtype.name)
-    blocks = _blocks(after)
+    across = min(256, 1 << max(after - 1, 0).bit_length())
+    blocks = {"YB": _TILE // across, "XB": across}
     launch = make(
         f"segment_{kind}", body, {"in0": address(dtype), "in1": address(index), "out0": address(dtype)},
-        {"count": "i64", "after": "i64", "segments": "i64"}, blocks,
-        Grid((Count(("after",), blocks["XB"]), Count(("segments",)))),
+        {"count": "i64", "after": "i64", "rows": "i64"}, blocks,
+        Grid((Count(("after",), blocks["XB"]), Count(("rows",)))),
         calls=[kind + "imum"] if dtype.is_floating and kind != "prod" else [],
         own=f"@triton.jit\ndef combined(a, b):\n    return {value}\n\n\n",
     )  # fmt: skip

@@ -68,6 +68,8 @@ class Edge:
     def __post_init__(self) -> None:
         if any(self.loops.reduced) or any(v.op in ("reduce", "count") for v in self.loops.values):
             raise ValueError("the work at the edge of a template cannot contain reductions")
+        if any(s.row is not None for s in self.loops.stores):
+            raise ValueError("what a template makes does not go into rows of a table")
         known = {"load", "constant", "cast", "div", "random", *_OPERATORS, *_FUNCTIONS, *_MATH}
         for v in self.loops.values:
             if v.op not in known:

@@ -9,7 +9,7 @@ from kernel_checks import compiles
 from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, Routine
 from dovetail.codegen.triton_interpret import run_routine
 from dovetail.codegen.triton_ops import picking, scattering, sorting, sparse
-from dovetail.codegen.update_loops import update
+from dovetail.codegen.update_loops import sparse_update
 from dovetail.graph.dtypes import (
     bfloat16,
     bool_,
@@ -43,18 +43,16 @@ FUNCTIONS = {"update": lambda a, b: b, "add": np.add, "sub": np.subtract, "mul":
 def test_all_updates_of_a_row_count_and_rows_out_of_range_do_not(kind: str, dtype: Any) -> None:
     if kind == "div" and not dtype.is_floating:
         with pytest.raises(ValueError, match="not divided"):
-            scattering.scatter(kind, dtype, int32)
+            scattering.check_scatter(kind, dtype)
         return
     rows, after, count = 6, 5, 13
     x = (4 * RNG.standard_normal((rows, after))).astype(np.int8).astype(dtype.np)
     updates = (4 * RNG.standard_normal((count, after)) + 5 * (kind == "div")).astype(np.int8).astype(dtype.np)
     at = RNG.integers(-1, rows + 1, count).astype(np.int32)
     out = np.zeros_like(x)
-    sizes = {"rows": rows, "after": after, "count": count, **scattering.sizes_of([rows])}
-    run_routine(
-        scattering.scatter(kind, dtype, int32, begin="copied", after=after),
-        {"in0": x, "in1": at, "in2": updates, "out0": out, **sizes},
-    )
+    sizes = scattering.launch_sizes(rows, after, count, [rows])
+    for routine in scattering.scatter(kind, dtype, int32, sizes, begin="copied"):
+        run_routine(routine, {"in0": x, "in1": at, "in2": updates, "out0": out, **sizes})
     wide = np.float64 if dtype.is_floating else dtype.np
     wanted = x.astype(wide)
     with np.errstate(all="ignore"):
@@ -66,29 +64,67 @@ def test_all_updates_of_a_row_count_and_rows_out_of_range_do_not(kind: str, dtyp
 
 def test_nan_is_kept_by_extremes() -> None:
     x, updates = np.array([[1.0], [np.nan]], np.float32), np.array([[np.nan], [2.0]], np.float32)
-    run_routine(
-        scattering.scatter("max", float32, int64, after=1),
-        {"in1": np.array([0, 1]), "in2": updates, "out0": x, "rows": 2, "after": 1, "count": 2, "s0": 2},
-    )
+    sizes = scattering.launch_sizes(2, 1, 2, [2])
+    (routine,) = scattering.scatter("max", float32, int64, sizes)
+    run_routine(routine, {"in1": np.array([0, 1]), "in2": updates, "out0": x, **sizes})
     assert np.isnan(x).all()
 
 
 def test_what_is_not_scattered() -> None:
     with pytest.raises(ValueError, match="bool"):
-        scattering.scatter("add", bool_, int32)
+        scattering.check_scatter("add", bool_)
     with pytest.raises(ValueError, match="coordinates of 9"):
-        scattering.scatter("add", float32, int32, 9)
+        scattering.check_scatter("add", float32, 9)
     with pytest.raises(ValueError, match="pow"):
-        scattering.scatter("pow", float32, int32)
+        scattering.check_scatter("pow", float32)
+
+
+@pytest.mark.parametrize("kind", ["update", "add", "mul"])
+@pytest.mark.parametrize("single", [False, True])
+def test_coordinates_of_several_numbers(kind: str, single: bool) -> None:
+    dims, after = (3, 2, 4), 5
+    x = RNG.integers(-9, 9, (*dims, after)).astype(np.float32)
+    at = np.array([[0, 1, 3], [2, 0, 0], [0, 1, 3], [0, 2, 0], [-1, 0, 0], [1, 1, 4], [2, 1, 3]], np.int32)
+    updates = np.array(3, np.float32) if single else RNG.integers(-9, 9, (len(at), after)).astype(np.float32)
+    wanted = x.copy()
+    for i, place in enumerate(at):
+        if all(0 <= p < n for p, n in zip(place, dims, strict=True)):
+            there = tuple(place)
+            wanted[there] = FUNCTIONS[kind](wanted[there], updates if single else updates[i])
+    sizes = scattering.launch_sizes(24, after, len(at), dims)
+    run_routine(
+        scattering.scatter(kind, float32, int32, sizes, 3, single=single)[0],
+        {"in1": at, "in2": updates, "out0": x, **sizes},
+    )
+    np.testing.assert_array_equal(x, wanted)
+    picked = np.full((len(at), after), 9, np.float32)
+    run_routine(picking.gather_nd(float32, int32, 3, sizes)[0], {"in0": x, "in1": at, "out0": picked, **sizes})
+    right = np.all((at >= 0) & (at < dims), 1)
+    np.testing.assert_array_equal(picked[right], x[tuple(at[right].T)])
+    assert not picked[~right].any()
+
+
+def test_rows_out_of_range_are_nobodys() -> None:
+    """Also where the first occurrence, whose number is that of what is not there, is one of them."""
+    at, updates, x = np.array([9, -3, 1]), np.ones((3, 2), np.float32), np.zeros((2, 2), np.float32)
+    sizes = scattering.launch_sizes(2, 2, 3, [2])
+    run_routine(scattering.scatter("update", float32, int64, sizes)[0], {"in1": at, "in2": updates, "out0": x, **sizes})
+    np.testing.assert_array_equal(x, [[0, 0], [1, 1]])
+
+
+SIZES = scattering.launch_sizes(1000, 96, 5000, [10, 100])
 
 
 @pytest.mark.slow
 def test_scatters_compile() -> None:
-    compiles(scattering.scatter("update", bfloat16, int64, 2))
-    compiles(scattering.scatter("add", float32, int32))
-    compiles(scattering.scatter("max", float32, int64), [SM90, GFX942])
-    compiles(scattering.scatter("add", int8, int32, begin="cleared", single=True), [SM80])
-    compiles(picking.gather_nd(float16, int32, 3), [SM90, GFX942])
+    compiles(scattering.scatter("update", bfloat16, int64, SIZES, 2)[0])
+    for routine in scattering.scatter("add", float32, int32, SIZES):
+        compiles(routine)
+    compiles(scattering.scatter("sub", uint32, int32, SIZES)[0], [SM90, GFX942])
+    compiles(scattering.scatter("max", float32, int64, SIZES)[0], [SM90, GFX942])
+    compiles(scattering.scatter("mul", float64, int32, SIZES, 2)[0], [SM90, GFX942])
+    compiles(scattering.scatter("add", int8, int32, SIZES, begin="cleared", single=True)[0], [SM80])
+    compiles(picking.gather_nd(float16, int32, 3, SIZES | {"s2": 1})[0], [SM90, GFX942])
 
 
 # --- sparse updates --------------------------------------------------------------------------------------------------
@@ -97,7 +133,8 @@ def test_scatters_compile() -> None:
 @pytest.mark.parametrize("dtype", [float32, float64, bfloat16], ids=lambda t: t.name)
 def test_rows_that_are_named_have_one_step(dtype: Any) -> None:
     rows, after, count = 7, 5, 12
-    loops = update("Momentum", dtype, (("use_nesterov", False),))
+    kept = float32 if dtype is bfloat16 else dtype
+    loops = sparse_update("Momentum", dtype, (("use_nesterov", False),), int64, kept)
     variable, slot = (RNG.standard_normal((rows, after)).astype(dtype.np) for _ in range(2))
     gradient = RNG.standard_normal((count, after)).astype(dtype.np)
     at = RNG.integers(-1, rows + 1, count)
@@ -107,9 +144,10 @@ def test_rows_that_are_named_have_one_step(dtype: Any) -> None:
     rate, keep = (np.array(x, dtype.np) for x in (0.1, 0.9))
     new_slot = np.where(named, slot.astype(np.float64) * np.float64(keep) + summed, slot.astype(np.float64))
     new = np.where(named, variable.astype(np.float64) - np.float64(rate) * new_slot, variable.astype(np.float64))
-    arrays = {"in0": variable, "in1": slot, "in2": rate, "in3": gradient, "in4": keep, "indices": at}
-    sizes = {"rows": rows, "s0": rows, "count": count, "after": after}
-    run_routine(sparse.sparse_update(loops, 2, 3, int64, after), {**arrays, "out0": variable, "out1": slot, **sizes})
+    arrays = {"in0": variable, "in1": slot, "in2": rate, "in3": gradient, "in4": keep, "in5": at}
+    sizes = scattering.launch_sizes(rows, after, count, [rows])
+    routine = sparse.sparse_update(loops, 2, 3, dtype, int64, sizes)[0]
+    run_routine(routine, {**arrays, "out0": variable, "out1": slot, **sizes})
     for mine, wanted in ((variable, new), (slot, new_slot)):
         np.testing.assert_allclose(
             mine.astype(np.float64), wanted, rtol=TOLERANCE[dtype.size], atol=TOLERANCE[dtype.size]
@@ -118,9 +156,10 @@ def test_rows_that_are_named_have_one_step(dtype: Any) -> None:
 
 @pytest.mark.slow
 def test_sparse_updates_compile() -> None:
-    loops = update("Momentum", float32, (("use_nesterov", True),))
-    compiles(sparse.sparse_update(loops, 2, 3, int64))
-    compiles(sparse.sparse_update(update("Ftrl", bfloat16, ()), 3, 3, int32, 16), [SM90])
+    loops = sparse_update("Momentum", float32, (("use_nesterov", True),), int64, float32)
+    compiles(sparse.sparse_update(loops, 2, 3, float32, int64, SIZES)[0])
+    loops = sparse_update("Ftrl", bfloat16, (), int32, float32)
+    compiles(sparse.sparse_update(loops, 3, 3, bfloat16, int32, SIZES)[0], [SM90])
 
 
 # --- long sorts ------------------------------------------------------------------------------------------------------
