@@ -97,6 +97,10 @@ class Pattern:
         """Inputs that must be there before the kernel runs: what is checked, and what is looked at elsewhere than in its place."""
         return (1,) if self.scattered else self.checked if self.row is None else (0, 1)
 
+    def data_of(self, node: Node) -> list[tuple[Tensor, Labels]]:
+        """The node's inputs that hold data, with their labels."""
+        return [(t, labels) for t, labels in zip(node.inputs, self.inputs, strict=True) if labels is not None]
+
     @property
     def space(self) -> frozenset[int]:
         """All labels."""

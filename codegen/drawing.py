@@ -18,7 +18,7 @@ from ..graph.node import Node
 from ..graph.ops import streams as _streams  # noqa: F401  the ops that this makes
 from .guards import asked_for
 from .new_nodes import inferred_node
-from .unit import BeginLoop, EndLoop, RunGuarded, Unit, UnitStep
+from .unit import BeginLoop, EndLoop, RunGuarded, Unit, UnitStep, node_of
 
 DRAWN: dict[str, tuple[str, tuple[DType, ...]]] = {
     "UniformOfStream": ("uniform", (float32, float64, float16, bfloat16)),
@@ -32,7 +32,7 @@ _NUMBERS = {"RandomUniform": "UniformOfStream", "RandomStandardNormal": "NormalO
 
 def with_streams(unit: Unit) -> Unit:
     """The unit with draws taken apart; the unit itself when it has none."""
-    if not any(_node_of(step) is not None for step in unit.steps):
+    if not any(_drawing_node(step) is not None for step in unit.steps):
         return unit
     fed, asked = {t for _, t in unit.feeds}, asked_for(unit)
     first: list[UnitStep] = []
@@ -40,7 +40,7 @@ def with_streams(unit: Unit) -> Unit:
     depth = 0
     for step in unit.steps:
         depth += isinstance(step, BeginLoop) - isinstance(step, EndLoop)
-        node = _node_of(step)
+        node = _drawing_node(step)
         if node is None or node in asked or node.outputs[0] in fed or not _is_made(node):
             rest.append(step)
             continue
@@ -53,10 +53,10 @@ def with_streams(unit: Unit) -> Unit:
     return replace(unit, steps=(*first, *rest))
 
 
-def _node_of(step: UnitStep) -> Node | None:
+def _drawing_node(step: UnitStep) -> Node | None:
     """The node that draws, if a step runs one."""
-    node = step.node if isinstance(step, RunGuarded) else step
-    return node if isinstance(node, Node) and node.opdef.name in _NUMBERS else None
+    node = node_of(step)
+    return node if node is not None and node.opdef.name in _NUMBERS else None
 
 
 def _is_made(node: Node) -> bool:

@@ -22,10 +22,10 @@ from typing import Any
 
 from ..graph.dtypes import bfloat16, float16, float32
 from ..graph.node import Node, Tensor
-from .fuse import FusedNodes
+from .fused_nodes import FusedNodes, inputs_of
 from .loops import COSTLY, Loops, Store, Value
 from .triton_templates.edges import Edge
-from .unit import BeginLoop, EndLoop, LeaveUnless, RecvTensor, Unit, UnitStep, taken_by
+from .unit import BeginLoop, EndLoop, LeaveUnless, RecvTensor, Unit, UnitStep
 
 ANCHORS = {"MatMul": (2, 2), "BatchMatMulV2": (3, 2), "Conv2D": (4, 0), "Conv2DBackpropInput": (4, 0)}
 """Ops that others are joined to: axes of their template, and how many of the inputs may have work before them."""
@@ -91,7 +91,7 @@ class _Joining:
             self.fences.append(self.fences[-1] + isinstance(step, _FENCES))
             if isinstance(step, FusedNodes):
                 self.maker.update(dict.fromkeys(step.outputs, i))
-            for t in dict.fromkeys(_taken(step)):
+            for t in dict.fromkeys(inputs_of(step)):
                 self.takers.setdefault(t, []).append(i)
 
     def result(self) -> tuple[UnitStep | FusedNodes, ...]:
@@ -169,10 +169,6 @@ class _Joining:
         name = ("transpose_a", "adj_x") if which == 0 else ("transpose_b", "adj_y")
         edge = edge_before(kernel, ANCHORS[anchor.type][0], any(anchor.attrs.get(n) for n in name))
         return None if edge is None else (place, *edge)
-
-
-def _taken(step: UnitStep | FusedNodes) -> Sequence[Tensor]:
-    return (*step.inputs, *step.shapes) if isinstance(step, FusedNodes) else tuple(taken_by(step))
 
 
 def _same_columns(before: Tensor, after: Tensor) -> bool:

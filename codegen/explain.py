@@ -12,13 +12,14 @@ from ..graph.opdef import nbytes
 from .axes import LOOKUPS
 from .cpu_fusion import fuse_for_cpu
 from .edged import EdgedNodes
-from .fuse import FusedNodes, Fusion
+from .fuse import Fusion
+from .fused_nodes import FusedNodes, inputs_of, outputs_of
 from .gpu_fusion import fuse_for_gpu, gpu_rewrites
 from .memory import Arena, MemoryPlan, plan_memory
 from .overwriting import as_run
 from .program import Program
 from .rewrite import Fired, Rewrites, rewrite
-from .unit import RunGuarded, Unit, UnitStep, taken_by
+from .unit import Unit, UnitStep, node_of
 
 
 @dataclass(frozen=True)  # no slots: the source is written when asked for
@@ -250,9 +251,9 @@ class DeviceKernels:
     @property
     def calls(self) -> list[Node]:
         """The nodes that run by themselves, in order."""
-        nodes = [s.node if isinstance(s, RunGuarded) else s for s in self.fusion.steps]
+        nodes = list(map(node_of, self.fusion.steps))
         joined = {name for names in self.updates for name in names}
-        kept = [n for n in nodes if isinstance(n, Node) and n.type not in ("Const", "Placeholder")]
+        kept = [n for n in nodes if n is not None and n.type not in ("Const", "Placeholder")]
         return [n for n in kept if n.name not in joined]
 
     def __iter__(self) -> Iterator[KernelInfo]:
@@ -323,21 +324,13 @@ class DeviceKernels:
         for step in self.fusion.steps:
             if step is one:
                 continue
-            taken = (*step.inputs, *step.shapes) if isinstance(step, FusedNodes) else tuple(taken_by(step))
-            hits = [t for t in taken if t in reached]
+            hits = [t for t in inputs_of(step) if t in reached]
             if step is other:
                 return next((reached[t] for t in hits if reached[t] is not None), None)
-            if hits and isinstance(step, FusedNodes | Node | RunGuarded):
-                node = (
-                    step.nodes[-1]
-                    if isinstance(step, FusedNodes)
-                    else step.node
-                    if isinstance(step, RunGuarded)
-                    else step
-                )
+            node = step.nodes[-1] if isinstance(step, FusedNodes) else node_of(step)
+            if hits and node is not None:
                 first = next((reached[t] for t in hits if reached[t] is not None), node)
-                made = step.node.outputs if isinstance(step, RunGuarded) else step.outputs
-                reached.update(dict.fromkeys(made, first))
+                reached.update(dict.fromkeys(outputs_of(step), first))
         return None
 
     def __str__(self) -> str:
@@ -369,7 +362,7 @@ def _because(reason: str) -> str:
 
 
 def _nodes(steps: Sequence[UnitStep]) -> list[Node]:
-    return [s.node if isinstance(s, RunGuarded) else s for s in steps if isinstance(s, Node | RunGuarded)]
+    return [n for n in map(node_of, steps) if n is not None]
 
 
 def explain(

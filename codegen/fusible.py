@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..graph.dtypes import (
     bfloat16,
     bool_,
@@ -17,7 +19,7 @@ from ..graph.dtypes import (
     uint32,
     uint64,
 )
-from ..graph.node import Node
+from ..graph.node import Tensor
 
 SUPPORTED = (float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool_, float16, bfloat16)
 """Element types of fused kernels. Narrow floats are computed in float32 and rounded once, at the end of each kernel."""
@@ -27,9 +29,9 @@ class NotFusibleError(Exception):
     """The node cannot be part of a fused kernel; says why."""
 
 
-def check_types(node: Node) -> None:
-    """Raise `NotFusibleError` when a kernel cannot have the node's element types."""
-    for t in (*node.inputs, *node.outputs):
+def check_types(tensors: Iterable[Tensor]) -> None:
+    """Raise `NotFusibleError` when a kernel cannot have the element type of one of these."""
+    for t in tensors:
         if t.dtype not in SUPPORTED:
             raise NotFusibleError(
                 f"{t.dtype.name} stays with NumPy" if not t.dtype.is_ref else "it takes a variable's place"

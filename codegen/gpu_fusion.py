@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from .attention_pass import join_attention
 from .edged import join_edges
-from .fuse import FusedNodes, Fusion, fuse
+from .fuse import Fusion, fuse
+from .fused_nodes import FusedNodes
 from .rewrite import Fired, Rewrites
 from .unit import Unit
 

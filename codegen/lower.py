@@ -23,7 +23,7 @@ from ..graph.opdef import OpDef
 from ..graph.shape import text
 from ..graph.state import Context, VariableState
 from .backends.base import Backend
-from .fuse import FusedNodes
+from .fused_nodes import FusedNodes
 from .guards import asked_for
 from .liveness import let_slots_go
 from .memory import plan_memory

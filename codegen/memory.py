@@ -27,9 +27,9 @@ from ..graph.dtypes import resource
 from ..graph.node import Node, Tensor
 from ..graph.opdef import nbytes
 from ..graph.ops.training import RULES
-from .fuse import FusedNodes
+from .fused_nodes import FusedNodes, inputs_of, outputs_of
 from .fusible import SUPPORTED
-from .unit import RecvTensor, RunGuarded, UnitStep, taken_by
+from .unit import UnitStep, node_of
 from .update_loops import update_of
 
 ALIGNMENT = 64  # bytes of a cache line, and what vector loads like
@@ -167,14 +167,14 @@ def plan_memory(
     read: dict[Tensor, tuple[Node, int]] = {}  # a variable's value -> the variable, and when it was read
     needed: dict[Tensor, int] = {}  # the same -> when it was last used
     for i, step in enumerate(steps):
-        for t in _taken(step):
+        for t in inputs_of(step):
             held = base.get(t, t)
             if held in first:
                 last[held] = i
             if held in read:
                 needed[held] = i
-        node = _node_of(step)
-        for t in _made(step):
+        node = node_of(step)
+        for t in outputs_of(step):
             if node is not None and (node.type == "ReadVariableOp" or (_is_view(node) and node.inputs[0].dtype.is_ref)):
                 read[t] = (_variable(node.inputs[0]), i)
             elif node is not None and _is_view(node):
@@ -201,7 +201,7 @@ def plan_memory(
     for t, (variable, at_) in read.items():
         holds.setdefault(variable, []).append((at_, needed.get(t, at_)))
     for i, step in enumerate(steps):
-        node = _node_of(step)
+        node = node_of(step)
         if node is not None and node.opdef.is_stateful:
             beside[i] = _updated(node, {v for v, times in holds.items() if any(a <= i < b for a, b in times)})
     lives = tuple(Lifetime(t, nbytes(t), first[t], last[t]) for t in first)
@@ -211,14 +211,10 @@ def plan_memory(
     return MemoryPlan(lives, offsets, peak, at, size, exact, tuple(map(_names_of, steps)), tuple(beside))
 
 
-def _node_of(step: UnitStep | FusedNodes) -> Node | None:
-    return step if isinstance(step, Node) else step.node if isinstance(step, RunGuarded) else None
-
-
 def _names_of(step: UnitStep | FusedNodes) -> tuple[str, ...]:
     if isinstance(step, FusedNodes):
         return tuple([n.name for n in step.nodes])
-    node = _node_of(step)
+    node = node_of(step)
     return () if node is None else (node.name,)
 
 
@@ -242,18 +238,6 @@ def _writes_in_place(node: Node) -> bool:
         return not RULES[kind.removeprefix("SparseApply")].decays
     found = update_of(node)
     return found is not None and node.inputs[found[2]].dtype.base in SUPPORTED
-
-
-def _taken(step: UnitStep | FusedNodes) -> Iterable[Tensor]:
-    return (*step.inputs, *step.shapes) if isinstance(step, FusedNodes) else taken_by(step)
-
-
-def _made(step: UnitStep | FusedNodes) -> Iterable[Tensor]:
-    if isinstance(step, FusedNodes | Node):
-        return step.outputs
-    if isinstance(step, RunGuarded):
-        return step.node.outputs
-    return (step.tensor,) if isinstance(step, RecvTensor) and step.tensor is not None else ()
 
 
 def _updated(node: Node, held: Container[Node]) -> int:

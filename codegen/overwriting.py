@@ -23,9 +23,9 @@ import numpy as np
 
 from ..graph.node import Node, Tensor
 from .buffers import LARGE, buffers
-from .fuse import FusedNodes
+from .fused_nodes import FusedNodes, inputs_of
 from .loops import Loops
-from .unit import BeginLoop, EndLoop, LeaveUnless, RunGuarded, Unit, UnitStep, taken_by
+from .unit import BeginLoop, EndLoop, LeaveUnless, RunGuarded, Unit, UnitStep
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -44,7 +44,7 @@ def with_overwriting(unit: Unit, steps: Sequence[UnitStep | FusedNodes]) -> tupl
             part += 1
         node = step.node if isinstance(step, RunGuarded) else step
         makes = isinstance(step, FusedNodes) or isinstance(node, Node) and node.type in _PRODUCTS
-        taken = (*step.inputs, *step.shapes) if isinstance(step, FusedNodes) else taken_by(step)
+        taken = inputs_of(step)
         for t in taken:
             if makes:
                 last[t] = i

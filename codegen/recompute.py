@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 
 from ..graph.node import Node, Tensor
 from ..graph.opdef import nbytes, size
-from .groups import Axes, Axis, Group, Walk, constant_of
+from .group_walk import Walk
+from .groups import Axes, Axis, Group
 from .loop_cost import NS_PER_BYTE, NS_PER_OPERATION
-from .unit import RunGuarded
+from .trace import constant_of
+from .unit import node_of
 
 SMALLEST = 1 << 14  # elements of a tensor: smaller ones stay in the caches
 
@@ -67,8 +69,7 @@ class _Copies:
 def computed_again(walk: Walk) -> Again:
     """Put copies of nodes into the groups of a walk, where that saves more of the memory's time than it costs."""
     again = Again()
-    nodes = (s.node if isinstance(s, RunGuarded) else s for s in walk.unit.steps)
-    place = {n: i for i, n in enumerate(nodes) if isinstance(n, Node)}
+    place = {n: i for i, n in enumerate(map(node_of, walk.unit.steps)) if n is not None}
     for group in walk.groups:
         for maker in _makers(walk, group):
             copies = _copies(walk, maker, group)
@@ -148,8 +149,7 @@ def _random(walk: Walk, maker: Group) -> set[Node]:
 
 def _data(walk: Walk, node: Node) -> list[Tensor]:
     """A node's inputs that hold data."""
-    labels = walk.patterns[node].inputs
-    return [t for t, own in zip(node.inputs, labels, strict=True) if own is not None]
+    return [t for t, _ in walk.patterns[node].data_of(node)]
 
 
 def _axes(maker: Group, group: Group, shared: Sequence[Tensor]) -> dict[Axis, Axis]:

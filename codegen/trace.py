@@ -7,12 +7,11 @@ Elementwise ops need nothing of their own here: their scalar body is called once
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from ..graph.dtypes import bfloat16, bool_, float16, float32, int64
-from ..graph.node import Node
+from ..graph.node import Node, Tensor
 from .fusible import NotFusibleError
 from .loops import LoopsBuilder, Scan
 from .symbols import Symbol, SymbolicMath, literal, python_number
@@ -214,7 +213,9 @@ def rule_of(node: Node, is_view: bool = False) -> Rule:
     return rule
 
 
-def number_of(value: Any) -> bool | int | float | None:
-    """The Python number that a constant of one element is; None when it has more."""
-    array = np.asarray(value)
+def constant_of(tensor: Tensor) -> bool | int | float | None:
+    """The number that a tensor always is, if it is a constant of one element."""
+    if tensor.op.type != "Const":
+        return None
+    array = np.asarray(tensor.op.attrs["value"])
     return array.reshape(()).item() if array.size == 1 and array.dtype.kind in "fiub" else None

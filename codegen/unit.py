@@ -151,6 +151,11 @@ class Unit:
         return "\n".join(lines + [f"fetch {name} = {_short(t)}" for name, t in self.fetches])
 
 
+def node_of(step: object) -> Node | None:
+    """The node that a step runs in its place, if it runs one."""
+    return step if isinstance(step, Node) else step.node if isinstance(step, RunGuarded) else None
+
+
 def taken_by(step: UnitStep) -> Iterable[Tensor]:
     """The tensors that a step takes."""
     if isinstance(step, Node):

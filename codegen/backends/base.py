@@ -14,7 +14,7 @@ from ...graph.state import Context
 from ..program import Kernel, Program
 
 if TYPE_CHECKING:
-    from ..fuse import FusedNodes
+    from ..fused_nodes import FusedNodes
     from ..rewrite import Rewrites
     from ..unit import Unit, UnitStep
 

@@ -43,7 +43,7 @@ from ..cuda.ipc import Incoming, Lends
 from ..cuda.kernels import KernelOnDevice, NotSuitableError, RoutineOnDevice
 from ..cuda.tune import fastest
 from ..edged import EdgedNodes
-from ..fuse import FusedNodes
+from ..fused_nodes import FusedNodes
 from ..gpu_fusion import fuse_for_gpu
 from ..gpu_kernel import Routine, TritonKernel
 from ..program import Kernel, Program

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...graph.node import Node
 from ..edged import EdgedNodes, given_to, operands_of
-from ..fuse import FusedNodes
+from ..fused_nodes import FusedNodes
 from ..gpu_kernel import SM90, Routine
 from ..program import Kernel
 from ..triton_templates.edges import Edge

@@ -29,9 +29,10 @@ from ..agreement import agree, difference, scale_of
 from ..buffers import LARGE, buffers
 from ..copies import copy_kernel
 from ..cpu_fusion import fuse_for_cpu
-from ..fuse import FusedNodes, kernel_of
-from ..groups import has_only_small
+from ..fused_nodes import FusedNodes
+from ..group_walk import has_only_small
 from ..kernel_cache import source_of
+from ..kernel_loops import kernel_of
 from ..loop_cost import nanoseconds
 from ..loops import READS, Loops
 from ..native_planner import NotPlannableError, Planner, Value

@@ -14,7 +14,7 @@ from ..rewrite import NONE, Rewrites
 from .base import ContextOf, NodeError
 
 if TYPE_CHECKING:
-    from ..fuse import FusedNodes
+    from ..fused_nodes import FusedNodes
     from ..unit import Unit, UnitStep
 
 

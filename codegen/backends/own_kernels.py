@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from ...graph.node import Node, Tensor
 from ...graph.shape import element_count
-from ..fuse import FusedNodes
+from ..fused_nodes import FusedNodes, inputs_of
 from ..fusible import SUPPORTED
 from ..kernel_cache import source_of
-from ..unit import AwaitNode, BeginLoop, EndLoop, LeaveUnless, RecvTensor, RunGuarded, UnitStep, taken_by
+from ..unit import AwaitNode, BeginLoop, EndLoop, LeaveUnless, RecvTensor, UnitStep, node_of
 from ..update_loops import update_of
 from .narrow_products import is_narrow_product, sources
 from .nodes import own_kernel
@@ -42,7 +42,7 @@ def own_kernels(steps: Sequence[UnitStep | FusedNodes], fetches: Iterable[Tensor
     inside = set(joined.values())
     found = []
     for step in steps:
-        node = _node_of(step)
+        node = node_of(step)
         if node is None or node in inside:
             continue
         source = _source(node)
@@ -66,10 +66,6 @@ def joined_steps(
         if not (isinstance(step, Node) and step in moved):
             out.append(step)
     return out, {t for n in moved for t in n.outputs}
-
-
-def _node_of(step: UnitStep | FusedNodes) -> Node | None:
-    return step if isinstance(step, Node) else step.node if isinstance(step, RunGuarded) else None
 
 
 def _source(node: Node) -> str | None:
@@ -98,7 +94,7 @@ def _products_of_updates(steps: Sequence[UnitStep | FusedNodes], fetched: set[Te
     fences = 0
     updates: list[tuple[Node, Tensor, int]] = []
     for step in steps:
-        for t in (*step.inputs, *step.shapes) if isinstance(step, FusedNodes) else taken_by(step):
+        for t in inputs_of(step):
             users[t] = users.get(t, 0) + 1
         if isinstance(step, RecvTensor | AwaitNode | BeginLoop | LeaveUnless | EndLoop):
             fences += 1

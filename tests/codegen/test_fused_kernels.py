@@ -12,7 +12,8 @@ import pytest
 import dovetail as dt
 from dovetail.codegen.agreement import agree
 from dovetail.codegen.backends.numba import FusedKernel, NumbaBackend, launch_of
-from dovetail.codegen.fuse import FusedNodes, fuse
+from dovetail.codegen.fuse import fuse
+from dovetail.codegen.fused_nodes import FusedNodes
 from dovetail.codegen.unit import Unit
 from dovetail.graph.errors import InternalError
 from dovetail.graph.interpret import Interpreter, execution_order

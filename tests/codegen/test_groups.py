@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.fuse import FusedNodes, Fusion, fuse
-from dovetail.codegen.groups import has_only_small
+from dovetail.codegen.fuse import Fusion, fuse
+from dovetail.codegen.fused_nodes import FusedNodes
+from dovetail.codegen.group_walk import has_only_small
 from dovetail.codegen.rewrite import Rewrites, rewrite
 from dovetail.codegen.unit import EndLoop, RecvTensor, Unit
 from dovetail.graph.interpret import execution_order

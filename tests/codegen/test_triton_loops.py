@@ -13,7 +13,8 @@ from kernel_checks import compiles
 
 import dovetail as dt
 from dovetail.codegen.backends.numba import agree
-from dovetail.codegen.fuse import FusedNodes, fuse
+from dovetail.codegen.fuse import fuse
+from dovetail.codegen.fused_nodes import FusedNodes
 from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, Routine
 from dovetail.codegen.loops import Loops, LoopsBuilder
 from dovetail.codegen.triton_interpret import run_routine
