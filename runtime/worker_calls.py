@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
+from ..codegen.unit import RecvTensor, SendTensor, Unit
 from ..graph.errors import InvalidArgumentError
+from ..placer.partition import task_of
 from .calls import Calls
 from .mail import Mail
 from .registration import Registration
@@ -34,6 +38,13 @@ class WorkerCalls:
             if unit.device not in known:
                 task, has = self._mail.task, ", ".join(sorted(known))
                 raise InvalidArgumentError(None, None, f"{unit.device} is no device of {task}; it has {has}")
+        strangers = sorted({t for t in _partners(registration.units) if not self._mail.peers.knows(t)})
+        if strangers:
+            raise InvalidArgumentError(
+                None, None,
+                f"{self._mail.task} is to exchange tensors with {', '.join(strangers)}, and was started with a cluster that has no such "
+                "task. Start all tasks with the same cluster",
+            )  # fmt: skip
         self._worker.register(registration)
         return Message("registered", {"request": message.fields["request"], "incarnation": self._incarnation})
 
@@ -83,6 +94,16 @@ class WorkerCalls:
         )
         posted = {"incarnation": self._incarnation, "places": [p if p is None else list(p) for p in places]}
         return Message("posted", {"request": fields["request"], **posted})
+
+
+def _partners(units: Iterable[Unit]) -> Iterator[str]:
+    """The tasks from which something comes, and those to which something goes."""
+    for unit in units:
+        for step in unit.steps:
+            if isinstance(step, SendTensor):
+                yield task_of(step.destination)
+            elif isinstance(step, RecvTensor):
+                yield task_of(step.source)
 
 
 __all__ = ["WorkerCalls"]

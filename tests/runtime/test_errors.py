@@ -292,6 +292,25 @@ def test_a_missing_task_is_named_and_can_be_filtered_out() -> None:
                 assert session.run(tf.constant(1.0) + 1.0) == 2
 
 
+def test_a_task_that_was_started_with_another_cluster_says_which_task_it_does_not_know() -> None:
+    with tf.train.Server({"ps": ["localhost:0"]}, "ps", 0) as ps:
+        address = ps.target.removeprefix("zmq://")
+        with tf.train.Server({"ps": [address], "worker": ["localhost:0"]}, "worker", 0) as server:
+            with tf.device("/job:worker"):
+                x = tf.constant([1.0]) + 1.0
+            with tf.device("/job:ps"):
+                y = tf.gather(x, 0)
+            with tf.Session(server.target) as session, pytest.raises(tf.errors.InvalidArgumentError) as e:
+                session.run(y)
+    for part in (
+        "/job:ps/replica:0/task:0 is to exchange",
+        "no such task",
+        "/job:worker/replica:0/task:0",
+        "same cluster",
+    ):
+        assert part in str(e.value)
+
+
 def test_a_server_that_is_stopped_waits_for_nobody() -> None:
     found: list[BaseException] = []
 
