@@ -64,32 +64,20 @@ def lay_out_image(x, slab, sizes, jumps, first, channels, shape, group):
 
 
 @njit(error_model="numpy")
-def add_tiles(slab, rows, steps, count, panel, width, out, begin, places, lines, kinds, more, sums):
+def add_tiles(slab, rows, steps, count, panel, width, out, begin, places, kinds, more):
     """What a box gives to a piece of the filter: rows and steps of the slab times the panels of `width` columns.
 
-    Row k of the piece begins at `begin + places[k]`. Where a panel is not full its tiles go by way of `sums`, to `lines` of it.
+    Row k of the piece begins at `begin + places[k]`.
     """
     lanes = NR32 if slab.itemsize == 4 else NR64
     for j in range(0, width, lanes):
         own = min(lanes, width - j)
-        wide = lanes if 2 * own > lanes else lanes // 2
-        whole = own == wide
-        into, targets = (out, places) if whole else (sums, lines)
-        to, onto = begin + j if whole else 0, more and whole
         for k in range(0, kinds, MR):
             high = min(MR, kinds - k)
-            if wide == lanes:
-                tile(slab, rows, steps, panel, j * count, into, to, targets, k, high, count, onto)
+            if 2 * own > lanes:
+                tile(slab, rows, steps, panel, j * count, out, begin + j, places, k, high, own, count, more)
             else:
-                half_tile(slab, rows, steps, panel, j * count, into, to, targets, k, high, count, onto)
-            if not whole:
-                for i in range(high):
-                    at, of = begin + j + places[k + i], lines[k + i]
-                    for c in range(own):
-                        value = m.load(sums, 1, of + c)
-                        if more:
-                            value += m.load(out, 0, at + c)
-                        m.store(out, 0, at + c, value)
+                half_tile(slab, rows, steps, panel, j * count, out, begin + j, places, k, high, own, count, more)
 
 
 @njit(error_model="numpy")
@@ -122,10 +110,9 @@ def convolve_filter(
     lanes = NR32 if x.itemsize == 4 else NR64
     mine = room.size // (counters.size // LINE - 1)
     slab = room[who * mine : who * mine + (pixels * cuts[1] + lanes - 1) // lanes * lanes]
-    sums = room[(who + 1) * mine - MR * lanes : (who + 1) * mine]
-    panel = room[who * mine + slab.size : (who + 1) * mine - sums.size]
+    panel = room[who * mine + slab.size : (who + 1) * mine]
     most = high * wide * cuts[1]
-    rows, places, lines = np.empty(most, np.intp), np.empty(most, np.intp), np.empty(most, np.intp)
+    rows, places = np.empty(most, np.intp), np.empty(most, np.intp)
     steps = np.empty(shape[0] * shape[1] * shape[2], np.intp)
     while True:
         unit = next_unit(counters, who, units)
@@ -135,13 +122,11 @@ def convolve_filter(
         channel, first = piece // across * cuts[1], piece % across * cuts[2]
         few, width = min(cuts[1], sizes[2] - channel), min(cuts[2], result[3] - first)
         kinds, group = high * wide * few, min(MR, few)
-        rest = width % lanes
         for k in range(kinds):
             tap, c = k // few, k % few
             pixel = tap // wide * below * shape[4] + tap % wide * beside
             rows[k] = c // group * group * pixels + pixel * group + c % group
             places[k] = (tap * sizes[2] + channel + c) * result[3] + first
-            lines[k] = k % MR * (lanes if 2 * rest > lanes else lanes // 2)
         out, begin = (w, 0) if cuts[0] == 1 else (parts, chunk * w.size)
         start = boxes * chunk // cuts[0]
         for box in range(start, boxes * (chunk + 1) // cuts[0]):
@@ -178,7 +163,7 @@ def convolve_filter(
                         count += 1
             of = ((n * result[1] + r) * result[2] + c) * result[3] + first
             lay_out_panels(y, panel, 0, of, (result[3], 1), width, count, lanes)
-            add_tiles(slab, rows, steps, count, panel, width, out, begin, places, lines, kinds, box > start, sums)
+            add_tiles(slab, rows, steps, count, panel, width, out, begin, places, kinds, box > start)
         if cuts[0] > 1 and count_up(done, piece, 1) == cuts[0] - 1:
             add_parts(parts, w, places, kinds, 0, width, cuts[0])
         count_up(counters, FINISHED, 1)

@@ -22,16 +22,16 @@ from .matrix_tile import MR, NR, _data, _own, _vector_at
 
 def _tile(half: bool) -> Any:
     @intrinsic
-    def tile(typing_context, x, rows, steps, panel, begin, out, to, places, k, high, count, more):
+    def tile(typing_context, x, rows, steps, panel, begin, out, to, places, k, high, columns, count, more):
         """out[to + places[k + i] + j] (+)= sum over s < count of x[rows[k + i] + steps[s]] * panel[begin + s * columns + j].
 
-        For i < high <= MR and all j of the panel's columns (`half`: NR / 2 of them); `more`: add to what is there. Nothing is
+        For i < high <= MR and j < columns, of which the panel has NR (`half`: NR / 2); `more`: add to what is there. Nothing is
         checked. Rows that are too many are those of the last one once more.
         """
         lanes = NR[x.dtype.name] // 2 if half else NR[x.dtype.name]
 
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            begin, to, k, high, count, more = (args[i] for i in (4, 6, 8, 9, 10, 11))
+            begin, to, k, high, columns, count, more = (args[i] for i in (4, 6, 8, 9, 10, 11, 12))
             number, word = context.get_value_type(x.dtype), context.get_value_type(types.intp)
             vector, align = ir.VectorType(number, lanes), x.dtype.bitwidth // 8
             first, moves, second = (_data(context, builder, t, args[i]) for i, t in ((0, x), (2, steps), (3, panel)))
@@ -48,15 +48,18 @@ def _tile(half: bool) -> Any:
                 goals.append(_vector_at(builder, into, goal, vector))
             zeros = ir.Constant(vector, [0.0] * lanes)
             totals = [cgutils.alloca_once_value(builder, zeros) for _ in goals]
-            for goal in goals:
+            mask = _first_lanes(builder, columns, lanes)
+            is_whole = builder.icmp_signed("==", columns, ir.Constant(word, lanes))
+            for goal, total in zip(goals, totals, strict=True):
                 _own(builder, goal)
-            with builder.if_else(more) as (then, otherwise):
-                with then:
+                builder.store(zeros, total)
+            with builder.if_then(more), builder.if_else(is_whole) as (whole, part):
+                with whole:
                     for goal, total in zip(goals, totals, strict=True):
                         builder.store(builder.load(goal, align=align), total)
-                with otherwise:
-                    for total in totals:
-                        builder.store(zeros, total)
+                with part:
+                    for goal, total in zip(goals, totals, strict=True):
+                        builder.store(_load_lanes(builder, goal, vector, align, mask), total)
             multiply_add = cgutils.get_or_insert_function(
                 builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fmuladd.v{lanes}f{x.dtype.bitwidth}"
             )
@@ -72,14 +75,44 @@ def _tile(half: bool) -> Any:
                     single = builder.insert_element(unknown, left, ir.IntType(32)(0))
                     spread = builder.shuffle_vector(single, unknown, everywhere)
                     builder.store(builder.call(multiply_add, [spread, right, builder.load(total)]), total)
-            for goal, total in zip(goals, totals, strict=True):
-                builder.store(builder.load(total), goal, align=align)
+            with builder.if_else(is_whole) as (whole, part):
+                with whole:
+                    for goal, total in zip(goals, totals, strict=True):
+                        builder.store(builder.load(total), goal, align=align)
+                with part:
+                    for goal, total in zip(goals, totals, strict=True):
+                        _store_lanes(builder, builder.load(total), goal, vector, align, mask)
             return context.get_dummy_value()
 
         i = types.intp
-        return types.void(x, rows, steps, panel, i, out, i, places, i, i, i, types.boolean), emit
+        return types.void(x, rows, steps, panel, i, out, i, places, i, i, i, i, types.boolean), emit
 
     return tile
+
+
+def _first_lanes(builder: Any, count: Any, lanes: int) -> Any:
+    """A mask of so many lanes."""
+    kind = ir.VectorType(count.type, lanes)
+    single = builder.insert_element(ir.Constant(kind, ir.Undefined), count, ir.IntType(32)(0))
+    everywhere = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
+    spread = builder.shuffle_vector(single, ir.Constant(kind, ir.Undefined), everywhere)
+    return builder.icmp_signed("<", ir.Constant(kind, list(range(lanes))), spread)
+
+
+def _load_lanes(builder: Any, place: Any, vector: Any, align: int, mask: Any) -> Any:
+    """The lanes of a mask; zeros in others."""
+    kind = ir.FunctionType(vector, [vector.as_pointer(), ir.IntType(32), mask.type, vector])
+    name = f"llvm.masked.load.v{vector.count}f{align * 8}.p0"
+    function = cgutils.get_or_insert_function(builder.module, kind, name)
+    return builder.call(function, [place, ir.IntType(32)(align), mask, ir.Constant(vector, [0.0] * vector.count)])
+
+
+def _store_lanes(builder: Any, value: Any, place: Any, vector: Any, align: int, mask: Any) -> None:
+    """Those of a mask; no others are touched."""
+    kind = ir.FunctionType(ir.VoidType(), [vector, vector.as_pointer(), ir.IntType(32), mask.type])
+    name = f"llvm.masked.store.v{vector.count}f{align * 8}.p0"
+    function = cgutils.get_or_insert_function(builder.module, kind, name)
+    builder.call(function, [value, place, ir.IntType(32)(align), mask])
 
 
 tile, half_tile = _tile(False), _tile(True)
