@@ -185,3 +185,16 @@ def feed_value(tensor: Tensor, value: Any) -> Any:
             f"{text(tensor.dims)} (made at {tensor.op.source})"
         )
     return array
+
+
+def given_back(value: Any) -> Any:
+    """A fetched value as the user gets it: NumPy scalars for rank 0, bytes for scalar text, arrays that are his own otherwise.
+
+    What is read-only belongs to somebody else (a variable, a constant, a message): the user gets a copy.
+    """
+    if isinstance(value, np.ndarray):
+        if value.ndim == 0:
+            return value[()]
+        if not value.flags.writeable:
+            return value.copy()
+    return value

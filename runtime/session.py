@@ -15,19 +15,10 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from ..graph.default_graph import default_session, get_default_graph
-from ..graph.errors import (
-    AbortedError,
-    CancelledError,
-    InvalidArgumentError,
-    NotFoundError,
-    OpError,
-    UnavailableError,
-)
+from ..graph.errors import InvalidArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
 from ..placer.cluster import DeviceInfo
@@ -35,37 +26,15 @@ from ..placer.partition import needed
 from ..placer.plan import Plan
 from . import kernels_of as _kernels_of  # noqa: F401  plans learn to tell their kernels
 from .config import ConfigProto, RunMetadata, RunOptions, check_config
-from .fetches import Fetches, feed_value, parse_feeds, parse_fetches
+from .fetches import Fetches, feed_value, given_back, parse_feeds, parse_fetches
 from .in_process import in_process
-from .master import Part
-from .recorder import Gathered
-from .target import Target
+from .signatures import Signatures
+from .target import Target, address_of
 
 if TYPE_CHECKING:
     from .partial_run import PartialRun
 
 logger = logging.getLogger(__name__)
-
-# What tells steps apart: names of what is fetched, what is run, what is fed.
-Signature: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
-
-SCHEMES = ("zmq://", "grpc://")  # the second is what TensorFlow's programs write; the wire is the same
-
-
-def address_of(target: str) -> str:
-    """`host:port` of a session target.
-
-    Raises:
-        NotFoundError: the target has another form.
-    """
-    for scheme in SCHEMES:
-        if target.startswith(scheme):
-            return target[len(scheme) :]
-    raise NotFoundError(
-        None,
-        None,
-        f"No session can be made for target {target!r}: use '' for this process, or a server's target, 'zmq://host:port'",
-    )
 
 
 class Session:
@@ -108,16 +77,10 @@ class Session:
             raise TypeError(f"target must be a string, not {type(target).__name__}")
         self._target_name = target
         self._graph = get_default_graph() if graph is None else graph
-        self._prepared: dict[tuple[Any, ...], list[Part]] = {}
-        self._incarnations: dict[str, int] = {}  # task -> its process, when something was registered there last
-        self._is_warned = False  # whether the caller has had an error that may have come from the restart of a task
         self._parsed: dict[Any, Fetches] = {}
-        self._last: tuple[Signature, list[Part]] | None = None
-        self._told: tuple[str, Plan] | None = None  # a program that metadata was asked for, and its plan
         self._partial_runs: dict[str, PartialRun] = {}
         self._numbers = itertools.count(1)  # of partial runs
         self._lock = threading.Lock()
-        self._closed = False
         self._contexts: list[AbstractContextManager[Any]] = []
         if target:
             if self._config.use_per_session_threads or self._config.session_inter_op_thread_pool:
@@ -133,6 +96,7 @@ class Session:
             self._target: Target = Remote(address_of(target), self._config)
         else:
             self._target = in_process(self._graph, self._config)
+        self._signatures = Signatures(self._graph, self._target)
 
     # --- what it is ------------------------------------------------------------------------------------------------
 
@@ -185,7 +149,7 @@ class Session:
         self._check_runnable()
         wanted = self._parse(fetches)
         feeds = parse_feeds(self._graph, feed_dict)
-        return wanted.rebuild(self._run(wanted, feeds, options, run_metadata))
+        return wanted.rebuild(self._signatures.run(wanted, feeds, options, run_metadata))
 
     def repeat(self, node: Node, until: Callable[[], bool]) -> None:
         """Run a node again and again, in a step of its own each time, until `until()` is true.
@@ -197,7 +161,7 @@ class Session:
         """
         while not until():
             self._check_runnable()
-            self._run(self._parse(node), {}, None, until=until)
+            self._signatures.run(self._parse(node), {}, None, until=until)
 
     def partial_run_setup(self, fetches: Any, feeds: Iterable[Any] | None = None) -> str:
         """Agree on a step that is run in several calls of `partial_run`.
@@ -244,11 +208,11 @@ class Session:
             raise InvalidArgumentError(None, None, "Must run 'setup' before performing partial runs!")
         wanted = self._parse(fetches)
         try:
-            found = run.run(wanted, parse_feeds(self._graph, feed_dict), lambda w, f: self._run(w, f, None))
+            found = run.run(wanted, parse_feeds(self._graph, feed_dict), lambda w, f: self._signatures.run(w, f, None))
         finally:
             if run.is_over:
                 self._partial_runs.pop(handle, None)
-        return wanted.rebuild({name: _given_back(value) for name, value in found.items()})
+        return wanted.rebuild({name: given_back(value) for name, value in found.items()})
 
     # --- plans -----------------------------------------------------------------------------------------------------
 
@@ -280,7 +244,7 @@ class Session:
         else:
             fed = [self._fed_tensor(key).name for key in feed_dict]
         key = tuple(n for n in wanted.tensors if n not in fed), wanted.targets, tuple(fed)
-        return self._plan(key, self._prepared.get(key))
+        return self._signatures.plan(key)
 
     @property
     def last_plan(self) -> Plan | None:
@@ -290,16 +254,7 @@ class Session:
             RuntimeError: the session is closed. AbortedError: its master was restarted, and the plan went with it.
         """
         self._check_open()
-        return None if self._last is None else self._plan(*self._last)
-
-    def _plan(self, key: Signature, parts: list[Part] | None) -> Plan:
-        fetched, targets, fed = key
-        try:
-            if not parts:
-                self._target.extend(self._graph)
-            return self._target.plan(self._graph, fetched, targets, fed, parts[0].program if parts else "")
-        except OpError as e:
-            raise self._with_node(e) from None
+        return self._signatures.last_plan
 
     def make_callable(
         self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False
@@ -320,7 +275,7 @@ class Session:
                 raise ValueError(f"Expected {len(fed)} values ({', '.join(names)}), got {len(values)}")
             self._check_open()
             feeds = dict(zip(names, map(feed_value, fed, values), strict=True))
-            return wanted.rebuild(self._run(wanted, feeds, options, run_metadata))
+            return wanted.rebuild(self._signatures.run(wanted, feeds, options, run_metadata))
 
         return call
 
@@ -340,10 +295,7 @@ class Session:
         fed = tuple(self._fed_tensor(key).name for key in feed_dict or ())
         key = (tuple(n for n in wanted.tensors if n not in fed), wanted.targets, fed)
         if key[0] or key[1]:
-            try:
-                self._prepare(key, warm=True)
-            except OpError as e:
-                raise self._with_node(e) from None
+            self._signatures.warm_up(key)
 
     def _fed_tensor(self, key: Any) -> Tensor:
         element = self._graph.as_graph_element(key, allow_operation=False)
@@ -362,104 +314,8 @@ class Session:
                 self._parsed[fetches] = found
         return found
 
-    def _run(
-        self,
-        wanted: Fetches,
-        feeds: Mapping[str, Any],
-        options: RunOptions | None,
-        metadata: RunMetadata | None = None,
-        until: Callable[[], bool] | None = None,
-    ) -> dict[str, Any]:
-        fetched, values = wanted.tensors, {}
-        if not feeds.keys().isdisjoint(fetched):  # what is fed never leaves this process
-            values = {n: feeds[n] for n in fetched if n in feeds}
-            fetched = tuple(n for n in fetched if n not in feeds)
-        gathered = None
-        if metadata is not None:
-            metadata.clear()
-            if options is not None and options.trace_level != RunOptions.NO_TRACE:
-                gathered = Gathered()
-        if fetched or wanted.targets:
-            timeout = options.timeout_in_ms / 1e3 if options is not None and options.timeout_in_ms > 0 else None
-            key = (fetched, wanted.targets, tuple(feeds))
-            try:
-                parts = self._prepared.get(key)
-                if parts is None:
-                    parts = self._prepare(key)
-                self._last = key, parts
-                if until is None or not self._target.repeat(parts, until):
-                    values.update(self._target.run(parts, feeds, timeout, gathered))
-                if metadata is not None and options is not None:
-                    self._tell(metadata, key, parts, gathered, options.output_partition_graphs)
-            except OpError as e:
-                if self._closed and not isinstance(e, CancelledError):
-                    raise CancelledError(e.node_def, e.op, f"The session was closed while the step ran ({e})") from None
-                if isinstance(e, UnavailableError) or (isinstance(e, AbortedError) and key in self._prepared):
-                    self._is_warned = True
-                if isinstance(e, AbortedError):
-                    # A task was restarted: what was registered there is gone, so the next run must register anew.
-                    self._prepared.clear()
-                raise self._with_node(e) from None
-        for name, value in values.items():
-            values[name] = _given_back(value)
-        return values
-
-    def _tell(
-        self, metadata: RunMetadata, key: Signature, parts: list[Part], gathered: Gathered | None, partitions: bool
-    ) -> None:
-        """Fill a step's metadata."""
-        if gathered is None and not partitions:
-            return
-        program, plan = self._told or ("", None)
-        if plan is None or program != parts[0].program:
-            plan = self._plan(key, parts)
-            self._told = parts[0].program, plan
-        if partitions:
-            metadata.partition_graphs = dict(plan.partitions)
-        if gathered is not None:
-            from .trace import traced  # draws and predicts, too: loaded by those who trace
-
-            metadata.trace = traced(gathered, plan)
-
-    def _prepare(self, key: Signature, warm: bool = False) -> list[Part]:
-        fetched, targets, fed = key
-        with self._lock:
-            self._target.extend(self._graph)
-            parts = self._target.prepare(fetched, targets, fed, warm)
-            self._notice_restarts(parts)
-            self._prepared[key] = parts
-        return parts
-
-    def _notice_restarts(self, parts: Sequence[Part]) -> None:
-        """Forget what was registered with processes that are no more; AbortedError, unless the caller has been warned of it."""
-        known, now = self._incarnations, {p.task: p.incarnation for p in parts}
-        restarted = [task for task in now if known.get(task, now[task]) != now[task]]
-        known.update(now)
-        if not restarted:
-            return
-        self._prepared = {
-            key: parts
-            for key, parts in list(self._prepared.items())
-            if all(known.get(p.task) == p.incarnation for p in parts)
-        }
-        if self._is_warned:
-            self._is_warned = False
-            return
-        raise AbortedError(
-            None, None,
-            f"{', '.join(restarted)} was restarted since this session used it last: its variables are lost. Initialise or restore "
-            "them and run again.",
-        )  # fmt: skip
-
-    def _with_node(self, error: OpError) -> OpError:
-        """The same error, with the graph's own node in the place of its name."""
-        if isinstance(error.op, str) and error.op in self._graph:
-            error.op = self._graph.get_operation_by_name(error.op)
-            error.node_def = error.op
-        return error
-
     def _check_open(self) -> None:
-        if self._closed:
+        if self._signatures.is_closed:
             raise RuntimeError("Attempted to use a closed Session.")
 
     def _check_runnable(self) -> None:
@@ -471,8 +327,8 @@ class Session:
 
     def close(self) -> None:
         """End the session. Running steps end with CancelledError; later runs raise RuntimeError. Closing twice does nothing."""
-        if not self._closed:
-            self._closed = True
+        if not self._signatures.is_closed:
+            self._signatures.is_closed = True
             self._target.close()
 
     def as_default(self) -> AbstractContextManager[Any]:
@@ -493,7 +349,7 @@ class Session:
         self.close()
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True):
+        if hasattr(self, "_signatures"):
             with contextlib.suppress(Exception):  # an interpreter that is shutting down may have taken anything away
                 self.close()
 
@@ -509,7 +365,7 @@ class Session:
         reset_cluster(address_of(target), list(containers or ()), check_config(config))
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "open"
+        state = "closed" if self._signatures.is_closed else "open"
         return f"<dt.Session on {self._target_name or 'this process'}, {len(self.list_devices())} devices, {state}>"
 
 
@@ -541,16 +397,3 @@ class InteractiveSession(Session):
         while self._contexts:
             self._contexts.pop().__exit__(None, None, None)
         super().close()
-
-
-def _given_back(value: Any) -> Any:
-    """A fetched value as the user gets it: NumPy scalars for rank 0, bytes for scalar text, arrays that are his own otherwise.
-
-    What is read-only belongs to somebody else (a variable, a constant, a message): the user gets a copy.
-    """
-    if isinstance(value, np.ndarray):
-        if value.ndim == 0:
-            return value[()]
-        if not value.flags.writeable:
-            return value.copy()
-    return value

@@ -1,15 +1,34 @@
-"""What a session needs of whatever runs its steps."""
+"""Targets: how one is named, and what a session needs of whatever runs its steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from ..graph.errors import NotFoundError
 from ..graph.graph import Graph
 from ..placer.cluster import DeviceInfo
 from ..placer.plan import Plan
 from .master import Part
 from .recorder import Gathered
+
+SCHEMES = ("zmq://", "grpc://")  # the second is what TensorFlow's programs write; the wire is the same
+
+
+def address_of(target: str) -> str:
+    """`host:port` of a session target.
+
+    Raises:
+        NotFoundError: the target has another form.
+    """
+    for scheme in SCHEMES:
+        if target.startswith(scheme):
+            return target[len(scheme) :]
+    raise NotFoundError(
+        None,
+        None,
+        f"No session can be made for target {target!r}: use '' for this process, or a server's target, 'zmq://host:port'",
+    )
 
 
 class Target(Protocol):

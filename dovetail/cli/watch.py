@@ -35,7 +35,7 @@ def status(target: _Target) -> None:
     """
     with errors_explained():
         from ..runtime.observe import Observer
-        from ..runtime.session import address_of
+        from ..runtime.target import address_of
 
         with Observer(address_of(target)) as observer:
             views = observer.look()
@@ -55,7 +55,7 @@ def top(
         from rich.live import Live
 
         from ..runtime.observe import Observer
-        from ..runtime.session import address_of
+        from ..runtime.target import address_of
 
         console = _console()
         with Observer(address_of(target)) as observer:

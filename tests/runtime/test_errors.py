@@ -543,7 +543,7 @@ def test_a_step_whose_client_died_is_ended(monkeypatch: pytest.MonkeyPatch) -> N
             with tf.device("/job:a"):
                 waits = there + 1.0
             session = tf.Session(here.target)
-            parts = session._prepare(((waits.name,), (), ()))
+            parts = session._signatures.prepare(((waits.name,), (), ()))
             part = next(p for p in parts if p.task.startswith("/job:a"))
             with Connection(here.address) as client:  # a client that starts its step at one task only, and is gone
                 client.send(Message("run", {"request": 1, "step": 1, "program": part.program, "feeds": []}))
