@@ -154,6 +154,14 @@ def config(*filters: str) -> tf.ConfigProto:
     return tf.ConfigProto(peer_timeout_s=PEER_TIMEOUT_S, wait_for_cluster_s=WAIT_S, device_filters=list(filters))
 
 
+def answers(target: str) -> bool:
+    """Whether the server of the target has started."""
+    with contextlib.suppress(tf.errors.UnavailableError):
+        tf.Session(target, config=config()).close()
+        return True
+    return False
+
+
 def train(machines: Machines, target: str) -> None:
     """The demo's model, its parameters on the ps, a copy of the compute on each worker."""
     digits = load_digits()
@@ -278,6 +286,7 @@ def main() -> None:
         for task in TASKS:
             machines.start(task)
         target = f"zmq://{TASKS['worker', 0]}:{PORT}"
+        until(lambda: answers(target), "the servers have started")
         train(machines, target)
         strangers(machines, target)
         faults(machines, target)
