@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..graph.node import Node, Tensor
 from ..graph.opdef import Trait
 from .cost import DeviceLoad, state_bytes
-from .partition import Channel, task_of
+from .partitioned import Channel, task_of
 from .report import number_text, short, size_text
 
 if TYPE_CHECKING:

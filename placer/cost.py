@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..graph.node import Node
 from ..graph.opdef import Cost, Trait
 from ..graph.shape import element_count, is_static
-from .partition import Channel, Partition
+from .partitioned import Channel, Partition
 
 
 @dataclass(frozen=True, slots=True)

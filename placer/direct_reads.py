@@ -28,7 +28,7 @@ from ..graph.node import Node, Tensor
 from ..graph.opdef import Trait
 from ..graph.shape import element_count
 from .joins import through
-from .partition import Channel, LoopPart, Partition, Partitioned, Step, task_of
+from .partitioned import Channel, LoopPart, Partition, Partitioned, Step, task_of
 
 VARIABLES = {"VariableV2": "shared_name", "VarHandleOp": "shared_name"}
 _ONLY_READ = frozenset(

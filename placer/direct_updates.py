@@ -33,9 +33,10 @@ from ..graph.ops.state import place_of
 from ..graph.ops.training import RULES
 from ..graph.shape import element_count
 from .cluster import Cluster
+from .cut import COPIED_BYTES, is_copied
 from .direct_reads import VARIABLES, Place, place_at
 from .joins import passed_over, through
-from .partition import COPIED_BYTES, Partition, is_copied, task_of
+from .partitioned import Partition, task_of
 
 _ACCUMULATES = frozenset(f"Assign{how}{kind}" for how in ("Add", "Sub") for kind in ("", "VariableOp"))
 _UPDATES = _ACCUMULATES | {f"{kind}Apply{rule.name}" for kind in ("", "Resource") for rule in RULES.values()}

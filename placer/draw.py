@@ -20,7 +20,7 @@ from ..graph.errors import InternalError
 from ..graph.node import Node
 from .cost import Traffic
 from .fold import fold
-from .partition import task_of
+from .partitioned import task_of
 from .report import count_text, short, size_text
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from ..graph.scopes import DeviceBlock
 from ..graph.shape import is_static, text
 from ..graph.source import SourceLine, locate
 from .cost import state_bytes
-from .partition import Channel
+from .partitioned import Channel
 from .place import Rule
 
 if TYPE_CHECKING:

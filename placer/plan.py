@@ -25,11 +25,14 @@ from .check import PlanWarning, check
 from .cluster import Cluster
 from .cluster_input import Devices, Jobs, as_cluster
 from .cost import DeviceLoad, Traffic, device_loads, repeated, traffic, work
+from .cut import is_copied
 from .diff import PlanDiff, diff
 from .direct_updates import moved_parts
 from .draw import to_dot, to_svg
 from .execution_order import execution_order
-from .partition import Channel, Partition, Partitioned, is_copied, needed, partition, task_of
+from .needed import needed
+from .partition import partition
+from .partitioned import Channel, Partition, Partitioned, task_of
 from .place import Placement, Relaxation, Rule, place as place_nodes
 from .plan_reader import read_plan
 from .plan_text import write_plan

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..graph.dtypes import DType
 from ..graph.node import Node
-from .partition import Channel, LoopPart
+from .partitioned import Channel, LoopPart
 
 if TYPE_CHECKING:
     from ..graph.scopes import DeviceBlock

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 
 from ..graph.node import Node, Tensor
 from ..graph.opdef import Trait
-from .partition import Channel, Partitioned, Step
+from .partitioned import Channel, Partitioned, Step
 
 EPOCHS = 100  # TensorFlow's numbers, both
 AHEAD = 6

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from .cost import Traffic
 from .fold import fold
-from .partition import task_of
+from .partitioned import task_of
 
 if TYPE_CHECKING:
     from .cluster import Cluster

@@ -28,7 +28,7 @@ from ..graph.node import Node, Tensor
 from ..graph.opdef import Trait, nbytes
 from .cluster import Cluster
 from .execution_order import changes_state, kept_pairs
-from .partition import Channel, Partition, Partitioned, Step, task_of
+from .partitioned import Channel, Partition, Partitioned, Step, task_of
 from .search.step import links_of, speed_of
 
 MOST = 5_000  # nodes: some 10 us for each

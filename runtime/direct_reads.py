@@ -21,7 +21,7 @@ from ..codegen.unit import Posted, RecvTensor
 from ..graph.dtypes import as_dtype
 from ..graph.errors import AbortedError, InvalidArgumentError, OpError, from_code
 from ..graph.state import Resources, VariableState
-from ..placer.partition import task_of
+from ..placer.partitioned import task_of
 from .lookouts import Lookouts, Owner, lookout
 from .opened import Reached
 from .posts import Posts

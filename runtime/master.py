@@ -27,7 +27,9 @@ from ..placer.cluster import Cluster, DeviceInfo
 from ..placer.direct_reads import direct_reads, read_directly
 from ..placer.execution_order import execution_order
 from ..placer.joins import passed_over
-from ..placer.partition import needed, partition, task_of
+from ..placer.needed import needed
+from ..placer.partition import partition
+from ..placer.partitioned import task_of
 from ..placer.place import Placement, place
 from ..placer.plan import STRATEGIES, Plan
 from ..placer.profile import Profile, as_profile

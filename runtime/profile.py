@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from ..graph.opdef import Cost
-from ..placer.partition import task_of
+from ..placer.partitioned import task_of
 from ..placer.plan import Plan
 from ..placer.profile import Profile, fitted_link, measured_nodes
 from ..placer.search.step import TYPICAL

@@ -15,7 +15,7 @@ from ..graph.node import Node, Tensor
 from ..graph.settings import setting
 from ..placer.direct_reads import DirectRead
 from ..placer.direct_updates import DirectUpdate, direct_updates, moved
-from ..placer.partition import task_of
+from ..placer.partitioned import task_of
 from .records import MOST_BYTES
 from .units import Reached
 

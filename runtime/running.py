@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 from ..codegen.unit import RecvTensor
 from ..graph.errors import OpError
-from ..placer.partition import task_of
+from ..placer.partitioned import task_of
 from .carried import Carry
 from .here import Host
 from .loaded import SMALL_S, Loaded, Stretch

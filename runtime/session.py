@@ -22,7 +22,7 @@ from ..graph.errors import InvalidArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
 from ..placer.cluster import DeviceInfo
-from ..placer.partition import needed
+from ..placer.needed import needed
 from ..placer.plan import Plan
 from . import kernels_of as _kernels_of  # noqa: F401  plans learn to tell their kernels
 from .config import ConfigProto, RunMetadata, RunOptions, check_config

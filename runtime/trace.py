@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ..graph.node import Node
 from ..placer.chart import Bar, Chart, time_text
-from ..placer.partition import Channel
+from ..placer.partitioned import Channel
 from ..placer.plan import Plan
 from ..placer.report import short, size_text
 from ..placer.simulate import Span, Timeline, Transfer as Travel

@@ -33,7 +33,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
 from ..graph.opdef import opdef
 from ..graph.serialize import graph_to_bytes
-from ..placer.partition import Channel, LoopPart, Partitioned
+from ..placer.partitioned import Channel, LoopPart, Partitioned
 from .awaited import held, received_together
 from .early import with_early_collectives
 

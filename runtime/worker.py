@@ -23,7 +23,7 @@ from ..graph.errors import AbortedError, CancelledError, OpError, ResourceExhaus
 from ..graph.node import Node
 from ..graph.state import Context, Resources, SessionState
 from ..placer.cluster import DeviceInfo
-from ..placer.partition import task_of
+from ..placer.partitioned import task_of
 from .alone import Alone, only_stretch
 from .carried import Carry
 from .direct_reads import DirectReads, Want

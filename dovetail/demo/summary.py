@@ -9,7 +9,7 @@ from pathlib import Path
 import dovetail as tf
 
 from ..placer.cluster import Cluster
-from ..placer.partition import Channel
+from ..placer.partitioned import Channel
 from ..placer.plan import Plan
 from ..placer.report import short, size_text
 from .model import Replica

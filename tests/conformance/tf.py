@@ -37,7 +37,8 @@ import numpy as np  # noqa: E402
 import dovetail as tf  # noqa: E402
 from dovetail.graph.node import Node, Tensor  # noqa: E402
 from dovetail.placer.cluster import Cluster, local_devices  # noqa: E402
-from dovetail.placer.partition import needed, partition  # noqa: E402
+from dovetail.placer.needed import needed  # noqa: E402
+from dovetail.placer.partition import partition  # noqa: E402
 from dovetail.placer.place import Placement, place  # noqa: E402
 
 DATA = ROOT.parent / "shared" / "conformance" / "tf" / "programs.json"

@@ -6,7 +6,8 @@ import pytest
 import dovetail as dt
 from dovetail.placer.direct_reads import direct_reads, read_directly
 from dovetail.placer.joins import passed_over
-from dovetail.placer.partition import needed, partition
+from dovetail.placer.needed import needed
+from dovetail.placer.partition import partition
 
 PS, PS_GPU = "/job:ps/replica:0/task:0/device:CPU:0", "/job:ps/replica:0/task:0/device:GPU:0"
 WORKER, OTHER = "/job:worker/replica:0/task:0/device:CPU:0", "/job:worker/replica:0/task:1/device:CPU:0"

@@ -5,7 +5,8 @@ import pytest
 import dovetail as tf
 from dovetail.placer.cluster_input import as_cluster
 from dovetail.placer.direct_updates import direct_updates, moved
-from dovetail.placer.partition import needed, partition
+from dovetail.placer.needed import needed
+from dovetail.placer.partition import partition
 from dovetail.placer.place import place
 
 MOST = 1 << 20

@@ -2,7 +2,8 @@
 
 import dovetail as dt
 from dovetail.placer.joins import passed_over
-from dovetail.placer.partition import needed, partition
+from dovetail.placer.needed import needed
+from dovetail.placer.partition import partition
 
 A, B, W = (f"/job:{job}/replica:0/task:{i}/device:CPU:0" for job, i in (("ps", 0), ("ps", 1), ("worker", 0)))
 AT = {"a": A, "b": B, "w": W}

@@ -9,7 +9,9 @@ import dovetail as dt
 from dovetail.graph.errors import InvalidArgumentError
 from dovetail.graph.node import Node
 from dovetail.placer.cluster_input import make_cluster
-from dovetail.placer.partition import needed, partition, task_of
+from dovetail.placer.needed import needed
+from dovetail.placer.partition import partition
+from dovetail.placer.partitioned import task_of
 from dovetail.placer.place import place
 
 SHORT = {"a0": A0, "a1": A1, "b0": B0, "b1": B1}

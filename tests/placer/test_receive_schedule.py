@@ -5,7 +5,8 @@ from random_graphs import A0, A1, B0, B1, C0, placed_graphs
 
 import dovetail as dt
 from dovetail.placer.cluster_input import make_cluster
-from dovetail.placer.partition import needed, partition
+from dovetail.placer.needed import needed
+from dovetail.placer.partition import partition
 from dovetail.placer.place import place
 from dovetail.placer.receive_schedule import AHEAD, EPOCHS, schedule_receives, start_times
 

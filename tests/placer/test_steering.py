@@ -11,7 +11,7 @@ import dovetail as tf
 from dovetail.graph.deserialize import extend_from_bytes
 from dovetail.graph.errors import InvalidArgumentError
 from dovetail.graph.serialize import graph_to_bytes
-from dovetail.placer.partition import Partitioned
+from dovetail.placer.partitioned import Partitioned
 
 WORKER, PS = "/job:worker/replica:0/task:0/device:CPU:0", "/job:ps/replica:0/task:0/device:CPU:0"
 

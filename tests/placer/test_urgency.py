@@ -10,7 +10,7 @@ from random_graphs import placed_graphs
 import dovetail as dt
 from dovetail.graph.node import Node
 from dovetail.placer import urgency
-from dovetail.placer.partition import Channel
+from dovetail.placer.partitioned import Channel
 from dovetail.placer.simulate import simulate
 from dovetail.placer.urgency import urgent_first
 

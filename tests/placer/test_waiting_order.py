@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 import dovetail as tf
 from dovetail.graph.opdef import Trait
 from dovetail.placer.cluster import Cluster, local_devices
-from dovetail.placer.partition import needed
+from dovetail.placer.needed import needed
 from dovetail.placer.place import place
 
 

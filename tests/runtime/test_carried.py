@@ -13,7 +13,9 @@ from random_graphs import placed_graphs
 
 import dovetail as tf
 from dovetail.placer.direct_reads import direct_reads, read_directly
-from dovetail.placer.partition import Channel, needed, partition, task_of
+from dovetail.placer.needed import needed
+from dovetail.placer.partition import partition
+from dovetail.placer.partitioned import Channel, task_of
 from dovetail.runtime.callers import FORGET_S, IDLE_S, Callers
 from dovetail.runtime.carried import carried, carried_by
 from dovetail.runtime.connections import Connections

@@ -27,7 +27,9 @@ from dovetail.graph.errors import InvalidArgumentError, OpError
 from dovetail.graph.interpret import Interpreter
 from dovetail.graph.state import DEAD, Context, Resources, SessionState
 from dovetail.placer.cluster import Cluster, local_devices
-from dovetail.placer.partition import Partitioned, needed, partition, task_of
+from dovetail.placer.needed import needed
+from dovetail.placer.partition import partition
+from dovetail.placer.partitioned import Partitioned, task_of
 from dovetail.placer.place import place
 from dovetail.placer.receive_schedule import schedule_receives
 from dovetail.runtime.step import TaskStep
