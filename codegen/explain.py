@@ -84,11 +84,11 @@ class KernelInfo:
             from .backends.edge_templates import likely_source
 
             return likely_source(self.group)
-        from .triton_routines import routines, specialise
+        from .triton_routines import fused
 
         sizes = [1024 if d is None else d for d in self.group.sizes]
         joined = [_product(sizes[a] for a in part) for part in self.group.parts]
-        first = routines(self.group.loops, specialise(self.group.loops, joined))[0]
+        first = fused(self.group.loops, joined, elements=1024)[0]
         return "\n\n".join(launch.kernel.text for launch in first.launches)
 
     def __str__(self) -> str:

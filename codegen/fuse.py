@@ -196,9 +196,8 @@ def fuse(
     *,
     small: bool = False,
     lone: bool = False,
-    positions: bool = True,
     again: bool = False,
-    longest_scan: int = 0,
+    longest: int = 0,
 ) -> Fusion:
     """Decide which nodes become one kernel.
 
@@ -206,13 +205,12 @@ def fuse(
         unit: what one device runs.
         small: fuse what is too small to gain, too.
         lone: make a kernel of a node, too, that nothing can be fused with.
-        positions: whether kernels can ask where an element is along an axis, and look rows up.
         again: let kernels compute again what takes longer to read.
-        longest_scan: how long the axis of running sums may be; 0: of any length.
+        longest: how long the axis of running sums, and of places of extremes, may be; 0: of any length.
 
     Guarantees: every node's value is made before anybody takes it; sends, receives, stateful nodes and all other steps keep
     their order; a fused node's value exists outside its kernel only if somebody there takes it.
     """
-    walk = Walk(with_streams(unit), small=small, positions=positions, numbers=again, longest_scan=longest_scan)
+    walk = Walk(with_streams(unit), small=small, numbers=again, longest=longest)
     walk.walk()
     return _Result(walk, lone, computed_again(walk) if again else Again()).result()

@@ -16,7 +16,9 @@ from .fused_nodes import FusedNodes
 from .rewrite import Fired, Rewrites
 from .unit import Unit
 
-LONGEST_SCAN = 16384  # elements of a running sum that a block goes along; a template cuts longer ones into pieces
+LONGEST = (
+    16384  # elements of a running sum, or of a place sought, that a block has at once; templates are for longer ones
+)
 
 
 def gpu_rewrites(wanted: Rewrites) -> Rewrites:
@@ -34,7 +36,7 @@ def fuse_for_gpu(unit: Unit, wanted: Rewrites) -> tuple[Unit, Fusion, tuple[Fire
     fired: tuple[Fired, ...] = ()
     if "Attention" in wanted.recognised and wanted.rules:
         unit, fired = join_attention(unit)
-    fused = fuse(unit, small=True, lone=True, positions=False, longest_scan=LONGEST_SCAN)
+    fused = fuse(unit, small=True, lone=True, longest=LONGEST)
     steps = join_edges(unit, fused.steps)
     inside = {n.name for s in steps if isinstance(s, FusedNodes) for n in s.nodes}
     return unit, Fusion(steps, {name: why for name, why in fused.reasons.items() if name not in inside}), fired

@@ -32,7 +32,7 @@ from functools import cached_property
 from ..graph.dtypes import resource
 from ..graph.node import Node, Tensor
 from ..graph.shape import Dims, element_count
-from .axes import LOOKUPS, Pattern, pattern_of
+from .axes import EXTREMES, LOOKUPS, Pattern, pattern_of
 from .drawing import DRAWN
 from .fusible import NotFusibleError, check_types
 from .groups import Axes, Axis, Group, Join, merged
@@ -81,14 +81,12 @@ class Walk:
         unit: Unit,
         *,
         small: bool,
-        positions: bool = True,
         numbers: bool = False,
-        longest_scan: int = 0,
+        longest: int = 0,
     ) -> None:
         self.unit = unit
-        self.positions = positions
         self.numbers = numbers
-        self.longest_scan = longest_scan
+        self.longest = longest
         self.small = small
         self.fed = {t for _, t in unit.feeds}
         self.open: dict[Group, None] = {}  # in order
@@ -146,11 +144,8 @@ class Walk:
             rule_of(node)
             pattern = self.patterns[node] = pattern_of(node)
             check_types([*(t for t, _ in pattern.data_of(node)), *node.outputs])
-            special = pattern.position is not None or pattern.row is not None or pattern.scattered
-            if special and not self.positions:
-                raise NotFusibleError(f"{node.type} has a template of its own")
-            if pattern.scanned is not None and self.longest_scan:
-                self.check_length(node, pattern)
+            if self.longest and (pattern.scanned is not None or node.type in EXTREMES):
+                self.check_length(pattern)
             if write_alone(node, pattern).operations & _CHOICES:
                 self.choosing.add(node)
             self.taken([node.inputs[i] for i in pattern.before])
@@ -203,12 +198,12 @@ class Walk:
             out.setdefault(t, []).append(None)
         return out
 
-    def check_length(self, node: Node, pattern: Pattern) -> None:
-        """Leave long running sums to a template that cuts them into pieces."""
+    def check_length(self, pattern: Pattern) -> None:
+        """Leave long running sums, and places of extremes along long axes, to templates that go along these once."""
         (along,) = pattern.reduced
         size = pattern.sizes[along]
-        if size is None or size > self.longest_scan:
-            raise NotFusibleError("its axis is long, or of a size that is not known: a template cuts that into pieces")
+        if size is None or size > self.longest:
+            raise NotFusibleError("its axis is long, or of a size that is not known: a template goes along that once")
 
     def is_number(self, node: Node, pattern: Pattern) -> bool:
         """Whether it makes one number from others, which each group may compute for itself."""

@@ -100,11 +100,15 @@ def _cross_entropy(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> 
 
 
 def _sparse_cross_entropy(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    """The loss of a label that there is not, which nobody refused before, is NaN, and so is its gradient."""
     logits, label, position = inputs
     apply, dtype = builder.apply, builder.dtype(logits)
     log_p = _log_softmax_of(builder, logits)
-    zero, one = builder.constant(0.0, dtype), builder.constant(1.0, dtype)
-    found = apply("eq", _as_position(builder, label), position)
+    label = _as_position(builder, label)
+    there = apply("and", apply("ge", label, builder.constant(0, int64)), apply("lt", label, builder.count(int64)))
+    zero = apply("select", there, builder.constant(0.0, dtype), builder.constant(float("nan"), dtype))
+    one = builder.constant(1.0, dtype)
+    found = apply("eq", label, position)
     loss = apply("neg", builder.reduce("sum", apply("select", found, log_p, zero)))
     return [loss, apply("sub", apply("exp", log_p), apply("select", found, one, zero))]
 

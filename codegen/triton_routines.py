@@ -22,8 +22,9 @@ from functools import lru_cache
 
 from ..graph.dtypes import DType, bfloat16, float16, float32
 from .gpu_kernel import Count, Grid, Launch, Parameter, Routine, Scratch, TritonKernel, triton_type
-from .loops import READS, Loops, Store, Value
+from .loops import ADD, READS, Loops, Store, Value
 from .pairs import SOFTMAX, Pair, pairs_of
+from .row_loops import filled
 from .triton_source import triton_source
 from .triton_values import LOOPED, PARTIAL, WHOLE, Names, Tile, numbers_of, sides_of
 
@@ -97,6 +98,20 @@ def routines(loops: Loops, facts: Specialisation) -> tuple[Routine, ...]:
     if facts.splits > 1 and not _has_scan(loops):
         return (_in_steps(loops, names, facts), *(Routine((k,)) for k in _kernels(loops, names, facts)))
     return tuple(Routine((k,)) for k in _kernels(loops, names, facts))
+
+
+def fused(loops: Loops, sizes: Sequence[int], elements: int = 0) -> tuple[Routine, ...]:
+    """Ways to run a fused kernel for axes of these sizes, the likely best one first.
+
+    A launch gives what it gives to `routines`, and, where the loops read rows of input k, or add to rows of output k, `rows_in<k>` or
+    `rows_out<k>`. What is added to begins as zero: its `elements` are given, too.
+    """
+    ways = routines(loops, specialise(loops, sizes))
+    if all(s.how != ADD for s in loops.stores):
+        return ways
+    (table,) = loops.stores  # it is the only output
+    cleared = launches(filled(loops.values[table.value].dtype), Names((), ("out0",), ("elements",)), [elements])[0]
+    return tuple(Routine((cleared, *way.launches), way.scratch) for way in ways)
 
 
 def launches(loops: Loops, names: Names, sizes: Sequence[int]) -> list[Launch]:

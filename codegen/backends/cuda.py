@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...graph.dtypes import DType
+from ...graph.dtypes import DType, as_dtype, resource
 from ...graph.errors import InternalError
 from ...graph.node import Node
 from ...graph.opdef import Trait
@@ -47,7 +47,8 @@ from ..fused_nodes import FusedNodes
 from ..gpu_fusion import fuse_for_gpu
 from ..gpu_kernel import Routine, TritonKernel
 from ..program import Kernel, Program
-from ..triton_routines import routines, size_names, specialise
+from ..triton_routines import fused, size_names
+from ..triton_values import rows_in
 from .base import ContextOf
 from .numpy import NumpyBackend, one_by_one
 
@@ -137,8 +138,8 @@ class CudaBackend:
             return edged_kernel(self, group)
         tensors = (*group.inputs, *group.outputs)
         if not any(lives_on_device(t.dtype.base, element_count(t.dims)) for t in tensors):
-            return SmallOnHost(self._host.fused(group))
-        return FusedOnDevice(self, group)
+            return SmallOnHost(self._host.fused(group, context_of))
+        return FusedOnDevice(self, group, context_of)
 
     def kernel(self, node: Node, context: Context | None) -> Kernel:
         """What runs a node that is not fused."""
@@ -406,28 +407,71 @@ def hash_of(kernel: TritonKernel) -> str:
 
 
 class FusedOnDevice(OnDevice):
-    """A fused group."""
+    """A fused group. Of variables that it looks rows up in, it takes the values of that time."""
 
-    def __init__(self, backend: CudaBackend, group: FusedNodes) -> None:
-        reference = one_by_one(NumpyBackend(), group.nodes, (*group.inputs, *group.shapes), group.outputs)
+    def __init__(self, backend: CudaBackend, group: FusedNodes, context_of: ContextOf | None = None) -> None:
         constants = [i for i, t in enumerate(group.inputs) if t.op.type == "Const"]
-        super().__init__(backend, group.nodes[-1].name, len(group.inputs), constants, OnHost(reference))
+        super().__init__(backend, group.nodes[-1].name, len(group.inputs), constants, self.on_host)
         self.group = group
+        self._reference = one_by_one(
+            NumpyBackend(), group.nodes, (*group.inputs, *group.shapes), group.outputs, context_of
+        )
+        self._variables = tuple(i for i, t in enumerate(group.inputs) if t.dtype is resource)
         self._has_others = bool(group.shapes)
+
+    def __call__(self, *inputs: Any) -> Any:
+        if not self._variables:
+            return super().__call__(*inputs)
+        states = {i: inputs[i] for i in self._variables}
+        if not all(s.is_initialized and s.read().shape for s in states.values()):
+            return self._reference(*map(on_host, inputs))  # which says where
+        values = {i: value_on(state, self.device) for i, state in states.items()}
+        return super().__call__(*[values.get(i, x) for i, x in enumerate(inputs)])
+
+    def on_host(self, *inputs: Any) -> Any:
+        """The references, on copies of the inputs."""
+        given = list(map(on_host, inputs))
+        for i in self._variables:
+            state = VariableState(self.group.inputs[i].name, as_dtype(given[i].dtype))
+            state.assign(given[i])
+            given[i] = state
+        return self._reference(*given)
 
     def choose(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
         """Routines for the group's loops."""
         group = self.group
         sizes = group.sizes_for(shapes, [others[a.position] for a in group.assumed])
-        if sizes is None:
+        counts = {output: int(others[at][0]) for output, _, at in group.tables}
+        if sizes is None or any(count <= 0 for count in counts.values()):
             return None
+        if 0 in sizes and (group.lookups or group.tables or any(v.op == "position" for v in group.loops.values)):
+            return None  # there is no place of an extreme, which is an error of the reference
         joined = [math.prod(sizes[a] for a in part) for part in group.parts]
-        outputs = [
-            (tuple(1 if a is None else sizes[a] for a in axes), t.dtype.base.np)
-            for t, axes in zip(group.outputs, group.output_axes, strict=True)
-        ]
+        outputs = []
+        for i, (t, axes) in enumerate(zip(group.outputs, group.output_axes, strict=True)):
+            made = tuple(1 if a is None else sizes[a] for a in axes)
+            outputs.append(((counts[i], *made) if i in counts else made, t.dtype.base.np))
         names = dict(zip(size_names(group.loops), joined, strict=True))
-        return Choice(routines(group.loops, specialise(group.loops, joined)), names, outputs)
+        names |= {rows_in(f"in{table}"): shapes[table][0] for table, _ in group.lookups}
+        names |= {rows_in(f"out{i}"): count for i, count in counts.items()}
+        elements = math.prod(outputs[0][0]) if counts else 0
+        return Choice(fused(group.loops, joined, elements), names | {"elements": elements}, outputs)
+
+
+def on_device(state: VariableState, device: Device) -> Any:
+    """A variable's value in a GPU's memory."""
+    value: Any = state._value
+    if type(value) is DeviceArray:
+        return value if value.device is device else device.from_peer(value, state.name)
+    return device.from_host(value, state.name)
+
+
+def value_on(state: VariableState, device: Device) -> Any:
+    """A variable's value in a GPU's memory, where it is from now on."""
+    with state.lock:
+        value = on_device(state, device)
+        state.move(value)
+    return value
 
 
 class TemplateOnDevice(OnDevice):

@@ -28,8 +28,8 @@ from ..triton_ops.picking import check_segment_sum, gather, segment_sum
 from ..triton_ops.scattering import check_scatter, launch_sizes, scatter
 from ..triton_ops.sparse import sparse_update
 from ..update_loops import sparse_update as sparse_loops, update
-from .cuda import Choice, CudaBackend, OnDevice, lives_on_device, loaded_kernel
-from .cuda_state import Update, compare_places, copies, held_alone, on_device, pointer_of
+from .cuda import Choice, CudaBackend, OnDevice, lives_on_device, loaded_kernel, on_device, value_on
+from .cuda_state import Update, compare_places, copies, held_alone, pointer_of
 from .scatter_templates import MOST_UPDATES, fits, slices_of
 
 if TYPE_CHECKING:
@@ -278,9 +278,7 @@ class GatherRows(OnDevice):
     def __call__(self, state: VariableState, indices: Any) -> Any:
         if not state.is_initialized or not state.read().shape:
             return self.reference(state, indices)
-        with state.lock:
-            value = on_device(state, self.device)
-            state.move(value)
+        value = value_on(state, self.device)
         return super().__call__(value, indices if type(indices) is DeviceArray else np.asarray(indices))
 
     def choose(self, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:

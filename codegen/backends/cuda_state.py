@@ -22,14 +22,13 @@ from ...graph.shape import element_count
 from ...graph.state import Context, VariableState
 from ..agreement import agree, difference
 from ..cuda.array import DeviceArray
-from ..cuda.device import Device
 from ..cuda.memory import Block
 from ..fusible import SUPPORTED
 from ..loops import Loops
 from ..program import Kernel
 from ..triton_routines import routines, size_names, specialise
 from ..update_loops import update_of
-from .cuda import Choice, CudaBackend, OnDevice, lives_on_device
+from .cuda import Choice, CudaBackend, OnDevice, lives_on_device, on_device
 from .cuda_random import DRAWS, RandomOnDevice, StreamOnDevice
 
 if TYPE_CHECKING:
@@ -198,14 +197,6 @@ def compare_places(
                 f"The GPU's change of '{state.name}' by '{node.name}' ({node.type}), made at {node.source}, differs from the "
                 f"reference: {difference(mine, theirs)}. This is an error in Dovetail.",
             )  # fmt: skip
-
-
-def on_device(state: VariableState, device: Device) -> Any:
-    """A variable's value in a GPU's memory."""
-    value: Any = state._value
-    if type(value) is DeviceArray:
-        return value if value.device is device else device.from_peer(value, state.name)
-    return device.from_host(value, state.name)
 
 
 def pointer_of(state: VariableState) -> int:

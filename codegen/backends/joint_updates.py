@@ -33,8 +33,8 @@ from ..program import Call, Instruction, Loop, Program
 from ..triton_ops.several import MOST, several, sizes_of
 from ..unit import Unit
 from .base import NodeError
-from .cuda import CudaBackend, OnDevice, OnShape, SmallOnHost, View, loaded_kernel
-from .cuda_state import Update, held_alone, on_device, pointer_of
+from .cuda import CudaBackend, OnDevice, OnShape, SmallOnHost, View, loaded_kernel, on_device
+from .cuda_state import Update, held_alone, pointer_of
 
 LARGE = 1 << 20  # elements from which a variable is updated by itself: some 10 microseconds, three launches' time
 

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, Routine
 from dovetail.codegen.loops import Loops, LoopsBuilder
 from dovetail.codegen.triton_interpret import run_routine
 from dovetail.codegen.triton_routines import Specialisation, routines, specialise
+from dovetail.codegen.triton_values import rows_in
 from dovetail.codegen.unit import Unit
 from dovetail.graph.build import apply
 from dovetail.graph.dtypes import bfloat16, float16, float32
@@ -57,6 +58,22 @@ def bias_and_gradient(x: Any, b: Any) -> list[Any]:
     return [y, *dt.gradients(dt.reduce_sum(dt.square(y)), [b])]
 
 
+PLACES = np.array([[0, 2, 1], [1, 1, 0]], np.int32)
+
+
+def segments(x: Any) -> list[Any]:
+    """Sums of computed rows, of single numbers and of slices."""
+    ids = dt.cast(dt.shape(x)[0] - dt.range(dt.shape(x)[0]) - 1, dt.int32) // 3 % 5 - 1
+    rows = dt.math.unsorted_segment_sum(dt.exp(x) * 2.0, ids, 5)
+    both = dt.math.unsorted_segment_sum(dt.sigmoid(x), dt.stack([ids, ids + 1, ids, ids - 9], 1), 5)
+    return [rows, both, dt.math.unsorted_segment_sum(dt.cast(x[:, 0, 0], dt.int32) * 2, ids, 5)]
+
+
+def labelled(x: Any) -> list[Any]:
+    loss = dt.nn.sparse_softmax_cross_entropy_with_logits(labels=dt.constant([3, 0, 10, 7]), logits=x * 2.0)
+    return [loss, *dt.gradients(loss, [x])]
+
+
 CASES: dict[str, tuple[tuple[Shape, ...], Callable[..., Any]]] = {
     "softmax": (((None, 13),), dt.nn.softmax),
     "layer norm": (((None, 13),), layer_norm),
@@ -74,6 +91,10 @@ CASES: dict[str, tuple[tuple[Shape, ...], Callable[..., Any]]] = {
     "mask": (((None, 3, 4, 7), (None, 1, 4, 7)), lambda x, m: dt.nn.softmax(x * 0.5 + m)),
     "images": (((2, None, 6, 3),), lambda x: dt.reduce_mean(dt.nn.relu(x), [1, 2])),
     "channels": (((2, 3, None, 6),), lambda x: dt.reduce_sum(dt.exp(x), [0, 2, 3])),
+    "rows looked up": (((6, 9), (9,)), lambda x, b: [layer_norm(dt.gather(x * 1.0, PLACES) * 3.0 + b), dt.tanh(dt.gather(b, PLACES))]),
+    "rows added": (((None, 4, 6),), lambda x: segments(x)),
+    "places": (((7, 13),), lambda x: [dt.argmax(dt.tanh(x), 1), dt.argmin(x * 2.0, 0), dt.one_hot(dt.argmax(x, 1), 13) * x]),
+    "labels": (((4, 11),), lambda x: labelled(x)),
 }  # fmt: skip
 
 
@@ -101,11 +122,18 @@ def forms(loops: Loops, facts: Specialisation) -> list[Routine]:
     return out
 
 
-def run(routine: Routine, loops: Loops, inputs: Sequence[Any], sizes: Sequence[int], outputs: Sequence[Any]) -> None:
-    """Run on the interpreter, as a launcher would."""
+def run(
+    routine: Routine,
+    loops: Loops,
+    inputs: Sequence[Any],
+    sizes: Sequence[int],
+    outputs: Sequence[Any],
+    tables: Mapping[str, int] | None = None,
+) -> None:
+    """Run on the interpreter, as a launcher would. `tables`: how many rows these have."""
     arguments: dict[str, Any] = {f"in{i}": x for i, x in enumerate(inputs)}
     arguments |= {f"out{i}": y for i, y in enumerate(outputs)} | {f"n{i}": n for i, n in enumerate(sizes)}
-    run_routine(routine, arguments)
+    run_routine(routine, arguments | dict(tables or {}))
 
 
 def check(fetches: Sequence[Any], feeds: Sequence[Any], values: Sequence[Any], every_form: bool = True) -> int:
@@ -119,6 +147,8 @@ def check(fetches: Sequence[Any], feeds: Sequence[Any], values: Sequence[Any], e
     for group in groups:
         inputs = [np.ascontiguousarray(known[t]) for t in group.inputs]
         vectors = [tuple(known[group.shapes[a.position]].tolist()) for a in group.assumed]
+        tables = {rows_in(f"in{table}"): inputs[table].shape[0] for table, _ in group.lookups}
+        tables |= {rows_in(f"out{i}"): int(known[group.shapes[at]]) for i, _, at in group.tables}
         space = group.sizes_for([x.shape for x in inputs], vectors)
         if space is None:  # broadcast in a way that fusion did not foresee: runs node by node
             continue
@@ -126,7 +156,9 @@ def check(fetches: Sequence[Any], feeds: Sequence[Any], values: Sequence[Any], e
         facts = specialise(group.loops, sizes)
         for routine in forms(group.loops, facts) if every_form else routines(group.loops, facts)[:1]:
             outputs = [np.full(known[t].shape, 77).astype(known[t].dtype) for t in group.outputs]
-            run(routine, group.loops, inputs, sizes, outputs)
+            if group.tables:
+                outputs[0][...] = 0
+            run(routine, group.loops, inputs, sizes, outputs, tables)
             for t, mine in zip(group.outputs, outputs, strict=True):
                 text = "\n".join(step.kernel.text for step in routine.launches)
                 assert agree(mine, known[t]), f"{t} for {sizes}:\n{mine}\n{known[t]}\n{text}"
@@ -404,6 +436,12 @@ TEXTS: dict[str, tuple[tuple[int | None, ...], Callable[[Any], Any], tuple[int, 
     "masked": ((None, 8), lambda x: dt.where_v2(unscaled(x) < 0.25, x, 0.0), (4000,), 0),
     "running_sum": ((None, 8), lambda x: dt.cumsum(dt.exp(x), 1, exclusive=True) * 2.0, (100, 1000), 0),
     "running_product_back": ((None, None), lambda x: dt.cumprod(x, 1, reverse=True), (100, 20_000), 0),
+    "sums_of_rows": (
+        (None, 8), lambda x: dt.math.unsorted_segment_sum(dt.exp(x), dt.placeholder(dt.int32, [None]), 10), (5000, 48), 0,
+    ),
+    "looked_up_rows": (
+        (None, 8), lambda x: dt.nn.softmax(dt.gather(x, dt.placeholder(dt.int32, [None, 3])) * 2.0), (5000, 48), 0,
+    ),
     "noisy_columns": ((None, 8), lambda x: dt.reduce_sum(x + dt.random_normal(dt.shape(x)), 0), (100, 40_001), 0),
 }  # fmt: skip
 
@@ -412,7 +450,8 @@ def routine_of(name: str) -> Routine:
     shape, build, sizes, candidate = TEXTS[name]
     with dt.Graph().as_default():
         x = dt.placeholder(float32, shape)
-        (group,) = groups_of([build(x)], [x])
+        made = build(x)
+        (group,) = groups_of([made], [n.outputs[0] for n in x.graph.nodes if n.type == "Placeholder"])
     return routines(group.loops, specialise(group.loops, sizes))[candidate]
 
 

@@ -135,3 +135,41 @@ def test_long_rows_and_wide_elements_are_sorted(fake, length, dtype):
         return [*dt.nn.top_k(given, length - 3), dt.sort(given)], {given: x}
 
     assert not [n for n in agree(build) if "host" in n]
+
+
+@pytest.mark.parametrize("resource", [False, True])
+def test_rows_are_looked_up_and_added_inside_kernels(fake, resource):
+    def build():
+        table = dt.get_variable("table", initializer=TABLE, use_resource=resource)
+        at = dt.placeholder(dt.int32, [None])
+        rows = dt.nn.embedding_lookup(table, at)
+        hidden = dt.tanh(rows * 2.0 + 1.0)
+        sums = dt.math.unsorted_segment_sum(dt.exp(rows[:, 0:3]) * 0.5, at // 2, 6)
+        return [hidden, dt.reduce_sum(hidden, 1), sums], {at: AT.ravel()}
+
+    names = agree(build, 3)
+    assert not [n for n in names if "host" in n and "FloorDiv" not in n]
+    assert not [n for n in names if n in ("ResourceGather", "UnsortedSegmentSum")]
+
+
+def test_labels_and_places_are_kernels(fake):
+    def build():
+        logits = dt.placeholder(dt.float32, [9, 5])
+        labels = dt.constant([4, 0, 2, 2, 1, 3, 0, 4, 4])
+        loss = dt.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        right = dt.reduce_mean(dt.cast(dt.equal(dt.argmax(logits, 1), dt.cast(labels, dt.int64)), dt.float32))
+        fetches = [loss, right, dt.one_hot(labels, 5) * logits, *dt.gradients(loss, [logits])]
+        return fetches, {logits: TABLE}
+
+    assert not [n for n in agree(build) if "host" in n]
+
+
+def test_the_loss_of_a_label_that_there_is_not_is_nan(fake):
+    with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
+        logits, labels = dt.placeholder(dt.float32, [None, 5]), dt.placeholder(dt.int32, [None])
+        loss = dt.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        (gradient,) = dt.gradients(loss, [logits])
+    with dt.Session(graph=graph) as session:
+        got, by_logits = session.run([loss, gradient], {logits: TABLE[:4], labels: [1, 5, -1, 0]})
+    np.testing.assert_array_equal(np.isnan(got), [False, True, True, False])
+    np.testing.assert_array_equal(np.isnan(by_logits).all(1), [False, True, True, False])
