@@ -3,7 +3,7 @@
 To wake a thread takes some 70 microseconds, and Python's lock is in the way of both who wakes and who is woken. Between two launches
 of a plan (`native_plans`) next to nothing happens, so helpers who have come for the first one look for the next: memory that all of
 them see tells which launch it is, and what it is. They look for a fifth of a millisecond, let others have the core meanwhile, and go
-as soon as the plan is over.
+as soon as the plan is over, unless another one is known to follow.
 
     caller   helpers who have come: members             helper
              a launch: its record, its counters
@@ -64,9 +64,9 @@ class Crew:
         self.call(threads)
         return True
 
-    def end(self) -> None:
-        """Let it go."""
-        self._memory[_RUNNING] = 0
+    def end(self, goes_on: bool = False) -> None:
+        """Let it go. `goes_on`: another plan follows at once, so helpers look for its launches as for those of this one."""
+        self._memory[_RUNNING] = int(goes_on)
         self._held.release()
 
     def call(self, threads: int) -> None:

@@ -108,13 +108,16 @@ class Plan:
         self._tables: list[tuple[Array, int]] = []  # that nobody runs now
         self._arena = (max(1, arena_bytes),), np.dtype(np.uint8), arena_bytes >= LARGE
 
-    def run(self, inputs: tuple[Any, ...]) -> list[Any] | None:
-        """Run it; what it gives. None: the arrays are not such as it was made for, or a kernel failed: nobody saw anything of it."""
+    def run(self, inputs: tuple[Any, ...], goes_on: bool = False) -> list[Any] | None:
+        """Run it; what it gives. `goes_on`: as for `launch`.
+
+        None: the arrays are not such as it was made for, or a kernel failed: nobody saw anything of it.
+        """
         for i, value in self.looked_at:
             if inputs[i].tobytes() != value:
                 return None
         made = [_memory(*x) for x in self._made]
-        if self.launch((*inputs, *made, self.arena())):
+        if self.launch((*inputs, *made, self.arena()), goes_on):
             return None
         for i in self._sent:
             if is_shared(made[i]):
@@ -125,8 +128,11 @@ class Plan:
         """Memory for what a run does not show to anybody."""
         return _memory(*self._arena)
 
-    def launch(self, arrays: tuple[Any, ...]) -> int:
-        """Run it on what comes in, what is made, and the arena; gives what `native_calls.begin` gives."""
+    def launch(self, arrays: tuple[Any, ...], goes_on: bool = False) -> int:
+        """Run it on what comes in, what is made, and the arena; gives what `native_calls.begin` gives.
+
+        `goes_on`: another plan with work for several threads follows at once.
+        """
         try:
             table, at = self._tables.pop()
         except IndexError:
@@ -141,7 +147,7 @@ class Plan:
                 status = self._others(table, at, together)
         finally:
             if together is not None:
-                together.end()
+                together.end(goes_on)
         self._tables.append((table, at))
         return status
 

@@ -36,6 +36,7 @@ class NativeRun:
 
     Attributes:
         calls: what it runs. launches: how many of them are work. replays: how many runs went by a plan.
+        goes_on: whether another run with work for several threads follows at once.
         unfolds: whether the calls may stand in a program in its place, as they do where each is timed.
     """
 
@@ -45,6 +46,7 @@ class NativeRun:
         self.run = run
         self.calls = run.calls
         self.launches = launches
+        self.goes_on = False
         self.replays = 0
         self._at_once = at_once
         self._last: Plan | None = None  # used

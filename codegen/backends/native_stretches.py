@@ -35,7 +35,7 @@ from ..program import Call, Instruction, Loop, Program, Send
 from .gathering import Run, constants_of, run_of
 from .native_puts import can_put, is_launching, put, work_of
 from .native_runs import NativeRun, in_order
-from .native_updates import NativeUpdates, is_small_update
+from .native_updates import NativeUpdates, is_large_update, is_small_update
 from .predicted_stretches import arenas_of, runs_of
 
 logger = logging.getLogger(__name__)
@@ -107,12 +107,13 @@ def _gathered(
             if not window.takes(step):
                 window.out.append(step)
     window.close()
+    _let_threads_stay(window.out)
     return window.out
 
 
 @dataclass(slots=True)
 class _Window:
-    """Instructions of which some become a stretch of kernels, and some behind it one of updates.
+    """Instructions of which some become a stretch of kernels, and some behind it updates: each large one, then the small ones together.
 
     What can be done before them, and what can be done or sent behind the kernels, is put there.
     """
@@ -143,7 +144,7 @@ class _Window:
             self.behind.append(step)
         elif type(step) is not Call or self.updated.intersection(step.inputs):
             return False
-        elif is_small_update(step):
+        elif is_small_update(step) or is_large_update(step):
             self.updates.append(step)
             self.updated.update(step.outputs)
         elif not self.later.intersection(step.inputs) and can_put(step, self.told, self.constants):
@@ -181,20 +182,30 @@ class _Window:
         """Put what there is behind what was there before, and begin anew."""
         launching = sum(map(is_launching, self.kernels))
         if launching < FEWEST and len(self.updates) < FEWEST:
-            self.out += self.steps
+            self.out += map(self.by_itself, self.steps)
         else:
-            order = [*self.before, *self.kernels, *self.behind, *self.updates]
+            large = [c for c in self.updates if is_large_update(c)]
+            small = [c for c in self.updates if not is_large_update(c)]
+            order = [*self.before, *self.kernels, *self.behind, *large, *small]
             if order != self.steps:
                 _let_go(order)
             self.out += self.before
             self.out += self.joined(self.kernels, launching, NativeStretch, "kernels")
             self.out += self.behind
-            self.out += self.joined(self.updates, len(self.updates), NativeUpdates, "updates")
+            self.out += map(self.by_itself, large)
+            self.out += self.joined(small, len(small), NativeUpdates, "updates")
         for part in (self.steps, self.before, self.kernels, self.behind, self.updates):
             part.clear()
         for slots in (self.made, self.later, self.updated, self.told):
             slots.clear()
         self.is_awaited, self.work, self.put_off = False, 0.0, 0.0
+
+    def by_itself(self, step: Call | Send) -> Call | Send:
+        """What stands in the place of an instruction that nothing else is joined with: a large update as a run."""
+        if type(step) is not Call or not is_large_update(step):
+            return step
+        run = run_of([step], self.constants, self.sent)
+        return run.as_call(NativeUpdates(run, 1, self.at_once), step.op)
 
     def joined(self, calls: Sequence[Call], launching: int, kind: type[NativeRun], what: str) -> Sequence[Call]:
         """One call in the place of several, if that is worth it."""
@@ -205,6 +216,18 @@ class _Window:
                 call.kernel.gather()
         run = run_of(calls, self.constants, self.sent)
         return [run.as_call(kind(run, launching, self.at_once), f"Stretch of {launching} {what}")]
+
+
+def _let_threads_stay(steps: Sequence[Instruction]) -> None:
+    """Let the threads of a run stay for a large update that follows it."""
+    before: NativeRun | None = None
+    for step in steps:
+        if type(step) is not Call:
+            before = None
+        elif isinstance(step.kernel, NativeRun):
+            if before is not None and is_large_update(step.kernel.calls[0]):
+                before.goes_on = True
+            before = step.kernel
 
 
 def _only_computes(call: Call) -> bool:
@@ -251,7 +274,7 @@ class NativeStretch(NativeRun):
 
     def with_plan(self, plan: Plan, inputs: tuple[Any, ...]) -> list[Any] | None:
         """Run by a plan; None: it does not fit, or a kernel has failed, which nobody has seen anything of."""
-        return plan.run(self.arrays(inputs))
+        return plan.run(self.arrays(inputs), self.goes_on)
 
     def arrays(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """What a plan is made for."""

@@ -1,8 +1,8 @@
 """Updates of several variables as one native call: what a parameter server does with the gradients that came together.
 
 All variables are taken for their changes at once, in the order that everybody takes locks in, and the kernels of their updates are one
-plan (`native_plans`) over their values and the other inputs. An update of a large variable stays by itself: Python's part of it is
-small, and who reads a small one would have to wait for it.
+plan (`native_plans`) over their values and the other inputs. An update of a large variable is a run of its own: Python's part of it
+is small, and who reads a small one would have to wait for it. As a plan its threads are those that have shared the work before it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,22 @@ LARGEST = 1 << 20  # bytes of a variable that is updated together with others, s
 
 def is_small_update(call: Call) -> bool:
     """Whether a call is an update that others may be done together with."""
+    return 0 < _bytes(call) <= LARGEST
+
+
+def is_large_update(call: Call) -> bool:
+    """Whether a call is an update that is a run by itself."""
+    return _bytes(call) > LARGEST
+
+
+def _bytes(call: Call) -> int:
+    """Of the variables that a call updates, an unknown number of elements counting as one; 0: it is none that plans take."""
     kernel = call.kernel
     update = kernel.update if isinstance(kernel, ProductUpdate) else kernel
     if not isinstance(update, UpdateKernel) or update.checks:
-        return False
+        return 0
     array = update.node.inputs[update.places + update.gradient]
-    return update.places * (element_count(array.dims) or 1) * array.dtype.size <= LARGEST
+    return update.places * (element_count(array.dims) or 1) * array.dtype.size
 
 
 class NativeUpdates(NativeRun):
@@ -71,7 +81,7 @@ class NativeUpdates(NativeRun):
             return None
         others = [inputs[i] for i in self._others]
         with changing(states) as values:
-            status = plan.launch((*values, *others, plan.arena()))
+            status = plan.launch((*values, *others, plan.arena()), self.goes_on)
             if status > 0:
                 raise MemoryError("an update found no memory for what it puts aside")
         return None if status else [inputs[i] for i in self._results]

@@ -110,6 +110,23 @@ def test_each_unit_is_done_once_in_many_launches_on_end(together: Crew) -> None:
     assert done
 
 
+def test_plans_that_follow_each_other_share_their_launches() -> None:
+    found = crew()
+    assert found is not None
+    numbers, done = np.zeros(64, np.int64), 0
+    record = _record("take", numbers.ctypes.data, 0, 0, 0)
+    until = time.monotonic() + PATIENT
+    for i in range(200):
+        while not found.begin(2):
+            assert time.monotonic() < until
+        status = found.launch_units(record.ctypes.data, len(record), native_calls.HEAD + 1, 64, 2)
+        found.end(goes_on=i % 3 > 0)
+        assert status in (0, None)
+        done += status == 0
+        assert (numbers == done).all()
+    assert done
+
+
 def test_launches_of_both_kinds_take_turns(together: Crew) -> None:
     numbers, others = np.zeros(64, np.int64), np.zeros(64, np.int64)
     units, ranges = _record("take", numbers.ctypes.data, 0, 0, 0), _record("add", others.ctypes.data, 0, 0)
@@ -149,13 +166,15 @@ def test_one_thread_needs_no_crew() -> None:
     assert found is not None and not found.begin(1)
 
 
-def test_helpers_go_when_the_plan_is_over() -> None:
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_helpers_go_when_the_plan_is_over(goes_on: bool) -> None:
+    """Also when the plan that should follow does not come."""
     found = crew()
     assert found is not None
     until = time.monotonic() + PATIENT
     while not found.begin(2):
         assert time.monotonic() < until
-    found.end()
+    found.end(goes_on)
     while found._memory[MEMBERS]:
         assert time.monotonic() < until
         time.sleep(0.001)

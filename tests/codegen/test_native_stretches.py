@@ -511,6 +511,35 @@ def test_updates_are_one_call_with_the_same_bits(sizes: list[tuple[int, ...]]) -
     assert kernel.replays == 6 - BEFORE
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_a_large_update_is_a_run_behind_the_kernels_whose_threads_stay_for_it(together: bool) -> None:
+    sizes = [(600, 600), (17,), (700, 700), (9,)]
+    calls, states, constants = updates_of(dt.train.GradientDescentOptimizer(0.1), sizes)
+    size_of = {i: size for c, size in zip(calls, sizes, strict=True) for i in c.inputs if i not in constants}
+    joint = kernels()["Joint"][0]
+    last = max(i for c in calls for i in c.inputs)
+    first = call(joint, "Fused", [last + 1, last + 2], [last + 3])
+    second = call(joint, "Fused", [last + 3, last + 2], [last + 4])
+    steps = (first, calls[0], calls[1], second, *calls[2:]) if together else tuple(calls[:3])
+    slots = tuple([constants.get(i) for i in range(last + 5)])  # type: ignore[attr-defined]
+    out = with_native_stretches(Program("/cpu:0", steps, slots, (), ()), at_once=True).instructions
+    runs = [i for i in out if isinstance(i, Call) and isinstance(i.kernel, NativeRun)]
+    assert [len(r.kernel.calls) for r in runs] == ([2, 1, 1, 2] if together else [1, 1])
+    assert [r.kernel.goes_on for r in runs] == ([True, True, False, False] if together else [True, False])
+    rng = np.random.default_rng(0)
+    for run in runs[together:]:
+        start = {i: rng.normal(size=size_of[i]).astype(np.float32) for i in run.inputs}
+        mine, twins = ({i: VariableState("v", dt.float32) for i in states} for _ in range(2))
+        for i, state in (*mine.items(), *twins.items()):
+            if i in start:
+                state.assign(start[i].copy())
+        for _ in range(BEFORE + 2):
+            run.kernel(*[mine.get(i, start[i]) for i in run.inputs])
+            run.kernel.run.one_by_one([twins.get(i, start[i]) for i in run.inputs])
+        same([mine[i].read() for i in mine if i in start], [twins[i].read() for i in twins if i in start])
+        assert run.kernel.replays
+
+
 def test_updates_of_one_variable_twice_and_of_wrong_sizes_go_one_by_one() -> None:
     calls, states, constants = updates_of(dt.train.GradientDescentOptimizer(0.1), [(8,), (8,)])
     kernel = NativeUpdates(run_of(calls, constants), at_once=True)  # type: ignore[arg-type]

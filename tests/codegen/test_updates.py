@@ -12,6 +12,7 @@ from dovetail.codegen.backends.numba import NumbaBackend
 from dovetail.codegen.backends.numpy import NumpyBackend
 from dovetail.codegen.backends.product_updates import ProductUpdate
 from dovetail.codegen.backends.updates import SMALLEST, UpdateKernel
+from dovetail.codegen.program import one_by_one
 from dovetail.codegen.update_loops import update
 from dovetail.graph.dtypes import as_dtype, float32
 from dovetail.graph.errors import FailedPreconditionError, InternalError, InvalidArgumentError
@@ -211,7 +212,7 @@ def layer(optimizer: Any, fetch_gradient: bool = False) -> tuple[Any, Any, Any, 
 
 def instructions(session: Any, kernel: type) -> list[Any]:
     programs = [p for loaded in session._target._worker._loaded.values() for p in loaded.programs]
-    return [i for p in programs for i in p.instructions if isinstance(getattr(i, "kernel", None), kernel)]
+    return [i for p in programs for i in one_by_one(p.instructions) if isinstance(getattr(i, "kernel", None), kernel)]
 
 
 @pytest.mark.parametrize(
