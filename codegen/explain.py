@@ -172,7 +172,7 @@ class StretchInfo:
 
     def __str__(self) -> str:
         arena = "" if self.arena_bytes is None else f", in an arena of {_bytes(self.arena_bytes)}"
-        return f"one call for {self.kernels} kernels, up to '{self.nodes[-1]}'{arena}"
+        return f"one call for {self.kernels} kernel{'s' * (self.kernels > 1)}, up to '{self.nodes[-1]}'{arena}"
 
 
 @dataclass(frozen=True)  # no slots: views are computed when asked for
