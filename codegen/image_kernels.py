@@ -23,25 +23,27 @@ import numpy as np
 from ..graph.node import Node
 from ..graph.ops.windows import Window, channels_last, height_and_width, nhwc, window_of
 from .doers import AT_ONCE, Doer
+from .image_convolution import FUNCTIONS as CONVOLUTION_FUNCTIONS, convolve
 from .image_filter import FUNCTIONS as FILTER_FUNCTIONS, filter_gradient
-from .image_layout import LANES, as_layout, padded, panels, repeated, windowed
+from .image_layout import as_layout, padded, repeated, windowed
+from .image_phases import Phase, phases_of
 from .kernel_cache import Function
 from .loop_text import source_of
+from .matrix_kernels import NS_PER_FLOP
 from .threads import ranges_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-_CHUNK = 96  # that of `image_loops`, which only loads with Numba
-_NS_PER_FLOP = 0.015  # one core, float32
+_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 _NS_PER_TAP = 0.5  # of pooling
 _NS_PER_PART = 0.5  # of adding up the parts of pixels
 _FEW = 8  # channels that fill half a tile
 _NS_PER_PRODUCT = 0.15  # of a convolution of each channel by itself
 
-# For each function of `image_loops`, its arguments before the range: see `loop_text`.
+# For each function of these files, its arguments before the range: see `loop_text`.
 _SIGNATURES = {
-    "convolve": ("rrwi", (4, 3, 3, 3, 3, 2)),
-    "overlay": ("rrw", (3, 3, 6, 2)),
+    **CONVOLUTION_FUNCTIONS,
+    **FILTER_FUNCTIONS,
     "depthwise": ("rrw", (3, 3, 3, 2, 2, 2)),
     "depthwise_filter": ("rrw", (3, 3, 3, 2)),
     "max_pool": ("rw", (3, 2, 6)),
@@ -73,38 +75,6 @@ class ImageKernels:
 
     # --- convolutions ----------------------------------------------------------------------------------------------
 
-    def _convolve(
-        self,
-        x: Array,
-        w: Array,
-        y: Array,
-        count: tuple[int, int],
-        *,
-        strides: tuple[int, int] = (1, 1),
-        dilations: tuple[int, int] = (1, 1),
-        begin: tuple[int, int] = (0, 0),
-        to: tuple[int, int] = (0, 0),
-        apart: tuple[int, int] = (1, 1),
-    ) -> None:
-        """y at pixels `to`, `to + apart`, ... (`count` of them) = x, from pixel `begin` on, under the filter w."""
-        n, _, width, inner = x.shape
-        high, wide, _, channels = w.shape
-        _, y_height, y_width, _ = y.shape
-        row, y_row = width * inner, y_width * channels
-        x_jumps = (x.shape[1] * row, strides[0] * row, strides[1] * inner)
-        y_jumps = (y_height * y_row, apart[0] * y_row, apart[1] * channels)
-        starts = (begin[0] * row + begin[1] * inner, to[0] * y_row + to[1] * channels)
-        # Taps beside each other, and their channels, are one stretch of memory.
-        steps = (1, high, wide * inner) if dilations[1] == 1 else (high, wide, inner)
-        jumps = (0, dilations[0] * row, 1) if dilations[1] == 1 else (dilations[0] * row, dilations[1] * inner, 1)
-        pixels = n * count[0] * count[1]
-        arguments = (
-            x.ravel(), panels(self.doer, self.doer.ordered(w).reshape(-1, channels)), y.ravel(), LANES[x.dtype],
-            (*count, channels, pixels), x_jumps, y_jumps, steps, jumps, starts,
-        )  # fmt: skip
-        work = 2.0 * pixels * w.size * _NS_PER_FLOP
-        self._share("convolve", arguments, -(-pixels // _CHUNK), work)
-
     def conv(self, attrs: Any, x: Array, w: Array) -> Array | None:
         """`Conv2D`."""
         image, window = channels_last(x, attrs["data_format"]), window_of(attrs, w.shape[:2])
@@ -112,8 +82,12 @@ class ImageKernels:
         if image.shape[3] != w.shape[2] or 0 in (x.size, w.size, *count):
             return None
         y = self.doer.empty((image.shape[0], *count, w.shape[3]), x.dtype)
-        seen = windowed(self.doer, image, window)
-        self._convolve(seen, w, y, count, strides=window.strides, dilations=window.dilations)
+        pads = (window.pads(0, image.shape[1])[0], window.pads(1, image.shape[2])[0])
+        own = self.doer.ordered(w)
+        convolve(
+            self.doer, self.functions["convolve"], self.threads, self.doer.ordered(image), own, y, count,
+            taps=own, strides=window.strides, dilations=window.dilations, begin=(-pads[0], -pads[1]),
+        )  # fmt: skip
         return as_layout(self.doer, y, attrs["data_format"])
 
     def _each_channel(
@@ -163,19 +137,40 @@ class ImageKernels:
         if inner != w.shape[2]:
             return None
         wide = np.array([n, height, width, each.shape[2]])
-        x = self._input_gradient(attrs, wide, each, grad, each.shape[2], each, self._each_channel)
-        if x is not None and w.shape[3] != 1:
+        found = self._phases(attrs, wide, each, grad, each.shape[2])
+        if found is None:
+            return None
+        x, y, window, phases = found
+        # Zeros around y, so that each phase finds what its taps ask for.
+        before = tuple(max(0, *(-p.begin[i] for p in phases)) for i in range(2))
+        after = tuple(max(p.begin[i] + p.count[i] + p.spans[i] - 1 for p in phases) for i in range(2))
+        seen = padded(self.doer, y, before, (before[0] + after[0], before[1] + after[1]))  # type: ignore[arg-type]
+        for p in phases:
+            self._each_channel(
+                seen, each[p.taps], x, p.count, dilations=window.dilations,
+                begin=(before[0] + p.begin[0], before[1] + p.begin[1]), to=p.to, apart=window.strides,
+            )  # fmt: skip
+        if w.shape[3] != 1:
             x = self.doer.added(x.reshape(n, height, width, inner, w.shape[3]), -1)
-        return None if x is None else as_layout(self.doer, x, attrs["data_format"])
+        return as_layout(self.doer, x, attrs["data_format"])
 
     def conv_input(self, attrs: Any, sizes: Array, w: Array, grad: Array) -> Array | None:
         """`Conv2DBackpropInput`."""
         wide = np.array(nhwc(tuple(sizes.tolist()), attrs["data_format"]))
         if w.shape[2] <= _FEW:
             return self._few_channels(attrs, wide, w, grad)
-        turned = w.transpose(0, 1, 3, 2)
-        x = self._input_gradient(attrs, wide, w, grad, w.shape[3], turned, self._convolve)
-        return None if x is None else as_layout(self.doer, x, attrs["data_format"])
+        found = self._phases(attrs, wide, w, grad, w.shape[3])
+        if found is None:
+            return None
+        x, y, window, phases = found
+        own = self.doer.ordered(w)
+        turned, y = own.transpose(0, 1, 3, 2), self.doer.ordered(y)
+        for p in phases:
+            convolve(
+                self.doer, self.functions["convolve"], self.threads, y, own, x, p.count,
+                taps=turned[p.taps], dilations=window.dilations, begin=p.begin, to=p.to, apart=window.strides,
+            )  # fmt: skip
+        return as_layout(self.doer, x, attrs["data_format"])
 
     def _few_channels(self, attrs: Any, sizes: Array, w: Array, grad: Array) -> Array | None:
         """The same for images whose channels would fill no tile: products of pixels and all taps, and their parts added up."""
@@ -190,64 +185,25 @@ class ImageKernels:
             self.doer.ordered(y).ravel(), self.doer.ordered(w).ravel(), x.ravel(), (height, width, inner), y.shape[1:],
             (*window.taps, *window.strides, *pads), window.dilations,
         )  # fmt: skip
-        time = y.size * w.size // w.shape[3] * (2 * _NS_PER_FLOP + _NS_PER_PART / w.shape[3])
+        time = y.size * w.size // w.shape[3] * (2 * NS_PER_FLOP + _NS_PER_PART / w.shape[3])
         self._share("overlay", arguments, n, time)
         return as_layout(self.doer, x, attrs["data_format"])
 
-    def _input_gradient(
-        self,
-        attrs: Any,
-        sizes: Array,
-        w: Array,
-        grad: Array,
-        channels: int,
-        turned: Array,
-        convolve: Callable[..., None],
-    ) -> Array | None:
-        """The gradient for an image of these sizes `[n, h, w, c]`, from one with so many channels, by `convolve` with `turned`."""
+    def _phases(
+        self, attrs: Any, sizes: Array, w: Array, grad: Array, channels: int
+    ) -> tuple[Array, Array, Window, list[Phase]] | None:
+        """The gradient for an image of these sizes `[n, h, w, c]`, from one with so many channels, and how it is to be made."""
         y, window = channels_last(grad, attrs["data_format"]), window_of(attrs, w.shape[:2])
         n, height, width, inner = (int(d or 0) for d in sizes.tolist())
         expected = (n, window.positions(0, height), window.positions(1, width), channels)
-        (sh, sw), (dh, dw) = window.strides, window.dilations
         if not _fits(y.shape, expected) or inner != w.shape[2] or inner * height * width == 0:
             return None
-        if (sh, sw) != (1, 1) and (dh, dw) != (1, 1):
+        if window.strides != (1, 1) and window.dilations != (1, 1):
             return None
         x = self.doer.empty((n, height, width, inner), grad.dtype)
-        if sh > window.span(0) or sw > window.span(1):
+        if any(window.strides[i] > window.span(i) for i in range(2)):
             self.doer.clear(x)  # there are pixels that no tap meets
-        phases = [self._phases(window, axis, (height, width)[axis], y.shape[1 + axis]) for axis in range(2)]
-        # Zeros around y, so that each phase finds what its taps ask for.
-        before = tuple(max(0, *(-p[3] for p in each)) for each in phases)
-        after = tuple(max(p[3] + p[1] + p[4] - 1 for p in each) for each in phases)
-        seen = padded(self.doer, y, before, (before[0] + after[0], before[1] + after[1]))  # type: ignore[arg-type]
-        for r in phases[0]:
-            for c in phases[1]:
-                taps = self.doer.ordered(turned[r[2], c[2]])
-                convolve(
-                    seen, taps, x, (r[1], c[1]), dilations=(dh, dw),
-                    begin=(before[0] + r[3], before[1] + c[3]), to=(r[0], c[0]), apart=(sh, sw),
-                )  # fmt: skip
-        return x
-
-    @staticmethod
-    def _phases(window: Window, axis: int, length: int, count: int) -> list[tuple[int, int, slice, int, int]]:
-        """Along one axis: (first pixel, pixels, taps from last to first, where in y the first pixel begins, span in y)."""
-        stride, dilation, taps = window.strides[axis], window.dilations[axis], window.taps[axis]
-        padding = window.pads(axis, length)[0]
-        out = []
-        for phase in range(stride):  # pixels of the padded image that are `phase` beyond a multiple of the stride
-            first = (phase - padding) % stride
-            own = -(-(taps - phase) // stride)
-            pixels = -(-(length - first) // stride)
-            if own <= 0 or pixels <= 0:
-                continue
-            span = (own - 1) * dilation + 1
-            begin = (first + padding - phase) // stride - (span - 1)
-            last = phase + (own - 1) * stride
-            stop = phase - stride
-            out.append((first, pixels, slice(last, stop if stop >= 0 else None, -stride), begin, span))
-        return out
+        return x, y, window, phases_of(window, (height, width))
 
     def conv_filter(self, attrs: Any, x: Array, sizes: Array, grad: Array) -> Array | None:
         """`Conv2DBackpropFilter`."""
@@ -339,18 +295,19 @@ class ImageKernels:
         return as_layout(self.doer, out, attrs["data_format"])
 
 
-OPS: dict[str, tuple[str, str]] = {
-    "Conv2D": ("conv", "convolve"),
-    "Conv2DBackpropInput": ("conv_input", "convolve overlay"),
-    "Conv2DBackpropFilter": ("conv_filter", "convolve_filter"),
-    "DepthwiseConv2dNative": ("depthwise", "depthwise"),
-    "DepthwiseConv2dNativeBackpropInput": ("depthwise_input", "depthwise"),
-    "DepthwiseConv2dNativeBackpropFilter": ("depthwise_filter", "depthwise_filter"),
-    "MaxPool": ("max_pool", "max_pool"),
-    "MaxPoolGrad": ("max_pool_grad", "max_pool_grad"),
-    "AvgPool": ("avg_pool", "avg_pool"),
-    "AvgPoolGrad": ("avg_pool_grad", "avg_pool_grad"),
+OPS: dict[str, tuple[str, str, str]] = {
+    "Conv2D": ("conv", "image_convolution_loops", "convolve"),
+    "Conv2DBackpropInput": ("conv_input", "image_convolution_loops", "convolve overlay"),
+    "Conv2DBackpropFilter": ("conv_filter", "image_filter_loops", "convolve_filter"),
+    "DepthwiseConv2dNative": ("depthwise", "image_loops", "depthwise"),
+    "DepthwiseConv2dNativeBackpropInput": ("depthwise_input", "image_loops", "depthwise"),
+    "DepthwiseConv2dNativeBackpropFilter": ("depthwise_filter", "image_loops", "depthwise_filter"),
+    "MaxPool": ("max_pool", "image_loops", "max_pool"),
+    "MaxPoolGrad": ("max_pool_grad", "image_loops", "max_pool_grad"),
+    "AvgPool": ("avg_pool", "image_loops", "avg_pool"),
+    "AvgPoolGrad": ("avg_pool_grad", "image_loops", "avg_pool_grad"),
 }
+"""Which method does an op, and which functions of which file."""
 
 TOLD = {"Conv2DBackpropInput": 0, "Conv2DBackpropFilter": 1, "DepthwiseConv2dNativeBackpropInput": 0,
         "DepthwiseConv2dNativeBackpropFilter": 1, "AvgPoolGrad": 0}  # fmt: skip
@@ -366,16 +323,19 @@ def image_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | N
     if found is None:
         return None
     dtype = node.outputs[0].dtype.base
-    if dtype.np not in LANES:
+    if dtype.np not in _TYPES:
         return None
-    names = found[1].split()
+    method, file, functions = found
+    names = functions.split()
+    if node.type == "Conv2DBackpropInput":
+        dims = node.inputs[1].dims
+        if dims is not None and dims[2] is not None:  # one of them does it, and each takes long to compile
+            names = [names[dims[2] <= _FEW]]
 
     def call(compiled: Any, *inputs: Array, doer: Doer = AT_ONCE) -> Array | None:
-        functions = compiled if isinstance(compiled, tuple) else (compiled,) * len(names)
-        kernels = ImageKernels(dict(zip(names, functions, strict=True)), threads, doer)
-        made: Array | None = getattr(kernels, found[0])(node.attrs, *inputs)
+        each = compiled if isinstance(compiled, tuple) else (compiled,)
+        kernels = ImageKernels(dict(zip(names, each, strict=True)), threads, doer)
+        made: Array | None = getattr(kernels, method)(node.attrs, *inputs)
         return made
 
-    if names == list(FILTER_FUNCTIONS):
-        return source_of("image_filter_loops", FILTER_FUNCTIONS, dtype.name), call
-    return source_of("image_loops", {name: _SIGNATURES[name] for name in names}, dtype.name), call
+    return source_of(file, {name: _SIGNATURES[name] for name in names}, dtype.name), call

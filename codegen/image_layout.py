@@ -1,4 +1,4 @@
-"""Images in the form that compiled loops want: channels last, with the padding that windows see, filters in panels."""
+"""Images in the form that compiled loops want: channels last, with the padding that windows see."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from ..graph.ops.windows import Window
 from .doers import Doer
 
 Array: TypeAlias = np.ndarray[Any, Any]
-
-LANES = {np.dtype(np.float32): 16, np.dtype(np.float64): 8}
-"""Those of `tile`, which only loads with Numba."""
 
 
 def padded(doer: Doer, x: Array, before: tuple[int, int], sizes: tuple[int, int]) -> Array:
@@ -45,21 +42,6 @@ def repeated(doer: Doer, x: Array, times: int) -> Array:
     out = doer.empty((*x.shape, times), x.dtype)
     doer.put(np.broadcast_to(x[..., None], out.shape), out)
     return out.reshape(*x.shape[:3], -1)
-
-
-def panels(doer: Doer, b: Array) -> Array:
-    """A matrix `[k, columns]` as a tile's second factor: groups of LANES columns, each `[k, LANES]`, the last one filled up."""
-    lanes = LANES[b.dtype]
-    k, columns = b.shape
-    count, whole = -(-columns // lanes), columns // lanes
-    out = doer.empty((count, k, lanes), b.dtype)
-    if whole:
-        doer.put(b[:, : whole * lanes].reshape(k, whole, lanes).transpose(1, 0, 2), out[:whole])
-    if whole < count:
-        rest = columns - whole * lanes
-        doer.put(b[:, whole * lanes :], out[whole, :, :rest])
-        doer.clear(out[whole, :, rest:])
-    return out.reshape(-1)
 
 
 def as_layout(doer: Doer, x: Array, data_format: str) -> Array:

@@ -1,12 +1,11 @@
-"""What compiled convolutions and poolings do, as functions that Numba compiles.
+"""What compiled poolings, and convolutions of each channel by itself, do, as functions that Numba compiles.
 
 The text of this file is the head of such a kernel's source; `image_kernels` adds which function with which types. Images lie as
-`[batch, rows, columns, channels]`, flat, and wide enough that every window fits (`image_kernels` adds the padding). All functions
-end with the range of work that one call does, so that threads can share it: an element of the result is always made by one
-call, in one order, however many there are.
+`[batch, rows, columns, channels]`, flat, those of convolutions wide enough that every window fits (`image_kernels` adds the
+padding). All functions end with the range of work that one call does, so that threads can share it: an element of the result is
+always made by one call, in one order, however many there are.
 
-A convolution is made of tiles (`tile`): ROWS pixels of the result times LANES channels, the taps and input channels being summed.
-Its gradient by the filter is in `image_filter_loops`.
+Convolutions of all channels are in `image_convolution_loops`, their gradients by the filter in `image_filter_loops`.
 """
 
 # mypy: ignore-errors
@@ -16,88 +15,6 @@ import numpy as np
 from numba import njit, types  # noqa: F401 (what is added to this text uses them)
 
 from dovetail.codegen import vecmath as m
-from dovetail.codegen.matrix_loops import NR32, NR64, lay_out_panels, tiles
-from dovetail.codegen.matrix_tile import MR
-from dovetail.codegen.tile import ROWS, tile
-
-CHUNK = 96  # pixels of the result that share a panel while it is in the cache: a whole number of tiles
-
-
-def convolve(x, panel, y, lanes, result, x_jumps, y_jumps, steps, strides, begin, lo, hi):
-    """y[n, r, c, :] = sum over taps of x[...] * w, for chunks of pixels lo to hi.
-
-    result: (rows, columns, channels, pixels in all). x_jumps: from one image, row, column of the result to the next, in x;
-    y_jumps: the same in y. steps, strides: the loops over taps and channels. begin: where the first pixel's window begins in x,
-    and where it goes in y.
-    """
-    rows, columns, channels, pixels = result
-    total = steps[0] * steps[1] * steps[2]
-    sums = np.empty(ROWS * lanes, x.dtype)
-    sources, targets = np.empty(CHUNK, np.intp), np.empty(CHUNK, np.intp)
-    for chunk in range(lo, hi):
-        first = chunk * CHUNK
-        count = min(CHUNK, pixels - first)
-        n, r, c = first // (rows * columns), first // columns % rows, first % columns
-        for i in range(count):
-            sources[i] = begin[0] + n * x_jumps[0] + r * x_jumps[1] + c * x_jumps[2]
-            targets[i] = begin[1] + n * y_jumps[0] + r * y_jumps[1] + c * y_jumps[2]
-            c += 1
-            if c == columns:
-                r, c = r + 1, 0
-            if r == rows:
-                n, r = n + 1, 0
-        for i in range(count, CHUNK):
-            sources[i] = sources[count - 1]  # what is too much in the last tile is computed and dropped
-        for part in range((channels + lanes - 1) // lanes):
-            width = min(lanes, channels - part * lanes)
-            for i in range(0, count, ROWS):
-                offsets = (sources[i], sources[i + 1], sources[i + 2], sources[i + 3], sources[i + 4], sources[i + 5])
-                tile(x, offsets, steps, strides, panel, part * total * lanes, sums)
-                for row in range(min(ROWS, count - i)):
-                    at = targets[i + row] + part * lanes
-                    for j in range(width):
-                        y[at + j] = sums[row * lanes + j]
-
-
-def overlay(y, w, x, size, result, window, dilations, lo, hi):
-    """Each pixel of x gets the sum of what the windows that see it hold for it, for images lo to hi.
-
-    What a window holds is a product: its pixel of y times the taps w, `[taps and channels of x, channels of y]`. size: (rows, columns,
-    channels) of x. result: the same of y. window: taps, strides and padding before, for rows and then for columns.
-    """
-    height, width, channels = size
-    rows, columns, inner = result
-    high, wide, down, along, top, left = window
-    taps = wide * channels
-    held, lanes = high * taps, NR32 if x.itemsize == 4 else NR64
-    panels, sums = np.empty(inner * (held + lanes), x.dtype), np.empty(MR * lanes, x.dtype)
-    parts = np.empty(CHUNK * held, x.dtype)
-    lay_out_panels(w, panels, 0, 0, (1, inner), held, inner, lanes)
-    for n in range(lo, hi):
-        for i in range(n * height * width * channels, (n + 1) * height * width * channels):
-            m.store(x, 1, i, x.dtype.type(0))
-        for first in range(0, rows * columns, CHUNK):
-            count, of = min(CHUNK, rows * columns - first), (n * rows * columns + first) * inner
-            tiles(y, of, inner, inner, 1, count, held, inner, panels, 0, lanes, parts, 0, held, False, sums)
-            for i in range(count):
-                r, c = (first + i) // columns, (first + i) % columns
-                for a in range(high):
-                    line = r * down + a * dilations[0] - top
-                    if line < 0 or line >= height:
-                        continue
-                    at, to = i * held + a * taps, (n * height + line) * width * channels
-                    if dilations[1] == 1:  # pixels beside each other, and their channels, are one stretch of memory
-                        b1, b2 = max(0, left - c * along), min(wide, width + left - c * along)
-                        put = to + (c * along - left) * channels
-                        for j in range(b1 * channels, b2 * channels):
-                            m.store(x, 1, put + j, m.load(x, 1, put + j) + m.load(parts, 0, at + j))
-                        continue
-                    for b in range(wide):
-                        column = c * along + b * dilations[1] - left
-                        if column >= 0 and column < width:
-                            for j in range(channels):
-                                x[to + column * channels + j] += parts[at + b * channels + j]
-
 
 # --- each channel by itself ------------------------------------------------------------------------------------------
 
@@ -105,8 +22,9 @@ def overlay(y, w, x, size, result, window, dilations, lo, hi):
 def depthwise(x, w, y, result, x_jumps, y_jumps, taps, strides, begin, lo, hi):
     """y[n, r, c, j] = sum over taps of x[...] * w[tap, j], for rows of images lo to hi.
 
-    result: (rows, columns, channels) of y. taps: rows, columns. strides: from one row, column of taps to the next, in x. The
-    others are as for `convolve`.
+    result: (rows, columns, channels) of y. x_jumps: from one image, row, column of the result to the next, in x; y_jumps: the same in
+    y. taps: rows, columns. strides: from one row, column of taps to the next, in x. begin: where the first pixel's window begins in
+    x, and where it goes in y.
     """
     rows, columns, channels = result
     for unit in range(lo, hi):

@@ -1,8 +1,8 @@
-"""The innermost piece of a convolution's gradient by its filter: a tile of a matrix product whose rows and steps lie anywhere.
+"""The innermost piece of a convolution and its gradients: a tile of a matrix product whose rows and steps lie anywhere.
 
 It is the tile of `matrix_tile`, MR rows and NR columns in registers. There the rows of the first factor are a fixed distance apart, and so
-are their steps; here both are looked up in tables. What is summed may so be all pixels of a piece of an image, whatever its rows and
-columns, in one loop: a number of the table is one load among ten, for sixteen products.
+are their steps; here both are looked up in tables. What is summed may so be all pixels of a piece of an image, or all taps of a window,
+whatever the image's rows and columns, in one loop: a number of the table is one load among ten, for sixteen products.
 """
 
 # mypy: ignore-errors
@@ -15,6 +15,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
 
 from .matrix_tile import MR, NR, _data, _own, _vector_at
@@ -116,3 +117,13 @@ def _store_lanes(builder: Any, value: Any, place: Any, vector: Any, align: int, 
 
 
 tile, half_tile = _tile(False), _tile(True)
+
+
+@intrinsic
+def as_written(typing_context, x):
+    """An array that is read as one that may be written: then a tile takes either."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return impl_ret_borrowed(context, builder, signature.return_type, args[0])
+
+    return x.copy(readonly=False)(x), emit
