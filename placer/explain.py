@@ -17,7 +17,8 @@ from .cluster import Cluster
 from .conflict import FIELDS, Member, members, nearest, remedies, smallest_contradiction
 
 if TYPE_CHECKING:
-    from .constraints import Candidates, Constraint, Groups, UnplaceableError
+    from .constraints import Candidates, Constraint
+    from .groups import Groups, UnplaceableError
     from .place import Decision
 
 _WORDS = {"job": "job", "replica": "replica", "task": "task", "device_type": "type", "device_index": "index"}

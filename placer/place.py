@@ -2,7 +2,7 @@
 
 The pass has four parts, each near-linear in nodes and edges:
 
-1. `form_groups` sums up what each colocation group demands (constraints.py);
+1. `form_groups` sums up what each colocation group demands (groups.py);
 2. each distinct constraint gets its candidate devices, best first;
 3. nodes get devices in order of creation: the first candidate, except that a node which only looks at its
    input's shape, or only passes it on, stays with its input. A group goes with its first member;
@@ -33,8 +33,9 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.opdef import OpDef, Trait
 from .cluster import Cluster
-from .constraints import Candidates, Groups, form_groups, is_generator
+from .constraints import Candidates, is_generator
 from .explain import cannot_assign, describe, unplaceable
+from .groups import Groups, form_groups
 from .reasons import Reasons, reasons_of
 
 Ints = npt.NDArray[np.signedinteger[Any]]

@@ -22,7 +22,7 @@ from ..graph.opdef import opdef
 from ..graph.scopes import RecordedBlock
 from ..graph.source import RecordedFile
 from .cluster import Cluster, DeviceInfo, Link
-from .constraints import Note
+from .groups import Note
 from .partitioned import Channel, LoopPart, Partition, Partitioned, Step
 from .place import Placement, Rule
 from .plan_text import CHANNEL_FIELDS, DEVICE_FIELDS, FORMAT, VERSION

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .constraints import Groups, Note
+from .groups import Groups, Note
 
 Ints = npt.NDArray[np.signedinteger[Any]]
 ONLY_SOFT = "only soft placement would take it"

@@ -1,7 +1,7 @@
 """Placing a graph by search: what the user demands stays hard, the rest goes where the step is fastest.
 
 Requests, partial specs, colocation and supported device types have become groups and candidates already
-(constraints.py); a group is a unit of the problem, its candidates are the devices it may have. Nodes that
+(groups.py); a group is a unit of the problem, its candidates are the devices it may have. Nodes that
 the step does not run stay where the rules put them, unless they share a group with one that runs. The
 placement by the rules is one of the starts, so the answer is never predicted to be slower than that.
 """
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ...graph.errors import InvalidArgumentError, ResourceExhaustedError
 from ...graph.node import Node, Tensor
 from ..cluster import Cluster
-from ..constraints import Groups
+from ..groups import Groups
 from ..report import size_text
 from .feasible import check
 from .peaks import PeakError, check_assignment, check_moments
