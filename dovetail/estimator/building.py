@@ -10,10 +10,16 @@ from typing import Any
 from ..data.dataset import Dataset
 from ..distribute.input import InputContext
 from ..distribute.reduction import ReduceOp
+from ..distribute.rounds import in_whole_rounds, rows_of
 from ..distribute.strategy import Strategy
 from ..distribute.values import PerReplica
 from ..graph.default_graph import get_default_graph
+from ..graph.dtypes import float32
 from ..graph.node import Node, Tensor
+from ..graph.ops.arithmetic import add_n
+from ..graph.ops.cast import cast
+from ..graph.ops.compare import greater, where
+from ..graph.ops.creation import zeros_like
 from ..graph.ops.passing import group
 from ..graph.structure import flatten, map_structure
 from ..train.scaffold import Scaffold
@@ -45,7 +51,10 @@ class Builder:
         input_fn: gives a `Dataset`, (features, labels), or features. model_fn: gives an `EstimatorSpec`.
         mode: one of `ModeKeys`. params, config: what both may ask for.
         strategy: what replicates the model; None: nothing.
+        batches: how many batches a step of an evaluation has, a tensor; None: one.
     """
+
+    batches: Tensor | None = None
 
     def __init__(
         self,
@@ -90,6 +99,8 @@ class Builder:
                     f"takes elements of its own; input_fn returned {type(inputs).__name__}"
                 )
             return lambda: self._pair(inputs)
+        if self._mode == ModeKeys.EVAL:
+            inputs = in_whole_rounds(inputs, replicas)
         graph = get_default_graph()
         plain = self._strategy.extended._plain_variables() if self._strategy is not None else nullcontext()
         with plain:
@@ -138,7 +149,16 @@ class Builder:
             specs.append(self._model(features, labels, self._mode))
 
         strategy.run(model, [_regrouped([b[i] for b in batches]) for i in (0, 1)])
-        return _merged(strategy, specs)
+        if self._mode != ModeKeys.EVAL or replicas == 1:
+            return _merged(strategy, specs, PerReplica([s.loss for s in specs]))
+        # A batch of no rows, which fills up the last round, has no loss.
+        taken = [greater(rows_of(b), 0) for b in batches]
+        self.batches = add_n([cast(t, float32) for t in taken])
+        share = cast(replicas, float32) / self.batches
+        losses = [
+            where(t, s.loss * cast(share, s.loss.dtype), zeros_like(s.loss)) for t, s in zip(taken, specs, strict=True)
+        ]
+        return _merged(strategy, specs, PerReplica(losses))
 
 
 def _regrouped(values: Sequence[Any]) -> Any:
@@ -148,13 +168,13 @@ def _regrouped(values: Sequence[Any]) -> Any:
     return map_structure(lambda *leaves: PerReplica(leaves), *values)
 
 
-def _merged(strategy: Strategy, specs: Sequence[EstimatorSpec]) -> EstimatorSpec:
+def _merged(strategy: Strategy, specs: Sequence[EstimatorSpec], losses: PerReplica) -> EstimatorSpec:
     """What the replicas have built, as one model: the mean of their losses, and all that they want done."""
     first = specs[0]
     across = strategy.num_replicas_in_sync > 1
     loss = first.loss
     if loss is not None and across:
-        loss = strategy.reduce(ReduceOp.MEAN, PerReplica([s.loss for s in specs]))
+        loss = strategy.reduce(ReduceOp.MEAN, losses)
     if first.mode == ModeKeys.TRAIN:
         return EstimatorSpec(
             first.mode, first.predictions, loss, _together([s.train_op for s in specs]),

@@ -273,8 +273,9 @@ class Estimator:
             )
         config = self._config.local()
         with self._graph(config, strategy) as graph:
-            spec = self._builder(input_fn, ModeKeys.EVAL, strategy).build()
-            values, updates = _evaluated(spec)
+            builder = self._builder(input_fn, ModeKeys.EVAL, strategy)
+            spec = builder.build()
+            values, updates = _evaluated(spec, builder.batches)
             if GraphKeys.GLOBAL_STEP in values:
                 raise ValueError("Metric with name `global_step` is not allowed, because Estimator already defines it.")
             values[GraphKeys.GLOBAL_STEP] = get_global_step(graph)
@@ -361,12 +362,12 @@ class _StopAfter(SessionRunHook):
             run_context.request_stop()
 
 
-def _evaluated(spec: EstimatorSpec) -> tuple[dict[str, Any], Node]:
-    """The metrics' values by name, the loss among them; and one node for all updates."""
+def _evaluated(spec: EstimatorSpec, batches: Tensor | None) -> tuple[dict[str, Any], Node]:
+    """The metrics' values by name, the loss among them, the mean over all batches; and one node for all updates."""
     metrics = dict(spec.eval_metric_ops or {})
     if "loss" in metrics:
         raise ValueError("Metric with name `loss` is not allowed, because Estimator already defines a default metric.")
-    metrics["loss"] = mean(spec.loss, name="mean_loss")
+    metrics["loss"] = mean(spec.loss, batches, name="mean_loss")
     updates = [u.op if isinstance(u, Tensor) else u for _, u in metrics.values()]
     together = group(*updates)
     assert isinstance(together, Node)

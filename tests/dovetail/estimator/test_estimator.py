@@ -199,6 +199,23 @@ def test_replicas_take_a_batch_each_and_train_as_one_with_both(tmp_path, kind):
     assert found == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("rows", [3, 8, 21])  # one batch, fewer rows than one; one; three, the last of them smaller
+def test_replicas_evaluate_every_batch_though_they_do_not_divide_evenly(tmp_path, rows):
+    def evaluated(strategy: Any) -> dict[str, Any]:
+        def take() -> tf.data.Dataset:
+            features = {"x": np.linspace(-1, 2, rows, dtype=np.float32).reshape(-1, 1)}
+            return tf.data.Dataset.from_tensor_slices((features, 3 * features["x"][:, 0])).batch(8)
+
+        options = tf.ConfigProto(device_count={"CPU": 2})
+        return made(tmp_path, eval_distribute=strategy, session_config=options).evaluate(take)
+
+    made(tmp_path).train(input_fn(), steps=2)
+    alone = evaluated(None)
+    assert alone["loss"] > 0
+    together = evaluated(tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"]))
+    assert together == pytest.approx(alone, rel=1e-5)
+
+
 def test_train_and_evaluate_in_one_process(tmp_path):
     evaluated = []
 
