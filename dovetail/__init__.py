@@ -643,6 +643,8 @@ from .io.readers import (
 from .logging import get_logger
 from .placer.plan import (
     Plan,
+)
+from .placer.planning import (
     place,
 )
 from .runtime.config import (

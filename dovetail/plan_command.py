@@ -24,7 +24,8 @@ from .graph.node import Node, Tensor
 from .placer.chart import time_text
 from .placer.cluster import Cluster, DeviceInfo, Link
 from .placer.cluster_input import as_cluster
-from .placer.plan import Plan, place
+from .placer.plan import Plan
+from .placer.planning import place
 from .placer.profile import Profile
 from .placer.report import WIDTH, number_text, short, size_text, table
 from .placer.simulate import simulate

@@ -31,7 +31,8 @@ from ..placer.needed import needed
 from ..placer.partition import partition
 from ..placer.partitioned import task_of
 from ..placer.place import Placement, place
-from ..placer.plan import STRATEGIES, Plan
+from ..placer.plan import Plan
+from ..placer.planning import STRATEGIES
 from ..placer.profile import Profile, as_profile
 from ..placer.receive_schedule import schedule_receives
 from ..placer.search.step import CLIENT

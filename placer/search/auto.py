@@ -19,9 +19,10 @@ from ...graph.node import Node, Tensor
 from ..cluster import Cluster
 from ..groups import Groups
 from ..report import size_text
+from . import SEARCHES
 from .feasible import check
 from .peaks import PeakError, check_assignment, check_moments
-from .portfolio import STRATEGIES, search
+from .portfolio import search
 from .problem import Found, InfeasibleError, Ints, Objective, Problem, Solution
 from .step import step_problem
 
@@ -56,7 +57,7 @@ def assign(
         nodes: the nodes to place, in order of creation. groups: what they demand, with candidates for all.
         by_rules: per node index the device that the rules give, as a number of `cluster.devices`.
         running: the nodes that the step runs; None: all. feeds: the tensors that it is given.
-        strategy: a name (`portfolio.STRATEGIES`), or a function from the problem to an assignment of nodes
+        strategy: a name (`SEARCHES`), or a function from the problem to an assignment of nodes
             (what it says about nodes that the step does not run is not used).
         budget_s, seed: see `search`. costs, narrow, fetches, contended: see `step_problem`.
 
@@ -96,8 +97,8 @@ def assign(
     if callable(strategy):
         solution = _by_function(problem, strategy, np.where(runs[unit], -1, rules), ordered, cluster)
     else:
-        if strategy not in STRATEGIES:
-            raise ValueError(f"There is no search {strategy!r}; searches: {', '.join(STRATEGIES)}")
+        if strategy not in SEARCHES:
+            raise ValueError(f"There is no search {strategy!r}; searches: {', '.join(SEARCHES)}")
         starts = [("rules", rules[first])] if strategy in ("auto", "local-search") else []
         try:
             check(problem)

@@ -26,6 +26,7 @@ from functools import cached_property
 
 import numpy as np
 
+from . import SEARCHES
 from .balance import anneal
 from .bounds import lower_bound
 from .clock import run
@@ -39,8 +40,6 @@ from .problem import Flags, Floats, Found, Ints, Objective, Problem, Solution
 from .segments import cut
 from .walk import walk
 from .windows import ended, passed
-
-STRATEGIES = ("auto", "single", "heft", "m-etf", "contiguous", "local-search", "exact")
 
 MOVE_S = 1e-7  # price of one move of `anneal`, for each value of the item
 VISIT_S = 4e-8  # price of one evaluation in `walk`, for each node and each end of a value
@@ -79,7 +78,7 @@ def search(
     Args:
         budget_s: how much work to spend, in seconds of a common processor; 0: only starts.
         seed: another walk for each; the same problem, seed and budget give the same answer.
-        strategy: one of `STRATEGIES`: all of the portfolio, or one part of it.
+        strategy: one of `SEARCHES`: all of the portfolio, or one part of it.
         starts: names and assignments of units (m,) to be considered first; those that break constraints
             are passed over.
 
@@ -104,8 +103,8 @@ def improvements(
     starts: Sequence[tuple[str, Ints]] = (),
 ) -> Iterator[Solution]:
     """The answers of `search` one by one, each better than those before; stop when time is up."""
-    if strategy not in STRATEGIES:
-        raise ValueError(f"There is no search {strategy!r}; searches: {', '.join(STRATEGIES)}")
+    if strategy not in SEARCHES:
+        raise ValueError(f"There is no search {strategy!r}; searches: {', '.join(SEARCHES)}")
     steps = _Search(problem, budget_s, seed).run(strategy, starts)
     at_once = strategy in ("auto", "local-search") and is_first_call(run, problem.nodes)
     while True:

@@ -9,7 +9,7 @@ import pytest
 import dovetail as dt
 from dovetail.placer import draw
 from dovetail.placer.diff import Changed, Moved
-from dovetail.placer.plan import place
+from dovetail.placer.planning import place
 
 PS0, PS1, W0, W1 = (
     f"/job:{j}/replica:0/task:{t}/device:CPU:0" for j, t in (("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1))

@@ -9,7 +9,7 @@ from dovetail.graph.errors import InvalidArgumentError
 from dovetail.placer.cluster_input import make_cluster
 from dovetail.placer.cost import device_loads, state_bytes, traffic
 from dovetail.placer.fold import fold
-from dovetail.placer.plan import place
+from dovetail.placer.planning import place
 from dovetail.placer.report import ROWS, WIDTH, size_text
 
 PS0, PS1, W0 = (f"/job:{j}/replica:0/task:{t}/device:CPU:0" for j, t in (("ps", 0), ("ps", 1), ("worker", 0)))

@@ -10,9 +10,10 @@ from random_graphs import placed_graphs
 import dovetail as dt
 from dovetail.graph.errors import InvalidArgumentError
 from dovetail.placer.cluster_input import make_cluster
-from dovetail.placer.plan import Plan, place
+from dovetail.placer.plan import Plan
 from dovetail.placer.plan_reader import parts_of
 from dovetail.placer.plan_text import plan_lines
+from dovetail.placer.planning import place
 
 CLUSTER = make_cluster({"a": 1, "b": 1, "c": 1}, {"a": ["cpu:0", "cpu:1"], "b": ["cpu:0", "cpu:1"]}, "/job:b")
 

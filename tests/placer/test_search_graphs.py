@@ -9,7 +9,7 @@ import pytest
 import dovetail as dt
 from dovetail.graph.errors import InvalidArgumentError, ResourceExhaustedError
 from dovetail.placer.place import Rule
-from dovetail.placer.plan import STRATEGIES
+from dovetail.placer.planning import STRATEGIES
 from dovetail.placer.simulate import Span, simulate, timeline
 
 CPU = "/job:w/replica:0/task:{}/device:CPU:0"

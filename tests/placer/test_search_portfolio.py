@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from search_problems import best_of_all, problem, random_problem
 
+from dovetail.placer.search import SEARCHES
 from dovetail.placer.search.clusters import levels
-from dovetail.placer.search.portfolio import STRATEGIES, improvements, search
+from dovetail.placer.search.portfolio import improvements, search
 from dovetail.placer.search.problem import InfeasibleError, Objective
 
 
@@ -35,7 +36,7 @@ def test_the_exact_search_proves_the_best_largest_load(seed):
 
 
 @pytest.mark.parametrize("objective", Objective)
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", SEARCHES)
 def test_every_strategy_keeps_to_the_constraints(objective, strategy):
     if strategy in ("heft", "m-etf") and objective is Objective.OFFLOAD:
         pytest.skip("lists scatter nodes, and calls that need each other in a circle cannot run")
