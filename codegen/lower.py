@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..graph.accumulators import ReachedAccumulator
 from ..graph.dtypes import DType
 from ..graph.errors import AbortedError, InvalidArgumentError
 from ..graph.graph import Graph
@@ -22,6 +23,7 @@ from ..graph.node import Node, Tensor
 from ..graph.opdef import OpDef
 from ..graph.shape import text
 from ..graph.state import Context, VariableState
+from .additions import ADDITION, with_joint_additions
 from .backends.base import Backend
 from .fused_nodes import FusedNodes
 from .guards import asked_for
@@ -67,6 +69,8 @@ def lower(
     if lowering.read and reader_of is not None:
         receives, slots = zip(*lowering.read, strict=True)
         lowering.instructions.insert(0, Read(reader_of(receives), receives, slots))
+    if lowering.added:
+        lowering.instructions = with_joint_additions(lowering.instructions, lowering.added, lowering.looked_up)
     let_slots_go(lowering.instructions, lowering.slots, [slot for _, slot in fetches])
     fed, taken = [t for _, t in unit.feeds], [t for _, t in unit.fetches]
     return Program(
@@ -119,6 +123,9 @@ class _Lowering:
         self.begun: dict[Node, Await | None] = {}  # nodes that only begin in their places, and what waits for each
         self.read: list[tuple[RecvTensor, int]] = []  # posted variables, and the slots for their values
         self.reached: dict[str, int] = {}  # nodes that are other tasks' variables, and the slots for those
+        self.task_of: dict[int, str] = {}  # by the slot of one that is reached, whose it is
+        self.looked_up: list[Call] = []  # what looks up accumulators of other tasks,
+        self.added: dict[int, tuple[Call, Node, str]] = {}  # and what adds to them, by its `id`
 
     def new_slot(self, tensor: Tensor | None, value: Any = None) -> int:
         self.slots.append(value)
@@ -142,7 +149,10 @@ class _Lowering:
         if plain is None:
             plain = self.plain[op] = not (op.name in _SPECIAL or op.is_blocking)
         if plain:
-            self.instructions.append(self._call(node))
+            call = self._call(node)
+            self.instructions.append(call)
+            if op.name == ADDITION and call.inputs[0] in self.task_of:
+                self.added[id(call)] = call, node, self.task_of[call.inputs[0]]
         elif op.name == "Const":
             if node.outputs[0] not in self.slot_of:  # else it is fed
                 self.new_slot(node.outputs[0], node.attrs["value"])
@@ -175,9 +185,14 @@ class _Lowering:
         return Call(kernel, inputs, tuple(outputs), (), node.name, op.name, node._origin)
 
     def _reach(self, node: Node) -> Call:
-        """A variable of another task, which was looked for when the program began."""
+        """A variable or accumulator of another task, which was looked for when the program began."""
         slot = self.new_slot(node.outputs[0])
-        return Call(_reached, (self.reached[node.name],), (slot,), (), node.name, node.type, node._origin)
+        found = self.reached[node.name]
+        call = Call(_reached, (found,), (slot,), (), node.name, node.type, node._origin)
+        if found in self.task_of:
+            self.task_of[slot] = self.task_of[found]
+            self.looked_up.append(call)
+        return call
 
     def _begin(self, node: Node, call: Call) -> Call:
         """What begins a call, whose results are taken later."""
@@ -250,6 +265,8 @@ class _Lowering:
         slot = -1 if step.tensor is None else self.arriving_slot(step.tensor)
         if step.reached is not None:
             slot = self.reached[step.reached.name] = self.new_slot(None)
+            if "Accumulator" in step.reached.type:
+                self.task_of[slot] = step.source.partition("/device:")[0]
         elif slot < 0 and step.channel in self.asked:
             slot = self.tokens[step.channel] = self.new_slot(None)
         if step.posted is not None:
@@ -368,9 +385,9 @@ _LOWERED = _ByType(
 )
 
 
-def _reached(found: Any) -> VariableState:
-    """A variable of another task; AbortedError where its value came instead."""
-    if type(found) is not VariableState:
+def _reached(found: Any) -> VariableState | ReachedAccumulator:
+    """A variable or accumulator of another task; AbortedError where a value came instead."""
+    if type(found) is not VariableState and type(found) is not ReachedAccumulator:
         raise AbortedError(
             None, None,
             "The variable cannot be changed any more where this step found it: it was made anew or given another shape, or there is no "

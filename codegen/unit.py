@@ -57,7 +57,7 @@ class RecvTensor:
     """Wait for a channel's tensor; None: an empty message for a control edge. `travels_as`: as for `SendTensor`.
 
     `posted`: the variable whose value it is, which is read where it lies; nobody sends it unless that fails.
-    `reached`: a node of this unit, a variable of another task, which is read and changed where that is posted. A value that comes
+    `reached`: a node of this unit, a variable or accumulator of another task, which is changed where that is posted. A value that comes
     instead says that this cannot be.
     """
 

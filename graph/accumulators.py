@@ -4,23 +4,29 @@ An accumulator has a global step. A gradient that was computed for an older one 
 waits until enough gradients have come, gets what has come so far (which may be more), clears it, and advances the global step
 by one. Takes are served in the order of arrival.
 
+Where others add to a dense one, too, its state is kept by a `SharedSum`; those who take stand in line in its own task still.
+
 The sparse kind sums rows by their index; for the mean each row is divided by the number of gradients that had it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .dtypes import DType
-from .errors import InvalidArgumentError
+from .errors import InvalidArgumentError, OpError, UnavailableError
+from .memory import OpenedSum, Post, Postable
 from .requests import Desk, Request, check_room
 from .shape import Dims, compatible, text
+from .shared_sums import SharedSum, bytes_of, state_of
 
 logger = logging.getLogger(__name__)
 
@@ -82,21 +88,19 @@ class Accumulator(Desk[TakeGradient]):
             raise InvalidArgumentError(None, None, f"Argument num_required must be >= 1, is {count}: {self}")
         return self.ask(TakeGradient(f"{count} gradients in {self}", count))
 
+    def counted(self) -> int:
+        """How many gradients have come since the last take."""
+        return self.count
+
     def set_global_step(self, step: int) -> None:
         """Drop gradients older than `step` from now on."""
         with self._lock:
-            if step < self.global_step:
-                logger.warning("%s: the global step goes back from %d to %d", self, self.global_step, step)
-            self.global_step = step
+            self._set(step)
 
-    def _apply(self, local_step: int, add: Any) -> None:
-        def event() -> None:
-            if local_step >= self.global_step:
-                add()
-                self.count += 1
-                self._serve()
-
-        self._do(event)
+    def _set(self, step: int) -> None:
+        if step < self.global_step:
+            logger.warning("%s: the global step goes back from %d to %d", self, self.global_step, step)
+        self.global_step = step
 
     def _mismatch(self, shape: tuple[int, ...], expected: Any) -> InvalidArgumentError:
         return InvalidArgumentError(
@@ -128,7 +132,7 @@ class Accumulator(Desk[TakeGradient]):
         yield from self._takes
 
 
-class DenseAccumulator(Accumulator):
+class DenseAccumulator(Accumulator, Postable):
     """Sums arrays of one shape.
 
     A first gradient that nobody can change, as those that come in messages, is kept as it is until there is another one.
@@ -138,24 +142,73 @@ class DenseAccumulator(Accumulator):
         super().__init__(name, kind)
         self._sum: Array | None = None
         self._is_own = True  # whether the sum may be written into
+        self._post: Post | None = None
+        self._shared: SharedSum | None = None  # while others reach it: then it has what is summed and counted
 
     def apply(self, gradient: Array, local_step: int) -> None:
-        """Add a gradient, unless it is stale. InvalidArgumentError when its shape does not fit."""
+        """Add a gradient, unless it is stale.
+
+        Raises:
+            InvalidArgumentError: its shape does not fit. UnavailableError: somebody else who adds does not let go of it.
+        """
+        self._check(gradient)
+
+        def event() -> None:
+            if self._shared is None:
+                if local_step < self.global_step:
+                    return
+                self._add(gradient)
+            else:
+                with self._shared as shared:
+                    if not shared.add(gradient, local_step):
+                        return
+            self._serve()
+
+        self._do(event)
+
+    def counted(self) -> int:
+        """As `Accumulator.counted`."""
+        with self._lock:
+            if self._shared is None:
+                return self.count
+            with self._shared as shared:
+                return shared.count
+
+    def set_global_step(self, step: int) -> None:
+        """As `Accumulator.set_global_step`."""
+        with self._lock:
+            if self._shared is None:
+                self._set(step)
+                return
+            with self._shared as shared:
+                self.global_step = shared.step
+                self._set(step)
+                shared.step = step
+
+    def ask(self, request: TakeGradient) -> Any:
+        """As `Desk.ask`; who could not even look does not wait."""
+        try:
+            return super().ask(request)
+        except OpError:
+            with self._lock, contextlib.suppress(ValueError):
+                self._takes.remove(request)
+            raise
+
+    def _check(self, gradient: Array) -> None:
         if not compatible(gradient.shape, self.kind.shape):
             raise self._mismatch(gradient.shape, self.kind.shape)
 
-        def add() -> None:
-            total = self._sum
-            if total is None:
-                self._is_own = bool(gradient.flags.writeable)
-                self._sum = np.array(gradient) if self._is_own else np.asarray(gradient)
-            elif total.shape != gradient.shape:
-                raise self._mismatch(gradient.shape, total.shape)
-            else:
-                out = total if self._is_own else np.empty_like(total)
-                self._sum, self._is_own = np.add(total, gradient, out=out), True
-
-        self._apply(local_step, add)
+    def _add(self, gradient: Array) -> None:
+        total = self._sum
+        if total is None:
+            self._is_own = bool(gradient.flags.writeable)
+            self._sum = np.array(gradient) if self._is_own else np.asarray(gradient)
+        elif total.shape != gradient.shape:
+            raise self._mismatch(gradient.shape, total.shape)
+        else:
+            out = total if self._is_own else np.empty_like(total)
+            self._sum, self._is_own = np.add(total, gradient, out=out), True
+        self.count += 1
 
     def _total(self) -> Array:
         total, self._sum = self._sum, None
@@ -165,6 +218,90 @@ class DenseAccumulator(Accumulator):
             np.true_divide(total, np.asarray(self.count).astype(total.dtype), out=out)
             return out
         return total
+
+    def _serve(self) -> None:
+        shared, takes = self._shared, self._takes
+        if shared is None:
+            super()._serve()
+            return
+        shared.opened.wanted = takes[0].count if takes else 0  # before it looks: who adds from now on rings
+        if not takes:
+            return
+        with shared:
+            while takes and shared.count >= takes[0].count:
+                request = takes.popleft()
+                shared.opened.wanted = takes[0].count if takes else 0
+                request.answer(shared.take(self.kind.reduction == "MEAN"))
+
+    def _cancel(self, request: TakeGradient) -> None:
+        with contextlib.suppress(UnavailableError):  # whom nobody could look for now is looked for later
+            super()._cancel(request)
+
+    # --- where others add to it, too ---------------------------------------------------------------------------------
+
+    def post(self, post: Post | None) -> None:
+        """Have this post when it is opened; None: nobody else reaches it any more."""
+        with self._lock:
+            shared = self._shared
+            if shared is not None:
+                self.count, self.global_step, self._sum = shared.close()
+                self._is_own, self._shared = True, None
+            if self._post is not None:
+                self._post.show(None)
+            self._post = post
+            if shared is not None:
+                shared.opened.closed()
+
+    def open(self, opened: Callable[[Array], OpenedSum | None], bell: tuple[int, int]) -> bool:
+        """Let others add to it: in the place that is made of its state, if one is. `bell`: what they ring. Whether they can now."""
+        dtype, dims = self.kind.dtype.np, self.kind.shape
+        with self._lock:
+            if self._shared is None and bytes_of(dims, dtype) is not None:
+                shape = tuple(int(n or 0) for n in dims or ())
+                found = opened(state_of(self._sum, shape, dtype, self.count, self.global_step, *bell))
+                if found is not None:
+                    self._shared, self._sum = SharedSum(found, shape, dtype), None
+                    found.wanted = self._takes[0].count if self._takes else 0
+            return self._shared is not None
+
+    def look(self) -> None:
+        """Serve those who wait for what others have added. If that cannot be had, their waits end with the error that says why."""
+        shared = self._shared
+        if shared is None or not shared.is_full():
+            return
+        try:
+            self._do(self._serve)
+        except UnavailableError as error:
+            self._do(partial(self._refuse, error))
+
+    def _refuse(self, error: OpError) -> None:
+        while self._takes:
+            self._takes.popleft().refuse(error)
+
+
+class ReachedAccumulator(DenseAccumulator):
+    """An accumulator of another process, which waits for nothing here."""
+
+    def __init__(self, name: str, kind: AccumulatorKind, opened: OpenedSum) -> None:
+        super().__init__(name, kind)
+        self._reached = SharedSum(opened, tuple(int(n or 0) for n in kind.shape or ()), kind.dtype.np)
+
+    def apply(self, gradient: Array, local_step: int) -> None:
+        """As `DenseAccumulator.apply`, and wake its task where that waits for it."""
+        if self.add(gradient, local_step):
+            self.ring()
+
+    def add(self, gradient: Array, local_step: int) -> bool:
+        """Add a gradient, unless it is stale. Whether its task is to be told (`ring`)."""
+        self._check(gradient)
+        with self._lock, self._reached as shared:
+            if not shared.add(gradient, local_step):
+                return False
+        return self._reached.is_full()
+
+    def ring(self) -> None:
+        """Wake its task, for this accumulator and all others of it."""
+        self._reached.ring()
 
 
 class SparseAccumulator(Accumulator):
@@ -201,13 +338,17 @@ class SparseAccumulator(Accumulator):
         np.add.at(rows, places, values)
 
         def add() -> None:
+            if local_step < self.global_step:
+                return
             if not compatible(given, self._shape):
                 raise self._mismatch(tuple(-1 if d is None else d for d in given), self._shape)
             if self._shape is None:
                 self._shape = given
             self._parts.append((unique, rows))
+            self.count += 1
+            self._serve()
 
-        self._apply(local_step, add)
+        self._do(add)
 
     def _total(self) -> tuple[Array, Array, Array]:
         parts, self._parts = self._parts, []
@@ -224,4 +365,11 @@ class SparseAccumulator(Accumulator):
         return indices.astype(np.int64), rows, shape
 
 
-__all__ = ["Accumulator", "AccumulatorKind", "DenseAccumulator", "SparseAccumulator", "TakeGradient"]
+__all__ = [
+    "Accumulator",
+    "AccumulatorKind",
+    "DenseAccumulator",
+    "ReachedAccumulator",
+    "SparseAccumulator",
+    "TakeGradient",
+]

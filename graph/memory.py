@@ -88,6 +88,9 @@ class Opened(Protocol):
     def begin(self, copied: bool = True) -> Array:
         """Where its next value is to be written, with a copy of what it is now."""
 
+    def both(self) -> tuple[Array, Array]:
+        """What it is now, and where its next value is to be written."""
+
     def end(self) -> None:
         """The next value has been written: it is the value from now on."""
 
@@ -100,6 +103,32 @@ class Opened(Protocol):
 
     def closed(self) -> None:
         """Its post says so now."""
+
+
+class OpenedSum(Opened, Protocol):
+    """The state of an accumulator, opened for others to add to (`shared_sums.py`).
+
+    Attributes:
+        wanted: how many gradients its task waits for; 0: for none. Who has added looks at it when he has let go of the lock.
+    """
+
+    wanted: int
+
+    def glance(self) -> Array | None:
+        """What it is about now, without a lock: it may be changing; None: it is not there any more."""
+
+    def ring(self, bell: tuple[int, int]) -> None:
+        """Wake its task, which said by what."""
+
+
+class Postable:
+    """What may be posted: a resource that others reach where it lies."""
+
+    __slots__ = ()
+
+    def post(self, post: Post | None) -> None:
+        """Tell this post of each change from now on; None: nobody any more, and nobody else reaches it."""
+        raise NotImplementedError
 
 
 _used: list[Memory] = []

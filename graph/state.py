@@ -19,7 +19,7 @@ import numpy as np
 
 from .collectives import Collectives
 from .errors import InvalidArgumentError
-from .memory import Post
+from .memory import Post, Postable
 from .requests import Desk
 from .shape import Dims
 from .variable_state import VariableState, changing, update_together
@@ -60,7 +60,7 @@ class Resources:
     def __init__(self, collectives: Collectives | None = None) -> None:
         self.collectives = Collectives() if collectives is None else collectives
         self._containers: dict[str, dict[str, Any]] = {}
-        self._posts: dict[tuple[str, str], Post] = {}  # of variables that are there, and of some that are to come
+        self._posts: dict[tuple[str, str], Post] = {}  # of resources that are there, and of some that are to come
         self._lock = threading.Lock()
 
     def get_or_create(self, container: str, name: str, kind: type[R], make: Callable[[], R]) -> R:
@@ -73,7 +73,7 @@ class Resources:
             found = self._containers.setdefault(container, {})
             if name not in found:
                 made = found[name] = make()
-                if isinstance(made, VariableState) and (container, name) in self._posts:
+                if isinstance(made, Postable) and (container, name) in self._posts:
                     made.post(self._posts[container, name])
             resource = found[name]
         if not isinstance(resource, kind):
@@ -91,7 +91,7 @@ class Resources:
         with self._lock:
             lost = self._containers.pop(container, None)
             for resource in (lost or {}).values():
-                if isinstance(resource, VariableState):
+                if isinstance(resource, Postable):
                     resource.post(None)
         for resource in (lost or {}).values():
             if isinstance(resource, Desk):
@@ -99,14 +99,14 @@ class Resources:
         return lost is not None
 
     def post(self, container: str, name: str, post: Post | None) -> None:
-        """Give the variable of that name a post, as soon as there is such a variable; None: take it away."""
+        """Give the resource of that name a post, as soon as there is one that can have it; None: take it away."""
         with self._lock:
             if post is None:
                 self._posts.pop((container, name), None)
             else:
                 self._posts[container, name] = post
             resource = self.find(container, name)
-            if isinstance(resource, VariableState):
+            if isinstance(resource, Postable):
                 resource.post(post)
 
     def __iter__(self) -> Iterator[tuple[str, str, Any]]:

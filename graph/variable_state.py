@@ -15,13 +15,13 @@ import numpy as np
 
 from .dtypes import DType
 from .errors import FailedPreconditionError, InvalidArgumentError
-from .memory import Opened, Post, kept_copy, may_change, shared
+from .memory import Opened, Post, Postable, kept_copy, may_change, shared
 from .shape import Dims, compatible, text
 
 Array = np.ndarray[Any, Any]
 
 
-class VariableState:
+class VariableState(Postable):
     """Where a variable's value lives.
 
     A read is a snapshot that costs nothing: what it gave out is never changed. So an update stores a new array, or changes the

@@ -90,7 +90,7 @@ def direct_updates(
         if len(others) != 1 or not any(n.type in _UPDATES for task in group for n in parts[task]):
             continue
         (other,) = others
-        here = _cpu_of(other, {device[n] for n in parts[other]}, cluster)
+        here = cpu_of(other, {device[n] for n in parts[other]}, cluster)
         if here is not None:
             found += [
                 DirectUpdate(task, here, tuple(_variables(parts[task], device))) for task in parts if task in group
@@ -166,7 +166,7 @@ def _groups(tasks: Collection[str], beside: Mapping[str, Collection[str]]) -> It
         yield group
 
 
-def _cpu_of(task: str, devices: Collection[str], cluster: Cluster) -> str | None:
+def cpu_of(task: str, devices: Collection[str], cluster: Cluster) -> str | None:
     """The device on which a task would run what is moved to it: its CPU; None: its own part is on GPUs, too."""
     if any("/device:CPU:" not in d for d in devices):
         return None
@@ -203,4 +203,4 @@ def moved_parts(partitions: Mapping[str, Partition], device_of: Callable[[Node],
     return found
 
 
-__all__ = ["DirectUpdate", "direct_updates", "moved", "moved_parts"]
+__all__ = ["DirectUpdate", "cpu_of", "direct_updates", "moved", "moved_parts"]

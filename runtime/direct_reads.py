@@ -12,15 +12,19 @@ Wants are repeated while the tensor is overdue (`overdue.py`): to ask twice does
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 from ..codegen.unit import Posted, RecvTensor
-from ..graph.dtypes import as_dtype
+from ..graph.accumulators import AccumulatorKind
+from ..graph.dtypes import DType, as_dtype
 from ..graph.errors import AbortedError, InvalidArgumentError, OpError, from_code
+from ..graph.node import Node
 from ..graph.state import Resources, VariableState
+from ..placer.direct_additions import ACCUMULATOR
 from ..placer.partitioned import task_of
 from .lookouts import Lookouts, Owner, lookout
 from .opened import Reached
@@ -28,6 +32,11 @@ from .posts import Posts
 from .records import Place, can_post
 from .segments import Reference
 from .sharing import borrower, pool_of_process
+
+_GONE = (
+    "The accumulator '{name}' of {task} is not any more where this step found it: its container was cleared, or its session was closed "
+    "there. Run again."
+)
 
 Want = dict[str, Any]
 """What a `want` message says of one variable: see `wants`."""
@@ -68,7 +77,13 @@ class DirectReads:
         return [post(handle, session.resources, c or container, name) for c, name in names]
 
     def open(self, handle: str, session: _Session, names: Sequence[Sequence[str]]) -> list[Place | None]:
-        """Let others change a session's variables, each named by container and name; None, for all: not all of them can be opened."""
+        """Let others change a session's variables, each named by container and name; None, for all: not all of them can be opened.
+
+        An accumulator, which is made if there is none, is named by `accumulator_name`, and opened or not by itself.
+        """
+        if any(len(n) > 2 for n in names):
+            opened = iter(self.open(handle, session, [n for n in names if len(n) == 2]))
+            return [next(opened) if len(n) == 2 else self._open_accumulator(handle, session, n) for n in names]
         by_container: dict[str, list[str]] = {}
         for c, name in names:
             by_container.setdefault(c or self._default_container, []).append(name)
@@ -79,6 +94,20 @@ class DirectReads:
                 return [None] * len(names)
             found.update(((container, n), p) for n, p in zip(own, places, strict=True))
         return [found[c or self._default_container, name] for c, name in names]
+
+    def _open_accumulator(self, handle: str, session: _Session, fields: Sequence[str]) -> Place | None:
+        container, name, dtype, dims, reduction = fields
+        try:
+            shape = tuple([int(n) for n in dims.split(",") if n])
+            kind = AccumulatorKind(False, as_dtype(dtype), shape, reduction)
+        except (TypeError, ValueError) as e:
+            raise InvalidArgumentError(None, None, f"A post message is malformed: {e}") from None
+        if not self._opens:
+            return None
+        posts, container = self.posts, container or self._default_container
+        with contextlib.suppress(InvalidArgumentError):  # the name is something else's: the step itself says so
+            return posts.open_accumulator(handle, session.resources, container, name, kind)
+        return None
 
     def values(self, session: _Session | None, wants: Iterable[Want]) -> dict[int | str, Any]:
         """What a `want` asks for, by channel.
@@ -99,6 +128,8 @@ class DirectReads:
                 channel, container, name, dtype = (want[k] for k in ("channel", "container", "name", "dtype"))
                 if type(channel) is not int or not isinstance(container, str) or not isinstance(name, str):
                     raise TypeError(f"{want!r:.80}")
+                if want.get("sum"):
+                    raise AbortedError(None, None, _GONE.format(name=name, task=self._task))
                 wanted = as_dtype(dtype)
             except (TypeError, KeyError, ValueError) as e:
                 raise InvalidArgumentError(None, None, f"A want message is malformed: {e}") from None
@@ -143,7 +174,8 @@ class DirectReads:
             try:
                 place = Place.from_fields(posted.place)
                 if receive.reached is not None:
-                    return Reached(place, receive.dtype, posted.name, task_of(receive.source), borrower())
+                    kind = kind_of(receive.reached)
+                    return Reached(place, kind, posted.name, task_of(receive.source), borrower())
                 return lookout(place, receive.dtype.np, borrower())
             except ValueError:  # Unreadable among them: it has gone since the master asked
                 return None
@@ -160,6 +192,8 @@ class DirectReads:
                 wanted[r.channel] = r
                 key = task_of(r.source), r.posted.incarnation
                 want = {"channel": r.channel, "container": r.posted.container, "name": r.posted.name}
+                if r.reached is not None and r.reached.type == ACCUMULATOR:
+                    want["sum"] = True
                 out.setdefault(key, []).append(want | {"dtype": r.dtype.name})
         return out
 
@@ -192,4 +226,16 @@ class DirectReads:
         self.posts.close()
 
 
-__all__ = ["DirectReads", "Want"]
+def accumulator_name(container: str, name: str, kind: AccumulatorKind) -> tuple[str, str, str, str, str]:
+    """What an accumulator of known shape is called in a message that has it opened."""
+    return container, name, kind.dtype.name, ",".join(map(str, kind.shape or ())), kind.reduction
+
+
+def kind_of(node: Node) -> DType | AccumulatorKind:
+    """What a node stands for that is reached in another task: a variable of this type, or an accumulator of this kind."""
+    attrs = node.attrs
+    dtype: DType = attrs["dtype"]
+    return AccumulatorKind(False, dtype, attrs["shape"], attrs["reduction_type"]) if node.type == ACCUMULATOR else dtype
+
+
+__all__ = ["DirectReads", "Want", "accumulator_name", "kind_of"]

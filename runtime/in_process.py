@@ -63,7 +63,7 @@ class _OwnWorker:
         session: str,
         seed: int,
         isolated: bool,
-        names: Sequence[tuple[str, str]],
+        names: Sequence[Sequence[str]],
         peer_timeout_s: float,
         changed: bool = False,
     ) -> tuple[int, Sequence[Sequence[int] | None]]:

@@ -40,13 +40,16 @@ from typing import Any, Final
 import numpy as np
 
 from ..graph import memory
+from ..graph.accumulators import AccumulatorKind, ReachedAccumulator
 from ..graph.dtypes import DType
 from ..graph.errors import AbortedError, FailedPreconditionError, UnavailableError
 from ..graph.process import process_id
+from ..graph.shared_sums import bytes_of
 from ..graph.state import VariableState
+from .bells import Rope, rope
 from .borrowing import Borrower, Unreadable
 from .lookouts import Lookout, Owner, Snapshots, lookout
-from .records import HOLDER, MOST_BYTES, RECORD_BYTES, TURN, Place, can_post
+from .records import HOLDER, MOST_BYTES, RECORD_BYTES, TURN, WANTED, Place, can_post
 
 Array = np.ndarray[Any, Any]
 
@@ -124,6 +127,7 @@ class Opened:
         )
         self._pid = process_id()
         self._places: Sequence[Array] = ()  # while the lock is held
+        self._rope: Rope | None = None
 
     def places(self) -> Sequence[Array] | None:
         """Both places, for a holder of the lock between processes; None: the variable is not opened any more."""
@@ -158,15 +162,42 @@ class Opened:
 
     def begin(self, copied: bool = True) -> Array:
         """As `memory.Opened.begin`."""
-        turn = self._words[TURN] & 1
-        old, new = self._places[turn], self._places[1 - turn]
+        old, new = self.both()
         if copied:
             np.copyto(new, old)
         return new
 
+    def both(self) -> tuple[Array, Array]:
+        """As `memory.Opened.both`."""
+        turn = self._words[TURN] & 1
+        return self._places[turn], self._places[1 - turn]
+
     def end(self) -> None:
         """As `memory.Opened.end`."""
         self._words[TURN] += 1
+
+    @property
+    def wanted(self) -> int:
+        """As `memory.OpenedSum.wanted`."""
+        return self._words[WANTED]
+
+    @wanted.setter
+    def wanted(self, count: int) -> None:
+        self._words[WANTED] = count
+
+    def glance(self) -> Array | None:
+        """As `memory.OpenedSum.glance`."""
+        places = self.places()
+        return None if places is None else places[self._words[TURN] & 1]
+
+    def ring(self, bell: tuple[int, int]) -> None:
+        """As `memory.OpenedSum.ring`."""
+        if self._rope is None:
+            try:
+                self._rope = rope(self.key[0], *bell)
+            except Unreadable:  # it has ended
+                return
+        self._rope.ring()
 
     def close(self) -> Array:
         """As `memory.Opened.close`."""
@@ -326,28 +357,34 @@ class _Reached(Opened):
 
 
 class Reached:
-    """A variable of another task that is read and changed where it lies: what a program looks at before it begins.
+    """A variable or accumulator of another task that is changed where it lies: what a program looks at before it begins.
+
+    Args:
+        kind: what it holds: a variable's element type, or the kind of an accumulator.
 
     Raises:
         Unreadable: this process cannot or should not reach it.
     """
 
-    def __init__(self, place: Place, dtype: DType, name: str, task: str, borrower: Borrower) -> None:
-        self._lookout = lookout(place, dtype.np, borrower)
+    def __init__(self, place: Place, kind: DType | AccumulatorKind, name: str, task: str, borrower: Borrower) -> None:
+        is_variable = isinstance(kind, DType)
+        self._lookout = lookout(place, kind.np if isinstance(kind, DType) else _BYTES, borrower)
         self.owner: Owner = self._lookout.owner
         with _reaching:
             door = _segments.get(place[:3])
             if door is None:
                 door = _segments[place[:3]] = Door(*place[:3])
-            state = _states.get((place, dtype))
+            state = _states.get((place, kind))
             if state is None:
-                state = _states[place, dtype] = VariableState(name, dtype)
-                state.reach(_Reached(self._lookout, door, f"The variable '{name}' of {task}"))
+                label = f"The {'variable' if is_variable else 'accumulator'} '{name}' of {task}"
+                state = _states[place, kind] = _state(name, kind, _Reached(self._lookout, door, label))
         self._state, self._door = state, door
+        self._bytes = None if isinstance(kind, DType) else bytes_of(kind.shape, kind.dtype.np)
 
-    def read(self) -> VariableState | None:
-        """The variable; None: it is not opened now, or has no value."""
-        return None if self._lookout.opened() is None else self._state
+    def read(self) -> VariableState | ReachedAccumulator | None:
+        """It; None: it is not opened now, or has no value."""
+        there = self._lookout.opened()
+        return None if there is None or self._bytes not in (None, there[0].nbytes) else self._state
 
     def forget(self) -> None:
         """Its owner has gone: nobody will change it any more."""
@@ -355,7 +392,18 @@ class Reached:
         self._door.close()
 
 
-_states: weakref.WeakValueDictionary[tuple[Place, DType], VariableState] = weakref.WeakValueDictionary()
+def _state(name: str, kind: DType | AccumulatorKind, opened: _Reached) -> VariableState | ReachedAccumulator:
+    if isinstance(kind, AccumulatorKind):
+        return ReachedAccumulator(name, kind, opened)
+    state = VariableState(name, kind)
+    state.reach(opened)
+    return state
+
+
+_BYTES = np.dtype(np.uint8)
+_states: weakref.WeakValueDictionary[tuple[Place, DType | AccumulatorKind], VariableState | ReachedAccumulator] = (
+    weakref.WeakValueDictionary()
+)
 _segments: weakref.WeakValueDictionary[tuple[int, ...], Door] = weakref.WeakValueDictionary()
 _reaching = threading.Lock()
 

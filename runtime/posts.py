@@ -16,7 +16,7 @@ reading the owner is asked for, which costs a microsecond (a file descriptor tha
 only stopped (SIGSTOP) has its variables read; unless it was stopped while it changed one.
 
 A variable that others are to change, too, is *opened* (`opened.py`): from then on its value has two places, and the sequence number
-stays as it is; what tells a change then is the turn.
+stays as it is; what tells a change then is the turn. So is the state of an accumulator to which others add (`graph/shared_sums.py`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import contextlib
 import os
 import secrets
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,8 +33,10 @@ from typing import Any
 
 import numpy as np
 
+from ..graph.accumulators import Accumulator, AccumulatorKind, DenseAccumulator
 from ..graph.process import process_id
 from ..graph.state import Resources, VariableState
+from .bells import Bell
 from .borrowing import Unreadable
 from .opened import Door, OwnOpened, can_open, settle
 from .records import (
@@ -112,13 +115,19 @@ def _there(value: Array, spare: int) -> tuple[int, ...] | None:
     if code is None or value.nbytes > MOST_BYTES or value.ndim > MOST_DIMS:
         return None
     found = where(value)
-    return None if found is None else (spare, 0, 0, *found, value.nbytes, code, value.ndim, *value.shape)
+    return None if found is None else (spare, 0, 0, 0, *found, value.nbytes, code, value.ndim, *value.shape)
 
 
 class Posts:
-    """All posts of one task. Each belongs to the sessions that have asked for it. Safe to use from several threads."""
+    """All posts of one task. Each belongs to the sessions that have asked for it. Safe to use from several threads.
+
+    Attributes:
+        bell: what others ring when they have added what somebody here waits for (`look`); None: nobody is heard.
+    """
 
     def __init__(self) -> None:
+        self.bell: Bell | None = None
+        self._shared: weakref.WeakSet[DenseAccumulator] = weakref.WeakSet()  # accumulators that others reach, or did
         self._fresh: Iterator[tuple[memoryview, Reference]] = iter(())  # records of the latest segment
         self._free: list[tuple[memoryview, Reference]] = []  # that have been used
         self._segments: list[tuple[int, int]] = []  # descriptors, and the process that made them
@@ -156,10 +165,41 @@ class Posts:
                 return None
             with self._lock:
                 owned = self._posts.get((id(resources), container, name))
-                if owned is None or not state.open(partial(owned.opened, name)):
+                if owned is None or not state.open(partial(owned.opened, f"The variable '{name}'")):
                     return None
             places.append(place)
         return places
+
+    def open_accumulator(
+        self, session: str, resources: Resources, container: str, name: str, kind: AccumulatorKind
+    ) -> Place | None:
+        """Open the accumulator of that name, which is made if there is none, for others to add to; None: that cannot be done.
+
+        Raises:
+            InvalidArgumentError: the name is another resource's, or the accumulator is of another kind.
+        """
+        settle()
+        if self.bell is None or not can_open():
+            return None
+        found = resources.get_or_create(container, name, Accumulator, lambda: DenseAccumulator(name, kind))
+        found.kind.check_same(kind, name)
+        place = self.post(session, resources, container, name)
+        if not isinstance(found, DenseAccumulator) or place is None:
+            return None
+        with self._lock:
+            owned = self._posts.get((id(resources), container, name))
+            if owned is None or not found.open(partial(owned.opened, f"The accumulator '{name}'"), self.bell.name):
+                return None
+            self._shared.add(found)
+        return place
+
+    def look(self) -> None:
+        """Serve those who wait for gradients, as far as others have added them."""
+        if self._shared:
+            with self._lock:
+                shared = list(self._shared)
+            for accumulator in shared:
+                accumulator.look()
 
     def close_session(self, session: str) -> None:
         """Forget what only this session has asked for."""
@@ -227,15 +267,15 @@ class _Owned:
         """Whether somebody who was stopped may still write where the record said."""
         return self.last is not None and self.last.is_stuck
 
-    def opened(self, name: str, value: Array) -> OwnOpened | None:
-        """The variable, opened with this value; None: it cannot be."""
+    def opened(self, what: str, value: Array) -> OwnOpened | None:
+        """The variable, or state of an accumulator, opened with this value; None: it cannot be."""
         place = self.post.place
         if self.is_stuck:
             return None
         try:
             if self.door is None:
                 self.door = Door(*place[:3])
-            opened = OwnOpened(place, self.record[0], self.door, value, f"The variable '{name}' of this task")
+            opened = OwnOpened(place, self.record[0], self.door, value, f"{what} of this task")
         except (MemoryError, Unreadable):
             return None
         self.post.show(opened.first, opened.spare)

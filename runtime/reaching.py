@@ -11,11 +11,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..codegen.unit import Posted
+from ..graph.accumulators import AccumulatorKind
 from ..graph.node import Node, Tensor
 from ..graph.settings import setting
+from ..placer.direct_additions import DirectAddition, added, direct_additions
 from ..placer.direct_reads import DirectRead
 from ..placer.direct_updates import DirectUpdate, direct_updates, moved
 from ..placer.partitioned import task_of
+from .direct_reads import accumulator_name, kind_of
 from .records import MOST_BYTES
 from .units import Reached
 
@@ -54,6 +57,8 @@ class Reaching:
         """Where the nodes of a step run, and the variables that another task than their own reads and changes then."""
         if not (setting("DOVETAIL_DIRECT_READS") and setting("DOVETAIL_DIRECT_UPDATES")):
             return device_of, {}
+        home = device_of
+        device_of, reached = self._added(session, nodes, home, fed)
         opened: dict[tuple[str, str], dict[Node, Posted]] = {}
         staying: set[str] = set()
         while True:  # where one stays, those who exchange with it may have to stay as well
@@ -66,8 +71,37 @@ class Reaching:
             if not failed:
                 break
             staying |= failed
-        reached = {node: (device_of(node), at) for u in updates for node, at in opened[u.task, u.by].items()}
+        reached |= {node: (home(node), at) for u in updates for node, at in opened[u.task, u.by].items()}
         return (moved(updates, device_of) if updates else device_of), reached
+
+    def _added(
+        self, session: MasterSession, nodes: Sequence[Node], device_of: Callable[[Node], str], fed: Collection[Tensor]
+    ) -> tuple[Callable[[Node], str], dict[Node, tuple[str, Posted]]]:
+        """The same of accumulators to which another task than their own adds."""
+        additions = [
+            a
+            for a in direct_additions(nodes, device_of, session.cluster, fed, MOST_BYTES)
+            if self._sees(session, task_of(a.by), a.task)
+        ]
+        by_task: dict[str, list[DirectAddition]] = {}
+        for addition in additions:
+            by_task.setdefault(addition.task, []).append(addition)
+        done, reached = [], {}
+        for task, wanted in by_task.items():
+            names = []
+            for a in wanted:
+                kind = kind_of(a.accumulator)
+                assert isinstance(kind, AccumulatorKind)
+                name = a.accumulator.attrs["shared_name"] or a.accumulator.name
+                names.append(accumulator_name(a.accumulator.container, name, kind))
+            incarnation, places = self._post(session, task, names, True)
+            for a, name, at in zip(wanted, names, places, strict=True):
+                if at is not None:
+                    node = a.accumulator
+                    posted = Posted(tuple(at), incarnation, name[0], name[1], node.name, node.type, str(node.source))
+                    reached[node] = device_of(node), posted
+                    done.append(a)
+        return (added(done, device_of) if done else device_of), reached
 
     def _opened(self, session: MasterSession, update: DirectUpdate) -> dict[Node, Posted]:
         """The places of a part's variables, opened for others to change; none, if one of them is not, or nobody reaches them."""
@@ -89,7 +123,7 @@ class Reaching:
         return session.near[pair]
 
     def _post(
-        self, session: MasterSession, task: str, names: Sequence[tuple[str, str]], changed: bool
+        self, session: MasterSession, task: str, names: Sequence[Sequence[str]], changed: bool
     ) -> tuple[int, Sequence[Sequence[int] | None]]:
         config = session.config
         return self._peers.post(

@@ -7,6 +7,7 @@ A record belongs to the task that has the variable (`posts.py`); others read the
     spare           how many bytes behind the value its second place is; 0: it has one place, and only its owner changes it
     turn            how often an opened variable has changed: where that is odd, the value is in the second place
     holder          the process that changes it, for errors
+    wanted          how many gradients the task waits for, of an accumulator (graph/shared_sums.py)
     descriptor and number of the segment, offset, bytes, element type, dimensions
 
 The order of stores and loads matters. Each is a call of its own here, so compilers keep it; processors do where loads are not
@@ -28,7 +29,7 @@ MOST_BYTES: Final = 1 << 20
 PAGE: Final = 4096
 RECORD_BYTES: Final = 192  # three cache lines
 RECORDS: Final = 512  # in a segment
-SEQUENCE, NUMBER, VERSION, SPARE, TURN, HOLDER, WHERE = range(7)
+SEQUENCE, NUMBER, VERSION, SPARE, TURN, HOLDER, WANTED, WHERE = range(8)
 _HEAD: Final = 6  # words of `WHERE` before the dimensions: descriptor, segment, offset, bytes, type, rank
 MOST_DIMS: Final = RECORD_BYTES // 8 - WHERE - _HEAD
 
@@ -72,5 +73,5 @@ def words_of(memory: mmap.mmap, offset: int) -> memoryview:
 
 __all__ = [
     "CODES", "HOLDER", "MOST_BYTES", "MOST_DIMS", "NUMBER", "PAGE", "RECORDS", "RECORD_BYTES", "SEQUENCE", "SPARE", "TURN", "TYPES",
-    "VERSION", "WHERE", "Place", "can_post", "words_of",
+    "VERSION", "WANTED", "WHERE", "Place", "can_post", "words_of",
 ]  # fmt: skip

@@ -31,6 +31,7 @@ from ..graph.ops import all as _all_ops  # noqa: F401  (graphs that arrive may h
 from ..graph.settings import setting
 from ..placer.cluster import ClusterDef, ClusterSpec, DeviceInfo, local_devices
 from . import here
+from .bells import Bell
 from .between_tasks import BetweenTasks
 from .boards import Boards
 from .calls import Calls
@@ -40,6 +41,7 @@ from .keys import part_of, serve_with, served_with, server_keys
 from .mail import Mail
 from .master import Master, device_fields
 from .master_calls import MasterCalls
+from .opened import can_open
 from .peers import ServerPeers
 from .recorder import Recorder, clock
 from .sharing import borrowed, share_variables
@@ -121,6 +123,7 @@ class Server:
         self._mail = Mail(self.task)
         self._stopped = threading.Event()
         self._metrics: MetricsServer | None = None
+        self._bell: Bell | None = None
         self._next_look = 0.0
         self._stalled = 0  # steps that were reported to make no progress
         if start:
@@ -172,6 +175,9 @@ class Server:
             raise UnknownError(None, None, f"The server of {self.task} cannot start: {e}") from None
         self._address = mail.endpoint.address
         mail.endpoint.call_soon(calm_thread)
+        if can_open():
+            self._bell = self._worker.direct.posts.bell = Bell()
+            mail.endpoint.attend(self._bell.fd, self._on_bell)
         if self._keys is not None:
             serve_with(self._keys)
         if setting("DOVETAIL_METRICS"):
@@ -214,6 +220,8 @@ class Server:
             self._calls.close()
             self._worker.close()
             self._mail.endpoint.close()
+            if self._bell is not None:
+                self._bell.close()
             self._peers.close()
             if self._metrics is not None:
                 self._metrics.close()
@@ -299,8 +307,14 @@ class Server:
         if handler is not None:
             handler(peer, message)
 
+    def _on_bell(self) -> None:
+        assert self._bell is not None
+        self._bell.answer()
+        self._worker.look()
+
     def _on_tick(self) -> None:
         now = time.monotonic()
+        self._worker.look()
         self._collectives.tick(now)
         self._steps.end_forsaken(now)
         self._between.ask_for_overdue(now)

@@ -178,6 +178,10 @@ class Endpoint:
             peer = self._dialled[address] = dialled_name(address)
         self.reply(peer, message, compressed)
 
+    def attend(self, fd: int, answer: Callable[[], None]) -> None:
+        """Call `answer` on the I/O thread whenever there is something to read from a descriptor, as long as the endpoint is open."""
+        self._io.call_soon(lambda: self._io.watch(fd, lambda event: self._io.guard(answer)))
+
     def expect(self) -> None:
         """An answer to what the calling thread has sent is probably near. Of no effect on other threads than the I/O thread."""
         self._io.expect()

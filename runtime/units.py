@@ -33,12 +33,14 @@ from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
 from ..graph.opdef import opdef
 from ..graph.serialize import graph_to_bytes
+from ..placer.direct_additions import ACCUMULATOR
+from ..placer.direct_reads import VARIABLES
 from ..placer.partitioned import Channel, LoopPart, Partitioned
 from .awaited import held, received_together
 from .early import with_early_collectives
 
 Reached: TypeAlias = Mapping[Node, tuple[str, Posted]]
-"""Variables that are read and changed by another task than their own: the device of each, and where it is posted."""
+"""Variables and accumulators that are changed by another task than their own: the device of each, and where it is posted."""
 
 
 def units_of(
@@ -287,8 +289,8 @@ class _Unpacking:
         if kind == "v":
             index, source, posted = rest
             node = self.nodes[_number(index)]
-            if node.type not in ("VariableV2", "VarHandleOp"):
-                raise ValueError(f"{node.name} is reached, and is no variable")
+            if node.type not in VARIABLES and node.type != ACCUMULATOR:
+                raise ValueError(f"{node.name} is reached, and is no variable or accumulator")
             return RecvTensor(_number(what), None, _text(source), None, _posted(*posted), node)
         if kind == "g":
             (after,) = rest

@@ -296,9 +296,13 @@ class Worker:
     def post(
         self, handle: str, seed: int, isolated: bool, names: Sequence[Sequence[str]], changed: bool = False
     ) -> list[Place | None]:
-        """Let others read these variables of a session, or also change them, each named by its container and name."""
+        """Let others read these variables of a session, or also change them: see `DirectReads.post` and `open`."""
         session = self.open_session(handle, seed, isolated)
         return (self.direct.open if changed else self.direct.post)(handle, session, names)
+
+    def look(self) -> None:
+        """Others may have added gradients that are waited for here: they have rung, or have been killed before they could."""
+        self.turns.mine.take(self.direct.posts.look)
 
     def want(self, number: int, session: str, receives: Iterable[RecvTensor]) -> None:
         """Ask for variables that could not be read. UnavailableError and others: nobody can be asked."""

@@ -87,7 +87,8 @@ class WorkerCalls:
     def _post(self, message: Message) -> Message:
         fields = message.fields
         names = fields["names"]
-        if not all(isinstance(n, list) and len(n) == 2 and all(isinstance(x, str) for x in n) for n in names):
+        lengths = (2, 5) if fields.get("changed") else (2,)  # an accumulator has its kind with it
+        if not all(isinstance(n, list) and len(n) in lengths and all(isinstance(x, str) for x in n) for n in names):
             raise InvalidArgumentError(None, None, "A post message names variables by container and name")
         places = self._worker.post(
             fields["session"], fields["seed"], fields["isolated"], names, bool(fields.get("changed"))

@@ -209,7 +209,9 @@ define(
 define(
     "ResourceAccumulatorNumAccumulated",
     infer=_infer_count,
-    reference=lambda context, accumulator: np.asarray(as_resource(accumulator, Accumulator, context).count, np.int32),
+    reference=lambda context, accumulator: np.asarray(
+        as_resource(accumulator, Accumulator, context).counted(), np.int32
+    ),
     cost=free,
     traits=Trait.STATEFUL,
     device_types=("CPU",),
