@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,17 +16,15 @@ from ..graph.variable_scope import get_variable
 from ..runtime.config import ConfigProto
 from ..summary import FileWriter, merge_all
 from ..train.basic_session_run_hooks import FinalOpsHook
-from ..train.checkpoint_state import latest_checkpoint
 from ..train.monitored_session import ChiefSessionCreator, MonitoredSession
+from ..train.new_checkpoints import checkpoints_iterator, wait_for_new_checkpoint
 from ..train.scaffold import Scaffold
 from ..train.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from ..train.training_util import get_global_step
-from ..train.warm_starting import checkpoints_iterator
 
 logger = logging.getLogger(__name__)
 
 EVAL_STEP = "eval_step"
-_POLL_S = 1.0
 
 
 def get_or_create_eval_step() -> Any:
@@ -111,23 +108,6 @@ class SummaryAtEndHook(SessionRunHook):
         if self._is_own and self._writer is not None:
             self._writer.close()
             self._writer = None
-
-
-def wait_for_new_checkpoint(
-    checkpoint_dir: str,
-    last_checkpoint: str | None = None,
-    seconds_to_sleep: float = _POLL_S,
-    timeout: float | None = None,
-) -> str | None:
-    """The path of the next checkpoint of a folder; None: there was none within `timeout` seconds."""
-    end = None if timeout is None else time.monotonic() + timeout
-    while True:
-        found = latest_checkpoint(checkpoint_dir)
-        if found is not None and found != last_checkpoint:
-            return found
-        if end is not None and time.monotonic() + seconds_to_sleep > end:
-            return None
-        time.sleep(seconds_to_sleep)
 
 
 def evaluate_once(

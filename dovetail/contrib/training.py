@@ -138,10 +138,9 @@ def create_train_op(
     graph = get_default_graph()
     if global_step is USE_GLOBAL_STEP:
         global_step = get_or_create_global_step()
-    updates = list(dict.fromkeys(graph.get_collection(GraphKeys.UPDATE_OPS) if update_ops is None else update_ops))
+    updates = _updates(update_ops)
     if updates:
-        with control_dependencies([group(*updates, name="update_barrier")]):
-            total_loss = identity(total_loss)
+        total_loss = _behind([group(*updates, name="update_barrier")], total_loss)
     pairs = optimizer.compute_gradients(
         total_loss, trainable_variables() if variables_to_train is None else list(variables_to_train),
         gate_gradients=gate_gradients, aggregation_method=aggregation_method,
@@ -156,8 +155,7 @@ def create_train_op(
     with name_scope("train_op"):
         if check_numerics:
             total_loss = checked(total_loss, "LossTensor is inf or nan")
-        with control_dependencies([applied]):
-            train_op: Tensor = identity(total_loss)
+        train_op = _behind([applied], total_loss)
     if train_op not in graph.get_collection_ref(GraphKeys.TRAIN_OP):
         graph.add_to_collection(GraphKeys.TRAIN_OP, train_op)
     return train_op
@@ -202,14 +200,12 @@ def optimize_loss(
     unknown = [s for s in wanted if s not in SUMMARIES]
     if unknown:
         raise ValueError(f"Summaries should be one of [{', '.join(SUMMARIES)}], you provided {', '.join(unknown)}.")
-    graph = get_default_graph()
     loss = convert(loss)
     step = get_global_step() if global_step is None else global_step
     with name_scope(name or "OptimizeLoss"):
-        updates = list(dict.fromkeys(graph.get_collection(GraphKeys.UPDATE_OPS) if update_ops is None else update_ops))
+        updates = _updates(update_ops)
         if updates:
-            with control_dependencies(updates):
-                loss = identity(loss)
+            loss = _behind(updates, loss)
         rate = None if learning_rate is None else convert(learning_rate)
         if learning_rate_decay_fn is not None:
             if rate is None or step is None:
@@ -240,9 +236,19 @@ def optimize_loss(
         if "gradients" in wanted or "gradient_norm" in wanted:
             add_gradients_summaries(pairs)
         applied = chosen.apply_gradients(pairs, global_step=step if increment_global_step else None)
-        with control_dependencies([applied]):
-            train_op: Tensor = identity(loss)
-            return train_op
+        return _behind([applied], loss)
+
+
+def _updates(given: Iterable[Any] | None) -> list[Any]:
+    """What runs before the loss: what is given, or the collection `UPDATE_OPS`, each once."""
+    return list(dict.fromkeys(get_default_graph().get_collection(GraphKeys.UPDATE_OPS) if given is None else given))
+
+
+def _behind(ops: Sequence[Any], loss: Tensor) -> Tensor:
+    """The loss, once these have run."""
+    with control_dependencies(ops):
+        found: Tensor = identity(loss)
+    return found
 
 
 def _optimizer(given: Any, rate: Any) -> Any:

@@ -24,6 +24,7 @@ from ..graph.graph_keys import GraphKeys
 from ..train.basic_session_run_hooks import SecondOrStepTimer
 from ..train.checkpoint_hooks import CheckpointSaverListener
 from ..train.checkpoint_state import checkpoint_exists, load_variable
+from ..train.new_checkpoints import wait_for_new_checkpoint
 from ..train.session_run_hook import SessionRunHook
 from .estimator import Estimator
 from .sessions import in_step, wait_for_workers
@@ -242,14 +243,10 @@ class _Evaluator:
     def follow(self) -> None:
         """Evaluate each new checkpoint, until that of the last step."""
         self._wait(self._spec.start_delay_secs)
-        told = time.monotonic()
         while self.result is None or not self._is_last(self.result[GraphKeys.GLOBAL_STEP]):
-            path = self._estimator.latest_checkpoint()
-            if path is None or path == self._seen:
-                if time.monotonic() - told > 30:
-                    logger.info("Waiting for a new checkpoint in %s.", self._estimator.model_dir)
-                    told = time.monotonic()
-                time.sleep(POLL_S)
+            path = wait_for_new_checkpoint(self._estimator.model_dir, self._seen, POLL_S, timeout=30)
+            if path is None:
+                logger.info("Waiting for a new checkpoint in %s.", self._estimator.model_dir)
                 continue
             began = time.monotonic()
             try:

@@ -84,6 +84,7 @@ from .monitored_session import (
     WorkerSessionCreator,
 )
 from .moving_averages import ExponentialMovingAverage
+from .new_checkpoints import checkpoints_iterator
 from .optimizer import Optimizer
 from .pipeline_optimizer import PipelineOptimizer
 from .profiler_hook import ProfilerHook
@@ -103,7 +104,7 @@ from .training_util import (
     get_or_create_global_step,
     global_step,
 )
-from .warm_starting import checkpoints_iterator, init_from_checkpoint
+from .warm_starting import init_from_checkpoint
 
 if TYPE_CHECKING:
     from ..runtime.server import Server

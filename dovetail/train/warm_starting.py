@@ -1,9 +1,8 @@
-"""First values of variables from the checkpoint of another model, and checkpoints as they come."""
+"""First values of variables from the checkpoint of another model."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,6 @@ from ..graph.graph_keys import GraphKeys
 from ..graph.partitioned import PartitionedVariable
 from .checkpoint_state import latest_checkpoint, list_variables
 from .saver import Saver
-
-POLL_S = 1.0  # how often a folder is looked at: a look reads one small file
 
 
 def init_from_checkpoint(ckpt_dir_or_file: str, assignment_map: Mapping[str, Any]) -> None:
@@ -104,32 +101,4 @@ def _read_instead(path: str, shapes: Mapping[str, Any], name: str, parts: list[A
         part.initialize_by(saver._restore_all)
 
 
-def checkpoints_iterator(
-    checkpoint_dir: str,
-    min_interval_secs: float = 0,
-    timeout: float | None = None,
-    timeout_fn: Callable[[], Any] | None = None,
-) -> Iterator[str]:
-    """Checkpoints of a folder, each when it comes: who is slow misses some.
-
-    Args:
-        min_interval_secs: at least so long between two. timeout: how long to wait for the next one; None: for ever.
-        timeout_fn: called when the time is over; True: end. None: end.
-    """
-    seen: str | None = None
-    while True:
-        began = time.monotonic()
-        while (found := latest_checkpoint(checkpoint_dir)) in (None, seen):
-            if timeout is not None and time.monotonic() - began > timeout:
-                break
-            time.sleep(POLL_S if timeout is None else min(POLL_S, max(0.0, timeout)))
-        if found is None or found == seen:
-            if timeout_fn is None or timeout_fn():
-                return
-            continue
-        seen, given = found, time.monotonic()
-        yield found
-        time.sleep(max(0.0, min_interval_secs - (time.monotonic() - given)))
-
-
-__all__ = ["checkpoints_iterator", "init_from_checkpoint"]
+__all__ = ["init_from_checkpoint"]
