@@ -16,9 +16,9 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 FUNCTIONS = {"convolve": ("rrwwc", (3, 4, 8, 5, 4, 4)), "overlay": ("rrw", (3, 3, 6, 2))}
 
-_SEEN = 3 << 18  # bytes that a box should see of the image: they stay in the second cache
+_SEEN = 1 << 20  # bytes that a box should see of the image: they stay in the second cache
 _MOST = 2048  # pixels of a box
-_ENOUGH = 384  # pixels of a box that are worth laying the taps out for
+_ENOUGH = 512  # pixels of a box that are worth laying the taps out for
 _UNITS = 8  # per thread: who is done early takes another one
 
 

@@ -23,7 +23,7 @@ STEPS = 256  # of the sum at a time: a panel of so many stays in the first cache
 CHUNK = 96  # pixels of the result whose parts `overlay` adds up at a time
 
 
-@njit(error_model="numpy")
+@njit(error_model="numpy", inline="always")
 def lay_out_taps(w, panel, w_jumps, taps, part, first, steps, columns, lanes):
     """So many steps, from `first` on, of a panel. taps: how many rows, columns and channels a filter has."""
     broad, done = lanes if 2 * columns > lanes else lanes // 2, 0
