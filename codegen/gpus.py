@@ -30,7 +30,7 @@ def gpu_backend(
     from .cuda.device import device as gpu
     from .gpu_fusion import gpu_rewrites
 
-    index = int(device.rpartition(":")[2])
-    backend = CudaBackend(gpu(index), peers=gpus, check=options.check >= 2, lends=lends)
+    index, check = int(device.rpartition(":")[2]), options.check >= 2  # what is compared is computed exactly
+    backend = CudaBackend(gpu(index), peers=gpus, check=check, lends=lends, tf32=options.tf32 and not check)
     backend.rewrites = gpu_rewrites(host.rewrites)
     return backend

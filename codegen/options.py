@@ -26,6 +26,7 @@ class KernelOptions:
         fold, merge, rewrite: what is done to graphs beforehand: compute what depends on constants only, let equal nodes become
             one, apply the rule tables (codegen/rewrite.py).
         fast_math: apply the rules too that change rounding, or what becomes of NaN and infinity.
+        tf32: GPUs may make products of float32 from the first 10 bits of each factor's fraction.
 
     Raises:
         ValueError: no such backend, or a negative number.
@@ -39,6 +40,7 @@ class KernelOptions:
     merge: bool = True
     rewrite: bool = True
     fast_math: bool = False
+    tf32: bool = False
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:

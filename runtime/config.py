@@ -123,6 +123,8 @@ class ConfigProto:
         placement_costs: what a search takes nodes and links to cost: a `dt.Profile`, or the path of one; None: analytic costs.
             The search then looks at the nodes that were measured as one step, and leaves the others to the rules.
         fast_math: allow rewrites that change rounding, or what becomes of NaN and infinity.
+        tf32: let GPUs make products, convolutions and attention of float32 from TF32, the first 10 bits of each factor's fraction:
+            several times as fast, with errors of about 1e-3. Sums are float32 all the same.
         keys: a session's folder of keys, with which it proves who it is; "": that of DOVETAIL_KEYS, or no keys. It does not travel.
     """
 
@@ -148,6 +150,7 @@ class ConfigProto:
     placement_strategy: str = "rules"
     placement_costs: Profile | str | os.PathLike[str] | None = None
     fast_math: bool = False
+    tf32: bool = False
     keys: str = ""
 
     def kernel_options(self, warm: bool = False) -> KernelOptions:
@@ -171,6 +174,7 @@ class ConfigProto:
                 merge=everything or (allowed and wanted.do_common_subexpression_elimination),
                 rewrite=everything,
                 fast_math=self.fast_math,
+                tf32=self.tf32,
             )
         except ValueError as e:
             raise InvalidArgumentError(None, None, f"{e} (ConfigProto.kernel_backend, or DOVETAIL_BACKEND)") from None

@@ -42,7 +42,7 @@ def _sizes(q: Shape, k: Shape, v: Shape, mask: Shape | None) -> dict[str, int] |
         return None
 
 
-def _forward(node: Node, target: Target) -> Template:
+def _forward(node: Node, target: Target, *, tf32: bool = False) -> Template:
     """`Attention`, and `AttentionWithSums`, which keeps what the other throws away."""
     dtype, scale = node.outputs[0].dtype.base, float(node.attrs["scale"])
     mask = node.inputs[3].dtype.base if len(node.inputs) > 3 else None
@@ -54,14 +54,14 @@ def _forward(node: Node, target: Target) -> Template:
         sizes = _sizes(q, k, v, shapes[3] if mask is not None else None)
         if sizes is None:
             return None
-        routines = attention(dtype, q[-1], scale, target=target, mask=mask, known=sizes)
+        routines = attention(dtype, q[-1], scale, target=target, mask=mask, tf32=tf32, known=sizes)
         sums = (tuple(q[:-1]), np.dtype(np.float32))
         return Choice(routines, sizes, [(q, dtype.np), sums], results=results)
 
     return Template(len(node.inputs), choose)
 
 
-def _gradient(node: Node, target: Target) -> Template:
+def _gradient(node: Node, target: Target, *, tf32: bool = False) -> Template:
     """`AttentionGrad`: the kernels take its inputs in its own order."""
     dtype, scale = node.outputs[0].dtype.base, float(node.attrs["scale"])
     mask = node.inputs[6].dtype.base if len(node.inputs) > 6 else None
@@ -72,7 +72,7 @@ def _gradient(node: Node, target: Target) -> Template:
         sizes = _sizes(q, k, v, shapes[6] if mask is not None else None)
         if sizes is None or result != q or grad != q or sums != q[:-1]:
             return None
-        routines = attention_gradient(dtype, q[-1], scale, target=target, mask=mask, known=sizes)
+        routines = attention_gradient(dtype, q[-1], scale, target=target, mask=mask, tf32=tf32, known=sizes)
         return Choice(routines, sizes, [(q, dtype.np), (k, dtype.np), (v, dtype.np)])
 
     return Template(len(node.inputs), choose)

@@ -111,18 +111,26 @@ class CudaBackend:
         peers: names of the devices of this task that are GPUs, too: what is sent to them stays in GPU memory.
         lends: which GPUs of other tasks read this one's memory; None: none.
         check: compare every kernel with the references, at every run.
+        tf32: products of float32 may be made from 10 bits of each factor's fraction.
     """
 
     name = "cuda"
     rewrites = NumpyBackend.rewrites
 
     def __init__(
-        self, device: Device, *, peers: frozenset[str] = frozenset(), check: bool = False, lends: Lends | None = None
+        self,
+        device: Device,
+        *,
+        peers: frozenset[str] = frozenset(),
+        check: bool = False,
+        lends: Lends | None = None,
+        tf32: bool = False,
     ) -> None:
         self.device = device
         self.peers = peers
         self.lends = lends
         self.check = check
+        self.tf32 = tf32
         self.variables: dict[str, tuple[str, str]] = {}  # nodes that give a variable's place: its container and name
         self._host = NumpyBackend()
 
@@ -162,7 +170,7 @@ class CudaBackend:
             return SmallOnHost(plain)
         if context is not None:
             return state_kernel(self, node, context, OnHost(plain)) or OnHost(plain)
-        template = template_of(node, self.device.target)
+        template = template_of(node, self.device.target, tf32=self.tf32)
         return OnHost(plain) if template is None else TemplateOnDevice(self, node, template, OnHost(plain))
 
     def finish(self, program: Program) -> Program:

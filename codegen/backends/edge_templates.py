@@ -29,7 +29,7 @@ def edged_kernel(backend: CudaBackend, group: EdgedNodes) -> Kernel:
     """What runs an anchor and its edges: one kernel, or, where the template has none for these types, one after the other."""
     from .gpu_templates import template_of
 
-    template = template_of(group.anchor, backend.device.target, group.edges)
+    template = template_of(group.anchor, backend.device.target, group.edges, backend.tf32)
     apart = Apart(backend, group)
     return apart if template is None else EdgedOnDevice(backend, group, template, apart)
 

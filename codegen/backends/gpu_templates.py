@@ -41,11 +41,12 @@ class Template:
     order: tuple[int, ...] | None = None
 
 
-def template_of(node: Node, target: Target, edges: Sequence[Edge | None] = ()) -> Template | None:
+def template_of(node: Node, target: Target, edges: Sequence[Edge | None] = (), tf32: bool = False) -> Template | None:
     """The template for a node; None when there is none.
 
     `edges`: elementwise work on the operands, if any, and on the result (`codegen/edged.py`). What it reads beside the tiles
-    comes behind the inputs of a launch; of what it writes, the template's choice tells nothing.
+    comes behind the inputs of a launch; of what it writes, the template's choice tells nothing. `tf32`: products of float32 may be made
+    from 10 bits of each factor's fraction.
     """
     from .attention_templates import ATTENTION_MAKERS
     from .box_templates import BOX_MAKERS
@@ -58,12 +59,12 @@ def template_of(node: Node, target: Target, edges: Sequence[Edge | None] = ()) -
     make = next((m[node.type] for m in tables if node.type in m), None)
     try:
         if any(edges):
-            return (
-                _product(node, target, edges)
-                if node.type in _PRODUCTS
-                else convolution_with_edge(node, target, edges[-1])
-            )
-        return None if make is None else make(node, target)
+            if node.type in _PRODUCTS:
+                return _product(node, target, edges, tf32=tf32)
+            return convolution_with_edge(node, target, edges[-1], tf32)
+        if make is None:
+            return None
+        return make(node, target, tf32=tf32) if node.type in _MULTIPLYING else make(node, target)
     except (ValueError, KeyError):  # not these types, or attributes
         return None
 
@@ -81,6 +82,7 @@ class _Product:
     transpose_b: bool
     batched: bool
     edges: Sequence[Edge | None] = (None, None, None)
+    tf32: bool = False
     found: dict[Any, Sequence[Routine]] = field(default_factory=dict)
 
     @property
@@ -103,7 +105,7 @@ class _Product:
             before_a, before_b, behind = self.edges
             self.found[key] = matmul(
                 a, b, target=self.target, transpose_a=self.transpose_a, transpose_b=self.transpose_b, batched=self.batched,
-                prologue_a=before_a, prologue_b=before_b, epilogue=behind or self.rounding, known=known,
+                prologue_a=before_a, prologue_b=before_b, epilogue=behind or self.rounding, tf32=self.tf32, known=known,
             )[:_MOST_CANDIDATES]  # fmt: skip
         return self.found[key]
 
@@ -122,7 +124,9 @@ class _Product:
         candidates: list[Routine | Callable[[Sequence[int]], None]] = list(self.routines(known))
         if not any(self.edges) and setting("DOVETAIL_TUNE"):
             transposed = self.transpose_a, self.transpose_b
-            candidates += library_products(device, dtype, [sizes[n] for n in ("m", "n", "k", "batch")], transposed)
+            candidates += library_products(
+                device, dtype, [sizes[n] for n in ("m", "n", "k", "batch")], transposed, self.tf32
+            )
         return Choice(candidates, sizes, [((*stack, sizes["m"], sizes["n"]), dtype.np)])
 
 
@@ -131,9 +135,17 @@ def _flag(node: Node, *names: str) -> bool:
 
 
 _PRODUCTS = frozenset(("MatMul", "BatchMatMulV2"))
+_MULTIPLYING = (
+    _PRODUCTS
+    | {"Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"}
+    | {"Attention", "AttentionWithSums", "AttentionGrad"}
+)
+"""Ops whose templates multiply matrices: those of float32 exactly, or by TF32."""
 
 
-def _product(node: Node, target: Target, edges: Sequence[Edge | None] = (None, None, None)) -> Template:
+def _product(
+    node: Node, target: Target, edges: Sequence[Edge | None] = (None, None, None), *, tf32: bool = False
+) -> Template:
     a, b = node.inputs
     if a.dtype.base is not b.dtype.base or node.outputs[0].dtype.base is not a.dtype.base:
         raise ValueError("one type only")
@@ -144,6 +156,7 @@ def _product(node: Node, target: Target, edges: Sequence[Edge | None] = (None, N
         _flag(node, "transpose_b", "adj_y"),
         node.type != "MatMul",
         edges,
+        tf32,
     )
     product.routines({})  # ValueError for a type that no kernel multiplies
     return Template(2, product.choose)
@@ -178,7 +191,7 @@ def copied(device: Device, count: int) -> Callable[[Sequence[int]], None]:
     return lambda addresses: device.copy_bytes(addresses[1], addresses[0], count)
 
 
-_MAKERS: dict[str, Callable[[Node, Target], Template]] = {
+_MAKERS: dict[str, Callable[..., Template]] = {
     "MatMul": _product,
     "BatchMatMulV2": _product,
     "Transpose": _transpose,

@@ -96,7 +96,9 @@ def _told(shapes: Sequence[Shape], others: Sequence[Any]) -> Shape:
     return tuple(others[0])
 
 
-def _family(target: Target, is_depthwise: bool, edge: Edge | None = None) -> list[Callable[..., Sequence[Routine]]]:
+def _family(
+    target: Target, is_depthwise: bool, edge: Edge | None, tf32: bool
+) -> list[Callable[..., Sequence[Routine]]]:
     """Forward, and the gradients for image and filter."""
     if is_depthwise:
         return [
@@ -105,26 +107,30 @@ def _family(target: Target, is_depthwise: bool, edge: Edge | None = None) -> lis
             lambda d, w, m, f, known: depthwise_filter_gradient(d, w, m, data_format=f, known=known),
         ]
     return [
-        lambda d, w, m, f, known: convolution(d, w, target=target, data_format=f, known=known, epilogue=edge),
-        lambda d, w, m, f, known: input_gradient(d, w, target=target, data_format=f, known=known, epilogue=edge),
-        lambda d, w, m, f, known: filter_gradient(d, w, target=target, data_format=f, known=known),
+        lambda d, w, m, f, known: convolution(
+            d, w, target=target, data_format=f, known=known, epilogue=edge, tf32=tf32
+        ),
+        lambda d, w, m, f, known: input_gradient(
+            d, w, target=target, data_format=f, known=known, epilogue=edge, tf32=tf32
+        ),
+        lambda d, w, m, f, known: filter_gradient(d, w, target=target, data_format=f, known=known, tf32=tf32),
     ]
 
 
-def convolution_with_edge(node: Node, target: Target, edge: Edge | None) -> Template:
+def convolution_with_edge(node: Node, target: Target, edge: Edge | None, tf32: bool = False) -> Template:
     """The template of a convolution, or of its gradient for the image, with work on the result."""
-    return _convolutions(False, {"Conv2D": 0, "Conv2DBackpropInput": 1}[node.type], edge)(node, target)
+    return _convolutions(False, {"Conv2D": 0, "Conv2DBackpropInput": 1}[node.type], edge)(node, target, tf32=tf32)
 
 
-def _convolutions(is_depthwise: bool, which: int, edge: Edge | None = None) -> Callable[[Node, Target], Template]:
+def _convolutions(is_depthwise: bool, which: int, edge: Edge | None = None) -> Callable[..., Template]:
     order, image, filters, result = (
         ((0, 1), _first, _second, "result"),
         ((1, 2, 0), _told, _first, "image"),
         ((0, 2, 1), _first, _told, "filter"),
     )[which]
 
-    def maker(node: Node, target: Target) -> Template:
-        make = _family(target, is_depthwise, edge)[which]
+    def maker(node: Node, target: Target, *, tf32: bool = False) -> Template:
+        make = _family(target, is_depthwise, edge, tf32)[which]
         return _convolution(make, order, image, filters, result, is_depthwise)(node, target)
 
     return maker
@@ -163,7 +169,7 @@ def _pool(
     return maker
 
 
-IMAGE_MAKERS: dict[str, Callable[[Node, Target], Template]] = {
+IMAGE_MAKERS: dict[str, Callable[..., Template]] = {
     "Conv2D": _convolutions(False, 0),
     "Conv2DBackpropInput": _convolutions(False, 1),
     "Conv2DBackpropFilter": _convolutions(False, 2),

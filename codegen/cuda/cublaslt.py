@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 WORKSPACE = 32 << 20  # bytes that its kernels may use beside operands and result: what NVIDIA recommends for an H100
 _REAL = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}  # cudaDataType_t
-_COMPUTE_32F, _COMPUTE_64F = 68, 70  # cublasComputeType_t
+_COMPUTE_32F, _COMPUTE_64F, _COMPUTE_TF32 = 68, 70, 77  # cublasComputeType_t
 _TRANSPOSED = 1  # cublasOperation_t
 _TRANS_A, _TRANS_B = 3, 4  # cublasLtMatmulDescAttributes_t
 _BATCH_COUNT, _BATCH_STRIDE = 5, 6  # cublasLtMatrixLayoutAttribute_t
@@ -69,9 +69,12 @@ class LibraryProduct:
         name: what it is, where measurements are kept.
     """
 
-    def __init__(self, library: _Library, dtype: DType, sizes: Sequence[int], transposed: tuple[bool, bool]) -> None:
+    def __init__(
+        self, library: _Library, dtype: DType, sizes: Sequence[int], transposed: tuple[bool, bool], tf32: bool
+    ) -> None:
         m, n, k, batch = sizes
-        self.name = f"cublaslt {dtype.name} {transposed}"
+        tf32 = tf32 and dtype.name == "float32"
+        self.name = f"cublaslt {dtype.name} {transposed}{' tf32' * tf32}"
         self._library = library
         lt, real = bindings(), _REAL[dtype.name]
         scale = np.float64 if dtype.name == "float64" else np.float32
@@ -83,7 +86,7 @@ class LibraryProduct:
             made.append(partial(destroy, handle))
             return handle
 
-        compute = _COMPUTE_64F if dtype.name == "float64" else _COMPUTE_32F
+        compute = _COMPUTE_64F if dtype.name == "float64" else _COMPUTE_TF32 if tf32 else _COMPUTE_32F
         self._operation = own(int(lt.matmul_desc_create(compute, _REAL[np.dtype(scale).name])), lt.matmul_desc_destroy)
         for which, flag in ((_TRANS_A, transposed[1]), (_TRANS_B, transposed[0])):  # its a is our b
             if flag:
@@ -136,7 +139,7 @@ class LibraryProduct:
 
 
 def library_products(
-    device: Device, dtype: DType, sizes: Sequence[int], transposed: tuple[bool, bool]
+    device: Device, dtype: DType, sizes: Sequence[int], transposed: tuple[bool, bool], tf32: bool = False
 ) -> list[LibraryProduct]:
     """The library's candidates for a product: one, or none where the library is missing or has nothing for it.
 
@@ -145,13 +148,14 @@ def library_products(
         dtype: of operands and result.
         sizes: m, n, k, and how many matrices the stacks have.
         transposed: whether an operand lies transposed in memory.
+        tf32: products of float32 may be made from 10 bits of each factor's fraction.
     """
     library = _library(device) if dtype.name in _REAL else None
     if library is None:
         return []
     try:
         with device.entered():
-            return [LibraryProduct(library, dtype, sizes, transposed)]
+            return [LibraryProduct(library, dtype, sizes, transposed, tf32)]
     except Exception as e:  # of the library: it has no class of errors that says "not this product"
         logger.info("no product by cuBLASLt for %s %s: %s", dtype.name, sizes, e)
         return []

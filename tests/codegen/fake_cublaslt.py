@@ -45,7 +45,7 @@ class FakeCublasLt:
         return self._new(kind="handle")
 
     def matmul_desc_create(self, compute_type: int, scale_type: int) -> int:
-        assert (compute_type, scale_type) in ((68, 0), (70, 1))
+        assert (compute_type, scale_type) in ((68, 0), (70, 1), (77, 0))
         return self._new(kind="operation", scale=_TYPES[scale_type], attributes={})
 
     def matrix_layout_create(self, type: int, rows: int, cols: int, ld: int) -> int:

@@ -199,3 +199,29 @@ def test_mirrored_padding(fake, mode):
 
     agree(build)
     assert [c[0] for c in fake.copies()].count("to host") == 2  # none of it on the host
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_products_are_exact_unless_told_otherwise(fake, tf32):
+    with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
+        x, w = dt.placeholder(dt.float32, [16, 32]), dt.constant(np.ones((32, 8), np.float32))
+        image, taps = dt.reshape(x, [1, 4, 4, 32]), dt.constant(np.ones((1, 1, 32, 4), np.float32))
+        queries = dt.reshape(x, [1, 1, 16, 32])
+        mixed = dt.matmul(dt.nn.softmax(dt.matmul(queries, queries, transpose_b=True)), queries)
+        fetches = [dt.nn.relu(dt.matmul(x, w)), dt.nn.conv2d(image, taps, [1, 1, 1, 1], "SAME"), mixed]
+    with dt.Session(graph=graph, config=dt.ConfigProto(tf32=tf32)) as session:
+        session.run(fetches, {x: np.ones((16, 32), np.float32)})
+    texts = [kernel.text for kernel, _ in fake.kernels.values() if "tl.dot(" in kernel.text]
+    wanted = 'input_precision="tf32"' if tf32 else 'input_precision="ieee"'
+    assert len(texts) == 3 and all(wanted in text for text in texts)
+
+
+def test_what_is_checked_is_exact(fake, monkeypatch):
+    monkeypatch.setenv("DOVETAIL_CHECK", "2")
+    with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
+        product = dt.matmul(
+            dt.placeholder_with_default(np.ones((16, 16), np.float32), [16, 16]), np.ones((16, 16), np.float32)
+        )
+    with dt.Session(graph=graph, config=dt.ConfigProto(tf32=True)) as session:
+        session.run(product)
+    assert not [k for k, _ in fake.kernels.values() if '"tf32"' in k.text]
