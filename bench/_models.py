@@ -20,7 +20,6 @@ BATCH, WIDTHS, RATE = 64, (784, 1024, 1024, 10), 0.01
 SEQUENCES, TOKENS, WIDTH, HEADS = 8, 128, 256, 4
 ROWS, STEPS, INPUTS, UNITS = 32, 50, 64, 128
 MODELS = ("mlp", "block", "lenet", "lstm", "lstm-forward")
-Maker = Callable[[], Callable[[], Any]]
 
 
 # --- data, the same for everybody ----------------------------------------------------------------------------------------

@@ -480,12 +480,6 @@ def override(target: DeviceFields, other: DeviceFields) -> DeviceSpec:
     return DeviceSpec(*_merged(target, other))
 
 
-def same_address_space(a: DeviceFields, b: DeviceFields) -> bool:
-    """Whether both certainly belong to one task: job, replica and task set on both, and equal."""
-    task = (a.job, a.replica, a.task)
-    return None not in task and task == (b.job, b.replica, b.task)
-
-
 def task_name(fields: DeviceFields) -> str:
     """The task that a name belongs to: `/job:J/replica:R/task:T`.
 

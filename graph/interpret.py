@@ -22,7 +22,6 @@ from .shape import compatible, text
 from .state import DEAD, Context, Resources, SessionState, VariableState
 
 Array: TypeAlias = np.ndarray[Any, Any]
-Fetch: TypeAlias = Tensor | Node | str
 
 
 class Interpreter:

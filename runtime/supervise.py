@@ -32,7 +32,6 @@ class _Kept:
     started: float
     pause: float = FIRST_PAUSE_S
     again_at: float | None = None
-    restarts: int = 0
 
 
 class Supervisor:
@@ -80,7 +79,6 @@ class Supervisor:
                 self._cluster.start(job, i)
                 kept.started, kept.again_at = now, None
                 kept.pause = min(MOST_PAUSE_S, 2 * kept.pause)
-                kept.restarts += 1
                 self._say(f"/job:{job}/task:{i} was started again")
         return changed
 

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import Any
 
 from ..graph.errors import OutOfRangeError
@@ -16,10 +15,8 @@ from ..graph.errors import OutOfRangeError
 logger = logging.getLogger(__name__)
 
 CLOSER = "-close_on_stop"
-CANCEL_S = 5.0  # closing queues at the end is one short step
 """End of the names of threads that close a queue when the coordinator stops."""
-
-ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
+CANCEL_S = 5.0  # closing queues at the end is one short step
 
 
 class Coordinator:

@@ -152,11 +152,6 @@ def _floor_mod_gradient(node: Node, grad: Tensor) -> Pair:
     return unbroadcast(x, y, grad, multiply(grad, negative(floordiv(x, y))))
 
 
-def _truncate_mod_gradient(node: Node, grad: Tensor) -> Pair:
-    x, y = node.inputs
-    return unbroadcast(x, y, grad, multiply(grad, negative(truncatediv(x, y))))
-
-
 def _div_no_nan_gradient(node: Node, grad: Tensor) -> Pair:
     x, y = node.inputs
     return unbroadcast(x, y, div_no_nan(grad, y), multiply(grad, div_no_nan(div_no_nan(negative(x), y), y)))

@@ -182,7 +182,6 @@ def _contracted(problem: Problem, label: Ints, unit: Ints, allowed: Flags) -> Pr
     value = number[value]
     by_value = np.argsort(value, kind="stable")
     used = used[order]
-    _, representative = np.unique(label, return_index=True)
     old_unit = np.empty(count, np.int32)
     old_unit[label] = unit
     kept, new_unit = np.unique(old_unit, return_inverse=True)

@@ -138,7 +138,6 @@ class FakeDriver:
                 f"{attribute}COMPUTE_CAPABILITY_MAJOR": 75,
                 f"{attribute}COMPUTE_CAPABILITY_MINOR": 76,
                 f"{attribute}MULTIPROCESSOR_COUNT": 16,
-                f"{attribute}MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 97,
             }
         )
         self.CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)

@@ -19,7 +19,6 @@ from dovetail.graph.device import (
     merge_names,
     override,
     parse_strict,
-    same_address_space,
     task_name,
 )
 from dovetail.graph.errors import InvalidArgumentError
@@ -453,22 +452,6 @@ def test_merge(target, other, strict, soft):
 )
 def test_override(target, other, expected):
     assert override(parse_strict(target), parse_strict(other)).to_string() == expected
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "expected"),
-    [
-        ("/job:a/replica:0/task:0/cpu:0", "/job:a/replica:0/task:0/gpu:0", True),
-        ("/job:a/replica:0/task:0", "/job:a/replica:0/task:0", True),
-        ("/job:a/replica:0/task:0", "/job:a/replica:0/task:1", False),
-        ("/job:a/replica:0/task:0", "/job:a/replica:1/task:0", False),
-        ("/job:a/replica:0/task:0", "/job:b/replica:0/task:0", False),
-        ("/job:a/task:0", "/job:a/task:0", False),
-        ("", "", False),
-    ],
-)
-def test_same_address_space(a, b, expected):
-    assert same_address_space(parse_strict(a), parse_strict(b)) is expected
 
 
 def test_task_name():
