@@ -19,9 +19,10 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from ..graph.errors import CancelledError, OpError
+from ..graph.errors import CancelledError, OpError, UnavailableError
 from ..graph.graph import Graph
 from ..graph.serialize import graph_to_bytes
 from ..placer.plan import Plan
@@ -387,6 +388,22 @@ def _abort(connections: Connections, owing: Iterable[str], number: int, error: B
     for address in owing:
         with contextlib.suppress(OSError):  # one that cannot be reached has nothing to abort
             connections.send(address, message)
+
+
+def reach(address: str, config: ConfigProto, wait_s: float = 0.0) -> Remote:
+    """The cluster of the server at `address`, for which it waits so long if it does not answer. Raises as `Remote` does."""
+    end = time.monotonic() + wait_s
+    while True:
+        try:
+            return Remote(address, config)
+        except UnavailableError:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise
+            logger.warning(
+                "Waiting for the server at %s, which does not answer: not started, or cannot be reached", address
+            )
+            config = replace(config, wait_for_cluster_s=left)
 
 
 def _say_missing(message: Message) -> None:

@@ -44,8 +44,8 @@ class Session:
         target: '' for this process, or a server's `target` ("zmq://host:port"; "grpc://host:port" is understood too).
         graph: the graph to run; None: the default graph.
         config: a `ConfigProto`.
-        wait_for_cluster: how long to wait for tasks that have not started, in seconds; None: what `config` says (30). The log
-            says which are missing.
+        wait_for_cluster: how long to wait for tasks that have not started, in seconds, the one at `target` included; None: what
+            `config` says (30), and for that one its `peer_timeout_s` (5). The log says which are missing.
 
     Raises:
         NotFoundError: a target of unknown form.
@@ -91,9 +91,9 @@ class Session:
                 )  # fmt: skip
             if self._config.graph_options.place_pruned_graph:
                 logger.warning("place_pruned_graph is ignored: the server at %s places the whole graph", target)
-            from .remote import Remote  # ZeroMQ is loaded by those who use it
+            from .remote import reach  # ZeroMQ is loaded by those who use it
 
-            self._target: Target = Remote(address_of(target), self._config)
+            self._target: Target = reach(address_of(target), self._config, wait_for_cluster or 0.0)
         else:
             self._target = in_process(self._graph, self._config)
         self._signatures = Signatures(self._graph, self._target)

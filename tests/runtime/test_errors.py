@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import signal
 import socket
@@ -388,6 +390,31 @@ def test_a_task_that_starts_late_is_waited_for() -> None:
                 assert len(session.list_devices()) == 2
             timer.join()
             late[0].stop()
+
+
+def test_a_target_that_starts_late_is_waited_for_if_asked() -> None:
+    with socket.socket() as reserved, contextlib.ExitStack() as started:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        address = f"localhost:{reserved.getsockname()[1]}"
+
+        class Starter(logging.Handler):
+            """Starts the server when the client has said that it waits for it."""
+
+            def emit(self, record: logging.LogRecord) -> None:
+                if address in record.getMessage() and not said:
+                    said.append(record.getMessage())
+                    started.enter_context(tf.train.Server({"worker": [address]}, "worker", 0))
+
+        said: list[str] = []
+        starter = Starter()
+        logger = logging.getLogger("dovetail.runtime.remote")
+        logger.addHandler(starter)
+        started.callback(logger.removeHandler, starter)
+        config = tf.ConfigProto(peer_timeout_s=0.5)
+        with tf.Session(f"zmq://{address}", config=config, wait_for_cluster=120) as session:
+            assert session.run(tf.constant(1.0) + 1.0) == 2
+        assert said and "not started" in said[0]
 
 
 @pytest.fixture
