@@ -20,7 +20,7 @@ A placement does not change by this, as with direct updates (`direct_updates.py`
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..graph.frames import is_steered
@@ -29,7 +29,7 @@ from ..graph.shared_sums import bytes_of
 from .cluster import Cluster
 from .cut import is_copied
 from .direct_updates import cpu_of
-from .partitioned import task_of
+from .partitioned import Partition, task_of
 
 ACCUMULATOR = "ResourceConditionalAccumulator"
 ADDITION = "ResourceAccumulatorApplyGradient"
@@ -111,4 +111,14 @@ def added(additions: Sequence[DirectAddition], device_of: Callable[[Node], str])
     return runs_on
 
 
-__all__ = ["ACCUMULATOR", "ADDITION", "DirectAddition", "added", "direct_additions"]
+def added_to(partitions: Mapping[str, Partition], device_of: Callable[[Node], str]) -> dict[Node, str]:
+    """The accumulators to which other tasks than their own add, and these additions, each with the device that does."""
+    return {
+        node: device
+        for device, part in partitions.items()
+        for node in part.nodes
+        if node.type in (ACCUMULATOR, ADDITION) and task_of(device_of(node)) != task_of(device)
+    }
+
+
+__all__ = ["ACCUMULATOR", "ADDITION", "DirectAddition", "added", "added_to", "direct_additions"]

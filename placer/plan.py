@@ -24,6 +24,7 @@ from .cluster import Cluster
 from .cost import DeviceLoad, Traffic, device_loads, repeated, traffic, work
 from .cut import is_copied
 from .diff import PlanDiff, diff
+from .direct_additions import added_to
 from .direct_updates import moved_parts
 from .draw import to_dot, to_svg
 from .partitioned import Channel, Partition, Partitioned, task_of
@@ -114,6 +115,12 @@ class Plan:
         """Task -> the device of another task that runs its part of the step, in its memory (*direct updates*)."""
         return moved_parts(self.partitions, self.decisions.device_of)
 
+    @cached_property
+    def added_to(self) -> dict[Node, str]:
+        """The accumulators to which other tasks than their own add, in their memory (*direct additions*), and these additions: each
+        with the device that does."""
+        return added_to(self.partitions, self.decisions.device_of)
+
     def explain(self, name: str | Node | Tensor) -> str:
         """Why a node is where it is, and where its values go. KeyError when there is no such node.
 
@@ -128,6 +135,7 @@ class Plan:
                 beside = "what it passes on" if node.type in MOVES_TO_DATA else "the first that takes what it passes on"
                 lines.append(f"  runs on {runs_on}, beside {beside}: a {node.type} elsewhere would cost a message")
         by = self.moved_parts.get(task_of(self.decisions.device_of(node))) if node in self.decisions else None
+        by = self.added_to.get(node, by)
         if by is not None and node in self.partitions[by].nodes:
             home = task_of(self.decisions.device_of(node))
             lines.append(f"  run by {short(by)} in the memory of {short(home)}, without a message")

@@ -9,6 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from .cost import Traffic
+from .direct_additions import ACCUMULATOR
 from .fold import fold
 from .partitioned import task_of
 
@@ -148,6 +149,9 @@ def heading(plan: Plan) -> str:
     for device, moved in by_device.items():
         whose = "its" if len(moved) == 1 else "their"
         text += f"; {short(device)} does the part of {', '.join(sorted(moved))} where {whose} variables lie"
+    adding = Counter(device for node, device in plan.added_to.items() if node.type == ACCUMULATOR)
+    for device, count in adding.items():
+        text += f"; {short(device)} adds to {count_text(count, 'accumulator')} of other tasks in their memory"
     return textwrap.fill(text, WIDTH)
 
 
