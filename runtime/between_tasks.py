@@ -21,7 +21,7 @@ from .mail import Mail
 from .overdue import Lost, Overdue
 from .stats import Traffic
 from .step import ChannelKey
-from .wire import Message
+from .wire import Message, UnfitError
 from .worker import Worker
 
 
@@ -95,9 +95,12 @@ class BetweenTasks:
     def on_tensors(self, peer: bytes, message: Message) -> None:
         """Tensors have come; they may start the part of a step."""
         fields, tensors = message.fields, message.tensors
-        arrived: dict[ChannelKey, Any] = dict(zip(fields["channels"], tensors, strict=True))
-        for channel, dead in fields["without"]:
-            arrived[channel] = DEAD if dead else None
+        try:
+            arrived: dict[ChannelKey, Any] = dict(zip(fields["channels"], tensors, strict=True))
+            for channel, dead in fields["without"]:
+                arrived[channel] = DEAD if dead else None
+        except (TypeError, ValueError) as error:
+            raise UnfitError(f"message 'tensors': its channels are not those of its tensors: {error}") from None
         size = 0
         for tensor in tensors:
             size += tensor.nbytes

@@ -21,6 +21,7 @@ import struct
 from collections import OrderedDict
 from typing import Any, Final
 
+from .arrivals import Arrivals
 from .lane import Lane
 
 _MOST_OFFERS: Final = 4_096
@@ -41,7 +42,7 @@ class Landing:
         self._listener: socket.socket | None = None
         self._name = ""
         self._offers: OrderedDict[bytes, str] = OrderedDict()  # peer -> the token that it was given; each gets one
-        self._arrived: OrderedDict[str, socket.socket] = OrderedDict()  # by the token that was said
+        self._arrived = Arrivals()
 
     def offer(self, peer: bytes) -> list[str] | None:
         """What to say to a peer that can read our memory; None: nothing, where there are no such sockets or it was told before."""
@@ -77,21 +78,17 @@ class Landing:
             if said is None:
                 sock.close()
                 continue
-            self._arrived[said] = sock
-            if len(self._arrived) > _MOST_OFFERS:
-                self._arrived.popitem(last=False)[1].close()
-        found = self._arrived.pop(token, None)
+            self._arrived.put(said, sock)
+        found = self._arrived.take(token)
         return Lane(found, *self._limits) if found is not None else None
 
-    def forget(self, peer: bytes) -> None:
-        """The peer has gone."""
-        self._offers.pop(peer, None)
+    def tidy(self) -> None:
+        """Close what has connected and hung up again."""
+        self._arrived.tidy()
 
     def close(self) -> None:
         """Take no more."""
-        for sock in self._arrived.values():
-            sock.close()
-        self._arrived.clear()
+        self._arrived.close()
         if self._listener is not None:
             self._listener.close()
             self._listener = None

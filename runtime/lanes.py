@@ -204,6 +204,9 @@ class Lanes:
             if lane.waiting() and not is_dialled(peer) and is_gone(peer):
                 self._leave(peer, lane)
         self._router.tidy(is_gone)
+        self._landing.tidy()
+        if self._streams is not None:
+            self._streams.tidy()
 
     def hang_up(self, peer: bytes) -> None:
         """End the lane of a peer whose connection is closed."""

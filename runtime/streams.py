@@ -23,6 +23,7 @@ import threading
 from collections import OrderedDict
 from typing import Any, Final
 
+from .arrivals import Arrivals
 from .lane import Lane
 
 SILENT_MS: Final = 4_000  # as long as ZeroMQ waits for a sign of life
@@ -45,7 +46,7 @@ class StreamLanding:
         self._limits = most_frames, most_bytes
         self._listener: socket.socket | None = None
         self._offers: OrderedDict[bytes, str] = OrderedDict()  # peer -> the token that it was given; each gets one
-        self._arrived: OrderedDict[str, socket.socket] = OrderedDict()  # by the token that was said
+        self._arrived = Arrivals()
         self._lock = threading.Lock()
         self._closed = False
 
@@ -73,8 +74,13 @@ class StreamLanding:
             if not token or self._offers.get(peer) != token:
                 return None
             self._offers[peer] = ""
-            found = self._arrived.pop(token, None)
+            found = self._arrived.take(token)
         return None if found is None else Lane(found, *self._limits)
+
+    def tidy(self) -> None:
+        """Close what has connected and hung up again."""
+        with self._lock:
+            self._arrived.tidy()
 
     def _take(self, listener: socket.socket) -> None:
         while not self._closed:
@@ -92,7 +98,7 @@ class StreamLanding:
                     if known:
                         prepare(sock)
                         sock.sendall(_KNOWN)
-                        self._arrived[said] = sock
+                        self._arrived.put(said, sock)
                 if not known:
                     sock.close()
             except OSError:
@@ -102,9 +108,7 @@ class StreamLanding:
         """Take no more."""
         with self._lock:
             self._closed = True
-            for sock in self._arrived.values():
-                sock.close()
-            self._arrived.clear()
+            self._arrived.close()
         if self._listener is not None:
             with contextlib.suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)  # ends the thread's `accept`

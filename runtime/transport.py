@@ -41,7 +41,7 @@ from .router import Counters, Router, address_of, dialled_name, is_dialled, name
 from .security import Gate
 from .sharing import UNREADABLE, Sharing, borrow
 from .sockets import LINGER_MS, RETRY_MS
-from .wire import Frame, Message, UnreadableError, WireError, decode, encode
+from .wire import Frame, Message, UnfitError, UnreadableError, WireError, decode, encode
 
 logger = logging.getLogger(__name__)
 
@@ -293,6 +293,8 @@ class Endpoint:
             self._faults.arrived(message.kind)
         try:
             self._on_message(peer, message)
+        except UnfitError as error:
+            self._refuse(peer, error)
         except Exception as error:
             logger.exception("%s: handling %r failed", self.address, message.kind)
             request = message.fields.get("request")

@@ -86,6 +86,10 @@ _STARTS = {
 }
 
 
+class UnfitError(WireError):
+    """A message each field of which is what it may be, and which do not go together."""
+
+
 class UnreadableError(WireError):
     """A tensor lies in shared memory that the receiver cannot read: the sender should let tensors travel."""
 
@@ -491,6 +495,7 @@ __all__ = [
     "Lend",
     "Message",
     "Tensor",
+    "UnfitError",
     "UnreadableError",
     "WireError",
     "decode",

@@ -291,6 +291,8 @@ def fuzz_lane(corpus: Sequence[Frames], count: int, seed: int) -> dict[str, int]
 
 ANSWERS = 8  # that are waited for on each connection: the server says of some broken messages what is wrong, then ignores them
 
+MOST_LEFT = 16  # descriptors: threads that were not needed before, and listeners, have some
+
 
 def fuzz_server(
     corpus: Sequence[Frames], count: int, seed: int, tell: Callable[[str], None] = lambda text: None
@@ -315,6 +317,7 @@ def fuzz_server(
             with contextlib.ExitStack() as ending:
                 ending.callback(lambda: session.close())
                 samples: list[int] = []
+                before = _descriptors(pid)
                 while outcomes["sent"] < count:
                     with Connection(address) as connection:
                         for _ in range(min(200, count - outcomes["sent"])):
@@ -347,10 +350,19 @@ def fuzz_server(
                         samples.append(_resident(pid))
                         tell(f"{outcomes['sent']} sent, {samples[-1]} MiB, slowest step {outcomes['slowest_s']:.2f} s")
                 assert cluster.process("a", 0).poll() is None
+                until = time.monotonic() + 60.0  # the dead are looked for once a second
+                while _descriptors(pid) > before + MOST_LEFT:
+                    assert time.monotonic() < until, f"{_descriptors(pid)} descriptors are left, there were {before}"
+                    time.sleep(0.2)
             outcomes["MiB"] = samples
             settled = samples[len(samples) // 4] if samples else 0
             assert not samples or samples[-1] <= settled + max(64, settled // 2), f"it grows: {samples} MiB"
     return outcomes
+
+
+def _descriptors(pid: int) -> int:
+    """How many descriptors a process has open."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 def _resident(pid: int) -> int:

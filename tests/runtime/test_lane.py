@@ -192,6 +192,24 @@ def test_nobody_gets_the_lane_of_another(landing: Landing) -> None:
     here.close()
 
 
+def test_who_connects_and_dies_leaves_no_socket(landing: Landing) -> None:
+    one, two = landing.offer(b"one"), landing.offer(b"two")
+    assert one is not None and two is not None
+    dead, there = connect(*one[1:], *LIMITS), connect(*two[1:], *LIMITS)
+    assert dead is not None and there is not None
+    assert landing.accept(b"two", "") is None and landing.accept(b"two", two[2] + "0") is None
+    late = landing.offer(b"three")
+    assert late is not None and landing.accept(b"three", late[2]) is None  # both have been let in by now
+    dead.close()
+    for _ in range(3):
+        landing.tidy()
+    assert len(landing._arrived) == 1
+    here = landing.accept(b"two", two[2])
+    assert here is not None  # who only takes long is waited for
+    there.close()
+    here.close()
+
+
 def test_strangers_at_the_landing_are_sent_away(landing: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
     offer = landing.offer(b"peer")
     assert offer is not None

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from echoing import WAIT_S, ping, until
 
+import dovetail as dt
 from dovetail.runtime.connection import Connection
 from dovetail.runtime.connections import Connections
 from dovetail.runtime.transport import Endpoint
@@ -187,6 +188,16 @@ def test_a_handler_that_raises_hurts_nobody(caplog: pytest.LogCaptureFixture) ->
         connection.send(ping())
         assert connection.recv(WAIT_S) is not None
     assert "Traceback" in caplog.text
+
+
+def test_tensors_that_do_not_go_with_their_channels_are_refused() -> None:
+    with dt.LocalCluster({"a": 1}) as cluster, Connection(cluster.cluster_spec.task_address("a", 0)) as connection:
+        for channels, without in ((["a"], []), ([["a"]], []), ([], [3]), ([], [["a"]])):
+            tensors = (np.zeros(2),) if channels == [["a"]] else ()
+            connection.send(Message("tensors", {"step": 9, "channels": channels, "without": without}, tensors))
+            failure = connection.recv(WAIT_S)
+            assert failure is not None and failure.fields["code"] == "INVALID_ARGUMENT"
+            assert "its channels are not those of its tensors" in failure.fields["message"]
 
 
 def test_a_message_that_cannot_travel_fails_where_it_is_sent(echo: Endpoint, client: Connection) -> None:
