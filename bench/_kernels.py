@@ -21,6 +21,8 @@ from typing import Any
 import _models
 import numpy as np
 
+import _convolutions
+
 ROOT = Path(__file__).resolve().parent.parent
 TITLES = {
     "dovetail": "Dovetail",
@@ -110,6 +112,8 @@ def dovetail(backend: str) -> Callable[[str], Callable[[], Any]]:
     def make(workload: str) -> Callable[[], Any]:
         if workload in _models.MODELS:
             return _models.dovetail(workload, config, backend == "auto")
+        if workload in _convolutions.WORKLOADS:
+            return _convolutions.dovetail(workload, config)
         graph = dt.Graph()
         with graph.as_default():
             value = {"gelu": vector, "softmax": matrix, "tiny": lambda: np.ones(TINY, np.float32)}[workload]()
@@ -167,6 +171,8 @@ def torch(workload: str) -> Callable[[], Any]:
 
     if workload in _models.MODELS:
         return _models.torch(workload)
+    if workload in _convolutions.WORKLOADS:
+        return _convolutions.torch(workload)
     value = torch.tensor(vector() if workload == "gelu" else matrix())
     body = {
         "gelu": lambda x: 0.5 * x * (1 + torch.tanh(C * (x + 0.044715 * x * x * x))),

@@ -1,8 +1,9 @@
 """Fused CPU kernels beside NumPy, jax.jit, torch.compile and TensorFlow: the same arithmetic, the same data, the same number of cores.
 
 JAX, PyTorch and TensorFlow are no dependencies. They are found in the running interpreter, or in another one that `--peer-python PATH`
-(or the environment variable DOVETAIL_PEER_PYTHON) names; the rows of one that is missing are left out. The last rows compare
-Dovetail with itself without fusion: on arrays of 16 elements, fusing must not cost anything.
+(or the environment variable DOVETAIL_PEER_PYTHON) names; the rows of one that is missing are left out. Single
+convolutions, with both gradients, are beside PyTorch alone, which has them from oneDNN. The rows of 16 elements compare Dovetail with
+itself without fusion: there fusing must not cost anything.
 """
 
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 
+import _convolutions
 from _harness import Row, main, measure, peer_python, row
 from _kernels import System
 
@@ -24,6 +26,7 @@ WORKLOADS = {
     "lstm": ("LSTM by dynamic_rnn, forward + backward, 32 x 50 x 64, 128 units", {"tensorflow": 1.0}),
     "tiny": ("60 operations on 16 elements", {"dovetail-numpy": 1.05}),
 }
+CONVOLUTIONS = 2.0  # the target of their ratios to PyTorch
 TRAINED = ("mlp", "lenet")  # their parameters change from call to call
 FAR_OFF = 2e-2  # relative difference of what two systems computed that means that they did not compute the same
 
@@ -37,10 +40,23 @@ def rows(workload: str, quick: bool) -> Iterator[Row]:
             peer = stack.enter_context(
                 System(name, peer_python()) if name in ("jax", "torch", "tensorflow") else System(name)
             )
-            if peer.missing:
-                print(f"{name} not installed: no row for it ({peer_python()}: {peer.missing})", file=sys.stderr)
-            else:
+            if is_there(name, peer):
                 yield compared(workload, title, ours, peer, target, 5 if quick else 15)
+
+
+def convolutions(quick: bool) -> Iterator[Row]:
+    """One row per convolution and what is made of it, beside PyTorch."""
+    with System("dovetail") as ours, System("torch", peer_python()) as peer:
+        if is_there("torch", peer):
+            for workload, title in _convolutions.WORKLOADS.items():
+                yield compared(workload, title, ours, peer, CONVOLUTIONS, 5 if quick else 15)
+
+
+def is_there(name: str, peer: System) -> bool:
+    """Whether a peer can run; says so if not."""
+    if peer.missing:
+        print(f"{name} not installed: no row for it ({peer_python()}: {peer.missing})", file=sys.stderr)
+    return not peer.missing
 
 
 def compared(workload: str, title: str, ours: System, peer: System, target: float, rounds: int) -> Row:
@@ -56,4 +72,4 @@ def compared(workload: str, title: str, ours: System, peer: System, target: floa
 
 
 if __name__ == "__main__":
-    main("CPU kernels", {name: partial(rows, name) for name in WORKLOADS})
+    main("CPU kernels", {name: partial(rows, name) for name in WORKLOADS} | {"convolutions": convolutions})

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("numba")
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
-MODULES = ("_harness", "_kernels", "_models", "cpu")
+MODULES = ("_convolutions", "_harness", "_kernels", "_models", "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +47,13 @@ def test_the_rows_that_are_promised_are_there(bench: Any) -> None:
     assert targets["lstm"] == targets["lstm-forward"] == {"tensorflow": 1.0}
     for name in ("mlp", "block"):
         assert targets[name]["jax"] == targets[name]["torch"] == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workload", ["conv-first-forward", "conv-small-image", "conv-small-filter"])
+def test_convolutions_are_what_numpy_makes(systems: tuple[Any, Any], workload: str) -> None:
+    compiled, plain = systems
+    assert compiled.run(workload) == pytest.approx(plain.run(workload), rel=1e-4)
 
 
 @pytest.mark.slow
