@@ -9,24 +9,15 @@ from ..graph.ops.arithmetic import maximum, sqrt, square
 from ..graph.ops.clip import clip_by_value
 from ..graph.ops.reduce import reduce_sum
 from .backend import epsilon
-from .registry import Registry
+from .registry import Configured, Registry
 
 
-class Constraint:
+class Constraint(Configured):
     """Base of the constraints."""
 
     def __call__(self, w: Tensor) -> Tensor:
         """What the weight becomes."""
         raise NotImplementedError
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments that make an equal one."""
-        return {}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        """The one with these arguments."""
-        return cls(**config)
 
 
 class NonNeg(Constraint):

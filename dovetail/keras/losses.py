@@ -28,7 +28,7 @@ from ..graph.ops.softmax import (
     sparse_softmax_cross_entropy_with_logits,
 )
 from .backend import epsilon
-from .registry import Registry
+from .registry import Configured, Registry
 
 
 def aligned(y_true: Any, y_pred: Any) -> tuple[Tensor, Tensor]:
@@ -192,7 +192,7 @@ def _before(pred: Tensor, op: str) -> Tensor | None:
 # --- classes ----------------------------------------------------------------------------------------------------------
 
 
-class Loss:
+class Loss(Configured):
     """Base of the loss classes. A subclass defines `call(y_true, y_pred)`, which gives a number per sample.
 
     Args:
@@ -224,11 +224,6 @@ class Loss:
     def get_config(self) -> dict[str, Any]:
         """The arguments that make an equal one."""
         return {"reduction": self.reduction, "name": self.name}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        """The loss with these arguments."""
-        return cls(**config)
 
 
 def weights_for(losses: Tensor, sample_weight: Any) -> Tensor:

@@ -19,6 +19,7 @@ from ..graph.variables import Variable
 from ..train.optimizer import Optimizer as _Optimizer, as_type
 from . import schedules
 from .backend import copies, set_value
+from .registry import Configured
 
 
 class Clipping(TypedDict, total=False):
@@ -36,7 +37,7 @@ class Common(Clipping, total=False):
     weight_decay: float | None
 
 
-class Optimizer(_Optimizer):
+class Optimizer(_Optimizer, Configured):
     """Base of the optimizers.
 
     A subclass says its slots (`_slots_at`: name -> where they start) and its update (`_apply`).
@@ -217,8 +218,3 @@ class Optimizer(_Optimizer):
         }  # fmt: skip
         given = {k: v for k, v in common.items() if v is not None}
         return {"name": self.name, "learning_rate": rate, **self._settings, **given}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        """The optimizer with these arguments."""
-        return cls(**config)

@@ -42,6 +42,19 @@ def register_keras_serializable(package: str = "Custom", name: str | None = None
     return register
 
 
+class Configured:
+    """What is written down as the arguments that it was made with."""
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that make an equal one, as plain values."""
+        return {}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """The one with these arguments."""
+        return cls(**config)
+
+
 class Registry:
     """The known classes and functions of one kind; names may be written in either style, `HeNormal` or `he_normal`."""
 
@@ -103,4 +116,4 @@ class Registry:
             return found.from_config(config) if hasattr(found, "from_config") else found(**config)
 
 
-__all__ = ["Registry", "custom_object_scope", "get_custom_objects", "register_keras_serializable"]
+__all__ = ["Configured", "Registry", "custom_object_scope", "get_custom_objects", "register_keras_serializable"]

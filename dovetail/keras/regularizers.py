@@ -8,24 +8,15 @@ from ..graph.build import convert
 from ..graph.node import Tensor
 from ..graph.ops.arithmetic import absolute, square
 from ..graph.ops.reduce import reduce_sum
-from .registry import Registry
+from .registry import Configured, Registry
 
 
-class Regularizer:
+class Regularizer(Configured):
     """Base of the regularizers."""
 
     def __call__(self, x: Any) -> Tensor:
         """A scalar to add to the loss."""
         raise NotImplementedError
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments that make an equal one."""
-        return {}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        """The one with these arguments."""
-        return cls(**config)
 
 
 class L1L2(Regularizer):

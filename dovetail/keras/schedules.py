@@ -10,10 +10,10 @@ from ..graph.dtypes import float32
 from ..graph.node import Tensor
 from ..graph.ops.cast import cast
 from ..train import learning_rate_decay as decays
-from .registry import Registry
+from .registry import Configured, Registry
 
 
-class LearningRateSchedule:
+class LearningRateSchedule(Configured):
     """Base: an object that gives the learning rate for a number of updates, a scalar tensor."""
 
     _config: tuple[str, ...] = ()
@@ -25,11 +25,6 @@ class LearningRateSchedule:
     def get_config(self) -> dict[str, Any]:
         """The arguments that make an equal one."""
         return {name: getattr(self, name) for name in self._config}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        """The schedule with these arguments."""
-        return cls(**config)
 
 
 class _Staircase(LearningRateSchedule):

@@ -25,6 +25,7 @@ from ...graph.structure import flatten, pack
 from ...graph.variables import Variable
 from .. import constraints, initializers, regularizers
 from ..backend import GraphState, batch_get_value, batch_set_value, floatx, snake_case
+from ..registry import Configured
 from .passes import current_pass, passes
 
 Shape = tuple[int | None, ...]
@@ -45,7 +46,7 @@ class Call:
         return [t for t in flatten([list(self.args), self.kwargs]) if isinstance(t, Tensor)]
 
 
-class Layer:
+class Layer(Configured):
     """Base of all layers.
 
     A subclass makes its weights in `build(input_shape)`, by `add_weight`, and computes in `call(inputs)`. `call` may also take
@@ -132,11 +133,6 @@ class Layer:
         if self.activity_regularizer is not None:
             config["activity_regularizer"] = regularizers.serialize(self.activity_regularizer)
         return config
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        """The layer with these arguments."""
-        return cls(**config)
 
     # --- weights ------------------------------------------------------------------------------------------------------
 
