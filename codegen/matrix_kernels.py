@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -39,7 +39,7 @@ WORTH_HELP_NS = 150_000.0  # of one thread's time
 NS_PER_FLOP = 0.008  # one core, float32
 _SHAPES_KEPT = 64  # per product: more means that hardly any comes twice
 
-FUNCTIONS = {"multiply": ("rrwwcc", (3, 3, 5, 5, 4))}
+FUNCTIONS = {"multiply": ("rrwwcc", (3, 3, 5, 5, 6))}
 _TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 
@@ -90,7 +90,7 @@ class Product:
         a, b: the memory of the factors, as vectors. a_jumps, b_jumps: how far it is to the next along the stack's three axes, rows,
             columns.
         stack: sizes of the result's axes before the last two, which have `rows` and `columns`; `inner` is summed.
-        threads: how many may work on it.
+        threads: how many may work on it. is_turned: whether the result is to be written with its last two axes exchanged.
     """
 
     a: Array
@@ -102,6 +102,7 @@ class Product:
     inner: int
     columns: int
     threads: int
+    is_turned: bool = False
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -113,14 +114,35 @@ class Product:
         """Write the product into a vector."""
         self.plan().run(function, self.a, self.b, out)
 
-    def plan(self) -> Plan:
-        """How to do it."""
+    def plan(self, may_turn: bool = True) -> Plan:
+        """How to do it. `may_turn`: the transposed factors may be multiplied in the other order."""
+        if may_turn and self._is_quicker_turned():
+            return replace(self._turned().plan(False), is_turned=True)
         matrices, size = math.prod(self.stack), self.a.itemsize
         time = 2.0 * matrices * self.rows * self.inner * self.columns * NS_PER_FLOP * size / 4
-        unit, units, room = _unit(self.rows, self.inner, self.columns, matrices, size, self.a_jumps[4] == 1)
+        unit, units, room = _unit(
+            self.rows, self.inner, self.columns, matrices, size, self.a_jumps[4] == 1, self.is_turned
+        )
         counts = (1,) * (3 - len(self.stack)) + self.stack if len(self.stack) <= 3 else (1, 1, matrices)
         terms = (self.rows, self.inner, self.columns), counts, self.a_jumps, self.b_jumps, unit
         return Plan(terms, units, min(self.threads, units) if time >= WORTH_HELP_NS else 1, room)
+
+    def _is_quicker_turned(self) -> bool:
+        """Whether the second factor, which would have to be transposed to be laid out, is better taken as the first, as it lies.
+
+        Transposed are then the first one, and the product.
+        """
+        less = self.rows * (self.inner + self.columns)
+        return self.b_jumps[3] == 1 != self.b_jumps[4] and 2 * less < self.inner * self.columns
+
+    def _turned(self) -> Product:
+        """The transposed factors in the other order."""
+        *a_stack, a_row, a_column = self.a_jumps
+        *b_stack, b_row, b_column = self.b_jumps
+        a_jumps, b_jumps = (*b_stack, b_column, b_row), (*a_stack, a_column, a_row)
+        return Product(
+            self.b, self.a, a_jumps, b_jumps, self.stack, self.columns, self.inner, self.rows, self.threads, True
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,16 +153,19 @@ class Plan:
         terms: what the kernel is told beside the vectors; the last are rows and panels of a unit, and how many pieces of each factor
             stay laid out.
         units: of work, for `threads`. room: how many numbers each of them lays out.
+        is_turned: whether the kernel takes the second factor as its first.
     """
 
     terms: tuple[tuple[int, ...], ...]
     units: int
     threads: int
     room: int
+    is_turned: bool = False
 
     def run(self, function: Any, a: Array, b: Array, out: Array) -> None:
         """Do it."""
         room = buffers.empty((self.threads * self.room,), out.dtype)
+        a, b = (b, a) if self.is_turned else (a, b)
         share_units(function, (a, b, out, room, self.laid()), self.terms, self.units, self.threads)
 
     def laid(self) -> Array:
@@ -207,6 +232,7 @@ def put_product(planner: Planner, function: Any, node: Node, inputs: Sequence[Va
         raise NotPlannableError("factors that are copied")
     out = planner.made((*product.stack, product.rows, product.columns), product.dtype)
     plan = product.plan()
+    first, second = (second, first) if plan.is_turned else (first, second)
     unit = plan.terms[-1]
     room = planner.made((plan.threads * plan.room,), product.dtype)
     laid = planner.made((plan.threads * (unit[2] + unit[3]),), np.dtype(np.int64))
@@ -241,10 +267,11 @@ def as_vector(x: Array) -> tuple[Array, tuple[int, ...]]:
 
 @lru_cache(maxsize=1024)
 def _unit(
-    rows: int, inner: int, columns: int, matrices: int, size: int, direct: bool
-) -> tuple[tuple[int, int, int, int], int, int]:
-    """Rows and panels of a unit of work, how many pieces of each factor stay laid out; units; numbers that a thread lays out."""
-    from .matrix_loops import INNER
+    rows: int, inner: int, columns: int, matrices: int, size: int, direct: bool, is_turned: bool
+) -> tuple[tuple[int, int, int, int, int, int], int, int]:
+    """Rows and panels of a unit of work, how many pieces of each factor stay laid out, how many steps are done at a time, whether it is
+    turned; units; numbers that a thread lays out."""
+    from .matrix_loops import INNER, LONG
     from .matrix_tile import MR, NR  # which only load with Numba
 
     lanes = NR["float32"] * 4 // size
@@ -253,7 +280,7 @@ def _unit(
     wanted = min(_MOST, max(_LEAST, matrices * rows * inner * columns // _UNITS))
     wide = max(1, min(_WIDEST, -(-columns // lanes), round(wanted / (high * max(1, inner) * lanes))))
     across = -(-columns // (wide * lanes))
-    times = max(1, -(-inner // INNER))
+    times = max(1, -(-inner // (LONG if is_turned else INNER)))
     steps = max(1, -(-inner // times))
     panel, block = size * steps * wide * lanes, size * steps * high
     # Threads begin with rows of their own, and each lays out all panels; or with panels of their own, and each lays out all rows.
@@ -263,5 +290,5 @@ def _unit(
         panels = max(1, min(across * times, _KEPT // panel)) if down > 1 else 1
         blocks = times if across > 1 and times * block <= _KEPT // 2 else 1
     blocks = 0 if direct else blocks
-    room = panels * steps * wide * lanes + blocks * steps * high + MR * lanes
-    return (high, wide, blocks, panels), matrices * down * across, -(-room // lanes) * lanes
+    room = panels * steps * wide * lanes + blocks * steps * high + MR * lanes + is_turned * high * wide * lanes
+    return (high, wide, blocks, panels, steps, int(is_turned)), matrices * down * across, -(-room // lanes) * lanes

@@ -3,7 +3,8 @@
 A unit of work is a block of the product: some rows, and all columns of a few panels. INNER steps of the summed axis are done at a
 time, so that what is read again and again stays in the caches (Goto and van de Geijn, 2008). What is laid out for a unit, panels of
 the second factor and rows of the first, stays laid out for the next ones that need it, as far as the second cache holds it: each
-thread has its own places for that. The numbers are added in one order, whoever computes them.
+thread has its own places for that. Each sum is one chain along the summed axis, whoever computes it, in
+whatever pieces.
 
 Each thread has a part of the units, which lie beside each other, and takes those of others only when its own are done: what it
 wrote, or read, in the kernel before is still in its core's caches.
@@ -21,15 +22,18 @@ from dovetail.codegen.matrix_tile import (
     SQUARE,
     count_now,
     count_up,
+    first_tile,
     half_tile,
     move_columns,
     move_rows,
     tile,
+    tile_ahead,
     transpose,
 )  # fmt: skip
 from dovetail.codegen.threads import FINISHED, LINE
 
 INNER = 256  # steps at a time: a panel of so many stays in the first cache
+LONG = 1024  # of a product that is turned: it reads its large factor row by row, and has few panels, which stay in the second cache
 GROUPS = 4  # of rows that are interleaved at a time: more would lie in the same places of the first cache
 LOOKS = 20_000  # at how many units are finished, some 50 microseconds: a unit takes about as long
 NR32, NR64 = NR["float32"], NR["float64"]
@@ -85,16 +89,17 @@ def lay_out_panels(x, panel, begin, at, jumps, columns, steps, lanes):
 @njit(error_model="numpy")
 def narrow(x, at, row_jump, jump, high, steps, panel, begin, wide, lanes, columns, out, to, out_jump, more, sums):
     """A tile with fewer columns than its panel: by way of `sums`."""
+    if more:
+        for i in range(high):
+            for j in range(columns):
+                m.store(sums, 1, i * wide + j, m.load(out, 0, to + i * out_jump + j))
     if wide == lanes:
-        tile(x, at, row_jump, jump, high, steps, panel, begin, sums, 0, lanes, False)
+        tile(x, at, row_jump, jump, high, steps, panel, begin, sums, 0, lanes, more)
     else:
-        half_tile(x, at, row_jump, jump, high, steps, panel, begin, sums, 0, wide, False)
+        half_tile(x, at, row_jump, jump, high, steps, panel, begin, sums, 0, wide, more)
     for i in range(high):
         for j in range(columns):
-            value = m.load(sums, 1, i * wide + j)
-            if more:
-                value += m.load(out, 0, to + i * out_jump + j)
-            m.store(out, 0, to + i * out_jump + j, value)
+            m.store(out, 0, to + i * out_jump + j, m.load(sums, 1, i * wide + j))
 
 
 @njit(error_model="numpy")
@@ -130,6 +135,100 @@ def tiles(x, at, tile_jump, row_jump, jump, high, columns, steps, panels, panel,
                     more,
                     sums,
                 )
+
+
+@njit(error_model="numpy")
+def first_tiles(
+    x,
+    at,
+    tile_jump,
+    row_jump,
+    jump,
+    high,
+    columns,
+    steps,
+    b,
+    source,
+    jumps,
+    next,
+    panels,
+    panel,
+    lanes,
+    out,
+    to,
+    out_jump,
+    more,
+    sums,
+):
+    """`tiles` of panels that are not laid out yet: columns of `b` from `source` on, which are contiguous.
+
+    The first tile of each whole panel lays it out. The others ask for the panel that follows, or, behind the last one, for that at
+    `next`: to read rows of a large matrix in short pieces would otherwise be to wait for each.
+    """
+    tall = (high + MR - 1) // MR
+    share = (steps + max(1, tall - 1) - 1) // max(1, tall - 1)  # rows of a panel that a tile asks for
+    for j in range(0, columns, lanes):
+        begin = panel + j * steps
+        if columns - j < lanes:
+            lay_out_panels(b, panels, begin, source + j, jumps, columns - j, steps, lanes)
+            rest = at, tile_jump, row_jump, jump, high, columns - j, steps
+            tiles(x, *rest, panels, begin, lanes, out, to + j, out_jump, more, sums)
+            break
+        following = source + j + lanes if j + lanes < columns else next
+        for i in range(0, high, MR):
+            few, start, place = min(MR, high - i), at + i * tile_jump, to + i * out_jump + j
+            if i == 0:
+                first_tile(
+                    x,
+                    start,
+                    row_jump,
+                    jump,
+                    few,
+                    steps,
+                    b,
+                    source + j,
+                    jumps[0],
+                    panels,
+                    begin,
+                    out,
+                    place,
+                    out_jump,
+                    more,
+                )
+            else:
+                asked = (i // MR - 1) * share
+                rows = max(0, min(share, steps - asked))
+                ahead = following + asked * jumps[0]
+                tile_ahead(
+                    x,
+                    start,
+                    row_jump,
+                    jump,
+                    few,
+                    steps,
+                    panels,
+                    begin,
+                    b,
+                    ahead,
+                    jumps[0],
+                    rows,
+                    out,
+                    place,
+                    out_jump,
+                    more,
+                )
+
+
+@njit(error_model="numpy")
+def turn(x, of, x_jump, high, columns, out, to, out_jump):
+    """out[to + j * out_jump + i] = x[of + i * x_jump + j] for i < high and j < columns."""
+    down, across = high // SQUARE * SQUARE, columns // SQUARE * SQUARE
+    for j in range(0, across, SQUARE):
+        for i in range(0, down, SQUARE):
+            transpose(out, to + j * out_jump + i, out_jump, x, of + i * x_jump + j, x_jump)
+    for j in range(columns):
+        for i in range(down if j < across else 0, high):
+            m.store(out, 0, to + j * out_jump + i, m.load(x, 1, of + i * x_jump + j))
 
 
 @njit(error_model="numpy")
@@ -172,20 +271,23 @@ def multiply(a, b, c, room, laid, counters, sizes, counts, a_jumps, b_jumps, uni
 
     room: memory to lay out in, for all threads; laid: what each has there, -1 for nothing. sizes: (rows, inner, columns). counts: of the
     stack's three axes. a_jumps, b_jumps: to the next matrix along each of these, then to the next row and column. unit: (rows, panels) of
-    a unit, and how many pieces of each factor stay laid out; a piece is what a unit needs for its steps at a time.
+    a unit; how many pieces of each factor stay laid out, where a piece is what a unit needs for its steps at a time; how many steps
+    that are; and 1 where the product is written with its axes exchanged.
     """
     rows, inner, columns = sizes
     tall, wide = unit[0], unit[1] * (NR32 if a.itemsize == 4 else NR64)
     lanes = NR32 if a.itemsize == 4 else NR64
     down, across = (rows + tall - 1) // tall, (columns + wide - 1) // wide
-    times = max(1, (inner + INNER - 1) // INNER)
-    most = max(1, (inner + times - 1) // times)  # as many steps each time
+    most, is_turned = unit[4], unit[5] > 0
+    times = max(1, (inner + most - 1) // most)
     group = max(1, min(across, unit[3] // times))  # so many units beside each other have their panels laid out
-    direct = a_jumps[4] == 1
+    direct, lies_in_rows = a_jumps[4] == 1, b_jumps[4] == 1
     mine = room.size // (counters.size // LINE - 1)
-    panels = room[who * mine : who * mine + unit[3] * most * wide]
-    block = room[who * mine + panels.size : (who + 1) * mine - MR * lanes]
+    aside = room[who * mine : who * mine + (tall * wide if is_turned else 0)]
+    panels = room[who * mine + aside.size : who * mine + aside.size + unit[3] * most * wide]
+    block = room[who * mine + aside.size + panels.size : (who + 1) * mine - MR * lanes]
     sums = room[(who + 1) * mine - MR * lanes : (who + 1) * mine]
+    out, out_jump = (aside, wide) if is_turned else (c, columns)
     has_rows = laid[who * (unit[2] + unit[3]) :][: unit[2]]
     has_panels = laid[who * (unit[2] + unit[3]) :][unit[2] : unit[2] + unit[3]]
     while True:
@@ -200,20 +302,23 @@ def multiply(a, b, c, room, laid, counters, sizes, counts, a_jumps, b_jumps, uni
         top, left = row * tall, part * wide
         of, at = place_of(matrix, counts, a_jumps), place_of(matrix, counts, b_jumps)
         high, width = min(tall, rows - top), min(wide, columns - left)
-        begin = (matrix * rows + top) * columns
+        begin_of_matrix = matrix * rows * columns
+        begin = begin_of_matrix + top * columns
         for time in range(times):
             k0 = time * most
             steps, more = min(most, inner - k0), k0 > 0
             name = (matrix * across + part) * times + time
             slot = name % unit[3]
             panel = slot * most * wide
-            if has_panels[slot] != name:
-                has_panels[slot] = name
+            is_new = has_panels[slot] != name
+            has_panels[slot] = name
+            source = at + k0 * b_jumps[3] + left * b_jumps[4]
+            if is_new and not lies_in_rows:
                 lay_out_panels(
                     b,
                     panels,
                     panel,
-                    at + k0 * b_jumps[3] + left * b_jumps[4],
+                    source,
                     (b_jumps[3], b_jumps[4]),
                     width,
                     steps,
@@ -229,28 +334,20 @@ def multiply(a, b, c, room, laid, counters, sizes, counts, a_jumps, b_jumps, uni
                     lay_out_rows(
                         a, block, start, of + top * a_jumps[3] + k0 * a_jumps[4], (a_jumps[3], a_jumps[4]), high, steps
                     )
-            to = begin + left
+            to = 0 if is_turned else begin + left
             if direct:
-                tiles(
-                    a,
-                    start,
-                    a_jumps[3],
-                    a_jumps[3],
-                    1,
-                    high,
-                    width,
-                    steps,
-                    panels,
-                    panel,
-                    lanes,
-                    c,
-                    to,
-                    columns,
-                    more,
-                    sums,
-                )
+                rest = start, a_jumps[3], a_jumps[3], 1, high, width, steps
             else:
-                tiles(block, start, steps, 1, MR, high, width, steps, panels, panel, lanes, c, to, columns, more, sums)
+                rest = start, steps, 1, MR, high, width, steps
+            factor = a if direct else block
+            if is_new and lies_in_rows:
+                next = source + most * b_jumps[3] if time + 1 < times else at + left + wide
+                jumps = b_jumps[3], b_jumps[4]
+                first_tiles(factor, *rest, b, source, jumps, next, panels, panel, lanes, out, to, out_jump, more, sums)
+            else:
+                tiles(factor, *rest, panels, panel, lanes, out, to, out_jump, more, sums)
+        if is_turned:
+            turn(aside, 0, wide, high, width, c, begin_of_matrix + left * rows + top, rows)
         count_up(counters, FINISHED, 1)
     if who == 0:
         wait(counters, units)

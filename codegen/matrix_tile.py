@@ -45,6 +45,78 @@ def _own(builder: Any, place: Any) -> None:
     builder.call(function, [builder.bitcast(place, byte), number(1), number(3), number(1)])
 
 
+def _ask(builder: Any, place: Any, size: int) -> None:
+    """Ask for memory that will be read soon to be in the second cache."""
+    byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    place = builder.bitcast(place, byte)
+    for line in range(0, size, 64):
+        there = builder.gep(place, [ir.Constant(ir.IntType(64), line)])
+        builder.call(function, [there, number(0), number(2), number(1)])
+
+
+class _Sums:
+    """Writes a tile's instructions: what all kinds have in common, with `numbers` that say where its operands are."""
+
+    def __init__(self, context: Any, builder: Any, x: Any, lanes: int, first: Any, into: Any, numbers: Any) -> None:
+        at, row_jump, self.jump, high, self.steps, to, out_jump, self.more = numbers
+        self.builder, self.lanes = builder, lanes
+        self.number, self.word = context.get_value_type(x.dtype), context.get_value_type(types.intp)
+        self.vector, self.align = ir.VectorType(self.number, lanes), x.dtype.bitwidth // 8
+        self.multiply_add = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(self.vector, [self.vector] * 3), f"llvm.fmuladd.v{lanes}f{x.dtype.bitwidth}"
+        )
+        last = builder.sub(high, self.constant(1))
+        rows = []
+        for i in range(MR):
+            row = self.constant(i)
+            rows.append(builder.select(builder.icmp_signed("<", row, last), row, last))
+        self.starts = [builder.gep(first, [builder.add(at, builder.mul(row, row_jump))]) for row in rows]
+        self.places = [
+            _vector_at(builder, into, builder.add(to, builder.mul(row, out_jump)), self.vector) for row in rows
+        ]
+        self.totals: list[Any] = []
+
+    def constant(self, value: int) -> Any:
+        return ir.Constant(self.word, value)
+
+    def begin(self) -> None:
+        """Zeros, or what is there."""
+        builder, zeros = self.builder, ir.Constant(self.vector, [0.0] * self.lanes)
+        self.totals = [cgutils.alloca_once_value(builder, zeros) for _ in self.places]
+        for place in self.places:
+            _own(builder, place)
+        with builder.if_else(self.more) as (then, otherwise):
+            with then:
+                for place, total in zip(self.places, self.totals, strict=True):
+                    builder.store(builder.load(place, align=self.align), total)
+            with otherwise:
+                for total in self.totals:
+                    builder.store(zeros, total)
+
+    def row_of(self, data: Any, begin: Any, k: Any, jump: Any) -> Any:
+        """Where a row of the second factor is."""
+        return _vector_at(self.builder, data, self.builder.add(begin, self.builder.mul(k, jump)), self.vector)
+
+    def step(self, k: Any, right: Any) -> None:
+        """Add the products of one step."""
+        builder = self.builder
+        everywhere = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [0] * self.lanes)
+        unknown = ir.Constant(self.vector, ir.Undefined)
+        move = builder.mul(k, self.jump)
+        for start, total in zip(self.starts, self.totals, strict=True):
+            left = builder.load(builder.gep(start, [move]))
+            single = builder.insert_element(unknown, left, ir.IntType(32)(0))
+            spread = builder.shuffle_vector(single, unknown, everywhere)
+            builder.store(builder.call(self.multiply_add, [spread, right, builder.load(total)]), total)
+
+    def end(self) -> None:
+        """Write the sums."""
+        for place, total in zip(self.places, self.totals, strict=True):
+            self.builder.store(self.builder.load(total), place, align=self.align)
+
+
 def _tile(half: bool) -> Any:
     @intrinsic
     def tile(typing_context, x, at, row_jump, jump, high, steps, panel, begin, out, to, out_jump, more):
@@ -57,45 +129,14 @@ def _tile(half: bool) -> Any:
 
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             _, at, row_jump, jump, high, steps, _, begin, _, to, out_jump, more = args
-            number, word = context.get_value_type(x.dtype), context.get_value_type(types.intp)
-            vector, align = ir.VectorType(number, lanes), x.dtype.bitwidth // 8
-            arrays = ((0, x), (6, panel), (8, out))
-            first, second, into = (_data(context, builder, kind, args[i]) for i, kind in arrays)
-            last = builder.sub(high, ir.Constant(word, 1))
-            rows = []
-            for i in range(MR):
-                row = ir.Constant(word, i)
-                rows.append(builder.select(builder.icmp_signed("<", row, last), row, last))
-            starts = [builder.gep(first, [builder.add(at, builder.mul(row, row_jump))]) for row in rows]
-            places = [_vector_at(builder, into, builder.add(to, builder.mul(row, out_jump)), vector) for row in rows]
-            zeros = ir.Constant(vector, [0.0] * lanes)
-            totals = [cgutils.alloca_once_value(builder, zeros) for _ in rows]
-            for place in places:
-                _own(builder, place)
-            with builder.if_else(more) as (then, otherwise):
-                with then:
-                    for place, total in zip(places, totals, strict=True):
-                        builder.store(builder.load(place, align=align), total)
-                with otherwise:
-                    for total in totals:
-                        builder.store(zeros, total)
-            multiply_add = cgutils.get_or_insert_function(
-                builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fmuladd.v{lanes}f{x.dtype.bitwidth}"
-            )
-            everywhere = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
-            unknown = ir.Constant(vector, ir.Undefined)
-            with cgutils.for_range(builder, steps, intp=word) as loop:
-                k = loop.index
-                where = builder.add(begin, builder.mul(k, ir.Constant(word, lanes)))
-                right = builder.load(_vector_at(builder, second, where, vector), align=align)
-                move = builder.mul(k, jump)
-                for start, total in zip(starts, totals, strict=True):
-                    left = builder.load(builder.gep(start, [move]))
-                    single = builder.insert_element(unknown, left, ir.IntType(32)(0))
-                    spread = builder.shuffle_vector(single, unknown, everywhere)
-                    builder.store(builder.call(multiply_add, [spread, right, builder.load(total)]), total)
-            for place, total in zip(places, totals, strict=True):
-                builder.store(builder.load(total), place, align=align)
+            first, second, into = (_data(context, builder, k, args[i]) for i, k in ((0, x), (6, panel), (8, out)))
+            numbers = (at, row_jump, jump, high, steps, to, out_jump, more)
+            sums = _Sums(context, builder, x, lanes, first, into, numbers)
+            sums.begin()
+            with cgutils.for_range(builder, steps, intp=sums.word) as loop:
+                place = sums.row_of(second, begin, loop.index, sums.constant(lanes))
+                sums.step(loop.index, builder.load(place, align=sums.align))
+            sums.end()
             return context.get_dummy_value()
 
         i = types.intp
@@ -105,6 +146,71 @@ def _tile(half: bool) -> Any:
 
 
 tile, half_tile = _tile(False), _tile(True)
+
+
+@intrinsic
+def first_tile(
+    typing_context, x, at, row_jump, jump, high, steps, b, source, source_jump, panel, begin, out, to, out_jump, more
+):
+    """A tile that takes the second factor from where it lies, b[source + k * source_jump + j], and lays out the panel on the way.
+
+    The panel's stores go where the tile has nothing to do otherwise.
+    """
+    lanes = NR[x.dtype.name]
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _, at, row_jump, jump, high, steps, _, source, source_jump, _, begin, _, to, out_jump, more = args
+        arrays = ((0, x), (6, b), (9, panel), (11, out))
+        first, second, laid, into = (_data(context, builder, k, args[i]) for i, k in arrays)
+        numbers = (at, row_jump, jump, high, steps, to, out_jump, more)
+        sums = _Sums(context, builder, x, lanes, first, into, numbers)
+        sums.begin()
+        with cgutils.for_range(builder, steps, intp=sums.word) as loop:
+            k = loop.index
+            right = builder.load(sums.row_of(second, source, k, source_jump), align=sums.align)
+            builder.store(right, sums.row_of(laid, begin, k, sums.constant(lanes)), align=sums.align)
+            sums.step(k, right)
+        sums.end()
+        return context.get_dummy_value()
+
+    i = types.intp
+    return types.void(x, i, i, i, i, i, b, i, i, panel, i, out, i, i, types.boolean), emit
+
+
+@intrinsic
+def tile_ahead(
+    typing_context, x, at, row_jump, jump, high, steps, panel, begin, b, next, next_jump, few, out, to, out_jump, more
+):
+    """A tile that asks for `few` rows of the next panel on the way, which begin at b[next + k * next_jump]."""
+    lanes = NR[x.dtype.name]
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _, at, row_jump, jump, high, steps, _, begin, _, next, next_jump, few, _, to, out_jump, more = args
+        arrays = ((0, x), (6, panel), (8, b), (12, out))
+        first, second, following, into = (_data(context, builder, k, args[i]) for i, k in arrays)
+        numbers = (at, row_jump, jump, high, steps, to, out_jump, more)
+        sums = _Sums(context, builder, x, lanes, first, into, numbers)
+
+        def step(k: Any) -> None:
+            place = sums.row_of(second, begin, k, sums.constant(lanes))
+            sums.step(k, builder.load(place, align=sums.align))
+
+        sums.begin()
+        some = builder.icmp_signed(">", few, sums.constant(0))
+        every = builder.sdiv(steps, builder.select(some, few, sums.constant(1)))
+        with cgutils.for_range(builder, few, intp=sums.word) as turn:
+            _ask(builder, sums.row_of(following, next, turn.index, next_jump), lanes * sums.align)
+            begun = builder.mul(turn.index, every)
+            with cgutils.for_range(builder, every, intp=sums.word) as loop:
+                step(builder.add(begun, loop.index))
+        done = builder.mul(few, every)
+        with cgutils.for_range(builder, builder.sub(steps, done), intp=sums.word) as loop:
+            step(builder.add(done, loop.index))
+        sums.end()
+        return context.get_dummy_value()
+
+    i = types.intp
+    return types.void(x, i, i, i, i, i, panel, i, b, i, i, i, out, i, i, types.boolean), emit
 
 
 def _move(count_of: Any) -> Any:

@@ -40,7 +40,7 @@ def product_update_source(loops: Loops, places: int, gradient: int) -> str:
              for i, v in enumerate(loops.loads) if i != gradient]  # fmt: skip
     factor = f"types.Array(types.{loops.loads[gradient].dtype.name}, 1, 'C', readonly=True)"
     kinds += [factor, factor, factor.replace(", readonly=True", ""), "types.Array(types.int64, 1, 'C')"]
-    kinds += [f"types.UniTuple(types.intp, {n})" for n in (3, 5, 5, 4, 2)] + ["types.intp"] * 2
+    kinds += [f"types.UniTuple(types.intp, {n})" for n in (3, 5, 5, 6, 2)] + ["types.intp"] * 2
     return "\n".join(
         [
             product,

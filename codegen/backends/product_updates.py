@@ -107,7 +107,7 @@ class ProductUpdate(WarmingKernel):
         """How a gradient is made and used up in pieces."""
         row = product.columns * product.dtype.itemsize
         high = max(1, min(product.rows, PIECE // row))
-        plan = replace(product, rows=high, threads=1).plan()
+        plan = replace(product, rows=high, threads=1).plan(may_turn=False)
         sizes, _, a_jumps, b_jumps, unit = plan.terms
         pieces = -(-product.rows // high)
         numbers = (product.rows, *sizes[1:]), a_jumps, b_jumps, unit, (high, 0)

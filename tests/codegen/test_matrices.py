@@ -36,7 +36,7 @@ def exact(a: Any, b: Any, flips: Sequence[bool]) -> Any:
 
 
 FLIPS = [(False, False), (True, False), (False, True), (True, True)]
-SHAPES = [(64, 400, 120), (97, 257, 33), (6, 1000, 101), (1, 700, 640), (192, 64, 96), (700, 3, 500)]
+SHAPES = [(64, 400, 120), (97, 257, 33), (6, 1000, 101), (1, 700, 640), (192, 64, 96), (700, 3, 500), (20, 600, 200)]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -54,6 +54,34 @@ def test_a_product(shape: Sequence[int], flips: Sequence[bool], dtype: Any) -> N
 def test_a_batch_of_products(flips: Sequence[bool]) -> None:
     a, b = operands((70, 65, 66), flips, np.float32, (2, 3))
     np.testing.assert_allclose(product(a, b, flips), exact(a, b, flips), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(64, 256, 512), (17, 1030, 301), (3, 2049, 1000)], ids=str)
+@pytest.mark.parametrize("flip", [False, True])
+def test_few_rows_by_a_transposed_matrix_have_the_bits_of_the_product_by_its_copy(
+    shape: Sequence[int], flip: bool
+) -> None:
+    """Such a product is done with its factors in the other order; each sum is in the same one."""
+    a, b = operands(shape, (flip, True), np.float32)
+    other = np.ascontiguousarray(b.T)
+    np.testing.assert_array_equal(product(a, b, (flip, True)), product(a, other, (flip, False)))
+    a, b = operands(shape, (flip, True), np.float64, (2, 2))
+    np.testing.assert_allclose(product(a, b, (flip, True)), exact(a, b, (flip, True)), rtol=1e-9, atol=1e-9)
+
+
+def test_products_of_few_rows_in_plans() -> None:
+    """As they lie, and transposed."""
+    rng = np.random.default_rng(3)
+    x, w = rng.standard_normal((40, 600)).astype(np.float32), rng.standard_normal((600, 500)).astype(np.float32)
+    with dt.Graph().as_default():
+        given, weights = dt.placeholder(dt.float32, [40, 600]), dt.placeholder(dt.float32, [600, 500])
+        y = dt.matmul(dt.nn.relu(dt.matmul(given, weights)), weights, transpose_b=True)
+        with dt.Session(config=dt.ConfigProto(kernel_backend="numba", intra_op_parallelism_threads=2)) as session:
+            session.warmup(y, [given, weights])
+            found = [session.run(y, {given: x, weights: w}) for _ in range(6)]
+    np.testing.assert_allclose(found[0], np.maximum(x @ w, 0) @ w.T, rtol=1e-4, atol=1e-3)
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
 
 
 def test_the_result_does_not_depend_on_the_number_of_threads() -> None:
