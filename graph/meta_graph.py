@@ -25,6 +25,7 @@ from .aggregation import VariableAggregation, VariableSynchronization
 from .deserialize import read_stream
 from .errors import InvalidArgumentError
 from .graph import Graph
+from .graph_keys import GraphKeys
 from .lookup import element_by_name
 from .node import Node, Tensor
 from .partitioned import SaveSliceInfo
@@ -90,7 +91,9 @@ def write_meta_graph(
         values = graph.get_collection(name)
         found = [_written(v, variables) for v in values]
         left_out = sorted({type(v).__name__ for v, w in zip(values, found, strict=True) if w is None})
-        if left_out:
+        if (
+            left_out and not name.startswith("__") and name != GraphKeys.SAVERS
+        ):  # the graph's own books, and who is saving
             _LOG.info("collection '%s': not written: values of type %s", name, ", ".join(left_out))
         if isinstance(name, str):
             kept[name] = [w for w in found if w is not None]
