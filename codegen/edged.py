@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from ..graph.dtypes import bfloat16, float16, float32
+from ..graph.dtypes import FLOAT8, bfloat16, float16, float32
 from ..graph.node import Node, Tensor
 from .fused_nodes import FusedNodes, inputs_of
 from .loops import COSTLY, Loops, Store, Value
@@ -31,6 +31,7 @@ ANCHORS = {"MatMul": (2, 2), "BatchMatMulV2": (3, 2), "Conv2D": (4, 0), "Conv2DB
 """Ops that others are joined to: axes of their template, and how many of the inputs may have work before them."""
 
 FLOATS = (float32, float16, bfloat16)  # what anchors compute
+STORED = (*FLOATS, *FLOAT8)  # what their operands are made from
 MOST_BEFORE = 12  # values of a kernel that is done again for each tile
 _FENCES = (RecvTensor, BeginLoop, EndLoop, LeaveUnless)
 
@@ -211,7 +212,7 @@ def edge_before(kernel: FusedNodes, rank: int, is_transposed: bool) -> tuple[Fus
     if any(sum(a is not None for a in axes) > 1 for axes in others):
         return None
     made, taken = kernel.outputs[0].dtype, kernel.inputs[full[0]].dtype
-    if made not in FLOATS or taken not in FLOATS or taken.size > 2 * made.size:
+    if made not in FLOATS or taken not in STORED or taken.size > 2 * made.size:
         return None
     if len(loops.values) > MOST_BEFORE or any(v.op in COSTLY or v.op == "random" for v in loops.values):
         return None

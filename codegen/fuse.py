@@ -10,12 +10,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from ..graph.dtypes import DType
 from ..graph.node import Node, Tensor
 from ..graph.opdef import size
 from .axes import EXTREMES, LAST_AXIS, LOOKUPS
 from .drawing import with_streams
 from .fused_nodes import FusedNodes
-from .fusible import NotFusibleError
+from .fusible import SUPPORTED, NotFusibleError
 from .group_walk import SMALL, Walk
 from .groups import Group
 from .kernel_loops import write_kernel
@@ -196,6 +197,7 @@ def fuse(
     *,
     small: bool = False,
     lone: bool = False,
+    types: Sequence[DType] = SUPPORTED,
     again: bool = False,
     longest: int = 0,
 ) -> Fusion:
@@ -205,12 +207,13 @@ def fuse(
         unit: what one device runs.
         small: fuse what is too small to gain, too.
         lone: make a kernel of a node, too, that nothing can be fused with.
+        types: the element types that kernels can have.
         again: let kernels compute again what takes longer to read.
         longest: how long the axis of running sums, and of places of extremes, may be; 0: of any length.
 
     Guarantees: every node's value is made before anybody takes it; sends, receives, stateful nodes and all other steps keep
     their order; a fused node's value exists outside its kernel only if somebody there takes it.
     """
-    walk = Walk(with_streams(unit), small=small, numbers=again, longest=longest)
+    walk = Walk(with_streams(unit), small=small, types=types, numbers=again, longest=longest)
     walk.walk()
     return _Result(walk, lone, computed_again(walk) if again else Again()).result()

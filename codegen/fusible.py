@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ..graph.dtypes import (
+    DType,
     bfloat16,
     bool_,
     float16,
@@ -29,10 +30,10 @@ class NotFusibleError(Exception):
     """The node cannot be part of a fused kernel; says why."""
 
 
-def check_types(tensors: Iterable[Tensor]) -> None:
+def check_types(tensors: Iterable[Tensor], types: Sequence[DType] = SUPPORTED) -> None:
     """Raise `NotFusibleError` when a kernel cannot have the element type of one of these."""
     for t in tensors:
-        if t.dtype not in SUPPORTED:
+        if t.dtype not in types:
             raise NotFusibleError(
                 f"{t.dtype.name} stays with NumPy" if not t.dtype.is_ref else "it takes a variable's place"
             )

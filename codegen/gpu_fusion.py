@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..graph.dtypes import FLOAT8
 from .attention_pass import join_attention
 from .edged import join_edges
 from .fuse import Fusion, fuse
 from .fused_nodes import FusedNodes
+from .fusible import SUPPORTED
 from .rewrite import Fired, Rewrites
 from .unit import Unit
 
@@ -26,17 +28,18 @@ def gpu_rewrites(wanted: Rewrites) -> Rewrites:
     return replace(wanted, recognised=wanted.recognised | {"Attention"})
 
 
-def fuse_for_gpu(unit: Unit, wanted: Rewrites) -> tuple[Unit, Fusion, tuple[Fired, ...]]:
+def fuse_for_gpu(unit: Unit, wanted: Rewrites, *, float8: bool = True) -> tuple[Unit, Fusion, tuple[Fired, ...]]:
     """The unit after its first pass, its steps with kernels among them, and what the first pass did.
 
     Args:
         unit: what a GPU runs, after rewriting.
         wanted: what may be rewritten.
+        float8: whether the GPU's instructions know numbers of 8 bits.
     """
     fired: tuple[Fired, ...] = ()
     if "Attention" in wanted.recognised and wanted.rules:
         unit, fired = join_attention(unit)
-    fused = fuse(unit, small=True, lone=True, longest=LONGEST)
+    fused = fuse(unit, small=True, lone=True, types=SUPPORTED + FLOAT8 * float8, longest=LONGEST)
     steps = join_edges(unit, fused.steps)
     inside = {n.name for s in steps if isinstance(s, FusedNodes) for n in s.nodes}
     return unit, Fusion(steps, {name: why for name, why in fused.reasons.items() if name not in inside}), fired

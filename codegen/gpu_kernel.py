@@ -61,6 +61,11 @@ class Target:
         if not isinstance(self.arch, int if self.kind == "cuda" else str):
             raise ValueError(f"a {self.kind} target has an arch such as {90 if self.kind == 'cuda' else 'gfx942'!r}")
 
+    @property
+    def has_float8(self) -> bool:
+        """Whether its instructions convert and multiply numbers of 8 bits, as IEEE-like formats without infinities have them."""
+        return self.kind == "cuda" and int(self.arch) >= 89
+
     def __str__(self) -> str:
         return f"sm_{self.arch}" if self.kind == "cuda" else str(self.arch)
 

@@ -26,15 +26,15 @@ kernels may compute things again (`numbers`).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-from ..graph.dtypes import resource
+from ..graph.dtypes import DType, resource
 from ..graph.node import Node, Tensor
 from ..graph.shape import Dims, element_count
 from .axes import EXTREMES, LOOKUPS, Pattern, pattern_of
 from .drawing import DRAWN
-from .fusible import NotFusibleError, check_types
+from .fusible import SUPPORTED, NotFusibleError, check_types
 from .groups import Axes, Axis, Group, Join, merged
 from .guards import Guards, Sources, asked_for
 from .kernel_loops import write_alone
@@ -81,10 +81,12 @@ class Walk:
         unit: Unit,
         *,
         small: bool,
+        types: Sequence[DType] = SUPPORTED,
         numbers: bool = False,
         longest: int = 0,
     ) -> None:
         self.unit = unit
+        self.types = types
         self.numbers = numbers
         self.longest = longest
         self.small = small
@@ -143,7 +145,7 @@ class Walk:
                 raise NotFusibleError("it tells others whether its branch is taken")
             rule_of(node)
             pattern = self.patterns[node] = pattern_of(node)
-            check_types([*(t for t, _ in pattern.data_of(node)), *node.outputs])
+            check_types([*(t for t, _ in pattern.data_of(node)), *node.outputs], self.types)
             if self.longest and (pattern.scanned is not None or node.type in EXTREMES):
                 self.check_length(pattern)
             if write_alone(node, pattern).operations & _CHOICES:

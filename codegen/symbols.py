@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.dtypes import DType, bool_, float64, int32, int64
+from ..graph.dtypes import FLOAT8, DType, bool_, float64, int32, int64
 from .fusible import SUPPORTED, NotFusibleError
 from .loops import COSTLY, FLOAT32_ONLY, LoopsBuilder
 
@@ -184,7 +184,7 @@ class SymbolicMath:
         """x as another type."""
         if x.dtype is dtype:
             return x
-        if dtype not in SUPPORTED:
+        if dtype not in SUPPORTED and dtype not in FLOAT8:
             raise NotFusibleError(f"{dtype.name} stays with NumPy")
         if x.dtype.is_floating and not (dtype.is_floating or dtype in (bool_, int32, int64)):
             raise NotFusibleError(f"what does not fit {dtype.name} becomes what NumPy makes of it")

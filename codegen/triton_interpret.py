@@ -7,6 +7,7 @@ The interpreter is a private part of Triton. What is wrong or slow there is put 
 
     fused multiply-add     rounds once, as the machine does (by way of float64)
     bfloat16               casts round to the nearest, arithmetic is refused: kernels must widen it first
+    float8                 casts round to the nearest, stop at the largest number, and know NaN
     maximum                minima and maxima keep NaN where they are asked to, and drop it where not
     reductions and scans   by any function, in log2 steps of whole blocks, as the machine does
 """
@@ -22,6 +23,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from ..graph.dtypes import as_dtype
 from .gpu_kernel import Grid, Launch, Parameter, Routine, TritonKernel, triton_type
 from .triton_compile import load_source
 
@@ -29,6 +31,7 @@ Array = np.ndarray[Any, Any]
 
 _WHOLE = {"i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "u8": "uint8", "u16": "uint16", "u32": "uint32",
           "u64": "uint64"}  # fmt: skip
+_FLOAT8: dict[str, Any] = {"fp8e4nv": ml_dtypes.float8_e4m3fn, "fp8e5": ml_dtypes.float8_e5m2}
 _lock = threading.Lock()  # the interpreter's state is global
 
 
@@ -119,6 +122,7 @@ def _patched() -> Iterator[None]:
     builder = interpreter.InterpreterBuilder
     handle = interpreter.TensorHandle
     kept_cast, kept_dot, kept_binary = builder.cast_impl, builder.create_dot, builder.binary_op
+    kept_convert = builder.create_fp_to_fp
 
     def wide(x: Any) -> Any:
         if x.dtype.scalar != tl.bfloat16:
@@ -132,6 +136,19 @@ def _patched() -> Iterator[None]:
         if before == tl.bfloat16 and after != tl.bfloat16:
             return wide(source) if after == tl.float32 else kept_cast(self, wide(source), target)
         return kept_cast(self, source, target)
+
+    def convert(self: Any, source: Any, target: Any, rounding: Any) -> Any:
+        before, after = source.dtype.scalar, target.scalar
+        if after.name in _FLOAT8 and before.name in ("fp16", "fp32", "fp64"):
+            kind = _FLOAT8[after.name]
+            most = float(as_dtype(kind).max)  # the machine's conversion stops there
+            return handle(np.clip(source.data.astype(np.float32), -most, most).astype(kind).view(np.uint8), after)
+        if before.name in _FLOAT8 and after.name in ("fp16", "fp32", "fp64"):
+            widened = source.data.view(_FLOAT8[before.name]).astype(np.float32)
+            return handle(
+                widened.astype({"fp16": np.float16, "fp32": np.float32, "fp64": np.float64}[after.name]), after
+            )
+        return kept_convert(self, source, target, rounding)
 
     def dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
         return kept_dot(self, wide(a), wide(b), *rest)
@@ -150,6 +167,7 @@ def _patched() -> Iterator[None]:
 
     changes = {
         (builder, "cast_impl"): cast,
+        (builder, "create_fp_to_fp"): convert,
         (builder, "create_dot"): dot,
         (builder, "binary_op"): binary,
         (builder, "create_fma"): fma,

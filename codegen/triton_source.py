@@ -39,7 +39,7 @@ from .gpu_kernel import HEADER, triton_type
 from .loops import ADD, MAX, SET, Loops, Value
 from .pairs import SOFTMAX, Pair
 from .triton_math import functions
-from .triton_values import NARROW, PARTIAL, WHOLE, Names, Tile, TileWriter, numbers_of, start_of, type_of
+from .triton_values import NARROW, PARTIAL, WHOLE, Names, Tile, TileWriter, numbers_of, start_of, stored_as, type_of
 
 
 def triton_source(loops: Loops, tile: Tile, names: Names, kernel: str = "kernel") -> tuple[str, tuple[str, ...]]:
@@ -84,10 +84,10 @@ class _Writer(TileWriter):
             where, mask = self.address(store.axes), self.mask(store.axes)
         else:
             where, there = self.in_row(target, self.value(store.row), store.axes)
-            mask = self.mask({*store.axes, *self.loops.values[store.row].axes})
+            mask = self.mask((*store.axes, *self.loops.values[store.row].axes))
             mask = f"{mask} & {there}" if mask else there
         arguments = [f"{target} + {where}" if where else target]
-        arguments.append(f"{value}.to(tl.{v.dtype.name})" if v.dtype in NARROW else value)
+        arguments.append(f"{value}.to({stored_as(v.dtype)})" if v.dtype in NARROW else value)
         arguments += [f"mask={mask}"] if mask else []
         # What goes into one row comes in any order, and nobody looks before the kernel ends.
         arguments += [] if store.how == SET else ['sem="relaxed"']

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.dtypes import DType, bfloat16, float16, float32, float64
+from ..graph.dtypes import FLOAT8, DType, bfloat16, float16, float32, float64
 from .loops import Loops, Scan, Value
 from .pairs import pairs_of
 
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "&",
               "or": "|", "xor": "^", "bitand": "&", "bitor": "|", "bitxor": "^"}  # fmt: skip
-NARROW = (float16, bfloat16)
+NARROW = (float16, bfloat16, *FLOAT8)  # computed in float32
+_NAMES = {"float8_e4m3fn": "tl.float8e4nv", "float8_e5m2": "tl.float8e5"}
 
 WHOLE, LOOPED, PARTIAL = "whole", "looped", "partial"
 
@@ -100,6 +101,11 @@ def sides_of(loops: Loops) -> Sides:
     """Which axes are along which side."""
     axes = tuple(range(len(loops.reduced)))
     return Sides(loops.kept_axes, loops.reduced_axes) if loops.reduced_axes else Sides(axes[:-1], axes[-1:])
+
+
+def stored_as(dtype: DType) -> str:
+    """Triton's name of a type in memory."""
+    return _NAMES.get(dtype.name, f"tl.{dtype.name}")
 
 
 def type_of(dtype: DType) -> str:
@@ -431,5 +437,5 @@ class TileWriter:
         if target.is_bool:
             return f"{a} != 0"
         if target in NARROW:
-            return f"{a}.to(tl.{target.name}).to(tl.float32)"
+            return f"{a}.to({stored_as(target)}).to(tl.float32)"
         return f"{a}.to({type_of(target)})"

@@ -149,6 +149,8 @@ ALL = (float16, bfloat16, float32, float64, int8, int16, int32, int64, uint8, ui
 FLOATS = (float16, bfloat16, float32, float64)
 INTEGERS = (int8, int16, int32, int64, uint8, uint16, uint32, uint64)
 NUMBERS = FLOATS + INTEGERS
+FLOAT8 = (float8_e4m3fn, float8_e5m2)
+"""For storing numbers: nothing is computed in these but products on GPUs."""
 
 BY_NAME = {t.name: t for base in ALL for t in (base, base.ref)}
 _BY_NAME = BY_NAME | {"double": float64, "half": float16, "float": float32, "str": string}

@@ -136,7 +136,7 @@ class CudaBackend:
 
     def fuse(self, unit: Unit) -> Sequence[UnitStep | FusedNodes]:
         """Steps with fused nodes among them, single ones included."""
-        return fuse_for_gpu(unit, self.rewrites)[1].steps
+        return fuse_for_gpu(unit, self.rewrites, float8=self.device.target.has_float8)[1].steps
 
     def fused(self, group: FusedNodes, context_of: ContextOf | None = None) -> Kernel:
         """A kernel made from the group's loops, or from a template with those at its edges."""

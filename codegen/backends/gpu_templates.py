@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...graph.dtypes import DType
+from ...graph.dtypes import FLOAT8, DType
 from ...graph.node import Node
 from ...graph.settings import setting
 from ..cuda.cublaslt import library_products
@@ -55,7 +55,15 @@ def template_of(node: Node, target: Target, edges: Sequence[Edge | None] = (), t
     from .row_templates import ROW_MAKERS
     from .scatter_templates import SCATTER_MAKERS
 
-    tables = (_MAKERS, ATTENTION_MAKERS, BOX_MAKERS, IMAGE_MAKERS, REDUCTION_MAKERS, ROW_MAKERS, SCATTER_MAKERS)
+    tables: tuple[Mapping[str, Callable[..., Template]], ...] = (
+        _MAKERS,
+        ATTENTION_MAKERS,
+        BOX_MAKERS,
+        IMAGE_MAKERS,
+        REDUCTION_MAKERS,
+        ROW_MAKERS,
+        SCATTER_MAKERS,
+    )
     make = next((m[node.type] for m in tables if node.type in m), None)
     try:
         if any(edges):
@@ -103,6 +111,10 @@ class _Product:
         if key not in self.found:
             a, b = self.stored
             before_a, before_b, behind = self.edges
+            if self.target.has_float8 and self.node.outputs[0].dtype.base.size == 2:
+                narrow_a, narrow_b = narrowed(before_a), narrowed(before_b)
+                if narrow_a is not None and narrow_b is not None:
+                    (before_a,), (before_b,) = narrow_a, narrow_b
             self.found[key] = matmul(
                 a, b, target=self.target, transpose_a=self.transpose_a, transpose_b=self.transpose_b, batched=self.batched,
                 prologue_a=before_a, prologue_b=before_b, epilogue=behind or self.rounding, tf32=self.tf32, known=known,
@@ -132,6 +144,22 @@ class _Product:
 
 def _flag(node: Node, *names: str) -> bool:
     return any(bool(node.attrs.get(name)) for name in names)
+
+
+def narrowed(edge: Edge | None) -> tuple[Edge | None] | None:
+    """The work before an operand that ends with a float8 made wider, without that last step; None in it: there is no other step.
+
+    None: it does not end so.
+    """
+    if edge is None or len(edge.loops.stores) != 1:
+        return None
+    (store,) = edge.loops.stores
+    last = edge.loops.values[store.value]
+    if last.op != "cast" or edge.loops.values[last.args[0]].dtype not in FLOAT8:
+        return None
+    if edge.loops.values[last.args[0]].op == "load":
+        return (None,)
+    return (Edge(replace(edge.loops, stores=(replace(store, value=last.args[0]),)), edge.axes),)
 
 
 _PRODUCTS = frozenset(("MatMul", "BatchMatMulV2"))

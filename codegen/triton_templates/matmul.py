@@ -67,6 +67,7 @@ _HALF = (
     Tile(16, 64, 128, 4, 4),
 )
 _BYTE = tuple(replace(t, k=2 * t.k) for t in _HALF[:7]) + (Tile(16, 64, 256, 4, 3),)
+_IMPRECISE = 128  # products of float8 that Hopper may add up before they go to a sum in float32
 _MOST_DESCRIBED = 2  # of the likely tiles, how many are tried with descriptions, too
 _TF32 = (
     Tile(128, 128, 32, 8, 4),
@@ -233,7 +234,7 @@ def _check(left: DType, right: DType, target: Target) -> None:
         len(names) > 1 or not names <= {"float32", "float64", "float16", "bfloat16"}
     ):
         raise ValueError(f"no kernel multiplies {left.name} with {right.name}")
-    if left.size == 1 and (target.arch == 80 or target.kind == "hip"):
+    if left.size == 1 and not target.has_float8:
         raise ValueError(f"{target} has no products of {left.name}")
 
 
@@ -328,6 +329,8 @@ class _Product:
         accuracy = f', input_precision="{"tf32" if self.tf32 else "ieee"}"' if self.multiplied[0] is float32 else ""
         if self.added is float64:
             accuracy = ", out_dtype=tl.float64"
+        elif self.multiplied[0].size == 1:  # Hopper adds with fewer bits than float32 has: not for longer than this
+            accuracy = f", max_num_imprecise_acc={min(tile.k, _IMPRECISE)}"
         start_tile = [
             [*_COUNTED, "number = tl.program_id(0)", *self.numbering()],
             self.descriptions() if tile.described else self.starts(),

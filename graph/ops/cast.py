@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from ..build import TensorLike, apply, convert, graph_of
-from ..dtypes import NUMBERS, DType, as_dtype, bfloat16, bool_, float32, float64, int32, int64
+from ..dtypes import FLOAT8, NUMBERS, DType, as_dtype, bfloat16, bool_, float32, float64, int32, int64
 from ..indexed_slices import map_values
 from ..node import Node, Tensor
 from ..opdef import Attrs, Output, define
 from ..scalar_math import numpy_math
 from .common import allowed
 
-_CASTABLE = (*NUMBERS, bool_)
+_CASTABLE = (*NUMBERS, bool_, *FLOAT8)
 
 
 def _cast_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -46,6 +46,9 @@ def cast(x: TensorLike, dtype: Any, name: str | None = None) -> Any:
 
     From floating types to integers the fraction is cut off; to bool, anything but zero is true. A value that
     the new type cannot hold gives an unspecified one (see `saturate_cast`). IndexedSlices keep their places.
+
+    `float8_e4m3fn` and `float8_e5m2` are for storing: numbers are cast to them, and cast back before anything is computed. On GPUs from
+    compute capability 8.9 on, a matrix product of two operands that are cast from them to half precision is one of float8.
 
     >>> cast([1.8, -1.8], "int32")   # [1, -1]
     """
