@@ -395,13 +395,15 @@ from .graph.ops.python_function import (
     py_function,
 )
 from .graph.ops.random import (
-    get_seed,
     multinomial,
     random_crop,
     random_normal,
     random_shuffle,
     random_uniform,
     truncated_normal,
+)
+from .graph.ops.random_common import (
+    get_seed,
 )
 from .graph.ops.readers import (
     matching_files,

@@ -3,16 +3,18 @@
 from .graph.default_graph import set_random_seed
 from .graph.ops.random import (
     categorical,
-    get_seed,
     multinomial,
     random_crop,
     random_normal as normal,
     random_shuffle as shuffle,
     random_uniform as uniform,
+    truncated_normal,
+)
+from .graph.ops.random_common import get_seed
+from .graph.ops.stateless_random import (
     stateless_random_normal as stateless_normal,
     stateless_random_uniform as stateless_uniform,
     stateless_truncated_normal,
-    truncated_normal,
 )
 
 __all__ = [

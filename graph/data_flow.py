@@ -14,7 +14,7 @@ from .default_graph import get_default_graph
 from .dtypes import DType, as_dtype, int32, int64
 from .node import Node, Tensor
 from .ops import queues as _queues  # noqa: F401  (defines the ops)
-from .ops.random import get_seed
+from .ops.random_common import get_seed
 from .shape import Dims, TensorShape, as_dims, compatible, is_static, text
 
 

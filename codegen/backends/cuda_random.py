@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...graph.dtypes import DType
 from ...graph.node import Node
-from ...graph.ops.random import stream_of
+from ...graph.ops.random_common import stream_of
 from ...graph.state import Context
 from ..cuda.device import Device
 from ..cuda.kernels import RoutineOnDevice

@@ -31,7 +31,7 @@ from .linalg import matmul
 from .math import log
 from .operands import Array, need_rank, op_scope
 from .passing import stop_gradient
-from .random import _seed_attrs, check_seeds, stream_of
+from .random_common import check_seeds, seed_attrs, stream_of
 from .reduce import reduce_sum
 from .shapes import expand_dims, reshape, shape
 from .slicing import slice as slice_
@@ -163,7 +163,7 @@ def _candidates(
 ) -> Candidates:  # fmt: skip
     attrs = {
         "num_true": int(num_true), "num_sampled": int(num_sampled), "unique": bool(unique), "range_max": int(range_max),
-        **_seed_attrs(seed),
+        **seed_attrs(seed),
     }  # fmt: skip
     with op_scope(name, op, true_classes) as scope:
         true = cast(convert(true_classes, name="true_classes"), int64)

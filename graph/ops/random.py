@@ -5,136 +5,41 @@ is no seed, from the session's own seed and the node's name. Which draw it is, i
 session. So with a seed two sessions give the same series of numbers, each step of a session gives new ones,
 and neither depends on where the node runs.
 
-The stateless forms take the seed as a tensor and give the same numbers every time.
+The forms that take the seed as a tensor are in `stateless_random`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from ..build import TensorLike, apply, convert
-from ..default_graph import get_default_graph
-from ..dtypes import FLOATS, NUMBERS, DType, as_dtype, int32, int64, uint32, uint64
+from ..dtypes import NUMBERS, DType, as_dtype, int32, int64
 from ..node import Node, Tensor
 from ..opdef import Attrs, Cost, Output, Trait, default_cost, define
-from ..philox import Stream, key_from
-from ..shape import Dims
+from ..philox import Stream
 from ..state import Context
-from ..static_value import static_dims
-from .arithmetic import add, floormod, multiply, subtract
+from .arithmetic import add, floormod, subtract
 from .common import allowed, unary
-from .operands import dims_of, index_operand, need_index, need_rank, op_scope, static_int
-
-Array: TypeAlias = np.ndarray[Any, Any]
-Draw: TypeAlias = Callable[[Stream, tuple[int, ...], "np.dtype[Any]"], Array]
-
-_DRAWN_INTEGERS = (int32, int64, uint32, uint64)
-
-# Of one element. Ten rounds of Philox are about 100 integer operations for four words.
-_WORD_FLOPS = 25.0
-_FLOPS = {
-    "uniform": _WORD_FLOPS + 2,
-    "normal": _WORD_FLOPS + 25,
-    "truncated_normal": _WORD_FLOPS + 25,
-    "integers": 2 * _WORD_FLOPS + 10,
-}
-
-
-# --- seeds
-# ---------------------------------------------------------------------------------------------------------
-
-_DEFAULT_GRAPH_SEED = 87654321  # TensorFlow's, for an op's seed without a graph's
-_LARGEST_SEED = 2**31 - 1
-
-
-def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
-    """The two seeds of a random op, from its own seed and the default graph's (`set_random_seed`), as
-    TensorFlow 1 has them.
-
-    Neither: (None, None), and each session draws other numbers. Only the graph's: the op's is the number of
-        nodes that exist, so every op gets another one, and the same program the same ones. Only the op's: the
-        graph's is a constant.
-    """
-    graph = get_default_graph()
-    if graph.seed is None:
-        if op_seed is None:
-            return None, None
-        seeds = _DEFAULT_GRAPH_SEED, op_seed % _LARGEST_SEED
-    else:
-        seeds = graph.seed % _LARGEST_SEED, (graph.version if op_seed is None else op_seed) % _LARGEST_SEED
-    return (0, _LARGEST_SEED) if seeds == (0, 0) else seeds  # two zeros mean "no seed" in a node
-
-
-def _seed_attrs(seed: int | None) -> dict[str, Any]:
-    first, second = get_seed(seed)
-    return {"seed": first or 0, "seed2": second or 0}
-
-
-def stream_of(context: Context, seed: int, seed2: int) -> Stream:
-    """What a node draws from in this run."""
-    key = (seed, seed2) if seed or seed2 else key_from(context.session.seed, context.node_name)
-    return Stream(key, context.run_number())
-
-
-def check_seeds(attrs: Attrs) -> None:
-    for name in ("seed", "seed2"):
-        value = attrs.get(name)
-        if not isinstance(value, int) or not 0 <= value < 2**32:
-            raise ValueError(f"attr {name} must be an int of 32 bits, not {value!r}")
-
-
-# --- rules that the ops share
-# --------------------------------------------------------------------------------------
-
-
-def float_attr(attrs: Attrs) -> DType:
-    dtype = attrs.get("dtype")
-    if not isinstance(dtype, DType):
-        raise TypeError(f"attr dtype must be an element type, not {dtype!r}")
-    return allowed(dtype, FLOATS)
-
-
-def shape_operand(shape: Tensor) -> Dims:
-    need_index(shape, "the shape")
-    need_rank(shape.dims, 1, "the shape")
-    if shape.op.type == "Const":
-        return sizes_of(shape.op.attrs["value"])
-    return static_dims(shape)
-
-
-def sizes_of(shape: Array) -> tuple[int, ...]:
-    sizes = tuple(dims_of(shape))
-    if any(d < 0 for d in sizes):
-        raise ValueError(f"a size cannot be negative: {list(sizes)}")
-    return sizes
-
-
-def drawing_cost(draw: str) -> Callable[[Node], Cost]:
-    return lambda node: default_cost(node, _FLOPS[draw])
-
-
-def _bounds(low: Array, high: Array, count: int) -> tuple[int, int]:
-    a, b = int(low), int(high)
-    if a >= b and count:
-        raise ValueError(f"minval must be less than maxval: {a} >= {b}")
-    return a, max(b, a + 1)
-
-
-def _bounds_rule(inputs: Sequence[Tensor]) -> DType:
-    low, high = inputs
-    dtype = allowed(low.dtype.base, _DRAWN_INTEGERS)
-    if high.dtype.base is not dtype:
-        raise TypeError(f"minval is {dtype.name}, maxval {high.dtype.base.name}: they must have one element type")
-    need_rank(low.dims, 0, "minval")
-    need_rank(high.dims, 0, "maxval")
-    return dtype
-
-
-# --- stateful draws
-# ------------------------------------------------------------------------------------------------
+from .operands import index_operand, need_rank, op_scope, static_int
+from .random_common import (
+    WORD_FLOPS,
+    Array,
+    Draw,
+    bounds,
+    bounds_rule,
+    check_seeds,
+    drawing_cost,
+    float_attr,
+    interval,
+    scaled,
+    seed_attrs,
+    shape_operand,
+    sizes_of,
+    stream_of,
+)
 
 
 def _define_draw(name: str, draw: str) -> None:
@@ -153,12 +58,12 @@ def _define_draw(name: str, draw: str) -> None:
 
 def _uniform_int_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     check_seeds(attrs)
-    return [(_bounds_rule(inputs[1:]), shape_operand(inputs[0]))]
+    return [(bounds_rule(inputs[1:]), shape_operand(inputs[0]))]
 
 
 def _uniform_int(context: Context, shape: Array, low: Array, high: Array, *, seed: int, seed2: int) -> Array:
     stream, sizes = stream_of(context, seed, seed2), sizes_of(shape)
-    a, b = _bounds(low, high, int(np.prod(sizes)))
+    a, b = bounds(low, high, int(np.prod(sizes)))
     return stream.integers(sizes, a, b, low.dtype)
 
 
@@ -206,7 +111,7 @@ def _multinomial(
 
 
 def _multinomial_cost(node: Node) -> Cost:
-    return default_cost(node, 2 * _WORD_FLOPS + 20)
+    return default_cost(node, 2 * WORD_FLOPS + 20)
 
 
 _define_draw("RandomUniform", "uniform")
@@ -235,19 +140,6 @@ define(
 )
 
 
-def _scaled(drawn: Tensor, factor: Tensor, offset: Tensor, scope: str) -> Tensor:
-    return add(multiply(drawn, factor, name="mul"), offset, name=scope)
-
-
-def _interval(minval: TensorLike, maxval: TensorLike, dtype: DType) -> tuple[Tensor, Tensor]:
-    if maxval is None:
-        if dtype.is_integer:
-            raise ValueError(f"Must specify maxval for integer dtype {dtype.name}")
-        maxval = 1
-    allowed(dtype, FLOATS + _DRAWN_INTEGERS)
-    return convert(minval, dtype, name="min"), convert(maxval, dtype, name="max")
-
-
 def random_uniform(
     shape: TensorLike,
     minval: TensorLike = 0,
@@ -274,12 +166,12 @@ def random_uniform(
     dtype = as_dtype(dtype).base
     with op_scope(name, "random_uniform", shape, minval, maxval) as scope:
         sizes = index_operand(shape, "shape")
-        low, high = _interval(minval, maxval, dtype)
-        seeds = _seed_attrs(seed)
+        low, high = interval(minval, maxval, dtype)
+        seeds = seed_attrs(seed)
         if dtype.is_integer:
             return apply("RandomUniformInt", (sizes, low, high), seeds, scope)
         drawn = apply("RandomUniform", (sizes,), {"dtype": dtype, **seeds})
-        return _scaled(drawn, subtract(high, low, name="sub"), low, scope)
+        return scaled(drawn, subtract(high, low, name="sub"), low, scope)
 
 
 def random_normal(
@@ -329,13 +221,13 @@ def _gaussian(
         sizes = index_operand(shape, "shape")
         center = convert(mean, dtype, name="mean")
         spread = convert(stddev, dtype, name="stddev")
-        drawn = apply(op, (sizes,), {"dtype": dtype, **_seed_attrs(seed)})
-        return _scaled(drawn, spread, center, scope)
+        drawn = apply(op, (sizes,), {"dtype": dtype, **seed_attrs(seed)})
+        return scaled(drawn, spread, center, scope)
 
 
 def random_shuffle(value: TensorLike, seed: int | None = None, name: str | None = None) -> Tensor:
     """The rows of `value` (along its first axis) in random order, another one in each step."""
-    return unary("RandomShuffle", value, name, _seed_attrs(seed))
+    return unary("RandomShuffle", value, name, seed_attrs(seed))
 
 
 def random_crop(value: TensorLike, size: TensorLike, seed: int | None = None, name: str | None = None) -> Tensor:
@@ -394,128 +286,5 @@ def _draw_classes(
 ) -> Tensor:
     with op_scope(name, default, logits):
         inputs = convert(logits, name="logits"), convert(num_samples, int32, name="num_samples")
-        attrs = {**_seed_attrs(seed), "output_dtype": int64 if dtype is None else as_dtype(dtype)}
+        attrs = {**seed_attrs(seed), "output_dtype": int64 if dtype is None else as_dtype(dtype)}
         return apply("Multinomial", inputs, attrs)
-
-
-# --- stateless draws
-# -----------------------------------------------------------------------------------------------
-
-
-def seeded_stream(seed: Array) -> Stream:
-    """Two numbers of 64 bits fill the key (their lower words) and the upper half of the counter (their upper
-    words).
-    """
-    a, b = (int(s) % (1 << 64) for s in seed)
-    low = 0xFFFFFFFF
-    return Stream((a & low, b & low), (a >> 32) | (b >> 32) << 32)
-
-
-def check_seed_operand(seed: Tensor) -> None:
-    need_index(seed, "the seed")
-    need_rank(seed.dims, 1, "the seed")
-    if seed.dims is not None and seed.dims[0] not in (None, 2):
-        raise ValueError(f"the seed must hold two numbers, not {seed.dims[0]}")
-
-
-def _define_stateless(name: str, draw: str) -> None:
-    function: Draw = getattr(Stream, draw)
-
-    def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-        check_seed_operand(inputs[1])
-        return [(float_attr(attrs), shape_operand(inputs[0]))]
-
-    def reference(shape: Array, seed: Array, *, dtype: DType) -> Array:
-        return function(seeded_stream(seed), sizes_of(shape), dtype.np)
-
-    define(name, infer=infer, reference=reference, cost=drawing_cost(draw))
-
-
-def _stateless_int_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    check_seed_operand(inputs[1])
-    return [(_bounds_rule(inputs[2:]), shape_operand(inputs[0]))]
-
-
-def _stateless_int(shape: Array, seed: Array, low: Array, high: Array) -> Array:
-    sizes = sizes_of(shape)
-    a, b = _bounds(low, high, int(np.prod(sizes)))
-    return seeded_stream(seed).integers(sizes, a, b, low.dtype)
-
-
-_define_stateless("StatelessRandomUniform", "uniform")
-_define_stateless("StatelessRandomNormal", "normal")
-_define_stateless("StatelessTruncatedNormal", "truncated_normal")
-define("StatelessRandomUniformInt", infer=_stateless_int_rule, reference=_stateless_int, cost=drawing_cost("integers"))
-
-
-def stateless_random_uniform(
-    shape: TensorLike,
-    seed: TensorLike,
-    minval: TensorLike = 0,
-    maxval: TensorLike = None,
-    dtype: Any = "float32",
-    name: str | None = None,
-) -> Tensor:
-    """Numbers evenly spread over [minval, maxval): a function of shape and seed alone.
-
-    Args:
-        shape: shape of the result.
-        seed: two integers (int32 or int64), which may be computed by the graph.
-        minval, maxval, dtype: as for `random_uniform`.
-
-    >>> stateless_random_uniform([2], seed=[1, 2])   # the same two numbers in every step, session and place
-    """
-    dtype = as_dtype(dtype).base
-    with op_scope(name, "stateless_random_uniform", shape, seed, minval, maxval) as scope:
-        sizes, two = index_operand(shape, "shape"), index_operand(seed, "seed")
-        low, high = _interval(minval, maxval, dtype)
-        if dtype.is_integer:
-            return apply("StatelessRandomUniformInt", (sizes, two, low, high), None, scope)
-        drawn = apply("StatelessRandomUniform", (sizes, two), {"dtype": dtype})
-        return _scaled(drawn, subtract(high, low, name="sub"), low, scope)
-
-
-def stateless_random_normal(
-    shape: TensorLike,
-    seed: TensorLike,
-    mean: TensorLike = 0.0,
-    stddev: TensorLike = 1.0,
-    dtype: Any = "float32",
-    name: str | None = None,
-) -> Tensor:
-    """Normally distributed numbers: a function of shape and seed alone (see `stateless_random_uniform`)."""
-    return _stateless_gaussian(
-        "StatelessRandomNormal", "stateless_random_normal", shape, seed, mean, stddev, dtype, name
-    )
-
-
-def stateless_truncated_normal(
-    shape: TensorLike,
-    seed: TensorLike,
-    mean: TensorLike = 0.0,
-    stddev: TensorLike = 1.0,
-    dtype: Any = "float32",
-    name: str | None = None,
-) -> Tensor:
-    """`truncated_normal` as a function of shape and seed alone (see `stateless_random_uniform`)."""
-    return _stateless_gaussian(
-        "StatelessTruncatedNormal", "stateless_truncated_normal", shape, seed, mean, stddev, dtype, name
-    )
-
-
-def _stateless_gaussian(
-    op: str,
-    default: str,
-    shape: TensorLike,
-    seed: TensorLike,
-    mean: TensorLike,
-    stddev: TensorLike,
-    dtype: Any,
-    name: str | None,
-) -> Tensor:
-    dtype = as_dtype(dtype).base
-    with op_scope(name, default, shape, seed, mean, stddev) as scope:
-        sizes, two = index_operand(shape, "shape"), index_operand(seed, "seed")
-        center = convert(mean, dtype, name="mean")
-        spread = convert(stddev, dtype, name="stddev")
-        return _scaled(apply(op, (sizes, two), {"dtype": dtype}), spread, center, scope)

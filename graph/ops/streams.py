@@ -20,17 +20,16 @@ from ..node import Tensor
 from ..opdef import Attrs, Output, Trait, define
 from ..philox import Stream
 from .operands import Array, need_rank
-from .random import (
+from .random_common import (
     Draw,
-    check_seed_operand,
     check_seeds,
     drawing_cost,
     float_attr,
-    seeded_stream,
     shape_operand,
     sizes_of,
     stream_of,
 )
+from .stateless_random import check_seed_operand, seeded_stream
 
 _SCALARS: Sequence[Output] = ((uint64, ()), (uint64, ()))
 

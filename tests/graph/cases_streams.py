@@ -13,7 +13,7 @@ from dovetail.graph.default_graph import get_default_graph
 from dovetail.graph.dtypes import FLOATS
 from dovetail.graph.interpret import Interpreter
 from dovetail.graph.node import Tensor
-from dovetail.graph.ops import random
+from dovetail.graph.ops import stateless_random
 from dovetail.graph.philox import Stream, key_from
 from dovetail.graph.state import SessionState
 
@@ -43,7 +43,7 @@ def _seeded() -> None:
     key, draw = _create("SeededStream", (seed,), {}, "seeded").outputs
     shape = constant([33])
     mine = apply("UniformOfStream", (shape, key, draw), {"dtype": FLOATS[0]})
-    theirs = random.stateless_random_uniform(shape, seed, dtype=FLOATS[0])
+    theirs = stateless_random.stateless_random_uniform(shape, seed, dtype=FLOATS[0])
     run = Interpreter(get_default_graph(), check=True).run
     np.testing.assert_array_equal(*run([mine, theirs]))
 
