@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..graph.ops.windows import Window
+from .buffers import LARGE
 from .doers import Doer
 from .kernel_cache import Function
 from .matrix_kernels import NS_PER_FLOP, WORTH_HELP_NS
@@ -19,7 +20,8 @@ FUNCTIONS = {"convolve_filter": ("rrwwwcc", (3, 3, 4, 8, 5, 3, 3))}
 
 _PIXELS = 256  # of a box at most: a panel of so many stays in the first cache
 _SEEN = 1 << 19  # bytes that a box should see of the image: they stay in the second cache
-_KINDS, _COLUMNS = 1024, 128  # rows and columns of a piece of the filter at most: it stays in the second cache, too
+_KINDS, _PIECE = 1024, 1 << 19  # rows and bytes of a piece of the filter at most: it stays in the second cache, too
+_COLUMNS = 512  # of a piece at most: so do a box's panels
 _UNITS = 16  # so many there should be
 _CHUNK = 2048  # pixels of a chunk at least: to write and add its part takes a few hundredths of the time of making it
 
@@ -48,7 +50,7 @@ def cuts_of(result: tuple[int, ...], inner: int, window: Window, size: int) -> C
     lanes = NR["float32"] * 4 // size
     taps = window.taps[0] * window.taps[1]
     deep, few = _even(inner, max(1, _KINDS // taps), MR)
-    across, columns = _even(result[3], _COLUMNS, lanes)
+    across, columns = _even(result[3], min(_COLUMNS, _PIECE // (taps * few * size)), lanes)
     most = _PIXELS
     while True:
         box, boxes = _box(result[:3], most)
@@ -88,7 +90,7 @@ def filter_gradient(doer: Doer, function: Function, threads: int, window: Window
     x, y = doer.ordered(x), doer.ordered(y)
     (high, wide), inner, channels = window.taps, x.shape[3], y.shape[3]
     cuts = cuts_of(y.shape, inner, window, x.itemsize)
-    from .matrix_tile import MR, NR
+    from .matrix_tile import NR
 
     lanes = NR[x.dtype.name]
     jumps = (x.shape[1] * x.shape[2] * inner, x.shape[2] * inner, inner)
@@ -98,9 +100,10 @@ def filter_gradient(doer: Doer, function: Function, threads: int, window: Window
     units = cuts.chunks * pieces
     time = 2.0 * w.size * math.prod(y.shape[:3]) * NS_PER_FLOP * x.itemsize / 4
     threads = min(threads, units) if time >= WORTH_HELP_NS else 1
-    pixels = math.prod(cuts.box)
     slab = -(-cuts.box[0] * cuts.seen[0] * cuts.seen[1] * cuts.inner // lanes) * lanes
-    room = slab + (-(-cuts.columns // lanes) * pixels + MR) * lanes
+    room = max(
+        threads * (slab + -(-cuts.columns // lanes) * lanes * math.prod(cuts.box)), LARGE // x.itemsize
+    )  # large memory begins with a line
     parts = doer.empty((cuts.chunks, w.size), x.dtype) if cuts.chunks > 1 else w
     done = doer.empty((pieces,), np.dtype(np.int64))
     doer.clear(done)
@@ -109,6 +112,6 @@ def filter_gradient(doer: Doer, function: Function, threads: int, window: Window
         (high, wide, *window.strides, *window.dilations, *pads),
         (*cuts.box, *cuts.seen), cuts.boxes, (cuts.chunks, cuts.inner, cuts.columns),
     )  # fmt: skip
-    arrays = (x.ravel(), y.ravel(), w.ravel(), parts.ravel(), doer.empty((threads * room,), x.dtype), done)
+    arrays = (x.ravel(), y.ravel(), w.ravel(), parts.ravel(), doer.empty((room,), x.dtype), done)
     doer.share_units(function, arrays, numbers, units, threads)
     return w

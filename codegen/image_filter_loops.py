@@ -19,8 +19,10 @@ from numba import njit, types  # noqa: F401 (what is added to this text uses the
 from dovetail.codegen import vecmath as m
 from dovetail.codegen.matrix_loops import NR32, NR64, lay_out_panels, next_unit, wait
 from dovetail.codegen.matrix_tile import MR, count_up, move_rows
-from dovetail.codegen.table_tile import half_tile, tile
+from dovetail.codegen.table_tile import as_written, expecting_half_tile, expecting_tile
 from dovetail.codegen.threads import FINISHED, LINE
+
+LINE_BYTES = 64  # of a line of the cache
 
 
 @njit(error_model="numpy")
@@ -64,27 +66,33 @@ def lay_out_image(x, slab, sizes, jumps, first, channels, shape, group):
 
 
 @njit(error_model="numpy")
-def add_tiles(slab, rows, steps, count, panel, width, out, begin, places, kinds, more):
-    """What a box gives to a piece of the filter: rows and steps of the slab times the panels of `width` columns.
+def add_tiles(slab, rows, steps, count, panel, begin, width, out, to, places, kinds, more, address, ahead):
+    """What a box gives to a piece of the filter: rows and steps of the slab times the panels of `width` columns, from `begin` on.
 
-    Row k of the piece begins at `begin + places[k]`.
+    Row k of the piece is at `to + places[k]`. address: of the memory from which the panels came; `ahead`: how many lines of what lies
+    behind that are needed next, and asked for meanwhile.
     """
     lanes = NR32 if slab.itemsize == 4 else NR64
+    behind, asked = address + count * width * slab.itemsize, 0
     for j in range(0, width, lanes):
-        own = min(lanes, width - j)
+        own, at = min(lanes, width - j), begin + j * count
         for k in range(0, kinds, MR):
             high = min(MR, kinds - k)
+            line, jump = (behind + asked * LINE_BYTES, LINE_BYTES) if asked < ahead else (address, 0)
+            asked += count
             if 2 * own > lanes:
-                tile(slab, rows, steps, panel, j * count, out, begin + j, places, k, high, own, count, more)
+                expecting_tile(slab, rows, steps, panel, at, out, to + j, places, k, high, own, count, more, line, jump)
             else:
-                half_tile(slab, rows, steps, panel, j * count, out, begin + j, places, k, high, own, count, more)
+                expecting_half_tile(
+                    slab, rows, steps, panel, at, out, to + j, places, k, high, own, count, more, line, jump
+                )
 
 
 @njit(error_model="numpy")
-def add_parts(parts, w, places, kinds, begin, width, chunks):
+def add_parts(parts, w, places, kinds, width, chunks):
     """A piece of the filter from what the chunks give to it."""
     for k in range(kinds):
-        at = begin + places[k]
+        at = places[k]
         for j in range(width):
             m.store(w, 0, at + j, m.load(parts, 1, at + j))
         for chunk in range(1, chunks):
@@ -108,9 +116,10 @@ def convolve_filter(
     across, deep = (result[3] + cuts[2] - 1) // cuts[2], (sizes[2] + cuts[1] - 1) // cuts[1]
     boxes, pixels = counts[0] * counts[1] * counts[2], shape[0] * shape[3] * shape[4]
     lanes = NR32 if x.itemsize == 4 else NR64
-    mine = room.size // (counters.size // LINE - 1)
+    mine = room.size // (counters.size // LINE - 1) // lanes * lanes
     slab = room[who * mine : who * mine + (pixels * cuts[1] + lanes - 1) // lanes * lanes]
-    panel = room[who * mine + slab.size : (who + 1) * mine]
+    direct = result[3] == lanes or 2 * result[3] == lanes  # one panel, as it lies
+    panel = as_written(y) if direct else room[who * mine + slab.size : (who + 1) * mine]
     most = high * wide * cuts[1]
     rows, places = np.empty(most, np.intp), np.empty(most, np.intp)
     steps = np.empty(shape[0] * shape[1] * shape[2], np.intp)
@@ -137,23 +146,9 @@ def convolve_filter(
                 min(shape[1], result[1] - r),
                 min(shape[2], result[2] - c),
             )
-            lay_out_image(
-                x,
-                slab,
-                sizes,
-                jumps,
-                (n, r * down - top, c * along - left),
-                (channel, few),
-                (
-                    images,
-                    (tall - 1) * down + (high - 1) * below + 1,
-                    (broad - 1) * along + (wide - 1) * beside + 1,
-                    shape[3],
-                    shape[4],
-                    pixels,
-                ),
-                group,
-            )
+            seen = (tall - 1) * down + (high - 1) * below + 1, (broad - 1) * along + (wide - 1) * beside + 1
+            corner, extent = (n, r * down - top, c * along - left), (images, *seen, shape[3], shape[4], pixels)
+            lay_out_image(x, slab, sizes, jumps, corner, (channel, few), extent, group)
             count = 0
             for i in range(images):
                 for a in range(tall):
@@ -162,10 +157,15 @@ def convolve_filter(
                         steps[count] = of + b * along * group
                         count += 1
             of = ((n * result[1] + r) * result[2] + c) * result[3] + first
-            lay_out_panels(y, panel, 0, of, (result[3], 1), width, count, lanes)
-            add_tiles(slab, rows, steps, count, panel, width, out, begin, places, kinds, box > start)
+            if not direct:
+                lay_out_panels(y, panel, 0, of, (result[3], 1), width, count, lanes)
+            ahead = count * width * y.itemsize // LINE_BYTES if width == result[3] and box + 1 < boxes else 0
+            address, at = y.ctypes.data + of * y.itemsize, of if direct else 0
+            add_tiles(
+                slab, rows, steps, count, panel, at, width, out, begin, places, kinds, box > start, address, ahead
+            )
         if cuts[0] > 1 and count_up(done, piece, 1) == cuts[0] - 1:
-            add_parts(parts, w, places, kinds, 0, width, cuts[0])
+            add_parts(parts, w, places, kinds, width, cuts[0])
         count_up(counters, FINISHED, 1)
     if who == 0:
         wait(counters, units)

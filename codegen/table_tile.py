@@ -22,13 +22,7 @@ from .matrix_tile import MR, NR, _data, _own, _vector_at
 
 
 def _tile(half: bool) -> Any:
-    @intrinsic
-    def tile(typing_context, x, rows, steps, panel, begin, out, to, places, k, high, columns, count, more):
-        """out[to + places[k + i] + j] (+)= sum over s < count of x[rows[k + i] + steps[s]] * panel[begin + s * columns + j].
-
-        For i < high <= MR and j < columns, of which the panel has NR (`half`: NR / 2); `more`: add to what is there. Nothing is
-        checked. Rows that are too many are those of the last one once more.
-        """
+    def typed(x, rows, steps, panel, out, places, is_expecting):
         lanes = NR[x.dtype.name] // 2 if half else NR[x.dtype.name]
 
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -71,6 +65,8 @@ def _tile(half: bool) -> Any:
                 where = builder.add(begin, builder.mul(step, ir.Constant(word, lanes)))
                 right = builder.load(_vector_at(builder, second, where, vector), align=align)
                 move = builder.load(builder.gep(moves, [step]))
+                if is_expecting:
+                    _expect(builder, builder.add(args[13], builder.mul(step, args[14])))
                 for start, total in zip(starts, totals, strict=True):
                     left = builder.load(builder.gep(start, [move]))
                     single = builder.insert_element(unknown, left, ir.IntType(32)(0))
@@ -86,9 +82,34 @@ def _tile(half: bool) -> Any:
             return context.get_dummy_value()
 
         i = types.intp
-        return types.void(x, rows, steps, panel, i, out, i, places, i, i, i, i, types.boolean), emit
+        given = (x, rows, steps, panel, i, out, i, places, i, i, i, i, types.boolean)
+        return types.void(*given, *((i, i) if is_expecting else ())), emit
 
-    return tile
+    @intrinsic
+    def tile(typing_context, x, rows, steps, panel, begin, out, to, places, k, high, columns, count, more):
+        """out[to + places[k + i] + j] (+)= sum over s < count of x[rows[k + i] + steps[s]] * panel[begin + s * columns + j].
+
+        For i < high <= MR and j < columns, of which the panel has NR (`half`: NR / 2); `more`: add to what is there. Nothing is
+        checked. Rows that are too many are those of the last one once more.
+        """
+        return typed(x, rows, steps, panel, out, places, False)
+
+    @intrinsic
+    def expecting_tile(
+        typing_context, x, rows, steps, panel, begin, out, to, places, k, high, columns, count, more, ahead, jump
+    ):
+        """The same, while memory is asked for that will be read next: at step s the line at the address ahead + s * jump."""
+        return typed(x, rows, steps, panel, out, places, True)
+
+    return tile, expecting_tile
+
+
+def _expect(builder: Any, address: Any) -> None:
+    """Ask for a line of memory to be in the second cache; nothing happens where there is none."""
+    byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    builder.call(function, [builder.inttoptr(address, byte), number(0), number(2), number(1)])
 
 
 def _first_lanes(builder: Any, count: Any, lanes: int) -> Any:
@@ -116,7 +137,7 @@ def _store_lanes(builder: Any, value: Any, place: Any, vector: Any, align: int, 
     builder.call(function, [value, place, ir.IntType(32)(align), mask])
 
 
-tile, half_tile = _tile(False), _tile(True)
+(tile, expecting_tile), (half_tile, expecting_half_tile) = _tile(False), _tile(True)
 
 
 @intrinsic

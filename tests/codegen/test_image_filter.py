@@ -91,11 +91,13 @@ def test_how_pixels_are_cut() -> None:
 
 
 def test_how_channels_are_cut() -> None:
-    cuts = check(window_of((7, 7)), (1, 5, 6, 43, 131))
+    cuts = check(window_of((7, 7)), (1, 5, 6, 43, 331))
     assert cuts.inner < 43
-    assert cuts.columns < 131
+    assert cuts.columns < 331
     check(window_of((1, 1)), (1, 3, 5, 1031, 2))
+    check(window_of((1, 1)), (1, 3, 5, 2, 1031))
     check(window_of((3, 3)), (2, 37, 41, 121, 130))
+    check(window_of((2, 3)), (5, 23, 19, 3, 32))  # one panel, as it lies, with the next box asked for
 
 
 @pytest.mark.parametrize("result", [(1, 1, 1, 1), (8, 56, 56, 64), (3, 7, 1000, 5), (1000, 1, 1, 10), (2, 300, 300, 3)])
