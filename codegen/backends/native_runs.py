@@ -50,6 +50,7 @@ class NativeRun:
         self.replays = 0
         self._at_once = at_once
         self._last: Plan | None = None  # used
+        self._puts_in_order = False  # for that: what came in did not lie as plans take it
         self._plans: dict[Key, list[Plan]] = {}
         self._met: dict[Key, int] = {}
         self._refused: set[Key] = set()
@@ -62,7 +63,7 @@ class NativeRun:
     def __call__(self, *inputs: Any) -> Any:
         plan = self._last
         if plan is not None:
-            outputs = self.with_plan(plan, inputs)
+            outputs = self.with_plan(plan, self.in_order(inputs) if self._puts_in_order else inputs)
             if outputs is not None:
                 self.replays += 1
                 return one_or_all(outputs)
@@ -108,6 +109,9 @@ class NativeRun:
                 outputs = self.with_plan(plan, ordered)
                 if outputs is not None:
                     self._last = plan
+                    self._puts_in_order = any(
+                        x is not y for x, y in zip(inputs, ordered, strict=True) if isinstance(x, np.ndarray)
+                    )
                     self.replays += 1
                     return outputs
             if self._is_due(key):
