@@ -76,9 +76,7 @@ class _OwnWorker:
         self._worker.close_session(session)
 
     def reset(self, task: str, containers: Sequence[str], sessions: Sequence[str], peer_timeout_s: float) -> None:
-        self._worker.reset(containers)
-        for session in sessions:
-            self._worker.close_session(session)
+        self._worker.reset(containers, sessions)
 
 
 class InProcess:

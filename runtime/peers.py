@@ -211,9 +211,7 @@ class ServerPeers:
     def reset(self, task: str, containers: Sequence[str], sessions: Sequence[str], peer_timeout_s: float) -> None:
         """As `Peers.reset`."""
         if task == self._worker.task:
-            self._worker.reset(containers)
-            for session in sessions:
-                self._worker.close_session(session)
+            self._worker.reset(containers, sessions)
         else:
             fields = {"containers": list(containers), "sessions": list(sessions)}
             self._call(task, "reset_containers", fields, "closed", peer_timeout_s)

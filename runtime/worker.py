@@ -54,6 +54,20 @@ class WorkerSession:
     peer_timeout_s: float = 5.0  # a task that is silent for so long is taken for dead
 
 
+def closed() -> OpError:
+    """What the steps of a session end with that its client closes."""
+    return CancelledError(None, None, "Step was cancelled by an explicit call to `Session.close()`.")
+
+
+def cleared() -> OpError:
+    """What they end with when somebody clears containers, which closes sessions."""
+    return AbortedError(
+        None, None,
+        "The session was closed by `Session.reset`, which has cleared containers: open another one, and initialise or restore its "
+        "variables.",
+    )  # fmt: skip
+
+
 class Worker:
     """Programs, state and running steps of one task.
 
@@ -157,8 +171,8 @@ class Worker:
             for handle in handles:
                 self._loaded.pop(handle, None)
 
-    def close_session(self, handle: str) -> None:
-        """Forget a session: its programs, and its running steps, which end with CancelledError."""
+    def close_session(self, handle: str, why: Callable[[], OpError] = closed) -> None:
+        """Forget a session: its programs, and its running steps, which end with that error."""
         with self._lock:
             self._sessions.pop(handle, None)
             for key in [k for k, v in self._loaded.items() if v.session == handle]:
@@ -166,10 +180,12 @@ class Worker:
             self.direct.close_session(handle)
             steps = [s for s in self._steps.values() if s.session == handle]
         for step in steps:
-            step.fail(CancelledError(None, None, "Step was cancelled by an explicit call to `Session.close()`."))
+            step.fail(why())
 
-    def reset(self, containers: Iterable[str]) -> None:
-        """Clear containers (none named: the task's default one)."""
+    def reset(self, containers: Iterable[str], sessions: Iterable[str]) -> None:
+        """Close sessions, and clear containers (none named: the task's default one)."""
+        for handle in sessions:  # before: their steps are not to find out by what is missing
+            self.close_session(handle, cleared)
         for container in list(containers) or [self.default_container]:
             self.resources.clear(container)
 

@@ -59,10 +59,9 @@ class WorkerCalls:
 
     def on_reset_containers(self, peer: bytes, message: Message) -> None:
         """Clear containers, and forget sessions."""
-        self._worker.reset(c for c in message.fields["containers"] if isinstance(c, str))
-        for session in message.fields.get("sessions") or ():
-            if isinstance(session, str):
-                self._worker.close_session(session)
+        fields = message.fields
+        named = ([n for n in fields.get(what) or () if isinstance(n, str)] for what in ("containers", "sessions"))
+        self._worker.reset(*named)
         self._closed(peer, message)
 
     def _closed(self, peer: bytes, message: Message) -> None:

@@ -309,12 +309,19 @@ def test_reset_clears_one_container_and_ends_what_waits_there() -> None:
             with pytest.raises(tf.errors.AbortedError):  # sessions of that master are closed
                 a.run(sizes)
             assert b.run(sizes) == [0, 1]
+        with tf.Session(target) as c:
+            c.run(puts)
+            waits = Waiting(c, two)  # of that master: it hears that its session is gone, as its next step would
+            until(lambda: c.run(sizes) == [0, 2])
+            tf.Session.reset(target, ["gone"])
+            ended = waits.ended()
+            assert isinstance(ended, tf.errors.AbortedError) and "Session.reset" in str(ended)
         tf.Session.reset(target, ["unknown"])
         with tf.Session(target) as c:
-            assert c.run(sizes) == [0, 1]
+            assert c.run(sizes) == [0, 2]
         tf.Session.reset(target, config=tf.ConfigProto(device_filters=["/job:worker"]))
         with tf.Session(target) as c:
-            assert c.run(sizes) == [0, 1]  # the ps was filtered out
+            assert c.run(sizes) == [0, 2]  # the ps was filtered out
         tf.Session.reset(target)
         with tf.Session(target) as c:
             assert c.run(sizes) == [0, 0]
