@@ -19,7 +19,7 @@ from .conflict import FIELDS, Member, members, nearest, remedies, smallest_contr
 if TYPE_CHECKING:
     from .constraints import Candidates, Constraint
     from .groups import Groups, UnplaceableError
-    from .place import Decision
+    from .placement import Decision
 
 _WORDS = {"job": "job", "replica": "replica", "task": "task", "device_type": "type", "device_index": "index"}
 _SHOWN = 20  # members or devices listed; nobody reads more, and the rest is counted

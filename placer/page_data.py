@@ -28,7 +28,7 @@ from ..graph.shape import is_static, text
 from ..graph.source import SourceLine, locate
 from .cost import state_bytes
 from .partitioned import Channel
-from .place import Rule
+from .placement import Rule
 
 if TYPE_CHECKING:
     from .plan import Plan

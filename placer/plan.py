@@ -28,7 +28,7 @@ from .direct_additions import added_to
 from .direct_updates import moved_parts
 from .draw import to_dot, to_svg
 from .partitioned import Channel, Partition, Partitioned, task_of
-from .place import Placement, Relaxation, Rule
+from .placement import Placement, Relaxation, Rule
 from .plan_reader import read_plan
 from .plan_text import write_plan
 from .report import render, render_html, short, size_text

@@ -24,7 +24,7 @@ from ..graph.source import RecordedFile
 from .cluster import Cluster, DeviceInfo, Link
 from .groups import Note
 from .partitioned import Channel, LoopPart, Partition, Partitioned, Step
-from .place import Placement, Rule
+from .placement import Placement, Rule
 from .plan_text import CHANNEL_FIELDS, DEVICE_FIELDS, FORMAT, VERSION
 from .reasons import Demand, Reasons
 

@@ -17,7 +17,7 @@ import numpy as np
 from .chart import time_text
 from .cost import state_bytes
 from .pipeline import PIPELINES, Pipeline
-from .place import Rule
+from .placement import Rule
 from .report import short, size_text
 from .simulate import Span, Timeline, seconds_of, step_of, timeline
 

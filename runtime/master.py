@@ -30,7 +30,8 @@ from ..placer.joins import passed_over
 from ..placer.needed import needed
 from ..placer.partition import partition
 from ..placer.partitioned import task_of
-from ..placer.place import Placement, place
+from ..placer.place import place
+from ..placer.placement import Placement
 from ..placer.plan import Plan
 from ..placer.planning import STRATEGIES
 from ..placer.profile import Profile, as_profile

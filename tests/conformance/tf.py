@@ -39,7 +39,8 @@ from dovetail.graph.node import Node, Tensor  # noqa: E402
 from dovetail.placer.cluster import Cluster, local_devices  # noqa: E402
 from dovetail.placer.needed import needed  # noqa: E402
 from dovetail.placer.partition import partition  # noqa: E402
-from dovetail.placer.place import Placement, place  # noqa: E402
+from dovetail.placer.place import place  # noqa: E402
+from dovetail.placer.placement import Placement  # noqa: E402
 
 DATA = ROOT.parent / "shared" / "conformance" / "tf" / "programs.json"
 """Where the recorded programs lie when they are at hand; they are no part of the project."""

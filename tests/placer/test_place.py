@@ -7,7 +7,8 @@ import dovetail as dt
 from dovetail.graph.errors import InternalError, InvalidArgumentError
 from dovetail.graph.opdef import Trait, define
 from dovetail.placer.cluster_input import make_cluster
-from dovetail.placer.place import Rule, place
+from dovetail.placer.place import place
+from dovetail.placer.placement import Rule
 
 
 def _same(inputs, attrs):

@@ -12,7 +12,8 @@ from dovetail.errors import InternalError, InvalidArgumentError
 from dovetail.graph import dtypes
 from dovetail.graph.opdef import Trait, define
 from dovetail.placer.cluster_input import make_cluster
-from dovetail.placer.place import Placement, Rule, place
+from dovetail.placer.place import place
+from dovetail.placer.placement import Placement, Rule
 
 KERNELS = {"Any": ("GPU", "CPU"), "Cpu": ("CPU",), "Gpu": ("GPU",), "CpuFirst": ("CPU", "GPU"), "Tpu": ("TPU",)}
 STATE = Trait.STATEFUL | Trait.STATE_HANDLE

@@ -8,7 +8,7 @@ import pytest
 
 import dovetail as dt
 from dovetail.graph.errors import InvalidArgumentError, ResourceExhaustedError
-from dovetail.placer.place import Rule
+from dovetail.placer.placement import Rule
 from dovetail.placer.planning import STRATEGIES
 from dovetail.placer.simulate import Span, simulate, timeline
 

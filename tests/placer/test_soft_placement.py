@@ -13,7 +13,8 @@ from dovetail.errors import InvalidArgumentError
 from dovetail.graph.device import matches, parse_strict
 from dovetail.graph.opdef import define
 from dovetail.placer.cluster_input import make_cluster
-from dovetail.placer.place import Placement, Rule, place
+from dovetail.placer.place import place
+from dovetail.placer.placement import Placement, Rule
 
 for suffix, types in (("Cpu", ("CPU",)), ("Gpu", ("GPU",)), ("CpuFirst", ("CPU", "GPU"))):
     define(f"Soft{suffix}", infer=lambda i, a: [(dt.float32, (2,))], reference=lambda x: x, device_types=types)

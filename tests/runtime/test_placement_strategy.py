@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.placer.place import Rule
+from dovetail.placer.placement import Rule
 
 pytestmark = pytest.mark.slow
 
