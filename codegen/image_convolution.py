@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .doers import Doer
+from .image_layout import padded
 from .kernel_cache import Function
 from .matrix_kernels import NS_PER_FLOP, WORTH_HELP_NS
 
@@ -19,6 +20,7 @@ FUNCTIONS = {"convolve": ("rrwwc", (3, 4, 8, 5, 4, 4)), "overlay": ("rrw", (3, 3
 _SEEN = 1 << 20  # bytes that a box should see of the image: they stay in the second cache
 _MOST = 2048  # pixels of a box
 _ENOUGH = 512  # pixels of a box that are worth laying the taps out for
+_TWICE = 2  # from where on copying what each box sees takes longer than padding the image: taps far apart
 _UNITS = 8  # per thread: who is done early takes another one
 
 
@@ -28,12 +30,14 @@ class Boxes:
 
     Attributes:
         box: (images, rows, columns of the result, panels of channels) of a unit. units: how many there are.
-        room: numbers that a thread lays out.
+        panel: numbers of a panel. seen: those that the windows of a box see. copied: those that all boxes see.
     """
 
     box: tuple[int, int, int, int]
     units: int
-    room: int
+    panel: int
+    seen: int
+    copied: int
 
 
 @lru_cache(maxsize=1024)
@@ -59,7 +63,10 @@ def boxes_of(
     lanes = NR["float32"] * 4 // itemsize
     panels, pixels = -(-channels // lanes), images * rows * columns
     wanted = _UNITS * threads if threads > 1 else 1
-    most = max(64, min(_MOST, _SEEN // (inner * itemsize * strides[0] * strides[1])))
+    each = (
+        inner * itemsize * min(strides[0], spans[0]) * min(strides[1], spans[1])
+    )  # bytes that a pixel more of the result sees
+    most = max(64, min(_MOST, _SEEN // each))
     most = min(most, max(_ENOUGH, -(-pixels // wanted)))
     across = _part(columns, most)
     down = _part(rows, most // across) if across == columns else 1
@@ -67,8 +74,7 @@ def boxes_of(
     blocks = -(-columns // across) * -(-rows // down) * -(-images // deep)
     beside = -(-panels // min(panels, -(-wanted // blocks)))
     seen = deep * ((down - 1) * strides[0] + spans[0]) * ((across - 1) * strides[1] + spans[1]) * inner
-    room = -(-(STEPS * lanes + seen) // lanes) * lanes
-    return Boxes((deep, down, across, beside), blocks * -(-panels // beside), room)
+    return Boxes((deep, down, across, beside), blocks * -(-panels // beside), STEPS * lanes, seen, blocks * seen)
 
 
 def _part(length: int, most: int) -> int:
@@ -104,12 +110,19 @@ def convolve(
         n, rows, columns, height, width = 1, 1, n * height * width, 1, n * height * width  # all pixels are one row
     result, spans = (n, rows, columns, channels), ((high - 1) * dilations[0] + 1, (wide - 1) * dilations[1] + 1)
     time = 2.0 * n * rows * columns * taps.size * NS_PER_FLOP * x.itemsize / 4
-    boxes = boxes_of(result, inner, strides, spans, x.itemsize, threads if time >= WORTH_HELP_NS else 1)
-    threads = min(threads, boxes.units) if time >= WORTH_HELP_NS else 1
+    threads = threads if time >= WORTH_HELP_NS else 1
+    boxes = boxes_of(result, inner, strides, spans, x.itemsize, threads)
+    threads = min(threads, boxes.units)
+    window = ((rows - 1) * strides[0] + spans[0], (columns - 1) * strides[1] + spans[1])  # what all windows see
+    is_inside = all(b >= 0 and b + w <= size for b, w, size in zip(begin, window, (height, width), strict=True))
+    if not is_inside and max(begin) <= 0 and boxes.copied > _TWICE * n * window[0] * window[1] * inner:
+        x = padded(doer, x, (-begin[0], -begin[1]), window)
+        (height, width), begin, is_inside = window, (0, 0), True
+    room = boxes.panel if is_inside else boxes.panel + -(-boxes.seen // boxes.panel) * boxes.panel
     numbers = (
         (height, width, inner), result, (high, wide, *strides, *dilations, -begin[0], -begin[1]),
         tuple(jump // w.itemsize for jump in (taps.ctypes.data - w.ctypes.data, *taps.strides)),
         (to[0] * y.shape[2] * channels + to[1] * channels, *y_jumps), boxes.box,
     )  # fmt: skip
-    arrays = (x.ravel(), w.ravel(), y.ravel(), doer.empty((threads * boxes.room,), x.dtype))
+    arrays = (x.ravel(), w.ravel(), y.ravel(), doer.empty((threads * room,), x.dtype))
     doer.share_units(function, arrays, numbers, boxes.units, threads)
