@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +25,7 @@ _KINDS, _PIECE = 1024, 1 << 19  # rows and bytes of a piece of the filter at mos
 _COLUMNS = 512  # of a piece at most: so do a box's panels
 _UNITS = 16  # so many there should be
 _CHUNK = 2048  # pixels of a chunk at least: to write and add its part takes a few hundredths of the time of making it
+_PARTS = 1 << 24  # bytes of the parts of all chunks at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class Cuts:
     columns: int
 
 
+@lru_cache(maxsize=1024)
 def cuts_of(result: tuple[int, ...], inner: int, window: Window, size: int) -> Cuts:
     """For a result of this shape, from so many channels, of numbers of so many bytes."""
     from .matrix_tile import MR, NR  # which only load with Numba
@@ -59,7 +62,8 @@ def cuts_of(result: tuple[int, ...], inner: int, window: Window, size: int) -> C
             break
         most //= 2
     pixels = math.prod(result[:3])
-    chunks = max(1, min(-(-_UNITS // (deep * across)), math.prod(boxes), pixels // _CHUNK))
+    room = _PARTS // (taps * inner * result[3] * size)
+    chunks = max(1, min(-(-_UNITS // (deep * across)), math.prod(boxes), pixels // _CHUNK, room))
     return Cuts(box, (seen[0], seen[1]), boxes, chunks, few, columns)
 
 

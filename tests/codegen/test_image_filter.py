@@ -106,3 +106,9 @@ def test_boxes_cover_the_result(result: tuple[int, int, int, int]) -> None:
     for length, own, count in zip(result, cuts.box, cuts.boxes, strict=False):
         assert own * (count - 1) < length <= own * count
     assert cuts.chunks <= math.prod(cuts.boxes)
+
+
+def test_parts_of_a_large_filter_take_little_memory() -> None:
+    cuts = cuts_of((64, 64, 64, 32), 32, window_of((40, 40)), 4)
+    assert cuts.chunks * 40 * 40 * 32 * 32 * 4 <= 1 << 24
+    assert cuts_of((64, 64, 64, 32), 32, window_of((4, 4)), 4).chunks > 1
