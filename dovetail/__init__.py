@@ -555,20 +555,22 @@ from .graph.ops.statistics import (
     reduce_std,
     reduce_variance,
 )
+from .graph.ops.string_joining import (
+    reduce_join,
+    string_join,
+    string_split,
+    substr,
+)
 from .graph.ops.strings import (
     as_string,
     decode_base64,
     encode_base64,
-    reduce_join,
     regex_replace,
-    string_join,
-    string_split,
     string_strip,
     string_to_hash_bucket,
     string_to_hash_bucket_fast,
     string_to_hash_bucket_strong,
     string_to_number,
-    substr,
 )
 from .graph.own_gradients import (
     NoGradient,

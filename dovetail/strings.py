@@ -1,21 +1,23 @@
 """`dt.strings`: text."""
 
+from .graph.ops.string_joining import (
+    reduce_join,
+    string_join as join,
+    string_split_v2 as split,
+    substr,
+)
 from .graph.ops.strings import (
     as_string,
-    reduce_join,
     regex_full_match,
     regex_replace,
-    string_join as join,
     string_length as length,
     string_lower as lower,
-    string_split_v2 as split,
     string_strip as strip,
     string_to_hash_bucket as to_hash_bucket,
     string_to_hash_bucket_fast as to_hash_bucket_fast,
     string_to_hash_bucket_strong as to_hash_bucket_strong,
     string_to_number as to_number,
     string_upper as upper,
-    substr,
 )
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Text: joined, split, cut, matched, and turned into numbers and back.
+"""Text, each element by itself: matched, changed, put into buckets, and turned into numbers and back.
 
 Elements are bytes, as everywhere in a graph. Numbers of buckets are those of TensorFlow, but for keyed ones, whose function is another.
 """
@@ -15,14 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from ..build import TensorLike, apply, convert, make
+from ..build import TensorLike, apply, convert
 from ..dtypes import NUMBERS as ALL_NUMBERS, DType, as_dtype, bool_, float32, float64, int32, int64, string
 from ..fingerprints import fingerprint
 from ..node import Tensor
 from ..opdef import Attrs, Output, define
-from ..shape import broadcast
-from ..sparse_tensor import SparseTensor
-from .operands import as_bytes, dims_of, invalid, normal_axis
+from .operands import as_bytes, invalid
 from .queues import need_int, need_text
 
 Array = np.ndarray[Any, Any]
@@ -38,7 +36,8 @@ def _each(x: Array, f: Callable[[bytes], Any], dtype: Any = object) -> Array:
     return out
 
 
-def _need_text(tensor: Tensor) -> None:
+def need_text_in(tensor: Tensor) -> None:
+    """TypeError: an input is no text."""
     if tensor.dtype.base is not string:
         raise TypeError(f"the input must be text, not {tensor.dtype.base.name}")
 
@@ -53,7 +52,7 @@ def _define(
 
     def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         (x,) = inputs
-        _need_text(x)
+        need_text_in(x)
         check(attrs)
         return [(result, x.dims)]
 
@@ -125,7 +124,7 @@ def string_to_hash_bucket_strong(
 
 def _infer_number(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     (x,) = inputs
-    _need_text(x)
+    need_text_in(x)
     if attrs.get("out_type") not in NUMBERS:
         raise TypeError(f"out_type must be one of {', '.join(d.name for d in NUMBERS)}")
     return [(attrs["out_type"], x.dims)]
@@ -238,7 +237,8 @@ def _length(*, unit: str) -> Callable[[bytes], int]:
     return len if unit == "BYTE" else lambda item: len(item.decode(errors="replace"))
 
 
-def _check_unit(attrs: Attrs) -> None:
+def check_unit(attrs: Attrs) -> None:
+    """ValueError: lengths are asked for in another unit than there is."""
     if attrs.get("unit") not in ("BYTE", "UTF8_CHAR"):
         raise ValueError(f"unit must be 'BYTE' or 'UTF8_CHAR', not {attrs.get('unit')!r}")
 
@@ -267,7 +267,7 @@ _define(
     bool_,
     _check_pattern,
 )
-_define("StringLength", _length, int32, _check_unit)
+_define("StringLength", _length, int32, check_unit)
 _define("EncodeBase64", _base64)
 _define("DecodeBase64", _unbase64)
 
@@ -318,203 +318,8 @@ def decode_base64(input: TensorLike, name: str | None = None) -> Tensor:
     return _apply("DecodeBase64", input, name)
 
 
-# --- cut and joined ---------------------------------------------------------------------------------------------------
-
-
-def _infer_substr(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    x, *numbers = inputs
-    _need_text(x)
-    dims = x.dims
-    for t in numbers:
-        if t.dtype.base not in (int32, int64):
-            raise TypeError(f"pos and len are int32 or int64, not {t.dtype.base.name}")
-        dims = broadcast(dims, t.dims)
-    _check_unit(attrs)
-    return [(string, dims)]
-
-
-def _substr(x: Array, pos: Array, length: Array, *, unit: str) -> Array:
-    x, pos, length = np.broadcast_arrays(x, pos, length)
-    out = np.empty(x.shape, object)
-    for at, item in np.ndenumerate(x):
-        text: Any = as_bytes(item) if unit == "BYTE" else as_bytes(item).decode(errors="replace")
-        begin = int(pos[at])
-        if not -len(text) <= begin <= len(text):
-            raise invalid(
-                f"pos {begin} out of range for string '{as_bytes(item).decode(errors='replace')}' at index {at}"
-            )
-        begin += len(text) if begin < 0 else 0
-        out[at] = as_bytes(text[begin : begin + max(0, int(length[at]))])
-    return out
-
-
-define("Substr", infer=_infer_substr, reference=_substr, device_types=("CPU",))
-
-
-def substr(input: TensorLike, pos: TensorLike, len: TensorLike, name: str | None = None, unit: str = "BYTE") -> Tensor:
-    """`len` bytes (or characters) from `pos` on, which counts from the end where it is negative; the three broadcast.
-
-    Raises:
-        InvalidArgumentError: in a step: `pos` is outside.
-    """
-    operands = convert(input, string, name="input"), convert(pos, name="pos"), convert(len, name="len")
-    return apply("Substr", operands, {"unit": unit}, name)
-
-
-def _infer_join(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    need_text(attrs, "separator")
-    if not inputs:
-        raise ValueError("there is nothing to join")
-    dims = inputs[0].dims
-    for t in inputs:
-        _need_text(t)
-        dims = broadcast(dims, t.dims)
-    return [(string, dims)]
-
-
-def _join(*parts: Array, separator: str) -> Array:
-    several = np.broadcast_arrays(*parts)
-    out = np.empty(several[0].shape, object)
-    for at in np.ndindex(out.shape):
-        out[at] = separator.encode().join(as_bytes(p[at]) for p in several)
-    return out
-
-
-define("StringJoin", infer=_infer_join, reference=_join, device_types=("CPU",))
-
-
-def string_join(inputs: Sequence[TensorLike], separator: str = "", name: str | None = None) -> Tensor:
-    """Texts of several tensors joined, element by element; scalars serve all.
-
-    >>> string_join([["a", "b"], "!"])   # evaluates to [b"a!", b"b!"]
-    """
-    operands = [convert(x, string, name="inputs") for x in inputs]
-    return make("StringJoin", operands, {"separator": separator}, name).outputs[0]
-
-
-def _infer_reduce_join(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    (x,) = inputs
-    _need_text(x)
-    need_text(attrs, "separator")
-    axes = attrs.get("axes")
-    if axes is not None and (not isinstance(axes, tuple) or not all(type(a) is int for a in axes)):
-        raise TypeError("attribute axes must be whole numbers")
-    if x.dims is None:
-        return [(string, () if axes is None and not attrs["keep_dims"] else None)]
-    gone = range(len(x.dims)) if axes is None else [normal_axis(a, len(x.dims)) for a in axes]
-    if attrs["keep_dims"]:
-        return [(string, tuple(1 if i in gone else d for i, d in enumerate(x.dims)))]
-    return [(string, tuple(d for i, d in enumerate(x.dims) if i not in gone))]
-
-
-def _reduce_join(x: Array, *, axes: tuple[int, ...] | None, keep_dims: bool, separator: str) -> Array:
-    gone = list(range(x.ndim))[::-1] if axes is None else [a % x.ndim for a in axes]
-    kept = [a for a in range(x.ndim) if a not in gone]
-    turned = x.transpose([*kept, *gone[::-1]])
-    outer = turned.shape[: len(kept)]
-    out = np.empty(outer, object)
-    for at in np.ndindex(outer):
-        out[at] = separator.encode().join(as_bytes(item) for item in turned[at].reshape(-1))
-    return out.reshape([1 if a in gone else x.shape[a] for a in range(x.ndim)]) if keep_dims else out
-
-
-define("ReduceJoin", infer=_infer_reduce_join, reference=_reduce_join, device_types=("CPU",))
-
-
-def reduce_join(
-    inputs: TensorLike,
-    axis: Any = None,
-    keep_dims: bool = False,
-    separator: str = "",
-    name: str | None = None,
-    reduction_indices: Any = None,
-    keepdims: bool | None = None,
-) -> Tensor:
-    """Texts along axes joined, axis by axis in the order in which they are given; None: all, the last one first.
-
-    >>> reduce_join([["a", "b"], ["c", "d"]], axis=0)   # evaluates to [b"ac", b"bd"]
-    """
-    given = axis if axis is not None else reduction_indices
-    attrs = {
-        "axes": None if given is None else tuple(dims_of(given)), "keep_dims": bool(keep_dims if keepdims is None else keepdims),
-        "separator": separator,
-    }  # fmt: skip
-    return apply("ReduceJoin", (convert(inputs, string, name="inputs"),), attrs, name)
-
-
-def _infer_split(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    (x,) = inputs
-    _need_text(x)
-    if x.dims is not None and len(x.dims) != 1:
-        raise ValueError(f"a vector of texts is split, not shape {x.shape}")
-    need_text(attrs, "delimiter")
-    return [(int64, (None, 2)), (string, (None,)), (int64, (2,))]
-
-
-def _split(x: Array, *, delimiter: str, skip_empty: bool, whole: bool, most: int) -> tuple[Array, Array, Array]:
-    rows: list[list[bytes]] = []
-    for item in x:
-        text = as_bytes(item)
-        if whole:
-            parts = text.split(delimiter.encode() or None, most)
-        elif delimiter:
-            parts = re.split(b"[" + re.escape(delimiter.encode()) + b"]", text)
-        else:
-            parts = [text[i : i + 1] for i in range(len(text))]
-        rows.append([p for p in parts if p] if skip_empty else parts)
-    count = sum(len(r) for r in rows)
-    indices = np.array([(i, j) for i, row in enumerate(rows) for j in range(len(row))], np.int64).reshape(count, 2)
-    values = np.empty(count, object)
-    values[:] = [part for row in rows for part in row]
-    return indices, values, np.array([len(rows), max((len(r) for r in rows), default=0)], np.int64)
-
-
-define("StringSplit", infer=_infer_split, reference=_split, device_types=("CPU",))
-
-
-def string_split(
-    source: TensorLike = None,
-    sep: str | None = None,
-    skip_empty: bool = True,
-    delimiter: str | None = None,
-    name: str | None = None,
-    result_type: str = "SparseTensor",
-) -> SparseTensor:
-    """Each text of a vector split into words: a `SparseTensor`, one row per text.
-
-    Args:
-        sep (`delimiter`): each of its characters ends a word; None: a blank; "": each byte is a word. skip_empty: leave out empty
-            words. result_type: only "SparseTensor".
-
-    >>> string_split(["hello world", "a b c"]).values   # evaluates to [b"hello", b"world", b"a", b"b", b"c"]
-    """
-    ends = sep if sep is not None else delimiter
-    return _splitted(source, " " if ends is None else ends, skip_empty, False, -1, name, result_type)
-
-
-def string_split_v2(
-    input: TensorLike = None,
-    sep: str | None = None,
-    maxsplit: int = -1,
-    result_type: str = "SparseTensor",
-    source: TensorLike = None,
-    name: str | None = None,
-) -> SparseTensor:
-    """As Python's `split`: `sep` as a whole is between words, None means any blanks; at most `maxsplit` splits."""
-    return _splitted(input if input is not None else source, sep or "", False, True, maxsplit, name, result_type)
-
-
-def _splitted(
-    source: TensorLike, delimiter: str, skip_empty: bool, whole: bool, most: int, name: str | None, result_type: str
-) -> SparseTensor:
-    if result_type != "SparseTensor":
-        raise ValueError(f"result_type must be 'SparseTensor', not {result_type!r}: there are no ragged tensors")
-    attrs = {"delimiter": delimiter, "skip_empty": bool(skip_empty), "whole": whole, "most": int(most)}
-    return SparseTensor(*make("StringSplit", (convert(source, string, name="source"),), attrs, name).outputs)
-
-
 __all__ = [
-    "as_string", "decode_base64", "encode_base64", "number_of", "reduce_join", "regex_full_match", "regex_replace", "string_join",
-    "string_length", "string_lower", "string_split", "string_split_v2", "string_strip", "string_to_hash_bucket",
-    "string_to_hash_bucket_fast", "string_to_hash_bucket_strong", "string_to_number", "string_upper", "substr",
+    "as_string", "decode_base64", "encode_base64", "number_of", "regex_full_match", "regex_replace", "string_length",
+    "string_lower", "string_strip", "string_to_hash_bucket", "string_to_hash_bucket_fast", "string_to_hash_bucket_strong",
+    "string_to_number", "string_upper",
 ]  # fmt: skip
