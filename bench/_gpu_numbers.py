@@ -60,6 +60,11 @@ def _programs() -> dict[str, Callable[[Any, Any, Any], Any]]:
         "long sort": lambda x, y, w: dt.sort(dt.reshape(x, [3, -1])),
         "picked rows": lambda x, y, w: dt.gather(x, rows),
         "added rows": lambda x, y, w: dt.math.unsorted_segment_sum(x, dt.constant(rows), 7),
+        "rows picked in a kernel": lambda x, y, w: dt.nn.softmax(dt.gather(x, rows) * 2.0),
+        "rows added in a kernel": lambda x, y, w: dt.math.unsorted_segment_sum(dt.exp(x) * y, dt.constant(rows), 257),
+        "product of float8": lambda x, y, w: dt.matmul(
+            *(dt.cast(dt.cast(v, dt.dtypes.float8_e4m3fn), dt.float32) for v in (x, w))
+        ),
         "scattered rows": lambda x, y, w: dt.tensor_scatter_nd_max(x, rows[:, None], y),
         "random numbers": lambda x, y, w: dt.random_uniform([1000], seed=3) + dt.random_normal([1000], seed=4),
     }

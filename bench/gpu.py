@@ -5,13 +5,13 @@
 One command, under nine minutes. What it measures:
 
     launches      the host's time for one launch, and a step of 100 kernels captured as a CUDA graph
-    memory        a chain of functions, sums, softmax and layer norm of large arrays, against a plain copy on the same GPU
+    memory        a chain of functions, sums, softmax, layer norm and rows of large arrays, against a plain copy on the same GPU
     products      bfloat16 matrices, against cuBLAS (as PyTorch or CuPy call it)
+    training      steps of an MLP and a transformer block, against torch.compile and jax.jit
     numbers       small programs, compared with NumPy: whether the kernels compute what they should
     attention     forward and with gradients, against PyTorch's
     convolution   forward and both gradients, against cuDNN (as PyTorch calls it)
     links         from the memory of one process's GPU to another's, and reductions by NCCL where there are several GPUs
-    training      steps of an MLP and a transformer block, against torch.compile and jax.jit
 
 Each part runs in a process of its own, with a limit to its time: one that fails, hangs or breaks the GPU's context says so, and the
 others go on. The files are written anew after each part, so whatever was measured is there.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import logging
 import sys
 import tempfile
 import threading
@@ -29,6 +30,8 @@ from .gpu_image import facts_of
 from .gpu_kernel import Binary, Target, TritonKernel
 from .threads import cores
 from .triton_helpers import Places
+
+logger = logging.getLogger(__name__)
 
 _FORMAT = 1  # of the files; a change makes all of them anew
 _HIDDEN = 2  # addresses that Triton adds behind a kernel's own parameters: of global and of profile scratch
@@ -216,6 +219,9 @@ def compile_here(kernel: TritonKernel, target: Target) -> Binary:
             f"Triton {triton_version()} gives {kernel.name} for {target} the parameters {facts.parameters} (offset and size), "
             f"and a launch would pass {expected}.\n{kernel.text}",
         )  # fmt: skip
+    if facts.stack:
+        words = "%s for %s keeps %d bytes of each thread on its stack: they do not fit its registers"
+        logger.info(words, kernel.name, target, facts.stack)
     return Binary(
         image=image,
         entry=metadata.name,

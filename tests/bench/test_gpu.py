@@ -12,7 +12,6 @@ import pytest
 from fake_driver import FakeDriver, fake_gpus
 from gpu_programs import interpreted_gpus
 
-from dovetail.codegen import triton_compile
 from dovetail.codegen.cuda.driver import gpu_count
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,10 +63,11 @@ def test_runs_writes_json_and_a_picture(bench, fake, tmp_path) -> None:
     assert facts["errors"] == {} and facts["gpu"] == "Fake GPU"
     assert [r["name"].split(",")[0] for r in facts["rows"]] == [
         "copy of 0 MiB", "GELU chain", "sum of all", "sums of rows", "sums of columns", "softmax of rows",
-        "layer norm of rows", "running sums of rows", "transpose", "bfloat16 product 16 x 16 x 32",
+        "layer norm of rows", "running sums of rows", "transpose",
+        "rows looked up at random", "rows added at random", "bfloat16 product 16 x 16 x 32",
     ]  # fmt: skip
     picture = files[1].read_text()
-    assert picture.startswith("<svg") and picture.count("<rect") == 1 + 8
+    assert picture.startswith("<svg") and picture.count("<rect") == 1 + 10
     assert all(x[0] == "launch" for x in fake.launches())
     assert len(fake.copies()) < 30  # what is measured stays on the GPU
 
@@ -98,7 +98,6 @@ def test_links_are_measured_or_left_out(bench, fake, monkeypatch, capsys) -> Non
 
 @pytest.mark.slow
 def test_the_host_launches_and_captures(bench, fake, monkeypatch) -> None:
-    monkeypatch.setattr(triton_compile, "compile_kernel", fake.compile_kernel)
     monkeypatch.setattr(sys.modules["_gpu_parts"], "LAUNCHES", 2)
     rows, errors = bench.measured("launches", True)
     assert len(rows) == 5 and not errors

@@ -117,7 +117,7 @@ SIZES = scattering.launch_sizes(1000, 96, 5000, [10, 100])
 
 @pytest.mark.slow
 def test_scatters_compile() -> None:
-    compiles(scattering.scatter("update", bfloat16, int64, SIZES, 2)[0])
+    compiles(scattering.scatter("update", bfloat16, int64, SIZES, 2)[0], stack=16)  # two words, by Triton 3.6 for sm_80
     for routine in scattering.scatter("add", float32, int32, SIZES):
         compiles(routine)
     compiles(scattering.scatter("sub", uint32, int32, SIZES)[0], [SM90, GFX942])
