@@ -77,3 +77,13 @@ def test_strategies_count_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert contrib.ParameterServerStrategy(num_gpus_per_worker=1).num_replicas_in_sync == 1
     with pytest.raises(ValueError, match="only specify one"):
         contrib.MirroredStrategy(["/gpu:0"], num_gpus=1)
+
+
+def test_adamw_takes_the_decay_first() -> None:
+    w = tf.Variable([2.0, -4.0])
+    step = tf.contrib.opt.AdamWOptimizer(0.5, learning_rate=0.25).minimize(tf.reduce_sum(w * [1.0, -1.0]))
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(step)
+        # Decoupled: w - rate * decay * w, and behind it Adam's first step, which is the rate along the gradient's sign.
+        np.testing.assert_allclose(session.run(w), [2.0 - 0.25 - 0.25, -4.0 + 0.5 + 0.25], rtol=1e-6)
