@@ -36,7 +36,7 @@ from ...graph.settings import setting
 from ...graph.shape import element_count
 from ...graph.state import Context, VariableState
 from .. import triton_compile
-from ..agreement import agree
+from ..agreement import agree, difference
 from ..cuda.array import DeviceArray
 from ..cuda.device import Device
 from ..cuda.ipc import Incoming, Lends
@@ -44,8 +44,10 @@ from ..cuda.kernels import KernelOnDevice, NotSuitableError, RoutineOnDevice
 from ..cuda.tune import fastest
 from ..edged import EdgedNodes
 from ..fused_nodes import FusedNodes
+from ..fusible import NotFusibleError
 from ..gpu_fusion import fuse_for_gpu
 from ..gpu_kernel import Routine, TritonKernel
+from ..kernel_loops import kernel_of
 from ..program import Kernel, Program
 from ..triton_routines import fused, size_names
 from ..triton_values import rows_in
@@ -286,6 +288,7 @@ class OnDevice:
         self._constants: dict[int, tuple[Any, DeviceArray] | None] = dict.fromkeys(constants)
         self._ready: dict[Any, _Ready | None] = {}
         self._has_others = False
+        self.checked = backend.check
 
     def choose(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
         """What to launch for inputs of these shapes; None: nothing, they are not as was assumed.
@@ -317,7 +320,7 @@ class OnDevice:
             ready.run([x.pointer for x in arrays] + [y.pointer for y in outputs], self.label)
         if ready.results:
             del outputs[ready.results :]
-        if self.backend.check:
+        if self.checked:
             self.compare(inputs, outputs)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
@@ -424,6 +427,7 @@ class FusedOnDevice(OnDevice):
         self._reference = one_by_one(
             NumpyBackend(), group.nodes, (*group.inputs, *group.shapes), group.outputs, context_of
         )
+        self._context_of = context_of
         self._variables = tuple(i for i, t in enumerate(group.inputs) if t.dtype is resource)
         self._has_others = bool(group.shapes)
 
@@ -444,6 +448,37 @@ class FusedOnDevice(OnDevice):
             state.assign(given[i])
             given[i] = state
         return self._reference(*given)
+
+    def compare(self, inputs: Sequence[Any], outputs: Sequence[DeviceArray]) -> None:
+        """InternalError that names the first node whose value differs from its reference's."""
+        wanted = self.on_host(*inputs)
+        pairs = zip(outputs, wanted if len(outputs) != 1 else (wanted,), strict=True)
+        if all(agree(np.asarray(mine), np.asarray(theirs)) for mine, theirs in pairs):
+            return
+        node, how = self._first_difference(inputs)
+        raise InternalError(
+            node, node,
+            f"The GPU's fused kernel of {', '.join(n.name for n in self.group.nodes)} differs from the reference, first in "
+            f"'{node.name}' ({node.type}), made at {node.source}: {how}. This is an error in Dovetail. "
+            f"The kernel:\n{self.group.loops}",
+        )  # fmt: skip
+
+    def _first_difference(self, inputs: Sequence[Any]) -> tuple[Node, str]:
+        """Grow the kernel node by node until its value is wrong."""
+        at = dict(zip((*self.group.inputs, *self.group.shapes), inputs, strict=True))
+        for i, node in enumerate(self.group.nodes):
+            for output in node.outputs if node.type != "Shape" else ():
+                try:
+                    grown = kernel_of(self.group, self.group.nodes[: i + 1], output)
+                except NotFusibleError:
+                    continue  # what lies inside may have its axes in another order than results have
+                kernel = FusedOnDevice(self.backend, grown, self._context_of)
+                kernel.checked = False
+                values = [at[t] for t in (*grown.inputs, *grown.shapes)]
+                mine, theirs = np.asarray(OnDevice.__call__(kernel, *values)), np.asarray(kernel.on_host(*values))
+                if not agree(mine, theirs):
+                    return node, difference(mine, theirs)
+        return self.group.nodes[-1], "only in the whole kernel"
 
     def choose(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
         """Routines for the group's loops."""

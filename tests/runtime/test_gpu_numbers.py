@@ -225,3 +225,22 @@ def test_what_is_checked_is_exact(fake, monkeypatch):
     with dt.Session(graph=graph, config=dt.ConfigProto(tf32=True)) as session:
         session.run(product)
     assert not [k for k, _ in fake.kernels.values() if '"tf32"' in k.text]
+
+
+def test_the_first_node_that_is_wrong_is_named(fake, monkeypatch):
+    from dovetail.codegen import triton_values
+
+    monkeypatch.setenv("DOVETAIL_CHECK", "2")
+    monkeypatch.setitem(
+        triton_values._OPERATORS, "mul", "+"
+    )  # numbers that no other test has: texts of kernels are kept
+    with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
+        x = dt.placeholder(dt.float32, [None, 7], name="x")
+        right = dt.tanh(x + 4.5678, name="right")
+        wrong = dt.multiply(right, 1.2345, name="wrong")
+        result = dt.reduce_sum(dt.exp(wrong, name="later"), 1)
+    with dt.Session(graph=graph) as session, pytest.raises(dt.errors.InternalError) as caught:
+        session.run(result, {x: np.ones((3, 7), np.float32)})
+    text = str(caught.value)
+    assert "differs from the reference, first in 'wrong' (Mul), made at " in text and "test_gpu_numbers.py" in text
+    assert "loops over d0, reducing d1" in text
