@@ -81,14 +81,14 @@ class Peers(Protocol):
         session: str,
         seed: int,
         isolated: bool,
-        names: Sequence[tuple[str, str]],
+        names: Sequence[Sequence[str]],
         peer_timeout_s: float,
         changed: bool = False,
     ) -> tuple[int, Sequence[Sequence[int] | None]]:
         """Have a task post variables of a session, named by container and name.
 
         Gives the incarnation of its process, and of each where others can read it, and change it if it is to be `changed`; None:
-        they cannot.
+        they cannot. Accumulators that are to be changed are named as `direct_reads.accumulator_name` does.
         """
         ...
 
