@@ -12,10 +12,9 @@ from itertools import groupby
 from typing import Any
 
 from ..graph.node import Node
+from ..graph.ops.accumulators import ADDITION
 from .backends.base import NodeError
 from .program import Call, Instruction, Send
-
-ADDITION = "ResourceAccumulatorApplyGradient"
 
 
 class Additions:
@@ -98,4 +97,4 @@ def with_joint_additions(
     return out
 
 
-__all__ = ["ADDITION", "Additions", "with_joint_additions"]
+__all__ = ["Additions", "with_joint_additions"]

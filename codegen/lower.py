@@ -21,9 +21,10 @@ from ..graph.errors import AbortedError, InvalidArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
 from ..graph.opdef import OpDef
+from ..graph.ops.accumulators import ACCUMULATOR, ADDITION
 from ..graph.shape import text
 from ..graph.state import Context, VariableState
-from .additions import ADDITION, with_joint_additions
+from .additions import with_joint_additions
 from .backends.base import Backend
 from .fused_nodes import FusedNodes
 from .guards import asked_for
@@ -265,7 +266,7 @@ class _Lowering:
         slot = -1 if step.tensor is None else self.arriving_slot(step.tensor)
         if step.reached is not None:
             slot = self.reached[step.reached.name] = self.new_slot(None)
-            if "Accumulator" in step.reached.type:
+            if step.reached.type == ACCUMULATOR:
                 self.task_of[slot] = step.source.partition("/device:")[0]
         elif slot < 0 and step.channel in self.asked:
             slot = self.tokens[step.channel] = self.new_slot(None)

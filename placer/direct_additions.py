@@ -25,14 +25,12 @@ from dataclasses import dataclass
 
 from ..graph.frames import is_steered
 from ..graph.node import Node, Tensor
+from ..graph.ops.accumulators import ACCUMULATOR, ADDITION
 from ..graph.shared_sums import bytes_of
 from .cluster import Cluster
 from .cut import is_copied
 from .direct_updates import cpu_of
 from .partitioned import Partition, task_of
-
-ACCUMULATOR = "ResourceConditionalAccumulator"
-ADDITION = "ResourceAccumulatorApplyGradient"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,4 +119,4 @@ def added_to(partitions: Mapping[str, Partition], device_of: Callable[[Node], st
     }
 
 
-__all__ = ["ACCUMULATOR", "ADDITION", "DirectAddition", "added", "added_to", "direct_additions"]
+__all__ = ["DirectAddition", "added", "added_to", "direct_additions"]

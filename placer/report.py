@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from ..graph.ops.accumulators import ACCUMULATOR
 from .cost import Traffic
-from .direct_additions import ACCUMULATOR
 from .fold import fold
 from .partitioned import task_of
 

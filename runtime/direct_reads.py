@@ -23,8 +23,8 @@ from ..graph.accumulators import AccumulatorKind
 from ..graph.dtypes import DType, as_dtype
 from ..graph.errors import AbortedError, InvalidArgumentError, OpError, from_code
 from ..graph.node import Node
+from ..graph.ops.accumulators import ACCUMULATOR
 from ..graph.state import Resources, VariableState
-from ..placer.direct_additions import ACCUMULATOR
 from ..placer.partitioned import task_of
 from .lookouts import Lookouts, Owner, lookout
 from .opened import Reached

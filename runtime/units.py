@@ -32,8 +32,8 @@ from ..graph.errors import InvalidArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
 from ..graph.opdef import opdef
+from ..graph.ops.accumulators import ACCUMULATOR
 from ..graph.serialize import graph_to_bytes
-from ..placer.direct_additions import ACCUMULATOR
 from ..placer.direct_reads import VARIABLES
 from ..placer.partitioned import Channel, LoopPart, Partitioned
 from .awaited import held, received_together

@@ -21,6 +21,8 @@ from .queues import as_resource, component_types, free, need_handle, need_scalar
 Array = np.ndarray[Any, Any]
 
 REDUCTIONS = ("MEAN", "SUM")
+ACCUMULATOR, ADDITION = "ResourceConditionalAccumulator", "ResourceAccumulatorApplyGradient"
+"""What makes a dense accumulator, and what adds to one."""
 
 
 def _infer_accumulator(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -51,7 +53,7 @@ def _maker(kind_of: type[Accumulator], sparse: bool) -> Any:
 
 
 for _op, _kind, _sparse in (
-    ("ResourceConditionalAccumulator", DenseAccumulator, False),
+    (ACCUMULATOR, DenseAccumulator, False),
     ("SparseConditionalAccumulator", SparseAccumulator, True),
 ):
     define(
@@ -101,7 +103,7 @@ def _apply_sparse(
 
 
 define(
-    "ResourceAccumulatorApplyGradient",
+    ADDITION,
     infer=_infer_apply,
     reference=_apply,
     traits=Trait.STATEFUL,
