@@ -21,6 +21,7 @@ FUNCTIONS = {"convolve_filter": ("rrwwwcc", (3, 3, 4, 8, 5, 3, 3))}
 
 _PIXELS = 256  # of a box at most: a panel of so many stays in the first cache
 _SEEN = 1 << 19  # bytes that a box should see of the image: they stay in the second cache
+_FEWEST = 128  # pixels of a box that sees more: where taps lie far apart, laying out what it sees takes longer than leaving the cache
 _KINDS, _PIECE = 1024, 1 << 19  # rows and bytes of a piece of the filter at most: it stays in the second cache, too
 _COLUMNS = 512  # of a piece at most: so do a box's panels
 _UNITS = 16  # so many there should be
@@ -58,7 +59,7 @@ def cuts_of(result: tuple[int, ...], inner: int, window: Window, size: int) -> C
     while True:
         box, boxes = _box(result[:3], most)
         seen = tuple((box[1 + i] - 1) * window.strides[i] + window.span(i) for i in range(2))
-        if most == 1 or box[0] * seen[0] * seen[1] * few * size <= _SEEN:
+        if most <= _FEWEST or box[0] * seen[0] * seen[1] * few * size <= _SEEN:
             break
         most //= 2
     pixels = math.prod(result[:3])
