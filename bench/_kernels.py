@@ -18,10 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import _models
 import numpy as np
 
 import _convolutions
+import _models
 
 ROOT = Path(__file__).resolve().parent.parent
 TITLES = {

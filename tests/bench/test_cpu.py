@@ -19,10 +19,10 @@ def bench() -> Iterator[Any]:
     """bench/cpu.py and what it uses; their folder is on the path only while they load."""
     sys.path.insert(0, str(BENCH))
     try:
-        import _models
         import cpu
 
         import _kernels
+        import _models
     finally:
         sys.path.remove(str(BENCH))
     yield SimpleNamespace(kernels=_kernels, models=_models, cpu=cpu)
