@@ -16,9 +16,10 @@ from ..graph.variable_scope import get_variable
 from ..runtime.config import ConfigProto
 from ..summary import FileWriter, merge_all
 from ..train.basic_session_run_hooks import FinalOpsHook
-from ..train.monitored_session import ChiefSessionCreator, MonitoredSession
+from ..train.monitored_session import MonitoredSession
 from ..train.new_checkpoints import checkpoints_iterator, wait_for_new_checkpoint
 from ..train.scaffold import Scaffold
+from ..train.session_creators import ChiefSessionCreator
 from ..train.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from ..train.training_util import get_global_step
 

@@ -28,8 +28,9 @@ from ..train.basic_session_run_hooks import (
 )
 from ..train.checkpoint_hooks import CheckpointSaverListener
 from ..train.checkpoint_state import latest_checkpoint, list_variables, load_variable
-from ..train.monitored_session import ChiefSessionCreator, MonitoredSession
+from ..train.monitored_session import MonitoredSession
 from ..train.saver import Saver
+from ..train.session_creators import ChiefSessionCreator
 from ..train.session_run_hook import SessionRunContext, SessionRunHook, SessionRunValues
 from ..train.training_util import create_global_step, get_global_step
 from .building import Builder, check_model_fn

@@ -19,13 +19,9 @@ from ..runtime.session import Session
 from ..train.basic_session_run_hooks import StepCounterHook, SummarySaverHook
 from ..train.checkpoint_hooks import CheckpointSaverHook
 from ..train.checkpoint_state import get_checkpoint_state, latest_checkpoint
-from ..train.monitored_session import (
-    ChiefSessionCreator,
-    MonitoredSession,
-    SessionCreator,
-    WorkerSessionCreator,
-)
+from ..train.monitored_session import MonitoredSession
 from ..train.scaffold import Scaffold
+from ..train.session_creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from ..train.session_manager import SessionManager
 from ..train.session_run_hook import SessionRunHook
 from .run_config import RunConfig

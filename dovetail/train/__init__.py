@@ -75,14 +75,7 @@ from .learning_rate_decay import (
 from .loss_scale import DynamicLossScale, FixedLossScale, LossScaleOptimizer
 from .meta_graph import export_meta_graph, import_meta_graph, write_graph
 from .momentum import MomentumOptimizer
-from .monitored_session import (
-    ChiefSessionCreator,
-    MonitoredSession,
-    MonitoredTrainingSession,
-    SessionCreator,
-    SingularMonitoredSession,
-    WorkerSessionCreator,
-)
+from .monitored_session import MonitoredSession, MonitoredTrainingSession, SingularMonitoredSession
 from .moving_averages import ExponentialMovingAverage
 from .new_checkpoints import checkpoints_iterator
 from .optimizer import Optimizer
@@ -93,6 +86,7 @@ from .queue_runner import QueueRunner, add_queue_runner, start_queue_runners
 from .rmsprop import RMSPropOptimizer
 from .saver import Saver
 from .scaffold import Scaffold
+from .session_creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from .session_manager import SessionManager
 from .session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from .supervisor import Supervisor

@@ -10,215 +10,28 @@ The chief restores into all tasks, also those that did not die, so that all vari
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from ..graph.default_graph import get_default_graph
-from ..graph.errors import AbortedError, OpError, OutOfRangeError, UnavailableError
+from ..graph.errors import OpError, OutOfRangeError
 from ..graph.graph import Graph
 from ..runtime.config import ConfigProto, RunMetadata, RunOptions
 from ..runtime.session import Session
 from .basic_session_run_hooks import StepCounterHook, SummarySaverHook
 from .checkpoint_hooks import CheckpointSaverHook
-from .coordinator import Coordinator
-from .queue_runner import start_queue_runners
+from .live_session import LOST, LiveSession
 from .scaffold import Scaffold
-from .session_manager import RETRY_S, SessionManager
-from .session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
+from .session_creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
+from .session_manager import RETRY_S
+from .session_run_hook import SessionRunHook
 
 logger = logging.getLogger(__name__)
 
-LOST = (AbortedError, UnavailableError)
-"""Errors that mean: a task died or restarted; a new session can go on."""
-
 DEFAULT: Any = object()
-
-
-class SessionCreator(Protocol):
-    """What makes a session that is ready."""
-
-    def create_session(self) -> Session:
-        """A new session."""
-
-
-class ChiefSessionCreator:
-    """Makes the chief's sessions: restores the latest checkpoint, or initialises.
-
-    Args:
-        scaffold: a `Scaffold`; None: one of defaults. master: the target. config: a `ConfigProto`.
-        checkpoint_dir: the folder of checkpoints. checkpoint_filename_with_path: or one checkpoint.
-    """
-
-    def __init__(
-        self,
-        scaffold: Scaffold | None = None,
-        master: str = "",
-        config: ConfigProto | None = None,
-        checkpoint_dir: str | None = None,
-        checkpoint_filename_with_path: str | None = None,
-    ) -> None:
-        self._scaffold = scaffold or Scaffold()
-        self._master, self._config = master, config
-        self._folder, self._path = checkpoint_dir, checkpoint_filename_with_path
-
-    def create_session(self) -> Session:
-        """A session whose variables are restored or initialised."""
-        s = self._scaffold.finalize()
-        return _manager(s).prepare_session(
-            self._master, s.init_op, s.saver, self._folder, self._path, config=self._config,
-            init_feed_dict=s.init_feed_dict, init_fn=s.init_fn,
-        )  # fmt: skip
-
-
-class WorkerSessionCreator:
-    """Makes the other workers' sessions: waits until the chief has initialised the variables.
-
-    Args:
-        scaffold, master, config: as of `ChiefSessionCreator`. max_wait_secs: how long to wait.
-    """
-
-    def __init__(
-        self,
-        scaffold: Scaffold | None = None,
-        master: str = "",
-        config: ConfigProto | None = None,
-        max_wait_secs: float = 30 * 60,
-    ) -> None:
-        self._scaffold = scaffold or Scaffold()
-        self._master, self._config, self._max_wait_s = master, config, max_wait_secs
-
-    def create_session(self) -> Session:
-        """A session whose variables somebody has initialised."""
-        s = self._scaffold.finalize()
-        return _manager(s).wait_for_session(self._master, self._config, self._max_wait_s)
-
-
-def _manager(s: Scaffold) -> SessionManager:
-    return SessionManager(
-        s.local_init_op, s.ready_op, s.ready_for_local_init_op, get_default_graph(),
-        local_init_feed_dict=s.local_init_feed_dict,
-    )  # fmt: skip
-
-
-# --- one session with its threads and hooks ---------------------------------------------------------------------------
-
-
-class _Live:
-    """A session, the threads that serve it, and the hooks around its steps: what is made anew after a failure."""
-
-    def __init__(self, creator: SessionCreator, hooks: Sequence[SessionRunHook], grace_s: float) -> None:
-        self.session = creator.create_session()
-        self._hooks = hooks
-        self._grace_s = grace_s
-        self.stopped = False
-        self.coord = Coordinator(clean_stop_exception_types=())
-        # An error in a thread, such as one that fills queues, must end the step that waits for it.
-        threading.Thread(target=self._end_waits, args=(self.session, self.coord), daemon=True).start()
-        try:
-            if self.session.graph.get_collection("queue_runners"):
-                start_queue_runners(self.session, self.coord)
-            for hook in hooks:
-                hook.after_create_session(self.session, self.coord)
-        except BaseException:
-            self.close(abruptly=True)
-            raise
-
-    @staticmethod
-    def _end_waits(session: Session, coord: Coordinator) -> None:
-        coord.wait_for_stop()
-        try:
-            coord.raise_requested_exception()
-        except Exception:
-            with contextlib.suppress(OpError):
-                session.close()
-
-    def should_stop(self) -> bool:
-        """Whether a hook or a thread asked to stop; the error of a thread is raised."""
-        self.coord.raise_requested_exception()
-        return self.stopped or self.coord.should_stop()
-
-    def run(
-        self, fetches: Any, feeds: Mapping[Any, Any] | None, options: RunOptions | None, metadata: RunMetadata | None
-    ) -> Any:
-        """A step, with the hooks around it."""
-        if self.should_stop():
-            raise RuntimeError("Run called even after should_stop requested.")
-        context = SessionRunContext(SessionRunArgs(fetches, feeds), self.session)
-        options = options or RunOptions()
-        metadata = metadata or RunMetadata()
-        wanted, fed, options = self._before_run(context, fetches, feeds, options)
-        values = self._step(wanted, fed, options, metadata)
-        for i, hook in enumerate(self._hooks):
-            hook.after_run(context, SessionRunValues(values.get(str(i)), options, metadata))
-        self.stopped = self.stopped or context.stop_requested
-        return values["caller"]
-
-    def _before_run(
-        self, context: SessionRunContext, fetches: Any, feeds: Mapping[Any, Any] | None, options: RunOptions
-    ) -> tuple[dict[str, Any], dict[Any, Any] | None, RunOptions]:
-        wanted: dict[str, Any] = {"caller": fetches}
-        fed = dict(feeds or {})
-        for i, hook in enumerate(self._hooks):
-            more = hook.before_run(context)
-            if more is None:
-                continue
-            if not isinstance(more, SessionRunArgs):
-                raise TypeError(f"before_run of {hook!r} must give SessionRunArgs or None, not {more!r}")
-            if more.fetches is not None and not (isinstance(more.fetches, (list, tuple, dict)) and not more.fetches):
-                wanted[str(i)] = more.fetches
-            for key, value in (more.feed_dict or {}).items():
-                if key in fed:
-                    whose = "the caller" if feeds is not None and key in feeds else "another hook"
-                    raise RuntimeError(f"Same tensor is fed by two: {key} by {hook!r} and by {whose}.")
-                fed[key] = value
-            if more.options is not None:
-                options = _both(options, more.options)
-        return wanted, fed or None, options
-
-    def _step(self, fetches: Any, feeds: Any, options: RunOptions, metadata: RunMetadata) -> Any:
-        try:
-            return self.session.run(fetches, feeds, options, metadata)
-        except LOST:
-            raise
-        except Exception:
-            self.coord.raise_requested_exception()  # a thread's error is the cause, where there is one
-            raise
-
-    def raw_step(self, *args: Any, **kwargs: Any) -> Any:
-        """A step without hooks."""
-        return self._step(*args, **kwargs)
-
-    def close(self, abruptly: bool = False) -> None:
-        """End the threads, then the session; abruptly: the session first, so that no thread can close a shared queue.
-
-        Threads that wait in a step end only with the session, so it is closed before they are joined.
-        """
-        if abruptly:
-            self.session.close()
-            self.coord.request_stop()
-        else:
-            self.coord.request_stop()
-            self.coord.wait_for_closers()
-            self.session.close()
-        with contextlib.suppress(OpError):  # (nothing is raised for the errors that ended the session)
-            self.coord.join(stop_grace_period_secs=self._grace_s, ignore_live_threads=True)
-
-
-def _both(a: RunOptions, b: RunOptions) -> RunOptions:
-    """Options that give both what they ask for."""
-    return RunOptions(
-        trace_level=max(a.trace_level, b.trace_level),
-        timeout_in_ms=max(a.timeout_in_ms, b.timeout_in_ms),
-        output_partition_graphs=a.output_partition_graphs or b.output_partition_graphs,
-    )
-
-
-# --- the sessions that users see --------------------------------------------------------------------------------------
 
 
 class StepContext:
@@ -251,16 +64,16 @@ class _Monitored:
         self._creator = session_creator or ChiefSessionCreator()
         self._recovers = should_recover
         self._grace_s = stop_grace_period_secs
-        self._live: _Live | None = None
+        self._live: LiveSession | None = None
         self._closed = False
         self._make()
 
-    def _make(self) -> _Live:
+    def _make(self) -> LiveSession:
         """A live session; while tasks are lost, again and again."""
         while True:
             try:
                 with self._graph.as_default():
-                    self._live = _Live(self._creator, self._hooks, self._grace_s)
+                    self._live = LiveSession(self._creator, self._hooks, self._grace_s)
                 return self._live
             except LOST as e:
                 if not self._recovers:
@@ -279,7 +92,7 @@ class _Monitored:
             self._live.close(abruptly=True)
         self._live = None
 
-    def _with_session(self, do: Callable[[_Live], Any]) -> Any:
+    def _with_session(self, do: Callable[[LiveSession], Any]) -> Any:
         if self._closed:
             raise RuntimeError("Session is already closed.")
         while True:
@@ -309,7 +122,7 @@ class _Monitored:
         """Call `step_fn(step_context)`: it may run steps without hooks by `step_context.session`, and one with them by
         `step_context.run_with_hooks`."""
 
-        def do(live: _Live) -> Any:
+        def do(live: LiveSession) -> Any:
             def run_with_hooks(
                 fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None
             ) -> Any:
