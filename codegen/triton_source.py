@@ -339,10 +339,3 @@ class _Writer(TileWriter):
             else:
                 out[i] = None
         return sorted(out)
-
-
-def types_of(loops: Loops) -> tuple[list[str], list[str]]:
-    """Triton's types of the elements of inputs and outputs."""
-    return [triton_type(v.dtype.name) for v in loops.loads], [
-        triton_type(loops.values[s.value].dtype.name) for s in loops.stores
-    ]
