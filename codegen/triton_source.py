@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..graph.dtypes import float64
-from .gpu_kernel import HEADER, triton_type
+from .gpu_kernel import HEADER
 from .loops import ADD, MAX, SET, Loops, Value
 from .pairs import SOFTMAX, Pair
 from .triton_math import functions
