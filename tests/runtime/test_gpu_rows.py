@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
-from gpu_programs import agree
+from gpu_programs import agree, instructions
 
 import dovetail as dt
+from dovetail.codegen.backends.stretches import Stretch
+from dovetail.codegen.program import Call
 
 RANDOM = np.random.default_rng(0)
 TABLE = RANDOM.standard_normal((9, 5)).astype(np.float32)
@@ -173,3 +175,33 @@ def test_the_loss_of_a_label_that_there_is_not_is_nan(fake):
         got, by_logits = session.run([loss, gradient], {logits: TABLE[:4], labels: [1, 5, -1, 0]})
     np.testing.assert_array_equal(np.isnan(got), [False, True, True, False])
     np.testing.assert_array_equal(np.isnan(by_logits).all(1), [False, True, True, False])
+
+
+def test_a_step_of_an_embedding_is_captured(fake):
+    """What is looked up changes from step to step, and so does the table; the graph reads both where they are."""
+    random = np.random.default_rng(1)
+    ids, labels = (random.integers(0, n, (4, 70)).astype(np.int32) for n in (9, 5))
+
+    def trained(where):
+        with dt.Graph().as_default() as graph, dt.device(where):
+            table = dt.get_variable("table", initializer=TABLE, use_resource=True)
+            at, wanted = (dt.placeholder(dt.int32, [70]) for _ in range(2))
+            logits = dt.tanh(dt.nn.embedding_lookup(table, at) * 1.5 + 0.25) * 3.0
+            loss = dt.reduce_mean(dt.nn.sparse_softmax_cross_entropy_with_logits(labels=wanted, logits=logits))
+            right = dt.reduce_mean(dt.cast(dt.equal(dt.argmax(logits, 1, output_type=dt.int32), wanted), dt.float32))
+            train = dt.train.AdagradOptimizer(0.1).minimize(loss)
+            start = dt.global_variables_initializer()
+        with dt.Session(graph=graph) as session:
+            session.run(start)
+            losses = [
+                session.run([loss, right, train], {at: i, wanted: w})[:2] for i, w in zip(ids, labels, strict=True)
+            ]
+            replays = [
+                i.kernel.replays for i in instructions(session) if isinstance(i, Call) and isinstance(i.kernel, Stretch)
+            ]
+            return losses, session.run(table), replays
+
+    mine, theirs = trained("/gpu:0"), trained("/cpu:0")
+    np.testing.assert_allclose(mine[0], theirs[0], rtol=1e-5)
+    np.testing.assert_allclose(mine[1], theirs[1], rtol=1e-5, atol=1e-6)
+    assert mine[2] == [2]
