@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 # An interpreter that has the peer, where the running one has not. The option --peer-python sets it.
 PEER_PYTHON = "DOVETAIL_PEER_PYTHON"
+WARM_UP = 4  # the first call of all may compile; from the third one of the same shapes on, plans are made
 COMPARISONS = {"<=": operator.le, ">=": operator.ge}
 # Packages whose version can change a number: what Dovetail stands on, and the peers.
 VERSIONED = [
@@ -97,8 +98,8 @@ def measure(
 ) -> tuple[float, float | None]:
     """Time two callables in turn; return the median seconds per call of each (None without a peer).
 
-    First the number of calls per sample grows until a sample lasts `min_sample_s`, twice, so that short calls are
-    timed many at once; this warms both up, too. Then follow `rounds` samples of each.
+    First the number of calls per sample grows until WARM_UP samples last `min_sample_s` each, so that short calls
+    are timed many at once; this warms both up, too. Then follow `rounds` samples of each.
     """
     functions = [dovetail] if peer is None else [dovetail, peer]
     calls = [_calls_per_sample(function, min_sample_s, clock) for function in functions]
@@ -114,7 +115,7 @@ def measure(
 
 def _calls_per_sample(function: Callable[[], object], min_sample_s: float, clock: Callable[[], float]) -> int:
     calls = 1
-    while any(_sample(function, calls, clock) * calls < min_sample_s for _ in range(2)):  # the first of all may compile
+    while any(_sample(function, calls, clock) * calls < min_sample_s for _ in range(WARM_UP)):
         calls *= 2
     return calls
 

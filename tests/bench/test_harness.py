@@ -71,7 +71,7 @@ def test_measure_takes_turns_and_gives_medians(harness: ModuleType) -> None:
     clock = FakeClock()
     log: list[str] = []
     # One outlier among dovetail's five measured calls, which a mean would show.
-    durations = {"dovetail": iter([1.0, 1.0, 1.0, 1.0, 99.0, 1.0, 1.0]), "peer": iter([4.0] * 7)}
+    durations = {"dovetail": iter([1.0] * 6 + [99.0, 1.0, 1.0]), "peer": iter([4.0] * 9)}
 
     def work(name: str) -> None:
         log.append(name)
@@ -79,10 +79,10 @@ def test_measure_takes_turns_and_gives_medians(harness: ModuleType) -> None:
 
     medians = harness.measure(lambda: work("dovetail"), lambda: work("peer"), rounds=5, clock=clock)
     assert medians == (1.0, 4.0)
-    warm_up, rounds = log[:4], [set(log[i : i + 2]) for i in range(4, len(log), 2)]
-    assert warm_up == ["dovetail", "dovetail", "peer", "peer"]
+    warm_up, rounds = log[:8], [set(log[i : i + 2]) for i in range(8, len(log), 2)]
+    assert warm_up == ["dovetail"] * 4 + ["peer"] * 4
     assert rounds == [{"dovetail", "peer"}] * 5
-    assert log[4:8] == ["dovetail", "peer", "peer", "dovetail"]
+    assert log[8:12] == ["dovetail", "peer", "peer", "dovetail"]
 
 
 def test_measure_times_short_calls_many_at_once(harness: ModuleType) -> None:
@@ -95,12 +95,12 @@ def test_measure_times_short_calls_many_at_once(harness: ModuleType) -> None:
         clock.now += 2.0**-10
 
     assert harness.measure(short, rounds=3, min_sample_s=2.0**-6, clock=clock) == (2.0**-10, None)
-    assert calls == (1 + 2 + 4 + 8 + 2 * 16) + 3 * 16
+    assert calls == (1 + 2 + 4 + 8 + 4 * 16) + 3 * 16
 
 
 def test_a_first_call_that_compiles_does_not_say_how_many_calls_a_sample_has(harness: ModuleType) -> None:
     clock = FakeClock()
-    durations = [10.0]
+    durations = [10.0, 10.0, 20.0]
 
     def short() -> None:
         clock.now += durations.pop() if durations else 2.0**-10
