@@ -28,6 +28,11 @@ SETTINGS = {
             "kernels of CPUs: auto (fused, compiled once it pays), numba (compiled before the first step), numpy",
         ),
         Setting(
+            "DOVETAIL_BATCH",
+            1,
+            "1: Linux schedules a server's threads as batch work: who is woken by a message does not displace who has sent it; 0: it does",
+        ),
+        Setting(
             "DOVETAIL_CACHE_DIR", "", "where compiled kernels are kept; default: dovetail in the user's cache folder"
         ),
         Setting(

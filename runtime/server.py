@@ -44,6 +44,7 @@ from .master_calls import MasterCalls
 from .opened import can_open
 from .peers import ServerPeers
 from .recorder import Recorder, clock
+from .scheduling import displace_nobody
 from .sharing import borrowed, share_variables
 from .sockets import AddressInUse
 from .stats import LOOK_EVERY_S, MOST_WAITS, WAIT_CHARS, MetricsServer, Watchdog, memory_in_use
@@ -143,6 +144,7 @@ class Server:
         if self._mail.endpoint is not None:
             return
         _share_cores(self.cluster_spec, self._address, self.config.intra_op_parallelism_threads)
+        displace_nobody()
         share_variables()
         mail = self._mail
         boards = Boards(mail.may_sleep)
