@@ -13,8 +13,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="needs Li
 
 PROGRAM = """
 import os
-if {before!r}:
-    os.sched_setscheduler(0, getattr(os, {before!r}), os.sched_param(0))
+os.sched_setscheduler(0, os.{before}, os.sched_param(0))  # whatever it has from the process that started it
 import dovetail as dt
 server = dt.train.Server({{"a": ["localhost:0"]}}, "a", 0)
 print(*sorted({{os.sched_getscheduler(int(t)) for t in os.listdir("/proc/self/task")}}))
@@ -22,7 +21,7 @@ server.stop()
 """
 
 
-def policies(before: str = "", **environment: str) -> list[int]:
+def policies(before: str = "SCHED_OTHER", **environment: str) -> list[int]:
     """The policies of the threads of a process with a server, where the first was `before`."""
     program = PROGRAM.format(before=before)
     command = [sys.executable, "-c", program]
