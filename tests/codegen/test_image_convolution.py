@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from image_windows import ONE_PIXEL, WINDOWS, Sizes, name_of, window_of
 
 from dovetail.codegen.doers import AT_ONCE
 from dovetail.graph.ops.windows import Window, overlay, patches
@@ -20,15 +21,9 @@ from dovetail.codegen.matrix_tile import NR  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
-Sizes = tuple[int, int, int, int, int]  # images, height, width, channels in and out
-
 
 def function(dtype: str) -> Any:
     return compile_now(source_of("image_convolution_loops", {"convolve": FUNCTIONS["convolve"]}, dtype))
-
-
-def window_of(taps: tuple[int, int], strides: tuple[int, int] = (1, 1), dilations: tuple[int, int] = (1, 1)) -> Window:
-    return Window(taps, strides, dilations, "SAME")
 
 
 def check(window: Window, sizes: Sizes, dtype: str = "float32") -> None:
@@ -84,23 +79,14 @@ def test_columns_of_all_widths(channels: int, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("inner", [1, 2, 3, 5, 8, 9, 16, 31], ids="in{}".format)
-@pytest.mark.parametrize(
-    "window",
-    [
-        window_of((1, 1)), window_of((1, 1), (2, 3)), window_of((3, 3)), window_of((3, 3), (2, 2)),
-        window_of((2, 5), (3, 1)), window_of((3, 3), (1, 1), (2, 3)), window_of((3, 2), (2, 2), (3, 2)),
-        Window((3, 1), (1, 2)), Window((4, 3), (2, 1), padding="EXPLICIT", explicit=((5, 2), (0, 4))),
-    ],
-    ids=lambda w: f"{w.size}{w.strides}{w.dilations}{w.padding}",
-)  # fmt: skip
+@pytest.mark.parametrize("window", WINDOWS, ids=name_of)
 def test_channels_and_windows(window: Window, inner: int) -> None:
     check(window, (2, 11, 13, inner, 5))
 
 
-def test_one_pixel() -> None:
-    check(window_of((1, 1)), (1, 1, 1, 1, 1))
-    check(window_of((3, 3)), (1, 1, 1, 9, 33))
-    check(Window((5, 5), (1, 1)), (3, 5, 5, 4, 6))  # the window is the image
+@pytest.mark.parametrize(("window", "sizes"), ONE_PIXEL, ids=str)
+def test_one_pixel(window: Window, sizes: Sizes) -> None:
+    check(window, sizes)
 
 
 def test_long_sums_are_cut() -> None:
