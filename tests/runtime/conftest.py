@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from other_process import OtherProcess
 
 import dovetail as tf
+from dovetail.graph import memory
+from dovetail.runtime.shared_memory import Pool
 
 if TYPE_CHECKING:
     from fake_driver import FakeDriver
@@ -43,6 +46,30 @@ def fake(request: pytest.FixtureRequest) -> Iterator[FakeDriver]:
 def launch_by_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Launches do not become CUDA graphs."""
     monkeypatch.setenv("DOVETAIL_CUDA_GRAPHS", "0")
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    """Memory of its own for the variables of a test."""
+    used, made = list(memory._used), Pool(64 << 20)
+    memory.use(made)
+    yield made
+    memory._used[:] = used
+    made.close()
+
+
+@pytest.fixture
+def other_process() -> Iterator[Callable[..., OtherProcess]]:
+    """What starts other processes, which end with the test."""
+    made: list[OtherProcess] = []
+
+    def make(program: str, *given: str) -> OtherProcess:
+        made.append(OtherProcess(program, *given))
+        return made[-1]
+
+    yield make
+    for other in made:
+        other.close()
 
 
 @pytest.fixture

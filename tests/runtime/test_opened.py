@@ -3,10 +3,7 @@
 import gc
 import os
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +21,13 @@ from dovetail.runtime.opened import Reached, can_open
 from dovetail.runtime.posts import Posts
 from dovetail.runtime.records import TURN
 from dovetail.runtime.segments import is_available
-from dovetail.runtime.shared_memory import Pool
 
-pytestmark = pytest.mark.skipif(
-    not (is_available() and can_open()), reason="no memory files, or another kind of machine"
-)
+pytestmark = [
+    pytest.mark.usefixtures("pool"),
+    pytest.mark.skipif(
+        not (is_available() and can_open()), reason="no memory files, or another kind of machine"
+    ),
+]
 
 SESSION, CONTAINER, TASK = "session", "here", "/job:ps/task:0"
 SIZE = 4000
@@ -84,15 +83,6 @@ for line in sys.stdin:
 """
 
 
-@pytest.fixture(autouse=True)
-def pool() -> Iterator[Pool]:
-    used, made = list(memory._used), Pool(64 << 20)
-    memory.use(made)
-    yield made
-    memory._used[:] = used
-    made.close()
-
-
 class Task:
     """A task with opened variables `v0`, `v1`, ..., each of which has a value."""
 
@@ -119,41 +109,10 @@ class Task:
         return lookout(self.places[i], self.dtype.np, self.borrower).read()
 
 
-class Writer:
-    """Another process that changes a task's variables."""
-
-    def __init__(self, task: Task) -> None:
-        places = ",".join(" ".join(map(str, p)) for p in task.places)
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", WRITER, places], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self.process.stdout.readline() == "up\n"
-
-    def begin(self, *words) -> None:
-        self.process.stdin.write(" ".join(map(str, words)) + "\n")
-        self.process.stdin.flush()
-
-    def end(self) -> None:
-        assert self.process.stdout.readline() == "done\n"
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait(60)
-        self.process.stdin.close()
-        self.process.stdout.close()
-
-
 @pytest.fixture
-def writers():
-    made = []
-
-    def make(task):
-        made.append(Writer(task))
-        return made[-1]
-
-    yield make
-    for writer in made:
-        writer.close()
+def writers(other_process):
+    """What starts processes that change a task's variables."""
+    return lambda task: other_process(WRITER, ",".join(" ".join(map(str, p)) for p in task.places))
 
 
 # --- one process -----------------------------------------------------------------------------------------------------

@@ -22,11 +22,13 @@ from dovetail.runtime.lookouts import Lookouts, Owner, lookout
 from dovetail.runtime.posts import Posts
 from dovetail.runtime.records import MOST_BYTES, Place, can_post
 from dovetail.runtime.segments import is_available
-from dovetail.runtime.shared_memory import Pool
 
-pytestmark = pytest.mark.skipif(
-    not (is_available() and can_post()), reason="no memory files, or another kind of machine"
-)
+pytestmark = [
+    pytest.mark.usefixtures("pool"),
+    pytest.mark.skipif(
+        not (is_available() and can_post()), reason="no memory files, or another kind of machine"
+    ),
+]
 
 SESSION, CONTAINER = "session", "here"
 OWNER = """
@@ -62,15 +64,6 @@ state.assign(np.full(10, -1))
 print("done", flush=True)
 sys.stdin.readline()
 """
-
-
-@pytest.fixture(autouse=True)
-def pool() -> Iterator[Pool]:
-    used, made = list(memory._used), Pool(64 << 20)
-    memory.use(made)
-    yield made
-    memory._used[:] = used
-    made.close()
 
 
 class Task:

@@ -4,9 +4,6 @@ import gc
 import os
 import select
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +22,13 @@ from dovetail.runtime.borrowing import Borrower, Unreadable
 from dovetail.runtime.opened import Reached, can_open
 from dovetail.runtime.posts import Posts
 from dovetail.runtime.segments import is_available
-from dovetail.runtime.shared_memory import Pool
 
-pytestmark = pytest.mark.skipif(
-    not (is_available() and can_open()), reason="no memory files, or another kind of machine"
-)
+pytestmark = [
+    pytest.mark.usefixtures("pool"),
+    pytest.mark.skipif(
+        not (is_available() and can_open()), reason="no memory files, or another kind of machine"
+    ),
+]
 
 SESSION, CONTAINER, TASK = "session", "here", "/job:ps/task:0"
 SIZE = 3000
@@ -72,15 +71,6 @@ for line in sys.stdin:
 """
 
 
-@pytest.fixture(autouse=True)
-def pool() -> Iterator[Pool]:
-    used, made = list(memory._used), Pool(64 << 20)
-    memory.use(made)
-    yield made
-    memory._used[:] = used
-    made.close()
-
-
 class Task:
     """A task with an opened accumulator."""
 
@@ -106,41 +96,10 @@ class Task:
         return found
 
 
-class Adder:
-    """Another process that adds ones to a task's accumulator."""
-
-    def __init__(self, task: Task) -> None:
-        given = [" ".join(map(str, task.place)), str(task.kind.shape[0])]
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", ADDER, *given], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self.process.stdout.readline() == "up\n"
-
-    def begin(self, *words) -> None:
-        self.process.stdin.write(" ".join(map(str, words)) + "\n")
-        self.process.stdin.flush()
-
-    def end(self) -> None:
-        assert self.process.stdout.readline() == "done\n"
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait(60)
-        self.process.stdin.close()
-        self.process.stdout.close()
-
-
 @pytest.fixture
-def adders():
-    made = []
-
-    def make(task):
-        made.append(Adder(task))
-        return made[-1]
-
-    yield make
-    for adder in made:
-        adder.close()
+def adders(other_process):
+    """What starts processes that add ones to a task's accumulator."""
+    return lambda task: other_process(ADDER, " ".join(map(str, task.place)), str(task.kind.shape[0]))
 
 
 # --- one process -----------------------------------------------------------------------------------------------------
