@@ -24,6 +24,8 @@ class Coordinator:
 
     Args:
         clean_stop_exception_types: errors that mean an ordinary end: they stop the threads, and `join` does not raise them.
+        survived: errors after which somebody goes on with a new session. Queue runners do not close their queues then, which the
+            new session shares.
 
     >>> coordinator = Coordinator()
     >>> threads = [threading.Thread(target=work, args=(coordinator,)) for _ in range(4)]  # each: while not coord.should_stop()
@@ -31,9 +33,15 @@ class Coordinator:
     >>> coordinator.join(threads)
     """
 
-    def __init__(self, clean_stop_exception_types: Iterable[type[BaseException]] | None = None) -> None:
+    def __init__(
+        self,
+        clean_stop_exception_types: Iterable[type[BaseException]] | None = None,
+        *,
+        survived: tuple[type[BaseException], ...] = (),
+    ) -> None:
         clean = (OutOfRangeError,) if clean_stop_exception_types is None else clean_stop_exception_types
         self._clean = tuple(clean)
+        self._survived = survived
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._joined = False
@@ -91,6 +99,11 @@ class Coordinator:
             error = self._error
         if error is not None:
             raise error
+
+    def leaves_open(self) -> bool:
+        """Whether it has stopped for an error after which a new session goes on, with the same queues."""
+        with self._lock:
+            return isinstance(self._error, self._survived)
 
     # --- waiting ---------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ class LiveSession:
         self._hooks = hooks
         self._grace_s = grace_s
         self.stopped = False
-        self.coord = Coordinator(clean_stop_exception_types=())
+        self.coord = Coordinator(clean_stop_exception_types=(), survived=LOST)
         # An error in a thread, such as one that fills queues, must end the step that waits for it.
         threading.Thread(target=self._end_waits, args=(self.session, self.coord), daemon=True).start()
         try:

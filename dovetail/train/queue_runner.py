@@ -160,6 +160,8 @@ class QueueRunner:
 
     def _cancel_on_stop(self, sess: Any, coord: Coordinator) -> None:
         coord.wait_for_stop()
+        if coord.leaves_open():  # closing the session ends the waits; what is run here could reach a task that is back already
+            return
         try:
             sess.run(self._cancel_op)
         except Exception as e:  # the session may be closed already

@@ -146,6 +146,21 @@ def test_an_error_goes_to_the_coordinator():
             coord.join(threads, stop_grace_period_secs=10)
 
 
+@pytest.mark.parametrize(("error", "closed"), [(tf.errors.UnavailableError, False), (tf.errors.InternalError, True)])
+def test_queues_stay_open_for_who_goes_on_after_the_error(error, closed):
+    q = tf.FIFOQueue(1, tf.float32, shapes=[[]])
+    session = tf.Session()
+    coord = tf.train.Coordinator(survived=(tf.errors.AbortedError, tf.errors.UnavailableError))
+    threads = tf.train.QueueRunner(q, [q.enqueue(1.0)]).create_threads(session, coord, daemon=True, start=True)
+    assert session.run(q.dequeue()) == 1.0
+    coord.request_stop(error(None, None, "lost"))
+    threads[-1].join(60)  # who closes queues at a stop
+    assert not threads[-1].is_alive() and bool(session.run(q.is_closed())) == closed
+    session.close()  # which ends the wait of who fills it
+    with pytest.raises(error, match="lost"):
+        coord.join(threads, stop_grace_period_secs=60)
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_without_a_coordinator_errors_are_kept():
     q = tf.FIFOQueue(10, tf.float32, shapes=[[]])
