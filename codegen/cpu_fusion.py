@@ -12,6 +12,7 @@ from dataclasses import replace
 from .attention_kernels import TYPES
 from .attention_pass import join_attention
 from .fuse import Fusion, fuse
+from .loop_cost import OPERATIONS_PER_BYTE
 from .overwriting import with_overwriting
 from .rewrite import Fired, Rewrites
 from .unit import Unit
@@ -26,5 +27,5 @@ def fuse_for_cpu(unit: Unit, wanted: Rewrites, *, small: bool) -> tuple[Unit, Fu
         small: fuse what is too small to gain, too.
     """
     unit, fired = join_attention(unit, TYPES) if wanted.rules else (unit, ())
-    fusion = fuse(unit, small=small, again=True)
+    fusion = fuse(unit, small=small, again=OPERATIONS_PER_BYTE, numbers=True)
     return unit, replace(fusion, steps=with_overwriting(unit, fusion.steps)), fired

@@ -5,7 +5,8 @@ registers: on those of its operands as they come, and on its result before it is
 but such work. Here they are joined to the product: the product, the *anchor*, with
 
     the kernel behind it     that takes its result: bias, activation, residual, casts. The result may pass through a reshape on its
-                             way. Where others take the result later on, it becomes an output of its own
+                             way. Where others take the result later on, as what came out of the reshape if there is one, it becomes an
+                             output of its own
     the kernels before it    that make an operand which nobody else takes, when making an element again and again is cheap:
                              a tile of an operand is loaded by many programs
 
@@ -135,7 +136,7 @@ class _Joining:
         if isinstance(first, Node) and first.type == "Reshape" and first.inputs[0] is tile:
             # another shape of the same rows
             out = first.outputs[0]
-            alone = len(takers) == 1 and not {tile, out} & self.fetched and out not in self.fed
+            alone = len(takers) == 1 and tile not in self.fetched and out not in self.fed
             if not alone or anchor.type != "MatMul" or not _same_columns(tile, out):
                 return none
             tile, reshape, takers = out, first, self.takers.get(out, [])
@@ -146,7 +147,7 @@ class _Joining:
         others = len(takers) > 1 or tile in self.fetched
         if not isinstance(kernel, FusedNodes) or isinstance(kernel, EdgedNodes) or not self.near(at, there):
             return none
-        if kernel.is_guarded or (others and reshape is not None):
+        if kernel.is_guarded:
             return none
         edge = edge_behind(kernel, tile, ANCHORS[anchor.type][0])
         if edge is None:

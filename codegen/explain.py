@@ -275,9 +275,11 @@ class DeviceKernels:
         for name in (a, b):
             if name not in names:
                 raise KeyError(f"{self.device} runs no node '{name}'")
-        of = {name: k for k in self.kernels for name in k.nodes}
-        if a in of and b in of and of[a] is of[b]:
-            return f"'{a}' and '{b}' are both in kernel {of[a].number}"
+        both = next((k for k in self.kernels if {a, b} <= {*k.nodes}), None)
+        if both is not None:
+            return f"'{a}' and '{b}' are both in kernel {both.number}"
+        # Of several kernels that have a node, the first one gives its value to others: those behind compute it again.
+        of = {name: k for k in reversed(self.kernels) for name in k.nodes}
         alone = [self._why_in_none(names[name]) for name in (a, b) if name not in of]
         if alone:
             return "\n".join(alone)

@@ -198,7 +198,8 @@ def fuse(
     small: bool = False,
     lone: bool = False,
     types: Sequence[DType] = SUPPORTED,
-    again: bool = False,
+    again: float = 0.0,
+    numbers: bool = False,
     longest: int = 0,
 ) -> Fusion:
     """Decide which nodes become one kernel.
@@ -208,12 +209,13 @@ def fuse(
         small: fuse what is too small to gain, too.
         lone: make a kernel of a node, too, that nothing can be fused with.
         types: the element types that kernels can have.
-        again: let kernels compute again what takes longer to read.
+        again: let kernels compute again what takes longer to read, where so many operations take as long as one byte; 0: never.
+        numbers: let each kernel have its own copy of arithmetic on single numbers. What others take of it is left as nodes.
         longest: how long the axis of running sums, and of places of extremes, may be; 0: of any length.
 
     Guarantees: every node's value is made before anybody takes it; sends, receives, stateful nodes and all other steps keep
     their order; a fused node's value exists outside its kernel only if somebody there takes it.
     """
-    walk = Walk(with_streams(unit), small=small, types=types, numbers=again, longest=longest)
+    walk = Walk(with_streams(unit), small=small, types=types, numbers=numbers, longest=longest)
     walk.walk()
-    return _Result(walk, lone, computed_again(walk) if again else Again()).result()
+    return _Result(walk, lone, computed_again(walk, again) if again else Again()).result()

@@ -22,6 +22,10 @@ LONGEST = (
     16384  # elements of a running sum, or of a place sought, that a block has at once; templates are for longer ones
 )
 
+OPERATIONS_PER_BYTE = 10.0
+"""How many operations of float32 take as long as one byte of the GPU's memory: by its maker's figures 20 on an H100 (67 TFLOP/s,
+3.35 TB/s), 10 to 12 on an A100 (19.5 TFLOP/s, 1.6 to 2 TB/s). Here the lower number: a function may be more instructions than it counts for."""
+
 
 def gpu_rewrites(wanted: Rewrites) -> Rewrites:
     """What is rewritten for a GPU, where that is for CPUs: templates make some functions worth to be recognised."""
@@ -39,7 +43,15 @@ def fuse_for_gpu(unit: Unit, wanted: Rewrites, *, float8: bool = True) -> tuple[
     fired: tuple[Fired, ...] = ()
     if "Attention" in wanted.recognised and wanted.rules:
         unit, fired = join_attention(unit)
-    fused = fuse(unit, small=True, lone=True, types=SUPPORTED + FLOAT8 * float8, longest=LONGEST)
+    # Arithmetic on single numbers stays in kernels of its own (no `numbers`): as nodes it would run on the host, which waits for the GPU.
+    fused = fuse(
+        unit,
+        small=True,
+        lone=True,
+        types=SUPPORTED + FLOAT8 * float8,
+        again=OPERATIONS_PER_BYTE,
+        longest=LONGEST,
+    )
     steps = join_edges(unit, fused.steps)
     inside = {n.name for s in steps if isinstance(s, FusedNodes) for n in s.nodes}
     return unit, Fusion(steps, {name: why for name, why in fused.reasons.items() if name not in inside}), fired

@@ -9,6 +9,8 @@ from .loops import COSTLY, READS, Loops
 
 # Rough cost of one element on one core, float32, measured on a 2.6 GHz Zen 4.
 NS_PER_BYTE, NS_PER_OPERATION, NS_PER_COSTLY = 0.05, 0.03, 0.25
+OPERATIONS_PER_BYTE = NS_PER_BYTE / NS_PER_OPERATION
+"""How many operations take as long as one byte of memory."""
 NS_PER_NUMBER = {"uniform": 0.8, "normal": 5.0}
 """A random one."""
 NS_PER_STEP = 1.2  # of a running sum: each waits for the one before

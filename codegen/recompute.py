@@ -4,6 +4,9 @@ A gradient needs what its forward pass had between two operations: that of a GEL
 registers. To write them to memory and read them again takes longer than the arithmetic. So where a group reads several large tensors
 of another one, and these follow element by element from fewer ones, it gets copies of the nodes between (Chen et al., "Training deep
 nets with sublinear memory cost", 2016, do so to save memory). The bits are the same, since the operations are.
+
+How much may be computed for a byte depends on the device (`operations_per_byte`): a core of a CPU does an operation or two in the time
+that a byte takes, a GPU ten or twenty.
 """
 
 from __future__ import annotations
@@ -15,7 +18,6 @@ from ..graph.node import Node, Tensor
 from ..graph.opdef import nbytes, size
 from .group_walk import Walk
 from .groups import Axes, Axis, Group
-from .loop_cost import NS_PER_BYTE, NS_PER_OPERATION
 from .trace import constant_of
 from .unit import node_of
 
@@ -66,13 +68,18 @@ class _Copies:
     axes: dict[Tensor, Axes]
 
 
-def computed_again(walk: Walk) -> Again:
-    """Put copies of nodes into the groups of a walk, where that saves more of the memory's time than it costs."""
+def computed_again(walk: Walk, operations_per_byte: float) -> Again:
+    """Put copies of nodes into the groups of a walk, where that saves more of the memory's time than it costs.
+
+    Args:
+        walk: the groups.
+        operations_per_byte: how many operations take as long as to read or write one byte.
+    """
     again = Again()
     place = {n: i for i, n in enumerate(map(node_of, walk.unit.steps)) if n is not None}
     for group in walk.groups:
         for maker in _makers(walk, group):
-            copies = _copies(walk, maker, group)
+            copies = _copies(walk, maker, group, operations_per_byte)
             if copies is not None:
                 again.add(group, copies, place)
     return again
@@ -88,7 +95,7 @@ def _makers(walk: Walk, group: Group) -> list[Group]:
     ]
 
 
-def _copies(walk: Walk, maker: Group, group: Group) -> _Copies | None:
+def _copies(walk: Walk, maker: Group, group: Group, operations_per_byte: float) -> _Copies | None:
     """What of `maker` a group should have copies of."""
     own = {n for n in maker.nodes if _is_pointwise(walk, n)} - _random(walk, maker)
     # Views that stand by themselves may be in both; what is small costs nothing to read.
@@ -111,7 +118,7 @@ def _copies(walk: Walk, maker: Group, group: Group) -> _Copies | None:
     taken = [t for t in leaves if t not in group.dims]
     saved = sum(map(nbytes, read)) - sum(map(nbytes, taken))
     work = sum(n.opdef.cost_of(n).flops for n in inside if not walk.patterns[n].is_view)
-    if saved <= 0 or 2 * saved * NS_PER_BYTE < work * NS_PER_OPERATION:  # a tensor is written and read
+    if saved <= 0 or 2 * saved * operations_per_byte < work:  # a tensor is written and read
         return None
     if any(t.dtype.is_ref for t in leaves):
         return None  # a variable is read where its turn comes

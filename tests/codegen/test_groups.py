@@ -10,6 +10,7 @@ import dovetail as dt
 from dovetail.codegen.fuse import Fusion, fuse
 from dovetail.codegen.fused_nodes import FusedNodes
 from dovetail.codegen.group_walk import has_only_small
+from dovetail.codegen.loop_cost import OPERATIONS_PER_BYTE
 from dovetail.codegen.rewrite import Rewrites, rewrite
 from dovetail.codegen.unit import EndLoop, RecvTensor, Unit
 from dovetail.graph.interpret import execution_order
@@ -285,7 +286,7 @@ def test_the_gradient_of_a_mean_of_losses_is_part_of_their_kernel() -> None:
     with dt.Graph().as_default():
         fetches, feeds = loss_and_gradients(None)
         unit = rewrite(unit_of(fetches, feeds), Rewrites()).unit
-        fusion = fuse(unit, small=True, again=True)
+        fusion = fuse(unit, small=True, again=OPERATIONS_PER_BYTE, numbers=True)
     (kernel,) = fusion.kernels
     assert kinds_of([s for s in fusion.steps if s is not kernel]) == ["MatMul", "Size"]
     assert not kernel.assumed

@@ -10,6 +10,7 @@ import pytest
 
 import dovetail as dt
 from dovetail.codegen.fuse import fuse
+from dovetail.codegen.loop_cost import OPERATIONS_PER_BYTE
 from dovetail.codegen.loops import LoopsBuilder
 from dovetail.codegen.numba_source import numba_source
 from dovetail.codegen.unit import Unit
@@ -62,7 +63,12 @@ def test_text_of_a_kernel(name: str) -> None:
         x = dt.placeholder(dt.int32 if name == "looked_up_rows" else dt.float32, shape)
         y = build(x)
         nodes = [n for n in execution_order([y.op], {x: 0}) if n.type != "Placeholder"]
-        fusion = fuse(Unit("/device:CPU:0", tuple(nodes), ((x.name, x),), ((y.name, y),)), small=True, again=True)
+        fusion = fuse(
+            Unit("/device:CPU:0", tuple(nodes), ((x.name, x),), ((y.name, y),)),
+            small=True,
+            again=OPERATIONS_PER_BYTE,
+            numbers=True,
+        )
     (kernel,) = fusion.kernels
     text = numba_source(kernel.loops).text
     path = GOLDEN / f"{name}.py.txt"

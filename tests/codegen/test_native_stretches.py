@@ -22,6 +22,7 @@ from dovetail.codegen.backends.native_updates import NativeUpdates
 from dovetail.codegen.backends.numba import FusedKernel, NumbaBackend
 from dovetail.codegen.backends.predicted_stretches import Predictor
 from dovetail.codegen.fuse import fuse
+from dovetail.codegen.loop_cost import OPERATIONS_PER_BYTE
 from dovetail.codegen.lower import lower
 from dovetail.codegen.program import Call, Loop, Program, Send
 from dovetail.codegen.unit import Unit
@@ -349,7 +350,7 @@ def test_rows_that_kernels_look_up_and_add_go_by_plans() -> None:
         unit = Unit(
             "/cpu:0", tuple(nodes), tuple((t.name, t) for t in (table.handle, ids, places)), ((total.name, total),)
         )
-        (group,) = fuse(unit, small=True, again=True).kernels
+        (group,) = fuse(unit, small=True, again=OPERATIONS_PER_BYTE, numbers=True).kernels
     kernel = FusedKernel(group, compile_first=True)
     assert kernel.variables and kernel.group.tables
     slots = {t: i for i, t in enumerate((*kernel.group.inputs, *kernel.group.shapes))}

@@ -9,6 +9,7 @@ import dovetail as dt
 from dovetail.codegen import fuse as fusing
 from dovetail.codegen.fuse import fuse
 from dovetail.codegen.fused_nodes import FusedNodes
+from dovetail.codegen.loop_cost import OPERATIONS_PER_BYTE
 from dovetail.codegen.unit import Unit
 from dovetail.graph.node import Tensor
 
@@ -19,7 +20,7 @@ def kernels_of(fetches: Sequence[Tensor], feeds: Sequence[Tensor], *, again: boo
     unit = Unit(
         "/device:CPU:0", tuple(fetches[0].op.graph.nodes), tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches)
     )  # fmt: skip
-    return fuse(unit, again=again).kernels
+    return fuse(unit, again=OPERATIONS_PER_BYTE * again, numbers=again).kernels
 
 
 def both(fetches: Sequence[Tensor], values: dict[Tensor, np.ndarray]) -> None:
