@@ -24,7 +24,7 @@ LONGEST = (
 
 OPERATIONS_PER_BYTE = 10.0
 """How many operations of float32 take as long as one byte of the GPU's memory: by its maker's figures 20 on an H100 (67 TFLOP/s,
-3.35 TB/s), 10 to 12 on an A100 (19.5 TFLOP/s, 1.6 to 2 TB/s). Here the lower number: a function may be more instructions than it counts for."""
+3.35 TB/s), 10 to 12 on an A100 (19.5 TFLOP/s, 1.6 to 2 TB/s). The lower number: a function may be more instructions than it counts."""
 
 
 def gpu_rewrites(wanted: Rewrites) -> Rewrites:
