@@ -1,10 +1,11 @@
 """Rewriting: a unit's nodes are replaced by fewer, or cheaper, ones that give the same.
 
-Two walks over the steps, in their order. The first *simplifies*: what depends on constants only is computed now, equal nodes
+Three walks over the steps, in their order. The first *simplifies*: what depends on constants only is computed now, equal nodes
 become one, and the rules of `rules/algebra.py`, `arranging.py` and `shapes.py` are applied, to what they made themselves too. As inputs
 come first, each node is seen with inputs that are simple already, so one walk is enough. The second *recognises* functions that
-were spelled out (`rules/functions.py`); it replaces only what nobody else looks into. After each walk, nodes that it has left
-without a taker go; those that had none before stay, because the step runs them for themselves.
+were spelled out (`rules/functions.py`); it replaces only what nobody else looks into. The third *moves* transposes and casts past their
+neighbours (`rules/moving.py`), where they cancel, or cost less; it comes last, so that functions are looked for in what was written. After
+each walk, nodes that it has left without a taker go; those that had none before stay, because the step runs them for themselves.
 
 What may not change, does not: a step's feeds, the names of its fetches, sends and receives, nodes with state, those that read a
 variable, and everything that steers, in their order. (Only a value that is stored over before anybody can see it is not stored:
@@ -33,7 +34,8 @@ from .new_nodes import inferred_node, new_node
 from .rules.algebra import algebra_rules
 from .rules.arranging import arranging_rules
 from .rules.functions import function_rules
-from .rules.pattern import Match, Rule, match, may_match, needs, roots
+from .rules.moving import moving_rules
+from .rules.pattern import Match, Rule, match, may_match, roots
 from .rules.shapes import shape_rules
 from .rules.stores import dead_stores
 from .unit import AwaitNode, BeginLoop, EndLoop, LeaveUnless, RunGuarded, SendTensor, Unit, UnitStep, taken_by
@@ -113,6 +115,10 @@ def rewrite(unit: Unit, wanted: Rewrites) -> Rewritten:
         if walk.table:
             unit = walk.run()
             fired += walk.fired
+        walk = _Walk(unit, replace(wanted, fold=False), (*moving_rules, *arranging_rules), counted=True)
+        if walk.has(moving_rules):
+            unit = walk.run()
+            fired += walk.fired
     _tell(unit, fired)
     return Rewritten(unit, tuple(fired))
 
@@ -133,16 +139,18 @@ def _tell(unit: Unit, fired: Sequence[Fired]) -> None:
 class _Walk:
     """One walk over a unit's steps.
 
-    `private`: a rule applies only where nobody but the match takes what it covers.
+    `private`: a rule applies only where nobody but the match takes what it covers. `counted`: rules may ask how often a tensor is
+    taken.
     """
 
-    def __init__(self, unit: Unit, wanted: Rewrites, rules: Iterable[Rule], *, private: bool = False) -> None:
+    def __init__(
+        self, unit: Unit, wanted: Rewrites, rules: Iterable[Rule], *, private: bool = False, counted: bool = False
+    ) -> None:
         self.unit = unit
         self.wanted = wanted
         self.private = private
         self.steps: list[UnitStep] = []
         self.current: dict[Tensor, Tensor] = {}  # the unit's tensors -> what is there now
-        self.before: dict[Tensor, Tensor] = {}  # the other way round
         self.makers: dict[Tensor, Node] = {}  # who makes a tensor, where that may be looked at
         self.copies: dict[Node, Node] = {}
         self.originals: dict[Node, Node] = {}  # of copies
@@ -154,8 +162,9 @@ class _Walk:
         self.feeds = tuple([(name, self.stand_in(t)) for name, t in unit.feeds])
         self.table = self.rules_here(rules)
         self.alike: dict[tuple[OpDef, DType, tuple[str, ...]], list[Rule]] = {}  # see `rules_for`
-        self.uses: Counter[Tensor] = Counter()
-        if private and self.table:
+        self.uses: Counter[Tensor] = Counter()  # how often a tensor is taken, at most: nobody is taken off
+        self.counted = (private or counted) and bool(self.table)
+        if self.counted:
             self.uses.update(t for s in unit.steps for t in taken_by(s))
             self.uses.update(t for _, t in unit.fetches)
 
@@ -172,13 +181,18 @@ class _Walk:
         """Op of a node -> the rules that may apply to it, of those that can apply in this unit at all."""
         present = {s.opdef.name for s in self.unit.steps if type(s) is Node}
         # What one rule makes may be what another one needs.
-        present |= {type_ for rule in rules if needs(rule.parsed) <= present for type_ in rule.makes}
+        present |= {type_ for rule in rules if rule.needs <= present for type_ in rule.makes}
         table: dict[OpDef, list[Rule]] = {}
         for rule in rules:
-            if (not rule.fast or self.wanted.fast) and needs(rule.parsed) <= present:
+            if (not rule.fast or self.wanted.fast) and rule.needs <= present:
                 for root in roots(rule.parsed) & present:
                     table.setdefault(opdef(root), []).append(rule)
         return table
+
+    def has(self, rules: Iterable[Rule]) -> bool:
+        """Whether one of these rules may apply in this unit."""
+        names = {rule.name for rule in rules}
+        return any(rule.name in names for here in self.table.values() for rule in here)
 
     def run(self) -> Unit:
         """Walk; gives the unit itself when nothing has changed."""
@@ -235,8 +249,9 @@ class _Walk:
     def replace(self, original: Node, tensors: Sequence[Tensor]) -> None:
         """Let other tensors take the place of a node's outputs."""
         for old, new in zip(original.outputs, tensors, strict=True):
+            if self.counted and self.current.get(old) is not new:
+                self.uses[new] += self.uses[old]
             self.current[old] = new
-            self.before.setdefault(new, old)
 
     def place(self, node: Node) -> Node:
         """Put a node after the steps so far, unless there is an equal one; gives the one that is there."""
@@ -261,6 +276,9 @@ class _Walk:
                 equal = self.place(new)
                 if equal is not new:
                     instead.update(zip(new.outputs, equal.outputs, strict=True))
+                    continue
+            if self.counted:
+                self.uses.update(new.inputs)
 
     def replacement(self, node: Node) -> tuple[str, Tensor, Sequence[Node]] | None:
         """What takes a node's place: the rule, the tensor, and nodes that were made for it."""
@@ -271,7 +289,7 @@ class _Walk:
         for rule in self.rules_for(node):
             for found in match(rule.parsed, node, self.makers.get):
                 made: list[Node] = []
-                m = Match(found, node, self.makers.get, lambda *what: _made(node, made, *what))  # noqa: B023
+                m = Match(found, node, self.makers.get, lambda *what: _made(made, *what), self.uses.__getitem__)  # noqa: B023
                 tensor = rule.apply(m)
                 if tensor is None or not _fits(tensor, node.outputs[0]):
                     continue
@@ -302,9 +320,9 @@ class _Walk:
         """Whether nobody outside takes what the nodes make, but for the last."""
         inside: Counter[Tensor] = Counter()
         for n in dict.fromkeys(nodes):
-            inside.update(self.before.get(t, t) for t in n.inputs)
+            inside.update(n.inputs)
         covered = [t for n in nodes[:-1] if n.opdef.name != "Const" for t in n.outputs]
-        return all(self.uses[self.before.get(t, t)] <= inside[self.before.get(t, t)] for t in covered)
+        return all(self.uses[t] <= inside[t] for t in covered)
 
     # --- what takes other tensors than before ----------------------------------------------------------------------
 
@@ -321,8 +339,9 @@ class _Walk:
         )
         for old, new in zip(node.outputs, copied.outputs, strict=True):
             if old is not new:
+                if self.counted:
+                    self.uses[new] += self.uses[old]
                 current[old] = new
-                self.before[new] = old
         self.copies[node] = copied
         self.originals[copied] = node
         return copied
@@ -372,7 +391,7 @@ def _is_pure(op: OpDef) -> bool:
     return known and op.name not in _STEERING and not op.traits & _IMPURE
 
 
-def _made(root: Node, made: list[Node], op: str, inputs: Sequence[Tensor], attrs: dict[str, Any]) -> Tensor:
+def _made(made: list[Node], root: Node, op: str, inputs: Sequence[Tensor], attrs: dict[str, Any]) -> Tensor:
     """A new node's tensor, for a rule."""
     new = inferred_node(op, inputs, attrs, root)
     made.append(new)

@@ -11,9 +11,17 @@ from ...graph.static_value import static_value
 from .pattern import Match, Rule
 
 
+def permutation_of(m: Match, tensor: Tensor) -> list[int] | None:
+    """The order of axes that a tensor always is, counted from the front; None when it is no constant."""
+    node = m.look(tensor)
+    if node is None or node.opdef.name != "Const":
+        return None
+    value = node.attrs["value"]
+    return [int(i) % max(len(value), 1) for i in value]
+
+
 def _permutation(m: Match, name: str) -> list[int] | None:
-    value = m.value(name)
-    return None if value is None else [int(i) % max(len(value), 1) for i in value]
+    return permutation_of(m, m[name])
 
 
 def _moves_nothing(m: Match) -> bool:

@@ -303,13 +303,27 @@ class Match:
     """
 
     def __init__(
-        self, found: Found, root: Node, look: Look, make: Callable[[str, Sequence[Tensor], dict[str, Any]], Tensor]
+        self,
+        found: Found,
+        root: Node,
+        look: Look,
+        again: Callable[[Node, str, Sequence[Tensor], dict[str, Any]], Tensor],
+        uses: Callable[[Tensor], int],
     ) -> None:
         self.found = found
         self.root = root
         self.look = look
-        self.make = make
-        """make(op, inputs, attrs): a new node's tensor. It stands before the root."""
+        self.uses = uses
+        """How often a tensor is taken or fetched, or more: known to rules of a walk that counts."""
+        self._again = again
+
+    def make(self, op: str, inputs: Sequence[Tensor], attrs: dict[str, Any]) -> Tensor:
+        """A new node's tensor. It stands before the root, with the root's name."""
+        return self._again(self.root, op, inputs, attrs)
+
+    def again(self, node: Node, inputs: Sequence[Tensor], attrs: dict[str, Any]) -> Tensor:
+        """The tensor that a node makes of other inputs. It stands before the root, with the node's own name."""
+        return self._again(node, node.opdef.name, inputs, attrs)
 
     def __getitem__(self, name: str) -> Any:
         return self.found.names[name]
@@ -346,6 +360,7 @@ class Rule:
         fast: it may change rounding, or what becomes of NaN and infinity: only under `fast_math`.
         integer: it holds for integers only, which wrap around.
         gives: the op that `into` makes, when it is a function and another rule looks for that op.
+        beside: an op that the pattern does not name, and without which there is nothing to do.
     """
 
     name: str
@@ -355,11 +370,17 @@ class Rule:
     fast: bool = False
     integer: bool = False
     gives: str = ""
+    beside: str = ""
 
     @cached_property
     def parsed(self) -> Pattern:
         """The pattern."""
         return parse(self.pattern)
+
+    @cached_property
+    def needs(self) -> frozenset[str]:
+        """Types of node without which a graph has no place for it."""
+        return needs(self.parsed) | ({self.beside} - {""})
 
     @property
     def makes(self) -> frozenset[str]:

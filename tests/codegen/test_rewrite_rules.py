@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -10,12 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 
 import dovetail as dt
-from dovetail.codegen.rewrite import Rewrites, rewrite
+from dovetail.codegen.rewrite import NONE, Rewrites, rewrite
 from dovetail.codegen.rules.algebra import algebra_rules
 from dovetail.codegen.rules.arranging import arranging_rules
 from dovetail.codegen.rules.functions import function_rules
+from dovetail.codegen.rules.moving import moving_rules
 from dovetail.codegen.rules.shapes import shape_rules
 from dovetail.codegen.unit import Unit
 from dovetail.graph.build import apply
@@ -83,7 +86,16 @@ def attention(q: Any, k: Any, v: Any) -> Any:
     return dt.matmul(dt.nn.softmax(dt.matmul(q, k, transpose_b=True) * 0.3), v)
 
 
+def channels_last(x: Any) -> Any:
+    return dt.transpose(x, [0, 2, 3, 1])
+
+
+def channels_first(x: Any) -> Any:
+    return dt.transpose(x, [0, 3, 1, 2])
+
+
 ROWS = floats(5, 16)
+SHORT = np.arange(-6, 6, dtype=np.int16).reshape(3, 4)
 TRUTH = np.array([True, False])
 COLUMN = SPECIAL[::-1].copy()
 
@@ -240,6 +252,39 @@ CASES = [
         (floats(2, 3, 5, 4), floats(2, 3, 6, 4), floats(2, 3, 6, 7)),
         1e-5,
     ),
+    Case(
+        "transpose undone behind arithmetic",
+        lambda x, y, b: channels_first(dt.nn.relu(channels_last(x) * 2.0 + b) + channels_last(y)),
+        "a = 2.0\na = Mul(x, a)\na = [1, -1, 1, 1]\na = Reshape(x3, a)\na = AddV2(a, a)\na = Relu(a)\ny = AddV2(a, x2)",
+        (floats(2, 3, 4, 5), floats(2, 3, 4, 5)[::-1].copy(), floats(3)),
+        unknown=True,
+    ),
+    Case(
+        "transpose behind arithmetic into MatMul",
+        lambda x, y: dt.matmul(dt.nn.relu(dt.transpose(x) + 1.0), y),
+        "a = 1.0\na = AddV2(x, a)\na = Relu(a)\ny = MatMul(a, x2, transpose_a=True, transpose_b=False)",
+        (floats(5, 6), floats(5, 7)),
+        1e-5,
+    ),
+    Case(
+        "transpose behind arithmetic into BatchMatMulV2",
+        lambda x, y: dt.matmul(y, dt.exp(dt.transpose(x, [0, 2, 1]))),
+        "a = Exp(x)\ny = BatchMatMulV2(x2, a, adj_x=False, adj_y=True)",
+        (floats(2, 5, 6), floats(2, 7, 6)),
+        1e-5,
+    ),
+    Case(
+        "wider later",
+        lambda x, y: dt.transpose(dt.concat([dt.cast(x, dt.float32), dt.cast(y, dt.float32)], 0)),
+        "a = 0\na = ConcatV2(x, x2, a)\na = [1, 0]\na = Transpose(a, a)\ny = Cast(a, DstT=float32)",
+        (SHORT, SHORT),
+    ),
+    Case(
+        "narrower sooner",
+        lambda x: dt.cast(dt.transpose(dt.abs(x)), dt.float16),
+        "a = Abs(x)\na = [1, 0]\na = Cast(a, DstT=float16)\ny = Transpose(a, a)",
+        (ROWS,),
+    ),
 ]  # fmt: skip
 
 
@@ -291,7 +336,7 @@ def test_a_rule_keeps_the_numbers(case: Case) -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    names = {r.name for r in (*algebra_rules, *arranging_rules, *shape_rules, *function_rules)}
+    names = {r.name for r in (*algebra_rules, *arranging_rules, *shape_rules, *function_rules, *moving_rules)}
     assert sorted(names) == sorted(c.rule for c in CASES)
 
 
@@ -348,3 +393,111 @@ def test_a_shape_that_is_given_later_may_not_fit() -> None:
                 assert session.run(fetched, {x: [1.0, 2.0], n: [2]}).size == 2
                 with pytest.raises(dt.errors.InvalidArgumentError, match="reshape"):
                     session.run(fetched, {x: [1.0, 2.0], n: [3]})
+
+
+# --- transposes and casts that move ------------------------------------------------------------------------------------
+
+
+STAYS: dict[str, Callable[[Any], Any]] = {
+    "a part that somebody else takes": lambda x: [channels_first(h := dt.abs(channels_last(x))), h],
+    "another order": lambda x: [dt.transpose(dt.abs(channels_last(x)), [0, 2, 1, 3])],
+    "one factor in the other order": lambda x: [channels_first(channels_last(x) + dt.reshape(x, [2, 4, 5, 3]))],
+    "a large constant": lambda x: [channels_first(dt.transpose(x[..., :1], [0, 2, 3, 1]) * np.ones((2, 4, 4099, 3), np.float32))],
+    "a bias whose channels have no name": lambda x: [
+        dt.transpose(dt.nn.bias_add(dt.transpose(x, [0, 1, 3, 2]), [1.0, 2.0, 3.0, 4.0]), [0, 1, 3, 2])
+    ],
+    "a sum over an axis": lambda x: [channels_first(dt.reduce_sum(channels_last(x), 3, keepdims=True))],
+    "transposed for another one, too": lambda x: [dt.matmul(dt.abs(h := dt.transpose(x, [0, 1, 3, 2])), x), h],
+    "wider, and somebody takes it": lambda x: [dt.transpose(w := dt.cast(x, dt.float64)), w],
+    "wider where it is computed": lambda x: [dt.transpose(dt.cast(dt.exp(x), dt.float64))],
+    "narrower where nothing is computed": lambda x: [dt.cast(dt.transpose(x), dt.float16)],
+    "narrower for one of two": lambda x: [dt.cast(dt.transpose(h := dt.exp(x)), dt.float16), h],
+    "more rows than the table has": lambda x: [dt.gather(dt.cast(x, dt.float64), [0, 1, 1])],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_stays_where_it_is(name: str) -> None:
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [2, 3, 4, 5])
+        fetches = STAYS[name](x)
+    fired = {f.rule for f in rewrite(unit_of(fetches, [x]), EVERYTHING).fired}
+    assert fired.isdisjoint({r.name for r in moving_rules})
+
+
+def test_what_is_made_again_keeps_its_name_and_its_line() -> None:
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [None, 3, 4, 5])
+        b = dt.placeholder(dt.float32, [None])
+        moved = dt.add(channels_last(x), b, name="shifted")
+        done = rewrite(unit_of([channels_first(moved)], [x, b]), EVERYTHING)
+    (node,) = [n for n in done.unit.steps if isinstance(n, dt.Operation) and n.type == "AddV2"]
+    assert node.name == "shifted"
+    assert node.source == moved.op.source
+
+
+def test_a_chain_of_any_length_is_looked_at_once() -> None:
+    with dt.Graph().as_default():
+        x = y = dt.placeholder(dt.float32, [2, 3])
+        y = dt.transpose(y)
+        for _ in range(3000):
+            y = dt.sin(y)
+        done = rewrite(unit_of([dt.transpose(y)], [x]), EVERYTHING)
+    assert {f.rule for f in done.fired} == {"equal nodes"}
+
+
+ORDERS = list(itertools.permutations(range(3)))
+
+
+@given(st.data())
+def test_random_chains_give_the_same_bits(data: st.DataObject) -> None:
+    """Small whole numbers, so that a product is exact in any order."""
+    draw, rng = data.draw, np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    with dt.Graph().as_default():
+        unknown = draw(st.booleans())
+        sizes = [draw(st.sampled_from((0, 1, 2, 3))) for _ in range(3)]
+        types = [draw(st.sampled_from((dt.float32, dt.int16, dt.float16, dt.float64))) for _ in range(2)]
+        values = [rng.integers(-3, 4, sizes).astype(t.np) for t in types]
+        feeds = [dt.placeholder(t, [None if unknown else s for s in sizes]) for t in types]
+        pool = [*feeds]
+        for _ in range(draw(st.integers(2, 14))):
+            # Mostly the newest, so that there are chains.
+            x = pool[-1] if draw(st.integers(0, 3)) else draw(st.sampled_from(pool))
+            pool.append(_next(draw, x, pool, rng, unknown))
+        fetches = [pool[-1], draw(st.sampled_from(pool[2:]))]
+        done = rewrite(unit_of(fetches, feeds), EVERYTHING)
+        plain = rewrite(unit_of(fetches, feeds), NONE)
+    for a, b in zip(evaluate(done.unit, values), evaluate(plain.unit, values), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+    twice = rewrite(done.unit, EVERYTHING)
+    assert not {f.rule for f in twice.fired} & {r.name for r in moving_rules}
+
+
+def _next(draw: Any, x: Any, pool: list[Any], rng: Any, unknown: bool) -> Any:
+    kind = draw(
+        st.sampled_from(
+            ("transpose", "transpose", "transpose", "unary", "vector", "number", "both", "cast", "join", "product")
+        )
+    )
+    if kind == "transpose":
+        return dt.transpose(x, draw(st.sampled_from(ORDERS)))
+    if kind == "unary":
+        return draw(st.sampled_from((abs, dt.negative, dt.sign, lambda t: dt.maximum(t, -t))))(x)
+    if kind == "number":
+        return dt.minimum(x + dt.constant(1, x.dtype), dt.constant(3, x.dtype))
+    if kind == "vector":
+        size = x.dims[-1]
+        return x if size is None else dt.minimum(abs(x), rng.integers(0, 3, size).astype(x.dtype.np))
+    if kind == "both":
+        fit = [t for t in pool if t.dtype is x.dtype and t.dims == x.dims and (not unknown or t is x)]
+        return dt.sign(x - draw(st.sampled_from(fit)))
+    if kind == "cast":
+        return dt.cast(x, draw(st.sampled_from((dt.float32, dt.float16, dt.int16, dt.float64))))
+    if kind == "join":
+        return dt.concat([x, dt.zeros_like(x)], draw(st.integers(0, 2)))[:1] if not unknown else dt.concat([x, x], 0)
+    if x.dtype is dt.float16 or x.dtype is dt.int16:
+        return x
+    if x.dims[-1] is None or x.dims[-1] != x.dims[-2]:
+        return x
+    return dt.sign(dt.matmul(x, x, transpose_a=draw(st.booleans())))
