@@ -12,13 +12,13 @@ only where it joins no kernel by standing where it is, or joins one by standing 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
 from ...graph.node import Node, Tensor
+from ...graph.opdef import size
 from ...graph.shape import is_static
 from .arranging import permutation_of
 from .pattern import Match, Rule
@@ -185,8 +185,7 @@ def _is_computed(m: Match, tensor: Tensor) -> bool:
 
 def _is_smaller(a: Tensor, b: Tensor) -> bool:
     """Whether one tensor is known to have no more elements than another."""
-    small, large = a.dims, b.dims
-    return is_static(small) and is_static(large) and math.prod(small) <= math.prod(large)
+    return is_static(a.dims) and is_static(b.dims) and size(a) <= size(b)
 
 
 _CAST = "Cast(x, DstT=d)"
