@@ -5,7 +5,7 @@ it, which is then in the middle of its work: a parameter server that has just se
 worker has computed its step, and meanwhile the second worker waits for nothing. Threads that are scheduled as batch work
 (`SCHED_BATCH`, sched(7)) displace nobody when they are woken: they go to a free processor, or run as soon as who woke them waits in
 turn. Their share of the processors is the same. Synchronous training of two workers and two parameter servers on two processors is
-a sixth quicker by that.
+a sixth quicker by that; a lone client's read of a variable takes up to 40 microseconds longer (150 instead of 110).
 """
 
 from __future__ import annotations
