@@ -33,17 +33,14 @@ class Arrivals:
 
     def put(self, token: str, sock: socket.socket) -> None:
         """A socket on which a token was said. Whoever says it again takes the place of the first."""
-        self.take(token, close=True)
+        self._drop(token)
         self._sockets[token] = sock
         if len(self._sockets) > _MOST:
             self._sockets.popitem(last=False)[1].close()
 
-    def take(self, token: str, close: bool = False) -> socket.socket | None:
+    def take(self, token: str) -> socket.socket | None:
         """The socket of a token; None if there is none."""
-        found = self._sockets.pop(token, None)
-        if close and found is not None:
-            found.close()
-        return found
+        return self._sockets.pop(token, None)
 
     def tidy(self) -> None:
         """Close those whose other end was closed at the last look already: what was said before that, on the other connection, has
@@ -54,8 +51,13 @@ class Arrivals:
             poller.register(fd, select.POLLRDHUP)
         ended = {tokens[fd] for fd, _ in poller.poll(0)} if tokens else set()
         for token in ended & self._ended:
-            self.take(token, close=True)
+            self._drop(token)
         self._ended = ended - self._ended
+
+    def _drop(self, token: str) -> None:
+        found = self.take(token)
+        if found is not None:
+            found.close()
 
     def close(self) -> None:
         """Close all."""
