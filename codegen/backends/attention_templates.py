@@ -16,8 +16,8 @@ from ...graph.node import Node
 from ..cuda.device import Device
 from ..gpu_kernel import Target
 from ..triton_templates.attention import attention, attention_gradient, attention_sizes
-from .cuda import Choice
 from .gpu_templates import Template
+from .on_device import Choice
 
 Shape = tuple[int, ...]
 

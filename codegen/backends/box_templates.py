@@ -22,8 +22,8 @@ from ...graph.ops.padding import MIRROR_OFFSETS
 from ..cuda.device import Device
 from ..gpu_kernel import Target, triton_type
 from ..triton_templates.boxes import Move, moves
-from .cuda import Choice
 from .gpu_templates import Template
+from .on_device import Choice
 
 Shape = tuple[int, ...]
 Part: TypeAlias = "tuple[int, int, int, int]"

@@ -20,7 +20,8 @@ from ..cuda.array import DeviceArray
 from ..cuda.device import Coming, Device
 from ..cuda.ipc import LEAST_BYTES, Lends, Outgoing, outgoing
 from ..program import Call, Instruction, Kernel, Loop, Program, Recv, Send
-from .cuda import OnDevice, OnHost, OnShape, View, arriving
+from .cuda_values import OnHost, OnShape, View, arriving
+from .on_device import OnDevice
 
 _LAUNCHING = (OnDevice, OnShape, View)  # what does not wait for anything
 _WITHOUT_WORK = frozenset(("Identity", "VariableV2", "VarHandleOp"))

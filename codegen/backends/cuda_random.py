@@ -18,10 +18,11 @@ from ..cuda.kernels import RoutineOnDevice
 from ..gpu_kernel import Routine
 from ..program import Kernel
 from ..triton_ops.random import integers, normal
-from .cuda import SMALL, loaded_kernel, on_host
+from .cuda_values import SMALL, on_host
+from .on_device import loaded_kernel
 
 if TYPE_CHECKING:
-    from .cuda import OnHost
+    from .cuda_values import OnHost
 
 DRAWS: dict[str, Callable[[DType], Routine]] = {"RandomStandardNormal": normal, "RandomUniformInt": integers}
 

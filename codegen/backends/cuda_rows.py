@@ -28,12 +28,14 @@ from ..triton_ops.picking import check_segment_sum, gather, segment_sum
 from ..triton_ops.scattering import check_scatter, launch_sizes, scatter
 from ..triton_ops.sparse import sparse_update
 from ..update_loops import sparse_update as sparse_loops, update
-from .cuda import Choice, CudaBackend, OnDevice, lives_on_device, loaded_kernel, on_device, value_on
+from .cuda import CudaBackend
 from .cuda_state import Update, compare_places, copies, held_alone, pointer_of
+from .cuda_values import lives_on_device, on_device, value_on
+from .on_device import Choice, OnDevice, loaded_kernel
 from .scatter_templates import MOST_UPDATES, fits, slices_of
 
 if TYPE_CHECKING:
-    from .cuda import OnHost
+    from .cuda_values import OnHost
 
 Shape = tuple[int, ...]
 

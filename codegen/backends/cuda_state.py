@@ -28,11 +28,13 @@ from ..loops import Loops
 from ..program import Kernel
 from ..triton_routines import routines, size_names, specialise
 from ..update_loops import update_of
-from .cuda import Choice, CudaBackend, OnDevice, lives_on_device, on_device
+from .cuda import CudaBackend
 from .cuda_random import DRAWS, RandomOnDevice, StreamOnDevice
+from .cuda_values import lives_on_device, on_device
+from .on_device import Choice, OnDevice
 
 if TYPE_CHECKING:
-    from .cuda import OnHost
+    from .cuda_values import OnHost
 
 _ASSIGNS = frozenset(("Assign", "AssignVariableOp"))
 

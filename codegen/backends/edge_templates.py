@@ -19,8 +19,9 @@ from ..gpu_kernel import SM90, Routine
 from ..program import Kernel
 from ..triton_templates.edges import Edge
 from .base import NodeError
-from .cuda import Choice, CudaBackend, OnDevice
+from .cuda import CudaBackend
 from .gpu_templates import Template
+from .on_device import Choice, OnDevice
 
 Shape = tuple[int, ...]
 

@@ -21,7 +21,7 @@ from ..gpu_kernel import Routine, Target, triton_type
 from ..triton_templates.edges import Edge, plain
 from ..triton_templates.matmul import added, matmul, product_sizes
 from ..triton_templates.transposition import transposition, transposition_sizes
-from .cuda import Choice
+from .on_device import Choice
 
 _MOST_CANDIDATES = 6  # of one template: each is compiled once per machine, which takes up to a second
 

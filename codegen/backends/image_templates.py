@@ -25,8 +25,8 @@ from ..triton_templates.pooling import (
     max_pool_gradient,
     max_pool_gradient_gradient,
 )
-from .cuda import Choice
 from .gpu_templates import Template
+from .on_device import Choice
 
 Shape = tuple[int, ...]
 

@@ -33,8 +33,10 @@ from ..program import Call, Instruction, Loop, Program
 from ..triton_ops.several import MOST, several, sizes_of
 from ..unit import Unit
 from .base import NodeError
-from .cuda import CudaBackend, OnDevice, OnShape, SmallOnHost, View, loaded_kernel, on_device
+from .cuda import CudaBackend
 from .cuda_state import Update, held_alone, pointer_of
+from .cuda_values import OnShape, SmallOnHost, View, on_device
+from .on_device import OnDevice, loaded_kernel
 
 LARGE = 1 << 20  # elements from which a variable is updated by itself: some 10 microseconds, three launches' time
 

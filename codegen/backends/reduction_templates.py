@@ -17,8 +17,8 @@ from ..fusible import SUPPORTED
 from ..gpu_kernel import Target
 from ..loops import LoopsBuilder
 from ..triton_routines import routines, size_names, specialise
-from .cuda import Choice
 from .gpu_templates import Template, copied
+from .on_device import Choice
 
 _KINDS = {"Sum": "sum", "Max": "max", "Min": "min", "Prod": "prod", "Mean": "sum"}
 

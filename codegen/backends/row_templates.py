@@ -14,8 +14,8 @@ from ..gpu_kernel import Target, triton_type
 from ..triton_ops.picking import check_segment_sum, gather, segment_of, segment_sum
 from ..triton_ops.rows import LONGEST_SORTED, argument, scan, sort
 from ..triton_ops.sorting import long_sort
-from .cuda import Choice
 from .gpu_templates import Template
+from .on_device import Choice
 
 _MOST_LOOKED_AT = 1 << 34  # indices by all segments that seek their rows: more would take longer than the host does
 

@@ -12,8 +12,8 @@ from ..gpu_kernel import Target, triton_type
 from ..row_loops import MOST_COORDINATES
 from ..triton_ops.picking import gather_nd
 from ..triton_ops.scattering import check_scatter, launch_sizes, scatter
-from .cuda import Choice
 from .gpu_templates import Template
+from .on_device import Choice
 
 Shape = tuple[int, ...]
 MOST_UPDATES = 1 << 31  # which of them owns a row is counted in 32 bits

@@ -31,9 +31,10 @@ from ..cuda.driver import CudaError
 from ..cuda.graphs import Graph, capture
 from ..program import Call, Instruction, Loop, Program
 from .base import NodeError
-from .cuda import SMALL, OnDevice, OnShape, SmallOnHost, View
 from .cuda_state import held_alone
+from .cuda_values import SMALL, OnShape, SmallOnHost, View
 from .gathering import Run, constants_of, one_or_all, run_of
+from .on_device import OnDevice
 
 logger = logging.getLogger(__name__)
 

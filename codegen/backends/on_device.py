@@ -1,0 +1,212 @@
+"""Kernels that run on the GPU: inputs are brought there, results get memory, and the fastest of some candidates is launched.
+
+Which candidate is fastest is measured when a kernel meets sizes that it has not met, and kept on disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...graph.errors import InternalError
+from ...graph.settings import setting
+from .. import triton_compile
+from ..agreement import agree
+from ..cuda.array import DeviceArray
+from ..cuda.device import Device
+from ..cuda.kernels import KernelOnDevice, NotSuitableError, RoutineOnDevice
+from ..cuda.tune import fastest
+from ..gpu_kernel import Routine, TritonKernel
+from ..program import Kernel
+from .cuda_values import on_host
+
+if TYPE_CHECKING:
+    from .cuda import CudaBackend
+
+logger = logging.getLogger(__name__)
+
+SHAPES_KEPT = 256  # per kernel; a program of ever new shapes starts over
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What can be launched for inputs of certain shapes.
+
+    Attributes:
+        candidates: routines that all do the work; or functions of (addresses of inputs and outputs) that do.
+        sizes: what a launch calls them.
+        outputs: shape and type of each.
+        results: how many of these are the node's; the others are by-products. 0: all.
+    """
+
+    candidates: Sequence[Routine | Callable[[Sequence[int]], None]]
+    sizes: Mapping[str, int]
+    outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
+    results: int = 0
+
+
+@dataclass(slots=True)
+class _Ready:
+    """A choice made."""
+
+    run: Callable[..., None]
+    outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
+    results: int
+
+
+class OnDevice:
+    """Something that runs on the GPU: gets its inputs there, makes its outputs, launches the fastest of its candidates.
+
+    Subclasses say what there is to launch in `choose`.
+
+    Args:
+        backend: for the device.
+        label: the node's name, for errors when memory runs out.
+        constants: positions of inputs that never change: they are copied to the device once.
+        fallback: what runs when `choose` gives None.
+    """
+
+    def __init__(
+        self, backend: CudaBackend, label: str, inputs: int, constants: Sequence[int], fallback: Kernel
+    ) -> None:
+        self.backend = backend
+        self.device = backend.device
+        self.label = label
+        self.fallback = fallback
+        self._loaded = inputs
+        self._constants: dict[int, tuple[Any, DeviceArray] | None] = dict.fromkeys(constants)
+        self._ready: dict[Any, _Ready | None] = {}
+        self._has_others = False
+        self.checked = backend.check
+
+    def choose(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
+        """What to launch for inputs of these shapes; None: nothing, they are not as was assumed.
+
+        Args:
+            shapes: of the inputs that are loaded.
+            others: values of those that are only looked at, as tuples.
+        """
+        raise NotImplementedError
+
+    def __call__(self, *inputs: Any) -> Any:
+        loaded = inputs[: self._loaded]
+        device = self.device
+        arrays = [
+            x if type(x) is DeviceArray and x.device is device else self._brought(i, x) for i, x in enumerate(loaded)
+        ]
+        key: Any = tuple([x.shape for x in arrays])
+        if self._has_others:
+            key = key, tuple([tuple(np.ravel(on_host(x)).tolist()) for x in inputs[self._loaded :]])
+        try:
+            ready = self._ready[key]
+        except KeyError:
+            ready = self._prepared(key, arrays)
+        if ready is None:
+            return self.fallback(*inputs)
+        with device.lock:
+            device.make_current()
+            outputs = [device.empty(shape, dtype, self.label) for shape, dtype in ready.outputs]
+            ready.run([x.pointer for x in arrays] + [y.pointer for y in outputs], self.label)
+        if ready.results:
+            del outputs[ready.results :]
+        if self.checked:
+            self.compare(inputs, outputs)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def compare(self, inputs: Sequence[Any], outputs: Sequence[DeviceArray]) -> None:
+        """InternalError unless the references say the same."""
+        wanted = self.fallback(*inputs)
+        wanted = wanted if len(outputs) != 1 else (wanted,)
+        for mine, theirs in zip(outputs, wanted, strict=True):
+            if not agree(np.asarray(mine), np.asarray(on_host(theirs))):
+                raise InternalError(
+                    None, None, f"The GPU's kernel of {self.label} differs from the reference. This is an error in Dovetail."
+                )  # fmt: skip
+
+    def _brought(self, position: int, value: Any) -> DeviceArray:
+        """An input that is with the host, or another GPU."""
+        if type(value) is DeviceArray:
+            return self.device.from_peer(value, self.label)
+        if position not in self._constants:
+            return self.device.from_host(value, self.label)
+        known = self._constants[position]
+        if known is None or known[0] is not value:
+            known = self._constants[position] = (value, self.device.from_host(value, self.label))
+        return known[1]
+
+    def _prepared(self, key: Any, arrays: Sequence[DeviceArray]) -> _Ready | None:
+        shapes, others = key if self._has_others else (key, ())
+        choice = self.choose(shapes, others)
+        ready = None if choice is None else self._tuned(choice, arrays)
+        if len(self._ready) >= SHAPES_KEPT:
+            self._ready.clear()
+        self._ready[key] = ready
+        return ready
+
+    def _tuned(self, choice: Choice, arrays: Sequence[DeviceArray]) -> _Ready:
+        device = self.device
+        runs: list[Callable[..., None]] = []
+        names: list[str] = []
+        tuned = bool(setting("DOVETAIL_TUNE"))
+        wanted = choice.candidates if tuned else choice.candidates[:1]
+        compile_missing(device, [c for c in wanted if isinstance(c, Routine)])
+        for candidate in choice.candidates:
+            if runs and not tuned:
+                break
+            try:
+                runs.append(self._loaded_on(candidate, len(arrays), choice))
+            except (NotSuitableError, InternalError) as e:
+                logger.warning("%s: a candidate is left out: %s", self.label, e)
+                continue
+            names.append(_name_of(candidate))
+        if not runs:
+            raise InternalError(None, None, f"No kernel for {self.label} can be used; the log says why")
+        best = 0
+        if len(runs) > 1:
+            with device.entered():
+                device.must_run("measuring candidates")
+                trial = [device.empty(shape, dtype, self.label) for shape, dtype in choice.outputs]
+                addresses = [x.pointer for x in arrays] + [y.pointer for y in trial]
+                about = ",".join(f"{n}={1 << max(v - 1, 0).bit_length()}" for n, v in choice.sizes.items())
+                key = f"{'|'.join(names)}; {about}"
+                best = fastest(device, key, [partial(run, addresses, self.label) for run in runs])
+        return _Ready(runs[best], choice.outputs, choice.results)
+
+    def _loaded_on(self, candidate: Any, inputs: int, choice: Choice) -> Callable[..., None]:
+        if not isinstance(candidate, Routine):
+            return lambda addresses, label: candidate(addresses)
+        kernels = [loaded_kernel(self.device, launch.kernel) for launch in candidate.launches]
+        return RoutineOnDevice(self.device, candidate, kernels, inputs, len(choice.outputs), choice.sizes)
+
+
+def loaded_kernel(device: Device, kernel: TritonKernel) -> KernelOnDevice:
+    """A kernel, compiled and loaded; once per device."""
+    loaded: dict[TritonKernel, KernelOnDevice] = device.loaded
+    found = loaded.get(kernel)
+    if found is None:
+        found = loaded[kernel] = KernelOnDevice(device, triton_compile.compile_kernel(kernel, device.target))
+    return found
+
+
+def compile_missing(device: Device, routines: Sequence[Routine]) -> None:
+    """Compile side by side what of these routines the device has not loaded."""
+    kernels = [launch.kernel for r in routines for launch in r.launches if launch.kernel not in device.loaded]
+    triton_compile.compile_together(kernels, device.target)
+
+
+def _name_of(candidate: Any) -> str:
+    """What tells a candidate from others, in the key of a measurement."""
+    if isinstance(candidate, Routine):
+        return "+".join(f"{hash_of(launch.kernel)}" for launch in candidate.launches)
+    return str(getattr(candidate, "name", candidate))
+
+
+def hash_of(kernel: TritonKernel) -> str:
+    """A short name of a kernel's text and constants."""
+    return hashlib.sha256(repr(kernel).encode()).hexdigest()[:12]
