@@ -1,7 +1,8 @@
 """A session in this process: one task, no sockets, no threads of its own.
 
-A step runs in the thread that called `run`. When it must wait for another one (an empty queue), that thread sleeps; whoever
-settles what it waits for, a step of another thread, hands the rest of the step back to it.
+A step runs in the thread that called `run`. Most are one short program that meets nobody: no books are kept of those (`alone.py`).
+When a step must wait for another one (an empty queue), that thread sleeps; whoever settles what it waits for, a step of another
+thread, hands the rest of the step back to it.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ class InProcess:
         self._worker = worker
         self._session = master.create_session(config, graph)
         self._numbers = itertools.count(1)
+        self._limit_s = config.operation_timeout_in_ms / 1e3  # of each step; 0: none
         self.devices = self._session.cluster.devices
 
     def extend(self, graph: Graph) -> None:
@@ -128,6 +130,11 @@ class InProcess:
     ) -> Mapping[str, Any] | OpError:
         """Run a step. The worker has no pool, so it has ended when `start` returns, or waits for another thread's step."""
         worker, number = self._worker, next(self._numbers)
+        limits = [t for t in (timeout_s, self._limit_s) if t and t > 0]
+        if not limits and recorder is None:
+            quick = worker.alone(part.program)
+            if quick is not None:
+                return worker.run_alone(number, quick, feeds)
         outcome: list[Mapping[str, Any] | OpError] = []
         # What goes on in this thread: the rest of a step that was resumed, or nothing, when the step has ended elsewhere.
         inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -136,7 +143,6 @@ class InProcess:
             outcome.append(result)
             inbox.put(_nothing)
 
-        limits = [t for t in (timeout_s, self._session.config.operation_timeout_in_ms / 1e3) if t and t > 0]
         late: list[str] = []  # what the step did when its time was over
 
         def expire() -> None:

@@ -8,14 +8,17 @@ import pytest
 import dovetail.graph.ops.all  # noqa: F401
 from dovetail.codegen.unit import SendTensor, Unit
 from dovetail.graph.build import placeholder
-from dovetail.graph.errors import InternalError, OpError
+from dovetail.graph.errors import FailedPreconditionError, InternalError, OpError
 from dovetail.graph.graph import Graph
 from dovetail.graph.variables import Variable
 from dovetail.placer.cluster import local_devices
 from dovetail.runtime.client_steps import ClientSteps
+from dovetail.runtime.config import RunOptions
+from dovetail.runtime.in_process import InProcess
 from dovetail.runtime.loaded import AWAY_S, Loaded
 from dovetail.runtime.mail import Mail
 from dovetail.runtime.registration import Registration
+from dovetail.runtime.session import Session
 from dovetail.runtime.wire import Message
 from dovetail.runtime.worker import Worker
 
@@ -110,3 +113,26 @@ def test_others_are_not_run_so() -> None:
     outcomes: list[object] = []
     worker.start(1, "p", {"x:0": np.zeros(2, np.float32)}, outcomes.append)
     assert len(outcomes) == 1 and not isinstance(outcomes[0], OpError)
+
+
+def test_short_steps_of_a_session_in_this_process_are_run_so() -> None:
+    with Graph().as_default() as graph:
+        x = placeholder("float32", [None], name="x")
+        z = Variable([1.0, 2.0], name="v").assign_add(x)
+    with Session(graph=graph) as session:
+        target = session._target
+        assert isinstance(target, InProcess)
+        with pytest.raises(FailedPreconditionError, match="uninitialized value v"):
+            session.run(z, {x: np.ones(2)})
+        session.run(graph.get_operation_by_name("v/Assign"))
+        (loaded,) = [p for p in target._worker._loaded.values() if p.programs[0].feeds]
+        assert loaded.alone is not None
+        loaded.alone._slow, loaded.alone.is_clear = 0, True
+        assert session.run(z, {x: np.ones(2)}).tolist() == [2.0, 3.0]
+        assert list(target._worker._ended)[-1:] == [target._worker.started] and not target._worker.running()
+        loaded.alone._slow, loaded.alone.is_clear = 0, True
+        with pytest.raises(OpError, match="made at"):
+            session.run(z, {x: np.ones(3)})
+        assert session.run(z, {x: np.ones(2)}, options=RunOptions(timeout_in_ms=60_000)).tolist() == [3.0, 4.0]
+    with pytest.raises(RuntimeError, match="closed Session"):
+        session.run(z, {x: np.ones(2)})
