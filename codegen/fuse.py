@@ -17,7 +17,7 @@ from .axes import EXTREMES, LAST_AXIS, LOOKUPS
 from .drawing import with_streams
 from .fused_nodes import FusedNodes
 from .fusible import SUPPORTED, NotFusibleError
-from .group_walk import SMALL, Walk
+from .group_walk import BATCH, SMALL, Walk
 from .groups import Group
 from .kernel_loops import write_kernel
 from .recompute import Again, computed_again
@@ -26,7 +26,6 @@ from .unit import Unit, UnitStep, node_of
 ALONE = 1 << 16
 """Elements from which one operation is a kernel: its result lies in kept memory, and threads share the work. One that chooses
 is from SMALL: NumPy takes 4 ns for each element of a `where`, which jumps, and a kernel 0.1 ns."""
-BATCH = 64  # what a size that only the running graph knows counts as
 MOST_ARRAYS = 40  # inputs and outputs of one kernel; more are seldom of one loop, and calling it would take long
 
 

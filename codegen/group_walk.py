@@ -45,6 +45,7 @@ MOST_NODES = 200
 _READS = LOOKUPS | {"ReadVariableOp", "VarIsInitializedOp"}  # what leaves the variable whose handle it takes as it is
 _CHOICES = frozenset(["select"])
 LATEST = 16  # how many open groups are asked whether they read what a node reads
+BATCH = 64  # what a size that only the running graph knows counts as
 SMALL = 4096  # elements below which NumPy's few calls are as quick as a kernel's one
 
 

@@ -11,12 +11,13 @@ that a byte takes, a GPU ten or twenty.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..graph.node import Node, Tensor
-from ..graph.opdef import nbytes, size
-from .group_walk import Walk
+from ..graph.opdef import size
+from .group_walk import BATCH, Walk
 from .groups import Axes, Axis, Group
 from .trace import constant_of
 from .unit import node_of
@@ -99,7 +100,7 @@ def _copies(walk: Walk, maker: Group, group: Group, operations_per_byte: float) 
     """What of `maker` a group should have copies of."""
     own = {n for n in maker.nodes if _is_pointwise(walk, n)} - _random(walk, maker)
     # Views that stand by themselves may be in both; what is small costs nothing to read.
-    read = [t for t in group.dims if t.op in own and t.op not in group.nodes and size(t) >= SMALLEST]
+    read = [t for t in group.dims if t.op in own and t.op not in group.nodes and _elements(t) >= SMALLEST]
     if len(read) < 2:
         return None
     inside: set[Node] = set()
@@ -116,8 +117,8 @@ def _copies(walk: Walk, maker: Group, group: Group, operations_per_byte: float) 
             elif constant_of(t) is None:
                 leaves[t] = None
     taken = [t for t in leaves if t not in group.dims]
-    saved = sum(map(nbytes, read)) - sum(map(nbytes, taken))
-    work = sum(n.opdef.cost_of(n).flops for n in inside if not walk.patterns[n].is_view)
+    saved = sum(map(_bytes, read)) - sum(map(_bytes, taken))
+    work = sum(_operations(n) for n in inside if not walk.patterns[n].is_view)
     if saved <= 0 or 2 * saved * operations_per_byte < work:  # a tensor is written and read
         return None
     if any(t.dtype.is_ref for t in leaves):
@@ -152,6 +153,21 @@ def _random(walk: Walk, maker: Group) -> set[Node]:
             out.add(node)
             made.update(node.outputs)
     return out
+
+
+def _elements(tensor: Tensor) -> int:
+    """Number of elements, an unknown size counting as that of a batch."""
+    return math.prod(BATCH if d is None else d for d in tensor.dims or ())
+
+
+def _bytes(tensor: Tensor) -> int:
+    return _elements(tensor) * tensor.dtype.size
+
+
+def _operations(node: Node) -> float:
+    """Those of a node; its cost is told with unknown sizes as 1."""
+    made = node.outputs[0]
+    return node.opdef.cost_of(node).flops * _elements(made) / max(size(made), 1)
 
 
 def _data(walk: Walk, node: Node) -> list[Tensor]:

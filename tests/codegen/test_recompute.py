@@ -16,7 +16,9 @@ from dovetail.graph.node import Tensor
 SHAPE = (200, 100)
 
 
-def kernels_of(fetches: Sequence[Tensor], feeds: Sequence[Tensor], *, again: bool = True) -> list[FusedNodes]:
+def kernels_of(
+    fetches: Sequence[Tensor], feeds: Sequence[Tensor], *, again: bool = True, rewritten: bool = False
+) -> list[FusedNodes]:
     unit = Unit(
         "/device:CPU:0", tuple(fetches[0].op.graph.nodes), tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches)
     )  # fmt: skip
@@ -55,6 +57,27 @@ def test_a_gradient_computes_again_what_its_activation_had() -> None:
     assert len(backward.inputs) == 2  # the product, and what comes from behind
     assert set(forward.nodes) & set(backward.nodes)
     both(fetches, {x: numbers(0), w: numbers(1)[:100] / 10})
+
+
+@pytest.mark.parametrize("rows", [3, 200])
+def test_rows_that_only_the_running_graph_knows_count_as_a_batch(rows: int) -> None:
+    with dt.Graph().as_default():
+        x, w, bias = (dt.placeholder(dt.float32, s) for s in ((None, 20), (20, 300), (300,)))
+        h = dt.matmul(x, w)
+        y = dt.matmul(gelu(h + bias), w, transpose_b=True)
+        fetches = [dt.reduce_sum(y), *dt.gradients(y, [x, w, bias])]
+    forward, backward = (k for k in kernels_of(fetches, [x, w, bias]) if h in k.inputs)
+    assert set(forward.nodes) & set(backward.nodes)
+    (behind,) = [t for t in backward.inputs if t not in forward.inputs]
+    assert behind.op.type == "MatMul"  # the gradient that comes from behind; all else the forward pass read, too
+    random = np.random.default_rng(10)
+    both(
+        fetches,
+        {
+            t: random.standard_normal(s).astype(np.float32) / 4
+            for t, s in ((x, (rows, 20)), (w, (20, 300)), (bias, 300))
+        },
+    )
 
 
 def test_what_somebody_else_takes_is_still_there() -> None:
