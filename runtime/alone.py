@@ -13,8 +13,9 @@ from typing import Any
 
 from ..codegen.program import Call
 from ..graph.errors import OpError
+from .execution import Execution
 from .loaded import Loaded, Stretch
-from .step import Execution, TaskStep
+from .step import TaskStep
 
 
 def only_stretch(loaded: Loaded) -> Stretch | None:

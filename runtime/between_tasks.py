@@ -16,11 +16,11 @@ from .carried import Carry
 from .client_steps import ClientSteps
 from .compression import LEAST_BYTES
 from .direct_reads import Want
+from .execution import ChannelKey
 from .gpu_loans import GpuLoans
 from .mail import Mail
 from .overdue import Lost, Overdue
 from .stats import Traffic
-from .step import ChannelKey
 from .wire import Message, UnfitError
 from .worker import Worker
 

@@ -15,10 +15,10 @@ from typing import Any
 from ..graph.errors import InvalidArgumentError, OpError
 from ..graph.settings import setting
 from .callers import SILENT_S, Caller, Callers
+from .execution import ChannelKey
 from .mail import Mail
 from .quota import Limit, Quota
 from .recorder import Recorder
-from .step import ChannelKey
 from .wire import Message
 from .worker import Worker
 

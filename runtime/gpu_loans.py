@@ -32,8 +32,8 @@ from ..codegen.cuda.ipc import Incoming, Outgoing, closed, handle_of, opened
 from ..graph import dtypes
 from ..graph.settings import setting
 from .borrowing import Borrower
+from .execution import ChannelKey
 from .segments import Reference, is_alive, is_available, new_segment
-from .step import ChannelKey
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from ..codegen.program import Program
 from .carried import Carry
 
 if TYPE_CHECKING:
-    from .step import ChannelKey, Execution
+    from .execution import ChannelKey, Execution
 
 SMALL_S = (
     300e-6  # a program that runs no longer than this is run where its message came in: a hand-over costs about as much

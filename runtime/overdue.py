@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from .step import ChannelKey
+from .execution import ChannelKey
 
 ASK_S: Final = 1.0
 STILL_S: Final = 5.0

@@ -25,7 +25,8 @@ from ..codegen.unit import RecvTensor
 from ..graph.errors import InternalError
 from ..graph.requests import Request
 from .begun import Begun
-from .step import _ABSENT, ChannelKey, Execution, Shell, TaskStep
+from .execution import ABSENT, ChannelKey, Execution
+from .step import Shell, TaskStep
 
 clock = time.perf_counter_ns
 """The clock of all notes."""
@@ -277,7 +278,7 @@ class TracedStep(TaskStep):
         paused = self._since.get(channel)
         began = self._since[channel] = clock() if paused is None else paused
         value = super().take(channel, execution)
-        if value is not _ABSENT:
+        if value is not ABSENT:
             self._since.pop(channel, None)
             if paused is not None:
                 self._recorder.waited(execution, f"channel {channel}", began)

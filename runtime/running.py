@@ -20,9 +20,10 @@ from ..codegen.unit import RecvTensor
 from ..graph.errors import OpError
 from ..placer.partitioned import task_of
 from .carried import Carry
+from .execution import ChannelKey, Execution
 from .here import Host
 from .loaded import SMALL_S, Loaded, Stretch
-from .step import ChannelKey, Execution, TaskStep
+from .step import TaskStep
 from .turns import Turns
 
 HOSTED_S: Final = 0.2  # a client that runs a program itself gives no signs of life meanwhile: it must not take longer

@@ -37,6 +37,7 @@ from .boards import Boards
 from .calls import Calls
 from .client_steps import ClientSteps
 from .config import ConfigProto, check_config
+from .execution import calm_thread
 from .keys import part_of, serve_with, served_with, server_keys
 from .mail import Mail
 from .master import Master, device_fields
@@ -48,7 +49,6 @@ from .scheduling import displace_nobody
 from .sharing import borrowed, share_variables
 from .sockets import AddressInUse
 from .stats import LOOK_EVERY_S, MOST_WAITS, WAIT_CHARS, MetricsServer, Watchdog, memory_in_use
-from .step import calm_thread
 from .transport import Endpoint
 from .wire import Message
 from .worker import Worker

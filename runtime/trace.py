@@ -23,8 +23,8 @@ from ..placer.partitioned import Channel
 from ..placer.plan import Plan
 from ..placer.report import short, size_text
 from ..placer.simulate import Span, Timeline, Transfer as Travel
+from .execution import ChannelKey
 from .recorder import SAME, UNKNOWN, Gathered
-from .step import ChannelKey
 from .timeline import RECEIVED, DeviceStepStats, NodeExecStats, StepStats, Timeline as ChromeTimeline
 
 LISTED = 8  # rows of each table in the text of a trace

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .execution import ChannelKey, Execution
     from .loaded import Stretch
     from .running import Running
-    from .step import ChannelKey, Execution
 
 
 class Turn:

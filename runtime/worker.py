@@ -27,6 +27,7 @@ from ..placer.partitioned import task_of
 from .alone import Alone, only_stretch
 from .carried import Carry
 from .direct_reads import DirectReads, Want
+from .execution import ChannelKey, calm_thread
 from .here import Host
 from .loaded import Loaded
 from .overdue import Waiting
@@ -36,7 +37,7 @@ from .registration import Registration
 from .reports import must_report
 from .running import Finish, Running
 from .slowed import slowed
-from .step import ChannelKey, TaskStep, calm_thread
+from .step import TaskStep
 from .turns import Turns
 
 MAX_EARLY_STEPS = 1_000  # steps that tensors may wait for without the step having been announced

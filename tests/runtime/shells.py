@@ -7,7 +7,8 @@ from typing import Any
 
 from dovetail.codegen.unit import RecvTensor
 from dovetail.graph.errors import OpError
-from dovetail.runtime.step import ChannelKey, Execution, TaskStep
+from dovetail.runtime.execution import ChannelKey, Execution
+from dovetail.runtime.step import TaskStep
 
 
 class Notebook:

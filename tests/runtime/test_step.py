@@ -15,7 +15,8 @@ from shells import Notebook
 
 from dovetail.codegen.program import Call, Program, Recv, Send
 from dovetail.graph.errors import CancelledError, InvalidArgumentError, OpError, UnknownError
-from dovetail.runtime.step import Execution, TaskStep
+from dovetail.runtime.execution import Execution
+from dovetail.runtime.step import TaskStep
 
 A, B, FAR = (
     "/job:a/replica:0/task:0/device:CPU:0",
