@@ -206,11 +206,13 @@ class LocalCluster:
         return sorted(found, key=lambda d: (d.name.job != first, d.name))
 
     def kill(self, job: str, task_index: int, number: int = signal.SIGKILL) -> None:
-        """Send a task's process a signal (default: kill it at once)."""
+        """Send a task's process a signal (default: kill it at once). A process that is killed or stopped is so when this returns."""
         process = self._processes[job, task_index]
         process.send_signal(number)
         if number == signal.SIGKILL:
             process.wait()
+        elif number == signal.SIGSTOP:  # its threads on other processors run on for a moment
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def wait(self, job: str, timeout_s: float | None = None) -> list[int]:
         """Wait until all processes of a job have ended by themselves; their exit statuses. TimeoutExpired when they do not."""
