@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -55,11 +56,15 @@ class Resources:
 
     Attributes:
         collectives: where the task's collective ops meet those of others.
+        together: what somebody has found, and finds again as long as no container is cleared: by whom.
+        version: how often a container was cleared.
     """
 
     def __init__(self, collectives: Collectives | None = None) -> None:
         self.collectives = Collectives() if collectives is None else collectives
         self._containers: dict[str, dict[str, Any]] = {}
+        self.together: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self.version = 0
         self._posts: dict[tuple[str, str], Post] = {}  # of resources that are there, and of some that are to come
         self._lock = threading.Lock()
 
@@ -86,10 +91,18 @@ class Resources:
         """The resource of that name, or None."""
         return self._containers.get(container, {}).get(name)
 
+    def keep_together(self, whom: object, found: Any, version: int) -> None:
+        """Keep what somebody has found since a version, if no container was cleared meanwhile."""
+        with self._lock:
+            if version == self.version:
+                self.together[whom] = found
+
     def clear(self, container: str) -> bool:
         """Drop a container with all that is in it; whether it existed."""
         with self._lock:
             lost = self._containers.pop(container, None)
+            self.version += 1
+            self.together.clear()
             for resource in (lost or {}).values():
                 if isinstance(resource, Postable):
                     resource.post(None)

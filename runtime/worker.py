@@ -16,6 +16,7 @@ from typing import Any
 
 from ..codegen.gpus import gpu_backend
 from ..codegen.lower import lower
+from ..codegen.places import with_places
 from ..codegen.sent_results import with_sent_results
 from ..codegen.unit import RecvTensor, SendTensor
 from ..graph.collectives import Collectives
@@ -157,7 +158,8 @@ class Worker:
         for unit in new.units:
             gpu = gpu_backend(new.kernels, host, unit.device, self._gpus, self._lends)
             backend = host if gpu is None else gpu
-            programs.append(with_sent_results(backend.finish(lower(unit, backend, context_of, self.direct.reader))))
+            made = backend.finish(lower(unit, backend, context_of, self.direct.reader))
+            programs.append(with_places(with_sent_results(made)))
         loaded = Loaded(
             new.session, tuple(map(slowed, programs)), held, new.program, frozenset(new.carries), must_report(new.units),
             new.client,
