@@ -110,7 +110,9 @@ class NativeRun:
                 if outputs is not None:
                     self._last = plan
                     self._puts_in_order = any(
-                        x is not y for x, y in zip(inputs, ordered, strict=True) if isinstance(x, np.ndarray)
+                        x is not y
+                        for x, y in zip(inputs, ordered, strict=True)
+                        if isinstance(x, (np.ndarray, np.generic))
                     )
                     self.replays += 1
                     return outputs

@@ -16,7 +16,7 @@ from ..native_planner import Planner, Value
 from ..native_plans import Plan
 from ..program import Call
 from .gathering import Run
-from .native_runs import NativeRun
+from .native_runs import NativeRun, in_order
 from .product_updates import ProductUpdate
 from .updates import UpdateKernel
 
@@ -91,6 +91,13 @@ class NativeUpdates(NativeRun):
         states: list[Any] = [inputs[i] for i in self._states]
         values = [s.read() if s.is_initialized else None for s in states]
         return (*values, *[inputs[i] for i in self._others])
+
+    def in_order(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The inputs as plans take them: what an optimizer computes from its step, as NumPy gives it, is no array."""
+        ordered = list(inputs)
+        for i in self._others:
+            ordered[i] = in_order(inputs[i])
+        return tuple(ordered)
 
 
 def _update(call: Call) -> UpdateKernel:

@@ -517,6 +517,21 @@ def test_updates_are_one_call_with_the_same_bits(sizes: list[tuple[int, ...]]) -
     assert kernel.replays == 6 - BEFORE
 
 
+def test_numbers_that_are_no_arrays_go_by_a_plan() -> None:
+    """What NumPy computes of scalars is no array: a rate that decays, the powers of Adam's betas in Keras."""
+    calls, states, constants = updates_of(dt.train.MomentumOptimizer(0.1, 0.9), [(8,), (64, 3)])
+    kernel = NativeUpdates(run_of(calls, {}), at_once=True)
+    gradient_of = {c.inputs[0]: c.inputs[c.kernel.places + c.kernel.gradient] for c in calls}  # type: ignore[attr-defined]
+    grads = {gradient_of[c.inputs[0]]: np.ones(s, np.float32) for c, s in zip(calls, [(8,), (64, 3)], strict=True)}
+    for c in calls:
+        for place in c.inputs[: c.kernel.places]:  # type: ignore[attr-defined]
+            states[place].assign(np.zeros(grads[gradient_of[c.inputs[0]]].shape, np.float32))  # type: ignore[index]
+    numbers = {i: np.float32(x) for i, x in constants.items()}  # type: ignore[attr-defined]
+    for _ in range(6):
+        kernel(*[{**states, **grads, **numbers}[i] for i in kernel.run.given])  # type: ignore[dict-item]
+    assert kernel.replays == 6 - BEFORE
+
+
 @pytest.mark.parametrize("together", [True, False])
 def test_a_large_update_is_a_run_behind_the_kernels_whose_threads_stay_for_it(together: bool) -> None:
     sizes = [(600, 600), (17,), (700, 700), (9,)]
