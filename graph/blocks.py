@@ -1,5 +1,5 @@
 """The blocks that a user opens with `with`: devices, colocation, control dependencies, names, containers, and what is the default of
-a thread. What they leave open is in `scopes`; `Graph`'s methods say what they mean.
+a thread. What they leave open is in `scopes`; the methods of `Blocks`, which are a `Graph`'s, say what they mean.
 
 Those that open at every node are classes, because a generator would cost three times as much per block.
 """
@@ -7,12 +7,13 @@ Those that open at every node are classes, because a generator would cost three 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from .contents import Contents
 from .node import Node, Tensor
-from .scopes import ControlBlock, DeviceBlock, awaited_by
+from .scopes import ControlBlock, DeviceBlock, Scopes, awaited_by
 from .source import caller
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class DeviceContext:
 
     __slots__ = ("_block", "_graph", "_outer", "_request")
 
-    def __init__(self, graph: Graph, request: Any) -> None:
+    def __init__(self, graph: Blocks, request: Any) -> None:
         self._graph = graph
         self._request = request
         self._outer: DeviceBlock | None = None
@@ -83,7 +84,7 @@ class NameContext:
 
     __slots__ = ("_graph", "_name", "_outer")
 
-    def __init__(self, graph: Graph, name: str | None) -> None:
+    def __init__(self, graph: Blocks, name: str | None) -> None:
         self._graph = graph
         self._name = name
         self._outer = ""
@@ -106,6 +107,7 @@ class OpContext(NameContext):
     """`with graph.op_scope(...)`."""
 
     __slots__ = ()
+    _graph: Graph
 
     def __enter__(self) -> str:
         scope = super().__enter__()
@@ -118,7 +120,7 @@ class OpContext(NameContext):
 
 
 @contextmanager
-def colocated(graph: Graph, op: Any, ignore_existing: bool) -> Iterator[None]:
+def colocated(graph: Blocks, op: Any, ignore_existing: bool) -> Iterator[None]:
     """`with graph.colocate_with(...)`."""
     node = _colocation_node(graph, op)
     if node is None and not ignore_existing:
@@ -143,7 +145,7 @@ def colocated(graph: Graph, op: Any, ignore_existing: bool) -> Iterator[None]:
             raise RuntimeError("Exiting colocation scope without proper scope nesting.")
 
 
-def _colocation_node(graph: Graph, op: Any) -> Node | None:
+def _colocation_node(graph: Blocks, op: Any) -> Node | None:
     if op is None:
         return None
     handle = getattr(op, "_colocation_node", None)  # a variable names the node that holds its state
@@ -154,7 +156,7 @@ def _colocation_node(graph: Graph, op: Any) -> Node | None:
 
 
 @contextmanager
-def outside_the_step(graph: Graph) -> Iterator[None]:
+def outside_the_step(graph: Blocks) -> Iterator[None]:
     """`with graph.init_scope()`."""
     scopes = graph.scopes
     saved = scopes.device
@@ -168,7 +170,7 @@ def outside_the_step(graph: Graph) -> Iterator[None]:
 
 
 @contextmanager
-def waiting_for(graph: Graph, control_inputs: Iterable[Any] | None) -> Iterator[None]:
+def waiting_for(graph: Blocks, control_inputs: Iterable[Any] | None) -> Iterator[None]:
     """`with graph.control_dependencies(...)`."""
     scopes = graph.scopes
     saved, flow = scopes.control, scopes.flow
@@ -190,7 +192,7 @@ def waiting_for(graph: Graph, control_inputs: Iterable[Any] | None) -> Iterator[
 
 
 @contextmanager
-def in_container(graph: Graph, container_name: str) -> Iterator[str]:
+def in_container(graph: Blocks, container_name: str) -> Iterator[str]:
     """`with graph.container(...)`."""
     scopes = graph.scopes
     saved, scopes.container = scopes.container, container_name
@@ -198,3 +200,110 @@ def in_container(graph: Graph, container_name: str) -> Iterator[str]:
         yield container_name
     finally:
         scopes.container = saved
+
+
+class Blocks(Contents):
+    """The part of a `Graph` that keeps which blocks are open, and names what is made in them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._names_in_use: dict[str, int] = {}
+        self._scopes = Scopes()
+        self._thread_scopes: threading.local | None = None
+
+    @property
+    def scopes(self) -> Scopes:
+        """The open blocks, of this thread if the graph keeps them per thread."""
+        return self._scopes if self._thread_scopes is None else self._current_scopes()
+
+    def switch_to_thread_local(self) -> None:
+        """Keep the open blocks per thread from now on; each thread starts from a copy of what is open now."""
+        if self._thread_scopes is None:
+            self._thread_scopes = threading.local()
+
+    def _current_scopes(self) -> Scopes:
+        local = self._thread_scopes
+        found: Scopes | None = getattr(local, "scopes", None)
+        if found is None:
+            found = self._scopes.copy()
+            local.scopes = found  # type: ignore[union-attr]
+        return found
+
+    def device(self, device_name_or_function: Any) -> AbstractContextManager[None]:
+        """A block whose nodes ask for a device: text, DeviceSpec, function of the node, or None to clear.
+
+        Blocks nest; fields of inner blocks win. `requested_device` (scopes.py) has the rules.
+
+        Raises:
+            ValueError: malformed text, at entry. RuntimeError: blocks left in the wrong order.
+        """
+        return DeviceContext(self, device_name_or_function)
+
+    def gradient_override_map(self, op_type_map: Mapping[str, str]) -> AbstractContextManager[None]:
+        """A block whose nodes of these ops have other gradients.
+
+        Args:
+            op_type_map: op -> the name under which `RegisterGradient` has the rule.
+
+        Raises:
+            TypeError: no such dictionary. LookupError: no gradient of that name.
+        """
+        from .own_gradients import gradient_override_map
+
+        return gradient_override_map(self, op_type_map)
+
+    def colocate_with(self, op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
+        """A block whose nodes share the device of `op` (a node, tensor or variable). Device blocks around it do not apply inside.
+
+        `ignore_existing=True` also hides outer `colocate_with` blocks; only then may `op` be None.
+        """
+        return colocated(self, op, ignore_existing)
+
+    def init_scope(self) -> AbstractContextManager[None]:
+        """A block for what outlives a step, such as a variable: no control edges from the blocks around it.
+
+        Directly inside `colocate_with`, the device blocks that this hides apply again, as in TensorFlow.
+        """
+        return outside_the_step(self)
+
+    def control_dependencies(self, control_inputs: Iterable[Any] | None) -> AbstractContextManager[None]:
+        """A block whose nodes run after the given nodes, tensors or variables.
+
+        None hides the blocks around it, and the branches and loops: what is made inside is outside all of them.
+        """
+        return waiting_for(self, control_inputs)
+
+    def name_scope(self, name: str | None) -> AbstractContextManager[str]:
+        """A block whose nodes' names start with `<name>/`. Gives the scope's name with a slash at the end.
+
+        A name that ends in '/' is taken as it stands (re-entering a scope); None or '' leaves all scopes.
+        """
+        return NameContext(self, name)
+
+    def get_name_scope(self) -> str:
+        """Name of the open scopes, without a slash at the end; '' outside of all."""
+        return self.scopes.name
+
+    def container(self, container_name: str) -> AbstractContextManager[str]:
+        """A block whose stateful nodes keep their state in this container."""
+        return in_container(self, container_name)
+
+    def unique_name(self, name: str, mark_as_used: bool = True) -> str:
+        """A name in the current scope that no node has: `add`, `add_1`, ... Case does not distinguish, as in TensorFlow."""
+        scope = self.scopes.name
+        if scope:
+            name = f"{scope}/{name}"
+        key = name.lower()
+        in_use = self._names_in_use
+        count = in_use.get(key, 0)
+        if mark_as_used:
+            in_use[key] = count + 1
+        if count:
+            base = key
+            while key in in_use:
+                key = f"{base}_{count}"
+                count += 1
+            if mark_as_used:
+                in_use[key] = 1
+            name = f"{name}_{count - 1}"
+        return name

@@ -1,4 +1,4 @@
-"""The graph under construction: nodes in order of creation, their names, and the open blocks.
+"""The graph under construction. What is in it: `contents.py`; the blocks that are open in it: `blocks.py`.
 
 A graph only grows. A node's inputs exist before it does, so the data edges cannot form a cycle, but for those that close a loop
 (`close_loop`); a control edge added later could, and is refused when it would. Every check of a new node happens before the
@@ -8,23 +8,12 @@ graph changes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .blocks import (
-    DeviceContext,
-    NameContext,
-    OpContext,
-    colocated,
-    in_container,
-    open_blocks,
-    outside_the_step,
-    pushed,
-    waiting_for,
-)
+from .blocks import Blocks, OpContext, open_blocks, pushed
 from .cycles import path_between
-from .lookup import element_by_name
 from .node import Node, Tensor
 from .opdef import OpDef, opdef as find_opdef
 from .scopes import Scopes, as_canonical, control_inputs_for, requested_device
@@ -35,7 +24,7 @@ if TYPE_CHECKING:
     from .flow import FlowContext
 
 
-class Graph:
+class Graph(Blocks):
     """A dataflow graph.
 
     >>> g = Graph()
@@ -46,117 +35,16 @@ class Graph:
     """
 
     def __init__(self) -> None:
-        self._nodes: list[Node] = []
-        self._by_name: dict[str, Node] = {}
-        self._names_in_use: dict[str, int] = {}
-        self._collections: dict[str, list[Any]] = {}
+        super().__init__()
         self._lock = threading.RLock()
-        self._scopes = Scopes()
-        self._thread_scopes: threading.local | None = None
-        self._finalized = False
         # Control edges against the order of creation: while there are none, no edge can close a cycle.
         self._has_late_edges = False
-        self._unfeedable: set[Tensor] = set()
-        self._unfetchable: set[Node] = set()
         self._flow: dict[Node, FlowContext] = {}  # for nodes made inside a branch or a loop
         self.own_gradients: dict[Node, Any] = {}
         """Nodes with a gradient rule of their own in place of their op's: a function, or None where no gradient passes."""
         self._open_loops = 0  # loops whose last iteration edge is still missing
         self.seed: int | None = None
         """Graph-level random seed (`set_random_seed`)."""
-
-    # --- looking at it ---------------------------------------------------------------------------------------------
-
-    @property
-    def version(self) -> int:
-        """Grows with every node: the number of nodes."""
-        return len(self._nodes)
-
-    @property
-    def nodes(self) -> Sequence[Node]:
-        """All nodes in order of creation."""
-        return self._nodes
-
-    @property
-    def finalized(self) -> bool:
-        """Whether the graph refuses to grow."""
-        return self._finalized
-
-    def finalize(self) -> None:
-        """Make the graph refuse to grow, so that a loop that adds nodes by mistake is noticed."""
-        self._finalized = True
-
-    def unfinalize(self) -> None:
-        """Let the graph grow again: who has finalised it for a while is done."""
-        self._finalized = False
-
-    def _check_not_finalized(self, doing: str) -> None:
-        if self._finalized:
-            raise RuntimeError(f"Graph is finalized and cannot be modified ({doing})")
-
-    def get_operations(self) -> list[Node]:
-        """All nodes in order of creation (a copy)."""
-        return list(self._nodes)
-
-    def get_operation_by_name(self, name: str) -> Node:
-        """The node of that name; KeyError when there is none, ValueError when it is a tensor's name."""
-        node = self.as_graph_element(name, allow_tensor=False)
-        assert isinstance(node, Node)
-        return node
-
-    def get_tensor_by_name(self, name: str) -> Tensor:
-        """The tensor of that name (`add:0`); KeyError when there is none, ValueError when it is a node's name."""
-        tensor = self.as_graph_element(name, allow_operation=False)
-        assert isinstance(tensor, Tensor)
-        return tensor
-
-    def as_graph_element(self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True) -> Tensor | Node:
-        """The tensor or node meant by an object of this graph, or by a name.
-
-        Raises:
-            KeyError: the name is not in this graph.
-            ValueError: the object belongs to another graph, or the name is malformed.
-            TypeError: neither name nor graph element, or of the kind that is not allowed.
-        """
-        wanted = " or ".join(w for w, ok in (("Tensor", allow_tensor), ("Operation", allow_operation)) if ok)
-        as_element = getattr(obj, "_as_graph_element", None)
-        if as_element is not None:
-            obj = as_element()
-        if isinstance(obj, str):
-            return element_by_name(self._by_name, obj, allow_tensor, allow_operation)
-        if (isinstance(obj, Tensor) and allow_tensor) or (isinstance(obj, Node) and allow_operation):
-            if obj.graph is not self:
-                raise ValueError(
-                    f"{obj!r} is not an element of this graph; it was made in another one (at {_source_of(obj)})"
-                )
-            return obj
-        raise TypeError(f"Can not convert a {type(obj).__name__} into a {wanted}: {obj!r}")
-
-    def is_feedable(self, tensor: Any) -> bool:
-        """Whether a value may be fed for it."""
-        return tensor not in self._unfeedable
-
-    def is_fetchable(self, element: Any) -> bool:
-        """Whether its value may be fetched."""
-        node = element.op if isinstance(element, Tensor) else element
-        return node not in self._unfetchable
-
-    def prevent_feeding(self, tensor: Tensor) -> None:
-        """Refuse feeds for this tensor from now on."""
-        self._unfeedable.add(tensor)
-
-    def prevent_fetching(self, node: Node) -> None:
-        """Refuse fetches of this node from now on."""
-        self._unfetchable.add(node)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._by_name
-
-    def __len__(self) -> int:
-        return len(self._nodes)
-
-    def __bool__(self) -> bool:
-        return True  # an empty graph is a graph: `graph or get_default_graph()` must not pass over it
 
     def __str__(self) -> str:
         from .text import format_graph
@@ -171,6 +59,29 @@ class Graph:
         from .text import to_networkx
 
         return to_networkx(self)
+
+    def as_default(self) -> AbstractContextManager[Graph]:
+        """A context in which this is the default graph of the thread."""
+        return pushed(open_blocks.graphs, self)
+
+    def op_scope(self, name: str) -> AbstractContextManager[str]:
+        """The block in which a function builds one op with its operands: a name scope, with this as the default graph.
+
+        So that the constants of `x + 1` land in x's graph, whichever graph is the default one.
+        """
+        return OpContext(self, name)
+
+    def session_for(self, session: Any, method: str) -> Any:
+        """The given or else the default session; ValueError when there is none or it runs another graph."""
+        if session is None:
+            session = open_blocks.sessions[-1] if open_blocks.sessions else None
+            if session is None:
+                raise ValueError(
+                    f"No default session is open: use `with dt.Session():`, or pass a session to {method}(session=...)"
+                )
+        if session.graph is not self:
+            raise ValueError(f"The session runs another graph: pass the right one to {method}(session=...)")
+        return session
 
     # --- growing ---------------------------------------------------------------------------------------------------
 
@@ -206,8 +117,8 @@ class Graph:
         for t in inputs:
             if t.op.graph is not self:
                 raise ValueError(
-                    f"{definition.name} '{name}' at {locate(origin)} takes {t!r} of another graph (made at {t.op.source}); "
-                    "all inputs must belong to one graph"
+                    f"{definition.name} '{_called(name, definition)}' at {locate(origin)} takes {t!r} of another graph (made at "
+                    f"{t.op.source}); all inputs must belong to one graph"
                 )
         try:
             signature = definition.infer(inputs, attrs)
@@ -352,26 +263,6 @@ class Graph:
                 break
         node.colocation = tuple(sorted({g for p in peers for g in (p.colocation or (p.name,))}))
 
-    def unique_name(self, name: str, mark_as_used: bool = True) -> str:
-        """A name in the current scope that no node has: `add`, `add_1`, ... Case does not distinguish, as in TensorFlow."""
-        scope = self.scopes.name
-        if scope:
-            name = f"{scope}/{name}"
-        key = name.lower()
-        in_use = self._names_in_use
-        count = in_use.get(key, 0)
-        if mark_as_used:
-            in_use[key] = count + 1
-        if count:
-            base = key
-            while key in in_use:
-                key = f"{base}_{count}"
-                count += 1
-            if mark_as_used:
-                in_use[key] = 1
-            name = f"{name}_{count - 1}"
-        return name
-
     def add_control_input(self, node: Node, before: Node) -> None:
         """Make `node` wait for `before`.
 
@@ -397,155 +288,15 @@ class Graph:
         """Replace what a node asks for (TF1's `op._set_device`)."""
         node.device = as_canonical(device) if device is not None else ""
 
-    # --- blocks ----------------------------------------------------------------------------------------------------
-
-    @property
-    def scopes(self) -> Scopes:
-        """The open blocks, of this thread if the graph keeps them per thread."""
-        return self._scopes if self._thread_scopes is None else self._current_scopes()
-
-    def switch_to_thread_local(self) -> None:
-        """Keep the open blocks per thread from now on; each thread starts from a copy of what is open now."""
-        if self._thread_scopes is None:
-            self._thread_scopes = threading.local()
-
-    def _current_scopes(self) -> Scopes:
-        local = self._thread_scopes
-        found: Scopes | None = getattr(local, "scopes", None)
-        if found is None:
-            found = self._scopes.copy()
-            local.scopes = found  # type: ignore[union-attr]
-        return found
-
-    def as_default(self) -> AbstractContextManager[Graph]:
-        """A context in which this is the default graph of the thread."""
-        return pushed(open_blocks.graphs, self)
-
-    def device(self, device_name_or_function: Any) -> AbstractContextManager[None]:
-        """A block whose nodes ask for a device: text, DeviceSpec, function of the node, or None to clear.
-
-        Blocks nest; fields of inner blocks win. `requested_device` (scopes.py) has the rules.
-
-        Raises:
-            ValueError: malformed text, at entry. RuntimeError: blocks left in the wrong order.
-        """
-        return DeviceContext(self, device_name_or_function)
-
-    def gradient_override_map(self, op_type_map: Mapping[str, str]) -> AbstractContextManager[None]:
-        """A block whose nodes of these ops have other gradients.
-
-        Args:
-            op_type_map: op -> the name under which `RegisterGradient` has the rule.
-
-        Raises:
-            TypeError: no such dictionary. LookupError: no gradient of that name.
-        """
-        from .own_gradients import gradient_override_map
-
-        return gradient_override_map(self, op_type_map)
-
-    def colocate_with(self, op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
-        """A block whose nodes share the device of `op` (a node, tensor or variable). Device blocks around it do not apply inside.
-
-        `ignore_existing=True` also hides outer `colocate_with` blocks; only then may `op` be None.
-        """
-        return colocated(self, op, ignore_existing)
-
-    def init_scope(self) -> AbstractContextManager[None]:
-        """A block for what outlives a step, such as a variable: no control edges from the blocks around it.
-
-        Directly inside `colocate_with`, the device blocks that this hides apply again, as in TensorFlow.
-        """
-        return outside_the_step(self)
-
-    def control_dependencies(self, control_inputs: Iterable[Any] | None) -> AbstractContextManager[None]:
-        """A block whose nodes run after the given nodes, tensors or variables.
-
-        None hides the blocks around it, and the branches and loops: what is made inside is outside all of them.
-        """
-        return waiting_for(self, control_inputs)
-
-    def name_scope(self, name: str | None) -> AbstractContextManager[str]:
-        """A block whose nodes' names start with `<name>/`. Gives the scope's name with a slash at the end.
-
-        A name that ends in '/' is taken as it stands (re-entering a scope); None or '' leaves all scopes.
-        """
-        return NameContext(self, name)
-
-    def get_name_scope(self) -> str:
-        """Name of the open scopes, without a slash at the end; '' outside of all."""
-        return self.scopes.name
-
-    def op_scope(self, name: str) -> AbstractContextManager[str]:
-        """The block in which a function builds one op with its operands: a name scope, with this as the default graph.
-
-        So that the constants of `x + 1` land in x's graph, whichever graph is the default one.
-        """
-        return OpContext(self, name)
-
-    def container(self, container_name: str) -> AbstractContextManager[str]:
-        """A block whose stateful nodes keep their state in this container."""
-        return in_container(self, container_name)
-
-    # --- collections -----------------------------------------------------------------------------------------------
-
-    def add_to_collection(self, name: str, value: Any) -> None:
-        """Append to a collection. RuntimeError when the graph is finalized."""
-        self._check_not_finalized(f"adding to collection '{name}'")
-        self._collections.setdefault(name, []).append(value)
-
-    def add_to_collections(self, names: Iterable[str] | str, value: Any) -> None:
-        """Append to several collections, once each. RuntimeError when the graph is finalized."""
-        for name in {names} if isinstance(names, str) else dict.fromkeys(names):
-            self.add_to_collection(name, value)
-
-    def get_collection(self, name: str, scope: str | None = None) -> list[Any]:
-        """A copy of a collection; with `scope`, only items whose name matches that regular expression from the start."""
-        items = self._collections.get(name, [])
-        if scope is None:
-            return list(items)
-        import re
-
-        pattern = re.compile(scope)
-        return [x for x in items if hasattr(x, "name") and pattern.match(x.name)]
-
-    def get_collection_ref(self, name: str) -> list[Any]:
-        """The collection itself, made if need be; changes to the list are changes to the collection."""
-        return self._collections.setdefault(name, [])
-
-    def get_all_collection_keys(self) -> list[str]:
-        """Names of the collections that hold something."""
-        return [k for k, v in self._collections.items() if v]
-
-    collections = property(get_all_collection_keys)
-
-    def clear_collection(self, name: str) -> None:
-        """Empty a collection. RuntimeError when the graph is finalized."""
-        self._check_not_finalized(f"emptying collection '{name}'")
-        self._collections.pop(name, None)
-
-    # --- sessions --------------------------------------------------------------------------------------------------
-
-    def session_for(self, session: Any, method: str) -> Any:
-        """The given or else the default session; ValueError when there is none or it runs another graph."""
-        if session is None:
-            session = open_blocks.sessions[-1] if open_blocks.sessions else None
-            if session is None:
-                raise ValueError(
-                    f"No default session is open: use `with dt.Session():`, or pass a session to {method}(session=...)"
-                )
-        if session.graph is not self:
-            raise ValueError(f"The session runs another graph: pass the right one to {method}(session=...)")
-        return session
-
 
 def _explained(e: Exception, op: OpDef, inputs: Sequence[Tensor], name: str | None, origin: Origin) -> Exception:
     """The op's complaint, with the node, its operands and the user's line."""
     line = locate(origin)
     operands = "".join(f"\n  input {i}: {t.name} {t.dtype.name} {text(t.dims)}" for i, t in enumerate(inputs))
     code = f"\n    {line.text}" if line.text else ""
-    return type(e)(f"{op.name} '{name or op.name}': {e}{operands}\n  at {line}{code}")
+    return type(e)(f"{op.name} '{_called(name, op)}': {e}{operands}\n  at {line}{code}")
 
 
-def _source_of(element: Tensor | Node) -> Any:
-    return (element.op if isinstance(element, Tensor) else element).source
+def _called(name: str | None, op: OpDef) -> str:
+    """What a node that is refused would have been called; a function that builds one names it by its scope, with a slash."""
+    return (name or op.name).removesuffix("/")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from .blocks import Blocks
 from .build import convert
 from .control_flow import while_loop
 from .default_graph import get_default_graph
@@ -73,7 +74,7 @@ def _register(name: str, rule: Callable[..., Any] | None) -> None:
 
 
 @contextmanager
-def gradient_override_map(graph: Graph, op_type_map: Mapping[str, str]) -> Iterator[None]:
+def gradient_override_map(graph: Blocks, op_type_map: Mapping[str, str]) -> Iterator[None]:
     """See `Graph.gradient_override_map`."""
     if not isinstance(op_type_map, Mapping):
         raise TypeError(f"op_type_map must be a dictionary of names, not {op_type_map!r}")
