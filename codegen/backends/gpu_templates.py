@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from ...graph.dtypes import FLOAT8, DType
 from ...graph.node import Node
 from ...graph.settings import setting
-from ..cuda.cublaslt import library_products
+from ..cuda.cublaslt import Product, library_products
 from ..cuda.device import Device
 from ..gpu_kernel import Routine, Target, triton_type
 from ..triton_templates.edges import Edge, plain
@@ -121,13 +123,22 @@ class _Product:
             )[:_MOST_CANDIDATES]  # fmt: skip
         return self.found[key]
 
+    def library(self, sizes: Mapping[str, int], types: tuple[DType, DType], result: DType) -> Product:
+        """The product as NVIDIA's library is asked for it."""
+        m, n, k, batch = (sizes[name] for name in ("m", "n", "k", "batch"))
+        transposed, steps = (self.transpose_a, self.transpose_b), (sizes["a_step"], sizes["b_step"])
+        return Product(types, result, (m, n, k, batch), transposed, steps, self.tf32)
+
     def choose(self, device: Device, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
         """Tiles for these sizes."""
-        a, b = shapes
-        stack = a[:-2]
-        if self.batched and a[:-2] != b[:-2]:
-            return None
-        flat = [(math.prod(stack), *s[-2:]) for s in shapes] if self.batched else shapes
+        a, b = (s[:-2] for s in shapes)
+        counts = math.prod(a), math.prod(b)
+        if a != b and (1 not in counts or any(self.edges[:2])):
+            return (
+                None  # stacks that are broadcast along some axes only; work before an operand looks at the whole stack
+            )
+        stack = np.broadcast_shapes(a, b)
+        flat = [(count, *s[-2:]) for count, s in zip(counts, shapes, strict=True)] if self.batched else shapes
         sizes = product_sizes(flat[0], flat[1], self.transpose_a, self.transpose_b)
         if not all(sizes[n] for n in ("m", "n", "k", "batch")):
             return None
@@ -135,10 +146,7 @@ class _Product:
         dtype = self.node.outputs[0].dtype.base
         candidates: list[Routine | Callable[[Sequence[int]], None]] = list(self.routines(known))
         if not any(self.edges) and setting("DOVETAIL_TUNE"):
-            transposed = self.transpose_a, self.transpose_b
-            candidates += library_products(
-                device, dtype, [sizes[n] for n in ("m", "n", "k", "batch")], transposed, self.tf32
-            )
+            candidates += library_products(device, self.library(sizes, (dtype, dtype), dtype))
         return Choice(candidates, sizes, [((*stack, sizes["m"], sizes["n"]), dtype.np)])
 
 

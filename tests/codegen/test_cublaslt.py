@@ -10,10 +10,10 @@ from fake_driver import fake_gpus
 
 import dovetail as dt
 from dovetail.codegen import triton_compile
-from dovetail.codegen.cuda import cublaslt, tune
-from dovetail.codegen.cuda.cublaslt import library_products
+from dovetail.codegen.cuda import cublaslt, cublaslt_calls, tune
+from dovetail.codegen.cuda.cublaslt import Product, library_products
 from dovetail.codegen.cuda.device import device
-from dovetail.graph.dtypes import as_dtype, float32
+from dovetail.graph.dtypes import as_dtype, bfloat16, float8_e4m3fn, float8_e5m2, float16, float32, float64
 
 
 @pytest.fixture
@@ -30,6 +30,24 @@ def library(fake):
     cublaslt.use(before)
 
 
+SMALL = Product((float32, float32), float32, (4, 4, 4, 1))
+
+
+def made(product, *arrays, bias=None):
+    """What a product's first candidate gives."""
+    gpu = device(0)
+    m, n, _, batch = product.sizes
+    candidate, *_ = library_products(gpu, product)
+    given = [gpu.from_host(np.ascontiguousarray(x)) for x in (*arrays, *([] if bias is None else [bias]))]
+    out = gpu.empty((batch, m, n), product.result.np, "out")
+    with gpu.entered():
+        candidate([*(x.pointer for x in given), out.pointer])
+    return gpu.to_host(out).astype(np.float64)
+
+
+ATOL = {2: 5e-2, 4: 1e-5, 8: 1e-13}
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 @pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("batch", [1, 3])
@@ -38,21 +56,71 @@ def test_numbers(library, dtype, transposed, batch):
     m, n, k = 5, 7, 6
     a, b = (rng.standard_normal((batch, *s)).astype(kind.np) for s in ((m, k), (k, n)))
     stored = [np.swapaxes(x, 1, 2) if flip else x for x, flip in zip((a, b), transposed, strict=True)]
-    gpu = device(0)
-    (product,) = library_products(gpu, kind, (m, n, k, batch), transposed)
-    given = [gpu.from_host(np.ascontiguousarray(x)) for x in stored]
-    out = gpu.empty((batch, m, n), kind.np, "out")
-    with gpu.entered():
-        product([*(x.pointer for x in given), out.pointer])
     wanted = a.astype(np.float64) @ b.astype(np.float64)
-    np.testing.assert_allclose(
-        gpu.to_host(out).astype(np.float64), wanted, atol={2: 5e-2, 4: 1e-5, 8: 1e-13}[kind.size]
+    for result in {kind, float32} if kind.size == 2 else {kind}:
+        product = Product((kind, kind), result, (m, n, k, batch), transposed, (m * k, k * n))
+        np.testing.assert_allclose(made(product, *stored), wanted, atol=ATOL[result.size])
+        assert library.products.pop() == (n, m, k)
+
+
+@pytest.mark.parametrize("steps", [(30, 0), (0, 42), (0, 0)])
+def test_one_matrix_for_a_whole_stack(library, steps):
+    rng = np.random.default_rng(1)
+    a, b = (
+        rng.standard_normal((3 if step else 1, *s)).astype(np.float32)
+        for step, s in zip(steps, ((5, 6), (6, 7)), strict=True)
     )
-    assert library.products == [(n, m, k)]
+    product = Product((float32, float32), float32, (5, 7, 6, 3), steps=steps)
+    np.testing.assert_allclose(made(product, a, b), np.broadcast_to(a @ b, (3, 5, 7)), atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16, float64], ids=lambda d: d.name)
+def test_a_bias_is_added_to_each_row_before_rounding(library, dtype):
+    rng = np.random.default_rng(2)
+    a, b, bias = (rng.standard_normal(s).astype(dtype.np) for s in ((5, 6), (6, 7), (7,)))
+    wanted = a.astype(np.float64) @ b.astype(np.float64) + bias.astype(np.float64)
+    product = Product((dtype, dtype), dtype, (5, 7, 6, 1), bias=True)
+    np.testing.assert_allclose(made(product, a, b, bias=bias)[0], wanted, atol=ATOL[dtype.size])
+
+
+@pytest.mark.parametrize("types", [(float8_e4m3fn, float8_e4m3fn), (float8_e4m3fn, float8_e5m2)])
+def test_products_of_float8_where_the_second_operand_lies_transposed(library, types):
+    rng = np.random.default_rng(3)
+    a, b = (rng.standard_normal(s).astype(t.np) for s, t in zip(((16, 32), (48, 32)), types, strict=True))
+    wanted = a.astype(np.float64) @ b.astype(np.float64).T
+    product = Product(types, bfloat16, (16, 48, 32, 1), (False, True))
+    np.testing.assert_allclose(made(product, a, b)[0], wanted, rtol=1e-2, atol=5e-2)
+    assert library_products(device(0), Product(types, bfloat16, (16, 48, 32, 1))) == []  # as Hopper does not take it
+
+
+@pytest.mark.parametrize(
+    "types",
+    [
+        (float32, float16, float32),
+        (float32, float32, float64),
+        (float16, float16, bfloat16),
+        (float64, float64, float32),
+    ],
+)
+def test_types_that_it_has_no_product_of(library, types):
+    assert library_products(device(0), Product(types[:2], types[2], (4, 4, 4, 1))) == []
+    assert not library.alive
+
+
+def test_several_algorithms_compete(library):
+    library.algorithms = 5
+    products = library_products(device(0), SMALL)
+    assert len({p.name for p in products}) == len(products) == 3
+    x = device(0).from_host(np.eye(4, dtype=np.float32))
+    out = device(0).empty((4, 4), np.dtype(np.float32), "out")
+    with device(0).entered():
+        for product in products:
+            product([x.pointer, x.pointer, out.pointer])
+    assert library.used == [0, 1, 2]
 
 
 def test_nothing_is_left_when_a_product_goes(library):
-    products = library_products(device(0), float32, (4, 4, 4, 1), (False, False))
+    products = library_products(device(0), SMALL)
     assert sorted(x.kind for x in library.alive.values()) == ["handle", "layout", "layout", "layout", "operation"]
     del products
     gc.collect()
@@ -61,14 +129,19 @@ def test_nothing_is_left_when_a_product_goes(library):
 
 def test_a_product_that_it_has_no_algorithm_for_is_left_to_others(library):
     library.algorithms = 0
-    assert library_products(device(0), float32, (4, 4, 4, 1), (False, False)) == []
+    assert library_products(device(0), SMALL) == []
+
+
+def missing():
+    raise OSError("libcublasLt.so is not found")
 
 
 def test_where_the_library_is_missing_there_is_no_candidate(fake, monkeypatch):
     before = cublaslt.use(None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(cublaslt.bindings, "_instead", missing)
     try:
-        assert library_products(device(0), float32, (4, 4, 4, 1), (False, False)) == []
+        assert library_products(device(0), SMALL) == []
     finally:
         cublaslt.use(before)
 
@@ -79,7 +152,7 @@ def test_where_it_cannot_start_the_log_says_why(library, monkeypatch, caplog):
 
     monkeypatch.setattr(library, "create", create)
     with caplog.at_level("INFO"):
-        assert library_products(device(0), float32, (4, 4, 4, 1), (False, False)) == []
+        assert library_products(device(0), SMALL) == []
     assert "cuBLASLt is not used on <GPU:0 Fake GPU>: libcublasLt.so is missing" in caplog.text
 
 
@@ -101,18 +174,85 @@ def test_it_competes_with_the_template_and_wins_where_it_is_faster(fake, library
     assert bool([x for x in fake.launches() if x[1] == "matmul"]) != wins
 
 
-def test_the_stand_in_has_the_bindings_functions_with_their_arguments():
-    real = pytest.importorskip("nvmath.bindings.cublasLt")
-    checked = 0
+def signatures(real):
+    """Names of the stand-in's functions and arguments, beside those of something real."""
     for name, function in inspect.getmembers(FakeCublasLt, inspect.isfunction):
-        if name.startswith("_"):
-            continue
-        said = getattr(real, name).__doc__.splitlines()[0]  # matmul_preference_destroy(intptr_t pref)
-        theirs = [a.split()[-1] for a in said[said.index("(") + 1 : said.index(")")].split(",") if a]
-        assert list(inspect.signature(function).parameters)[1:] == theirs, name
+        if not name.startswith("_"):
+            yield name, list(inspect.signature(function).parameters)[1:], getattr(real, name)
+
+
+def test_the_stand_in_has_the_bindings_functions_with_their_arguments():
+    real = pytest.importorskip("nvmath.bindings.cublasLt", exc_type=ImportError)
+    checked = 0
+    for name, arguments, function in signatures(real):
+        said = function.__doc__.splitlines()[0]  # matmul_preference_destroy(intptr_t pref)
+        assert arguments == [a.split()[-1] for a in said[said.index("(") + 1 : said.index(")")].split(",") if a], name
         checked += 1
-    assert checked == 12
+    assert checked == 13
     assert real.matmul_heuristic_result_dtype == FakeCublasLt.matmul_heuristic_result_dtype
-    assert (real.MatmulDescAttribute.TRANSA, real.MatmulDescAttribute.TRANSB) == (3, 4)
-    assert (real.MatrixLayoutAttribute.BATCH_COUNT, real.MatrixLayoutAttribute.STRIDED_BATCH_OFFSET) == (5, 6)
-    assert real.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES == 1
+    desc, layout, preference = real.MatmulDescAttribute, real.MatrixLayoutAttribute, real.MatmulPreferenceAttribute
+    assert (desc.TRANSA, desc.TRANSB, desc.EPILOGUE, desc.BIAS_POINTER) == (3, 4, 7, 8)
+    assert real.Epilogue.BIAS == 4
+    assert (layout.BATCH_COUNT, layout.STRIDED_BATCH_OFFSET) == (5, 6)
+    assert (preference.MAX_WORKSPACE_BYTES, preference.REDUCTION_SCHEME_MASK) == (1, 3)
+    assert [getattr(preference, f"MIN_ALIGNMENT_{x}_BYTES") for x in "ABCD"] == [5, 6, 7, 8]
+    assert (real.ReductionScheme.INPLACE, real.ReductionScheme.COMPUTE_TYPE) == (1, 2)
+
+
+@pytest.fixture
+def installed():
+    """The library itself, which needs no GPU to be described what is wanted; skips where it is not installed."""
+    try:
+        return cublaslt_calls.found()
+    except (ImportError, OSError) as e:
+        pytest.skip(str(e))
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        Product((bfloat16, bfloat16), float32, (16, 32, 64, 3), (False, True), (0, 5), bias=True),
+        Product((float8_e4m3fn, float8_e5m2), bfloat16, (16, 32, 64, 1), (False, True)),
+        Product((float64, float64), float64, (16, 32, 64, 2), (True, False), (4, 0)),
+    ],
+)
+def test_the_library_takes_what_it_is_told(installed, product):
+    """Attributes and their sizes: the library checks them. It then looks for algorithms, for which it would need a GPU's handle."""
+
+    class Library:
+        calls, handle = installed, 0
+
+    described = cublaslt._Described(Library, product)
+    with pytest.raises(cublaslt_calls.CublasLtError, match=r"MatmulAlgoGetHeuristic: the library was not initialized"):
+        described.algorithms()
+
+
+def test_the_librarys_errors_are_its_own_words(installed):
+    operation = installed.matmul_desc_create(68, 0)
+    try:
+        with pytest.raises(cublaslt_calls.CublasLtError, match=r"cublasLtMatmulDescSetAttribute: .*unsupported value"):
+            installed.matmul_desc_set_attribute(operation, 3, np.zeros(1).ctypes.data, 8)
+    finally:
+        installed.matmul_desc_destroy(operation)
+
+
+def test_calls_without_bindings_have_the_same_functions(installed):
+    for name, _, function in signatures(installed):
+        assert callable(function), name
+    assert installed.matmul_heuristic_result_dtype == FakeCublasLt.matmul_heuristic_result_dtype
+    assert installed.get_version() > 110000
+
+
+def test_without_bindings_the_library_is_called_directly(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(cublaslt.bindings, "_instead", lambda: "the library")
+    before = cublaslt.use(None)
+    try:
+        assert cublaslt.bindings() == "the library"
+    finally:
+        cublaslt.use(before)
+
+
+def test_a_file_that_is_not_the_library(tmp_path):
+    with pytest.raises(OSError, match=r"no\.so"):
+        cublaslt_calls.CublasLt(str(tmp_path / "no.so"))
