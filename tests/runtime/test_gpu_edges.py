@@ -259,3 +259,13 @@ def test_a_plan_tells_of_them(fake):
   store out0[d0, d1] = v4"""
     )
     assert "tl.dot" in kernel.source and "maximum(" in kernel.source
+
+
+@pytest.mark.parametrize(("left", "right"), [((3, 1, 4, 6), (6, 5)), ((6, 4), (1, 3, 6, 5))], ids=["second", "first"])
+def test_one_matrix_for_a_stack_of_them_is_not_copied(fake, left, right):
+    def build():
+        x, y = dt.placeholder(dt.float32, left), dt.placeholder(dt.float32, right)
+        adjoint = left[-1] != right[-2]
+        return [dt.matmul(x, y, adjoint_a=adjoint)], {x: numbers(*left), y: numbers(*right)}
+
+    assert launches(fake, same(build)) == ["matmul"]
