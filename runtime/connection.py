@@ -9,6 +9,8 @@ import time
 import zmq
 
 from .curve import Knock
+from .decoding import decode
+from .encoding import encode
 from .faults import link_faults
 from .keys import Keys
 from .landing import connect
@@ -32,7 +34,7 @@ from .sockets import (
 )
 from .streams import connect_stream
 from .watch import Watch
-from .wire import Frame, Message, UnreadableError, WireError, decode, encode
+from .wire import Frame, Message, UnreadableError, WireError
 
 SEND_TIMEOUT_S = 5.0
 _SERVER = b""  # the one peer of a client's connection

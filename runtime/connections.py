@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Hashable
 
 from .connection import Connection
+from .encoding import Form
 from .keys import Keys
 from .security import why_silent
 from .watch import Watch
-from .wire import Form, Message, WireError
+from .wire import Message, WireError
 
 
 class Connections:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from .encoding import encode
 from .io_thread import IoThread
 from .keys import Keys
 from .landing import Landing, connect
@@ -19,7 +20,7 @@ from .router import MAX_BACKLOG, Counters, Router, address_of, is_dialled
 from .sharing import Sharing, first_words
 from .sockets import MAX_FRAME_BYTES, MAX_FRAMES, dialled_host
 from .streams import StreamLanding, connect_stream
-from .wire import Frame, Message, WireError, encode
+from .wire import Frame, Message, WireError
 
 PROBE_S = 1.0  # a peer that leaves messages waiting in its lane is looked for on ZeroMQ's connection so often
 

@@ -31,6 +31,7 @@ from .borrowing import make_own
 from .clocks import offsets
 from .config import ConfigProto
 from .connections import Connections
+from .encoding import Form
 from .here import Host, LocalServer, find
 from .keys import client_keys
 from .leases import TOUCH_S
@@ -38,7 +39,7 @@ from .master import Part, device_from_fields
 from .quota import this_client
 from .recorder import Gathered, Notes, Recorder
 from .waiting import ConnectionPool, Wait, call, error_of, from_task
-from .wire import Form, Message
+from .wire import Message
 
 logger = logging.getLogger(__name__)
 

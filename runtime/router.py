@@ -20,6 +20,7 @@ from functools import partial
 import zmq
 
 from .curve import Door
+from .encoding import encode
 from .io_thread import IoThread
 from .keys import Keys
 from .parcels import SIGN, SIGN_EVERY, Inbox, Outbox, is_large, is_part
@@ -40,7 +41,7 @@ from .sockets import (
     send_frames,
     url_of,
 )
-from .wire import Frame, WireError, encode
+from .wire import Frame, WireError
 
 logger = logging.getLogger(__name__)
 

@@ -153,7 +153,7 @@ def _lender(pool: Pool, pid: int) -> Lend:
 
 
 def borrow(place: Any, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The bytes at a place that a peer named, as `wire.decode` wants them.
+    """The bytes at a place that a peer named, as `decode` wants them.
 
     Raises:
         ValueError: they cannot be read.

@@ -1,4 +1,4 @@
-"""Tensors as bytes and back, for `wire.py`: their element types, their descriptions, and every check of what arrives.
+"""Tensors as bytes and back, for `encoding.py` and `decoding.py`: their element types, their descriptions, and every check of what arrives.
 
 A tensor of strings is one uint32 length per element, then all the bytes.
 """

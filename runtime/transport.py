@@ -33,6 +33,8 @@ from functools import partial
 from ..graph.settings import setting
 from .address import all_loopback, resolve, split_address
 from .backlog import Backlog
+from .decoding import decode
+from .encoding import encode
 from .faults import link_faults
 from .io_thread import IoThread
 from .keys import Keys
@@ -41,7 +43,7 @@ from .router import Counters, Router, address_of, dialled_name, is_dialled, name
 from .security import Gate
 from .sharing import UNREADABLE, Sharing, borrow
 from .sockets import LINGER_MS, RETRY_MS
-from .wire import Frame, Message, UnfitError, UnreadableError, WireError, decode, encode
+from .wire import Frame, Message, UnfitError, UnreadableError, WireError
 
 logger = logging.getLogger(__name__)
 

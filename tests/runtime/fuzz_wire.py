@@ -35,12 +35,14 @@ import msgpack
 import numpy as np
 
 import dovetail as tf
-from dovetail.runtime import wire
+from dovetail.runtime import decoding, wire
 from dovetail.runtime.connection import Connection
+from dovetail.runtime.decoding import decode
+from dovetail.runtime.encoding import encode
 from dovetail.runtime.lane import Lane
 from dovetail.runtime.sharing import borrow
 from dovetail.runtime.transport import Endpoint
-from dovetail.runtime.wire import KINDS, Message, WireError, decode, encode
+from dovetail.runtime.wire import KINDS, Message, WireError
 
 Frames = list[bytes]
 
@@ -377,13 +379,13 @@ def fuzz_with_atheris(corpus: Sequence[Frames], runs: int) -> None:
     """Fuzz the decoder by coverage, from the recorded messages on; ends the process."""
     import atheris  # type: ignore[import-not-found]
 
-    for name, value in list(vars(wire).items()):  # only what decodes: instrumenting everything takes minutes
-        if inspect.isfunction(value) and value.__module__ == wire.__name__:
-            setattr(wire, name, atheris.instrument_func(value))
+    for name, value in list(vars(decoding).items()):  # only what decodes: instrumenting everything takes minutes
+        if inspect.isfunction(value) and value.__module__ == decoding.__name__:
+            setattr(decoding, name, atheris.instrument_func(value))
 
     def one(data: bytes) -> None:
         with contextlib.suppress(WireError):
-            wire.decode(list(frames_of(data)), borrow)
+            decoding.decode(list(frames_of(data)), borrow)
 
     with tempfile.TemporaryDirectory() as folder:
         for i, frames in enumerate(corpus):

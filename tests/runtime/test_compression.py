@@ -16,9 +16,11 @@ from dovetail.graph import dtypes
 from dovetail.runtime import compression, sharing
 from dovetail.runtime.compression import LEAST_BYTES, MOST_BYTES, compress, decompress
 from dovetail.runtime.connection import Connection
+from dovetail.runtime.decoding import decode
+from dovetail.runtime.encoding import encode
 from dovetail.runtime.registration import Registration
 from dovetail.runtime.transport import Endpoint
-from dovetail.runtime.wire import Message, WireError, decode, encode
+from dovetail.runtime.wire import Message, WireError
 from dovetail.runtime.worker import Worker
 
 COUNTS = np.arange(LEAST_BYTES, dtype=np.int64)

@@ -18,11 +18,12 @@ import pytest
 from dovetail.runtime import keys as files, parcels
 from dovetail.runtime.connection import Connection
 from dovetail.runtime.curve import new_key_pair
+from dovetail.runtime.encoding import encode
 from dovetail.runtime.keys import Keys
 from dovetail.runtime.parcels import PIECE, SIGN, Inbox, Outbox, is_large, is_part
 from dovetail.runtime.sockets import HEARTBEAT_TIMEOUT_MS
 from dovetail.runtime.transport import Endpoint
-from dovetail.runtime.wire import VERSION, Frame, Message, WireError, encode
+from dovetail.runtime.wire import VERSION, Frame, Message, WireError
 
 WAIT_S = 60.0  # far beyond what anything here takes; only a failure waits so long
 

@@ -15,8 +15,10 @@ from echoing import WAIT_S, ping, until
 from dovetail.runtime import router, sockets, transport
 from dovetail.runtime.address import split_address
 from dovetail.runtime.connection import Connection
+from dovetail.runtime.decoding import decode
+from dovetail.runtime.encoding import encode
 from dovetail.runtime.transport import Endpoint
-from dovetail.runtime.wire import VERSION, Message, decode, encode
+from dovetail.runtime.wire import VERSION, Message
 
 
 def dealer(echo: Endpoint, name: bytes | None = None) -> zmq.Socket[bytes]:
