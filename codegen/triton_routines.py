@@ -29,7 +29,13 @@ from .triton_source import triton_source
 from .triton_values import LOOPED, PARTIAL, WHOLE, Names, Tile, numbers_of, sides_of
 
 LONGEST_WHOLE = 16384  # elements of a row in one tile: 32 for each of 512 threads
-BLOCKS = 264  # two for each multiprocessor of an H200: with fewer, rows are cut into pieces
+BLOCKS = (
+    1056  # eight of 4 warps for each multiprocessor of an H200 keep its memory busy: with fewer than half, rows are cut
+)
+MOST_PIECES = 1024  # of a row: one block adds up their totals
+WIDEST = 128  # neighbours along y that a tile has when it goes across them: 512 bytes of float32
+FEW_PIECES = 8  # with more, one block for each row has no chance
+STAGES = 3  # tiles on their way where loads go by shared memory
 SHORTEST_PIECE = 4096  # elements of a tile's piece of rows; below it a second kernel costs more than it gains
 _POINTS = ((1024, 4), (512, 4), (2048, 8), (4096, 8))  # elements of a tile and warps, when nothing is reduced
 
@@ -42,6 +48,7 @@ class Specialisation:
         divisible: for each axis, whether its size is a multiple of 16: then vectors of elements never cross a row's end.
         row: the power of two that x (see `Sides`) fits into; 0: more than LONGEST_WHOLE.
         exact: whether x is that long.
+        kept: where neighbours in memory are neighbours along y, the power of two that y fits into, at most WIDEST; else 0.
         splits: into how many pieces each row is cut; 1: it is not.
         wide: whether some array has 2**31 elements or more.
         aligned: whether the addresses of all arrays are multiples of 16 bytes.
@@ -53,6 +60,7 @@ class Specialisation:
     splits: int = 1
     wide: bool = False
     aligned: bool = True
+    kept: int = 0
 
 
 def specialise(loops: Loops, sizes: Sequence[int], *, aligned: bool = True) -> Specialisation:
@@ -60,16 +68,18 @@ def specialise(loops: Loops, sizes: Sequence[int], *, aligned: bool = True) -> S
     sides = sides_of(loops)
     ny, nx = (math.prod(sizes[a] for a in side) for side in (sides.y, sides.x))
     row = 1 << max(nx - 1, 0).bit_length()
+    kept = min(WIDEST, 1 << max(ny - 1, 0).bit_length()) if _along_y(loops) else 0
     splits = 1
     if loops.reduced_axes and not _has_scan(loops):
-        blocks = -(-ny // _rows_of(loops, row)) if sides.y else 1
-        if blocks < BLOCKS // 2 and nx * _rows_of(loops, row) >= 2 * SHORTEST_PIECE and nx > 256:
-            most = max(1, nx * _rows_of(loops, row) // SHORTEST_PIECE)
-            splits = min(256, 1 << (min(BLOCKS // max(blocks, 1), most)).bit_length() - 1)
+        rows = kept or max(1, 1024 // row)
+        blocks = -(-ny // rows)
+        if blocks < BLOCKS // 2 and nx * rows >= 2 * SHORTEST_PIECE and nx > 256:
+            most = min(MOST_PIECES, nx * rows // SHORTEST_PIECE, BLOCKS // max(blocks, 1))
+            splits = 1 << most.bit_length() - 1
     # Masks are for whole tiles: they may reach beyond the space by as much as a tile has.
     wide = math.prod((max(n, 1) for n in sizes), start=1) + (1 << 20) >= 2**31
     return Specialisation(
-        tuple(n % 16 == 0 for n in sizes), row if row <= LONGEST_WHOLE else 0, row == nx, splits, wide, aligned
+        tuple(n % 16 == 0 for n in sizes), row if row <= LONGEST_WHOLE else 0, row == nx, splits, wide, aligned, kept
     )
 
 
@@ -96,7 +106,8 @@ def routines(loops: Loops, facts: Specialisation) -> tuple[Routine, ...]:
         tuple(f"n{a}" for a in loops.reduced_axes) if any(v.op == "count" for v in loops.values) else (),
     )
     if facts.splits > 1 and not _has_scan(loops):
-        return (_in_steps(loops, names, facts), *(Routine((k,)) for k in _kernels(loops, names, facts)))
+        ways = [_in_steps(loops, names, facts, stages) for stages in (1, STAGES)]
+        return (*ways, *(Routine((k,)) for k in _kernels(loops, names, facts)[: facts.splits <= FEW_PIECES]))
     return tuple(Routine((k,)) for k in _kernels(loops, names, facts))
 
 
@@ -127,11 +138,6 @@ def one_after_another(parts: Sequence[Sequence[Launch]], scratch: Sequence[Scrat
 
 
 # --- one kernel ------------------------------------------------------------------------------------------------------
-
-
-def _rows_of(loops: Loops, row: int) -> int:
-    """Rows of a tile, when reducing: 32 neighbours of memory if it is along y that elements lie side by side."""
-    return 64 if _along_y(loops) else max(1, 1024 // max(row, 1))
 
 
 def _along_y(loops: Loops) -> bool:
@@ -173,12 +179,19 @@ def _kernels(loops: Loops, names: Names, facts: Specialisation) -> list[Launch]:
                 )
             )
     if not whole or facts.row >= 2048:
-        for rows, across in ((64, 16), (32, 64), (128, 8)) if _along_y(loops) else ((1, 2048), (1, 4096), (1, 1024)):
+        for rows, across in _tiles(facts):
             shape = replace(tile, form=LOOPED, one_row=rows == 1)
             blocks = {"YB": rows, "XB": across} if y else {"XB": across}
             grid = Grid((Count(y, rows),) if y else ())
             out.append(_launch(loops, shape, names, facts, blocks, _warps(rows * across), grid))
     return list(dict.fromkeys(out))
+
+
+def _tiles(facts: Specialisation) -> tuple[tuple[int, int], ...]:
+    """Rows and columns of tiles that go along x, the likely best first. A thread has 16 elements of one: 64 bytes in flight."""
+    if not facts.kept:
+        return (1, 2048), (1, 4096), (1, 1024)
+    return (facts.kept, 2048 // facts.kept), (32, 64), (facts.kept, 4096 // facts.kept)
 
 
 def _warps(elements: int) -> int:
@@ -215,9 +228,9 @@ def _launch(
 # --- several kernels -------------------------------------------------------------------------------------------------
 
 
-def _in_steps(loops: Loops, names: Names, facts: Specialisation) -> Routine:
+def _in_steps(loops: Loops, names: Names, facts: Specialisation, stages: int = 1) -> Routine:
     """Few and long rows: cut into pieces."""
-    steps = _Steps(loops, names, facts)
+    steps = _Steps(loops, names, facts, stages)
     for stage in range(max(steps.stages)):
         steps.reduce(stage)
     steps.finish()
@@ -227,10 +240,11 @@ def _in_steps(loops: Loops, names: Names, facts: Specialisation) -> Routine:
 class _Steps:
     """The launches of a routine in several steps, as they are made."""
 
-    def __init__(self, loops: Loops, names: Names, facts: Specialisation) -> None:
+    def __init__(self, loops: Loops, names: Names, facts: Specialisation, stages: int) -> None:
         self.loops = loops
         self.names = names
         self.facts = facts
+        self.tile_stages = stages
         self.sides = sides_of(loops)
         self.stages = loops.stages()
         self.kept = tuple(names.sizes[a] for a in self.sides.y)
@@ -258,8 +272,9 @@ class _Steps:
         # The second of a pair is made with the first.
         reductions = sorted([*first, *(self.pairs[r].second for r in first if r in self.pairs)])
         part, inputs = _part(loops, [Store(r, loops.values[r].axes) for r in reductions], self.given, self.names)
-        rows, across = (64, 16) if _along_y(loops) else (1, 2048)
-        tile = Tile(PARTIAL, one_row=rows == 1, wide=facts.wide, counters=any(facts.divisible[a] for a in self.sides.x))
+        rows, across = _tiles(facts)[0]
+        counters = any(facts.divisible[a] for a in self.sides.x)
+        tile = Tile(PARTIAL, one_row=rows == 1, wide=facts.wide, counters=counters, stages=self.tile_stages)
         blocks = {"YB": rows, "XB": across, "SPLITS": facts.splits}
         grid = Grid((Count(self.kept, rows), Count((), times=facts.splits)))
         called = self.called(part, inputs, [t for r in first for t in totals[r]], self.names.sizes)
@@ -273,8 +288,8 @@ class _Steps:
         ready = [i for i in ready if self.stages[loops.stores[i].value] and self.behind(loops.stores[i].value) <= known]
         self.stored.update(ready)
         summary, inputs = _summary(loops, reductions, totals, self.pairs, ready, self.given, self.names)
-        rows = 16 if self.kept else 1
-        tile = Tile(WHOLE, one_row=not self.kept, exact=True, wide=facts.wide)
+        rows = max(1, min(16, 4096 // facts.splits)) if self.kept else 1
+        tile = Tile(WHOLE, one_row=rows == 1, exact=True, wide=facts.wide)
         blocks = {"YB": rows, "XB": facts.splits}
         grid = Grid((Count(self.kept, rows),) if self.kept else ())
         outputs = [*done, *(self.names.outputs[i] for i in ready)]

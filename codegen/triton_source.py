@@ -16,7 +16,7 @@ Three forms:
     whole    the tile has all of x. Each value is computed once and stays in registers, whatever the number of reductions
     looped   x is long: the block goes along it once per stage of reductions, with accumulators of the size of a tile, and reads
              its inputs anew (from the second-level cache, if it is kept there). Two reductions that one pass can make
-             (`pairs`) take one
+             (`pairs`) take one. What is left behind the last full tile is done once more, with a mask
     partial  only the first stage of reductions, and of each row only one of SPLITS pieces: for few and long rows. Totals
              go to scratch memory, and a second kernel reduces those (`triton_routines`)
 
@@ -32,7 +32,7 @@ rounded when they are stored or cast. Sums are added in the order of the tile, w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ..graph.dtypes import float64
 from .gpu_kernel import HEADER
@@ -187,7 +187,7 @@ class _Writer(TileWriter):
         for per in sorted({16 // v.dtype.size for v in self.loops.values if v.op == "random" and self.by_counters(v)}):
             begin = f"({first.removesuffix(' + ')}) // {per} + " if first else ""
             self.line(f"c{per} = {begin}tl.arange(0, XB // {per}){across}")
-        if not self.tile.exact:
+        if not self.is_filled:
             self.line(f"mx = {self.x} < {self.nx}")
         if len(self.sides.x) > 1:
             self.divide(self.sides.x, "x")
@@ -255,11 +255,15 @@ class _Writer(TileWriter):
             for o in outputs:
                 self.put(o)
 
+        first, last = "0", self.nx
         if self.tile.form == PARTIAL:
-            ends = f"piece * length, tl.minimum(piece * length + length, {self.nx})"
+            first, last = "first", "last"
+            self.line("first = piece * length")
+            self.line(f"last = tl.minimum(first + length, {self.nx})")
+        if self.scans(roots):
+            self.nest(f"for {'back' if self.loops.backwards else 'start'} in range({first}, {last}, XB):", body)
         else:
-            ends = f"0, {self.nx}"
-        self.nest(f"for {'back' if self.loops.backwards else 'start'} in range({ends}, XB):", body)
+            self.full_tiles(first, last, body)
         totals: list[str] = []
         for r in reductions:
             pair = self.pairs.get(r)
@@ -274,6 +278,23 @@ class _Writer(TileWriter):
             mask = "" if self.tile.one_row or not self.sides.y else ", mask=my"
             for name, total in zip(self.names.outputs, totals, strict=True):
                 self.line(f"tl.store({name} + {where}, {total}{mask})")
+
+    def full_tiles(self, first: str, last: str, body: Callable[[], None]) -> None:
+        """Go along x by tiles without masks, so that a tile's loads are issued one behind the other, and then do what is left."""
+        whole = f"tl.maximum({last} - {first}, 0)" if self.tile.form == PARTIAL else last
+        rounded = f"{whole} // XB * XB"
+        self.line(f"whole = {rounded if first == '0' else f'{first} + {rounded}'}")
+        self.is_filled = True
+        stages = self.tile.stages
+        over = f"range({first}, whole, XB)" if stages == 1 else f"tl.range({first}, whole, XB, num_stages={stages})"
+        self.nest(f"for start in {over}:", body)
+        self.is_filled = False
+
+        def rest() -> None:
+            self.line("start = whole")
+            body()
+
+        self.nest(f"if whole < {last}:", rest)
 
     def accumulate_pair(self, pair: Pair, x: str) -> None:
         """A tile more for two reductions at once. Per element of the tile, as if each had a row of its own."""

@@ -36,6 +36,7 @@ class Tile:
         one_column: WHOLE without a reduction: one tile spans x, so blocks are counted along y only.
         counters: rows begin at whole counters of random numbers, and so do tiles.
         wide: indices need 64 bits.
+        stages: tiles whose loads are on their way while one is worked on, by way of shared memory; 1: the loads of its own.
     """
 
     form: str
@@ -44,6 +45,7 @@ class Tile:
     one_column: bool = False
     counters: bool = False
     wide: bool = False
+    stages: int = 1
 
 
 def rows_in(array: str) -> str:
@@ -155,6 +157,7 @@ class TileWriter:
         self.helpers: set[str] = set()
         self.known: dict[int, str] = {}  # value -> how it is called where we are
         self.rereads = False  # whether what is read now will be read again
+        self.is_filled = tile.exact  # no column of the current tile lies outside
         self.ny, self.nx = self.extent(self.sides.y, "ny"), self.extent(self.sides.x, "nx")
 
     # --- text ------------------------------------------------------------------------------------------------------
@@ -232,7 +235,7 @@ class TileWriter:
         parts = []
         if any(a in self.sides.y for a in axes) and not self.tile.one_row:
             parts.append("my")
-        if any(a in self.sides.x for a in axes) and not self.tile.exact:
+        if any(a in self.sides.x for a in axes) and not self.is_filled:
             parts.append("mx")
         return " & ".join(parts)
 
@@ -372,9 +375,9 @@ class TileWriter:
 
     def inside(self, number: int, text: str, start: str) -> str:
         """Values of a tile, with those outside of the space as if they were not there."""
-        if self.tile.exact and self.varies_along_x(number):
+        if self.is_filled and self.varies_along_x(number):
             return text
-        return f"tl.where({'mx' if not self.tile.exact else f'{self.x} < {self.nx}'}, {text}, {start})"
+        return f"tl.where({f'{self.x} < {self.nx}' if self.is_filled else 'mx'}, {text}, {start})"
 
     def scan(self, number: int, v: Value) -> str:
         """A running sum along x; `total<number>` is what came before the tile, where one goes along x."""

@@ -118,7 +118,7 @@ def forms(loops: Loops, facts: Specialisation) -> list[Routine]:
     out = list(routines(loops, facts))
     if loops.reduced_axes:
         out += routines(loops, replace(facts, row=0, exact=False))[:1]
-        out += routines(loops, replace(facts, splits=4))[:1]
+        out += routines(loops, replace(facts, splits=4))[:2]
     return out
 
 
@@ -410,7 +410,8 @@ def test_promises_and_widths_follow_the_sizes() -> None:
 
 def test_few_long_rows_are_cut_into_pieces_and_many_are_not() -> None:
     loops = rows()
-    assert specialise(loops, [4, 1 << 20]).splits == 64
+    assert specialise(loops, [4, 1 << 20]).splits == 256
+    assert specialise(loops, [1, 1 << 28]).splits == 1024
     assert specialise(loops, [4096, 1 << 12]).splits == 1
     assert specialise(loops, [4, 64]).splits == 1
 

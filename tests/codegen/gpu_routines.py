@@ -1,0 +1,116 @@
+"""What a program launches on a GPU, without one: the routines that its kernels would choose from, for the sizes of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from fake_driver import fake_gpus
+
+import dovetail as dt
+from dovetail.codegen.backends.base import ContextOf
+from dovetail.codegen.backends.cuda import CudaBackend
+from dovetail.codegen.backends.joint_updates import JointUpdate, with_joint_updates
+from dovetail.codegen.backends.on_device import OnDevice
+from dovetail.codegen.cuda.device import device
+from dovetail.codegen.fused_nodes import FusedNodes
+from dovetail.codegen.gpu_kernel import Routine
+from dovetail.codegen.lower import lower
+from dovetail.codegen.program import Call, Instruction, Kernel, Loop
+from dovetail.codegen.triton_ops.several import several, sizes_of
+from dovetail.graph.node import Node, Tensor
+from dovetail.graph.state import Context, Resources, SessionState
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What one call of a program launches.
+
+    Attributes:
+        name, op: the call's.
+        candidates: routines, the likely best one first; what a library does is left out.
+        sizes: what a launch calls them.
+    """
+
+    name: str
+    op: str
+    candidates: tuple[Routine, ...]
+    sizes: dict[str, int]
+
+
+class _Noting(CudaBackend):
+    """Remembers the tensors that each kernel is given."""
+
+    def __init__(self) -> None:
+        super().__init__(device(0))
+        self.given: dict[int, tuple[Any, Sequence[Tensor], Sequence[Tensor]]] = {}
+
+    def kernel(self, node: Node, context: Context | None) -> Kernel:
+        kernel: Any = super().kernel(node, context)
+        if isinstance(kernel, OnDevice):
+            order = getattr(kernel, "_order", None) or range(len(node.inputs))
+            tensors = [node.inputs[i] for i in order]
+            self.given[id(kernel)] = kernel, tensors[: kernel._loaded], tensors[kernel._loaded :]
+        return kernel  # type: ignore[no-any-return]
+
+    def fused(self, group: FusedNodes, context_of: ContextOf | None = None) -> Kernel:
+        kernel = super().fused(group, context_of)
+        self.given[id(kernel)] = kernel, group.inputs, group.shapes
+        return kernel
+
+
+def chosen(build: Callable[[], Any]) -> list[Chosen]:
+    """What a GPU would launch for a step that runs what `build` returns, whose tensors have known shapes."""
+    with fake_gpus(1), dt.Graph().as_default() as graph:
+        with dt.device("/gpu:0"):
+            fetches = build()
+        with dt.Session(graph=graph) as session:
+            unit = session.plan(fetches).kernels("gpu:0").unit
+        backend, resources, state = _Noting(), Resources(), SessionState(None)
+
+        def context_of(node: Node) -> Context:
+            return Context(node.name, node.container, resources, state, tuple(t.dims for t in node.outputs))
+
+        program = with_joint_updates(lower(unit, backend, context_of), backend)
+        return [made for call in _calls(program.instructions) if (made := _chosen(call, backend)) is not None]
+
+
+def _calls(instructions: Sequence[Instruction]) -> Iterator[Call]:
+    for step in instructions:
+        if isinstance(step, Loop):
+            yield from _calls((*step.head, *step.body))
+        elif isinstance(step, Call):
+            yield step
+
+
+def _chosen(call: Call, backend: _Noting) -> Chosen | None:
+    kernel: Any = call.kernel
+    if isinstance(kernel, JointUpdate):
+        lengths = tuple([u.count or 0 for u in kernel.updates])
+        routine = several(kernel.loops, len(lengths), divisible=all(n % 16 == 0 for n in lengths), wide=False)
+        return Chosen(call.node, call.op, (routine,), dict(sizes_of(lengths)))
+    if not isinstance(kernel, OnDevice):
+        return None
+    _, tensors, others = backend.given[id(kernel)]
+    choice = kernel.choose([_dims(t) for t in tensors], [_value(t) for t in others])
+    assert choice is not None, f"{call.node} is not as it was assumed"
+    routines = tuple(c for c in choice.candidates if isinstance(c, Routine))
+    return Chosen(call.node, call.op, routines, dict(choice.sizes))
+
+
+def _dims(tensor: Tensor) -> tuple[int, ...]:
+    dims = tensor.dims
+    assert dims is not None and None not in dims, f"{tensor.name} has no known shape"
+    return tuple(int(d) for d in dims if d is not None)
+
+
+def _value(tensor: Tensor) -> tuple[int, ...]:
+    """What a tensor holds that is only looked at."""
+    node = tensor.op
+    if node.type == "Const":
+        return tuple(np.ravel(node.attrs["value"]).tolist())
+    if node.type == "Shape":
+        return _dims(node.inputs[0])
+    raise AssertionError(f"{tensor.name} is a {node.type}, whose value is not known")
