@@ -115,9 +115,9 @@ def __getattr__(name: str) -> Any:
         from ..runtime.server import Server
 
         return Server
-    from ..graph.examples import MESSAGES, message
+    from ..graph.messages import EXAMPLES, message
 
-    if name in MESSAGES:
+    if name in EXAMPLES or name == "SaverDef":
         return message(name)
     hint = f": {_ABSENT[name]}" if name in _ABSENT else ""
     raise AttributeError(f"module 'dovetail.train' has no attribute {name!r}{hint}")

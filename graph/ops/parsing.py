@@ -11,7 +11,7 @@ import numpy as np
 from ..build import TensorLike, convert, make
 from ..dtypes import FLOATS, DType, as_dtype, bool_, float32, int8, int16, int32, int64, string, uint8, uint16
 from ..errors import InvalidArgumentError
-from ..examples import message
+from ..messages import message
 from ..node import Tensor
 from ..opdef import Attrs, Output, define
 from ..shape import Dims, as_dims, is_static, text
