@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import select
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,8 +20,6 @@ from .sharing import Sharing, first_words
 from .sockets import MAX_FRAME_BYTES, MAX_FRAMES, dialled_host
 from .streams import StreamLanding, connect_stream
 from .wire import Frame, Message, WireError
-
-PROBE_S = 1.0  # a peer that leaves messages waiting in its lane is looked for on ZeroMQ's connection so often
 
 
 class Lanes:
@@ -65,7 +62,6 @@ class Lanes:
         self._streams = StreamLanding(ip, MAX_FRAMES, MAX_FRAME_BYTES) if keys is None else None
         self.by_peer: dict[bytes, Lane] = {}
         self._coming: dict[bytes, tuple[Lane, list[str]]] = {}  # those to be written to when the last words have left
-        self._next_probe = 0.0
 
     # --- going over ------------------------------------------------------------------------------------------------
 
@@ -192,19 +188,16 @@ class Lanes:
             if hello is not None:
                 self._post(peer, encode(hello))
 
-    def probe(self, is_gone: Callable[[bytes], bool]) -> None:
-        """See whether those who leave messages waiting in their lanes, or do not end one, are still there: ZeroMQ knows, by its
-        signs of life."""
-        now = time.monotonic()
-        if now < self._next_probe:
-            return
-        self._next_probe = now + PROBE_S
+    def tidy(self, is_gone: Callable[[bytes], bool]) -> None:
+        """End the lanes of those who leave messages waiting and are gone, and forget who connected for a lane and took none.
+
+        `is_gone` asks ZeroMQ, which knows by its signs of life. It is not cheap: once a second will do.
+        """
         for peer in list(self._coming):
             self.go_on(peer)
         for peer, lane in list(self.by_peer.items()):
             if lane.waiting() and not is_dialled(peer) and is_gone(peer):
                 self._leave(peer, lane)
-        self._router.tidy(is_gone)
         self._landing.tidy()
         if self._streams is not None:
             self._streams.tidy()
@@ -237,4 +230,4 @@ class Lanes:
             self._streams.close()
 
 
-__all__ = ["PROBE_S", "Lanes"]
+__all__ = ["Lanes"]

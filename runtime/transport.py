@@ -48,6 +48,7 @@ from .wire import Frame, Message, UnfitError, UnreadableError, WireError
 logger = logging.getLogger(__name__)
 
 MAX_STRIKES = 16  # broken messages after which a peer is no longer listened to
+LOOK_S = 1.0  # so often it is asked who has gone: what waits for them, and halves of their messages, are let go of
 
 
 class Endpoint:
@@ -96,6 +97,7 @@ class Endpoint:
         self._on_message = on_message
         self._on_tick = on_tick
         self._pid = os.getpid()
+        self._next_look = 0.0
         self._dialled: dict[str, bytes] = {}  # names of the peers that something was sent to, by their addresses
         self._waiting_bytes = Backlog(int(setting("DOVETAIL_BACKLOG_MB")) << 20)
         self._strikes: OrderedDict[bytes, int] = OrderedDict()  # malformed messages per peer, latest last
@@ -246,8 +248,12 @@ class Endpoint:
         if self._on_tick is not None:
             self._io.guard(self._on_tick)
         self._io.guard(self._sharing.tidy)
-        self._io.guard(lambda: self._lanes.probe(self.is_gone))
         self._io.guard(self._waiting_bytes.tidy)
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + LOOK_S
+            self._io.guard(lambda: self._lanes.tidy(self.is_gone))
+            self._io.guard(lambda: self._router.tidy(self.is_gone))
 
     def _end(self) -> None:
         """Send what waits and close everything; waits at most about twice `LINGER_MS`."""

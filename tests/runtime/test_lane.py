@@ -15,7 +15,7 @@ import pytest
 from echoing import WAIT_S, ping, until
 from hypothesis import given, strategies as st
 
-from dovetail.runtime import connection as connection_module, landing as landing_module, lanes, transport
+from dovetail.runtime import connection as connection_module, landing as landing_module, transport
 from dovetail.runtime.connection import Connection
 from dovetail.runtime.connections import Connections
 from dovetail.runtime.landing import Landing, connect
@@ -371,7 +371,7 @@ def test_a_closed_client_leaves_nothing_at_the_server(echo: Endpoint) -> None:
 
 def test_what_waits_for_a_client_that_has_gone_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has stopped reading, and ZeroMQ finds it gone: nothing waits for it for ever."""
-    monkeypatch.setattr(lanes, "PROBE_S", 0.1)
+    monkeypatch.setattr(transport, "LOOK_S", 0.1)
 
     def handle(peer: bytes, message: Message) -> None:
         for seq in range(message.fields["seq"]):
