@@ -71,7 +71,8 @@ _MODELS: dict[str, tuple[str, ...]] = {
     "SignatureDef": ("map TensorInfo inputs = 1", "map TensorInfo outputs = 2", "string method_name = 3"),
     "AssetFileDef": ("TensorInfo tensor_info = 1", "string filename = 2"),
     "MetaGraphDef": (
-        "MetaGraphDef.MetaInfoDef meta_info_def = 1", "GraphDef graph_def = 2", "SaverDef saver_def = 3", "map CollectionDef collection_def = 4",
+        "MetaGraphDef.MetaInfoDef meta_info_def = 1", "GraphDef graph_def = 2", "SaverDef saver_def = 3",
+        "map CollectionDef collection_def = 4",
         "map SignatureDef signature_def = 5", "repeated AssetFileDef asset_file_def = 6",
     ),
     "MetaGraphDef.MetaInfoDef": (
