@@ -20,6 +20,7 @@ from ..node import Node, Tensor
 from ..opdef import Attrs, Cost, Output, default_cost, define, size
 from ..shape import merge
 from .arithmetic import absolute, add, multiply, negative, subtract
+from .cast import cast
 from .common import allowed, same_type
 from .compare import greater_equal, where_v2
 from .creation import zeros_like
@@ -27,7 +28,7 @@ from .math import exp, log1p
 from .operands import need_index, need_rank_at_least, normal_axis, op_scope
 from .passing import stop_gradient
 from .reduce import reduce_sum
-from .shapes import expand_dims, transpose
+from .shapes import expand_dims, reshape, shape, transpose
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Grads: TypeAlias = list[Tensor | None]
@@ -292,7 +293,8 @@ def softmax_cross_entropy_with_logits_v2(
     """How unlikely the labels are under softmax(logits): `-sum(labels * log(softmax(logits)))`.
 
     Args:
-        labels: the true probabilities of the classes, of the logits' shape and type.
+        labels: the true probabilities of the classes, of the logits' shape, or of as many elements in another
+            number of axes; another type is cast to that of the logits.
         logits: unnormalised log probabilities.
         axis: the axis of the classes; None: the last.
         name: name of the loss's node.
@@ -307,10 +309,12 @@ def softmax_cross_entropy_with_logits_v2(
     _need_both("softmax_cross_entropy_with_logits_v2", None, labels, logits)
     with op_scope(name, "softmax_cross_entropy_with_logits", logits, labels) as scope:
         x = convert(logits, name="logits")
-        y = convert(labels, x.dtype, name="labels")
+        y = cast(convert(labels, name="labels"), x.dtype)
         order = _axis_last(x, _one_axis(axis, dim))
         if order is not None:
             x, y = transpose(x, order), transpose(y, order)
+        if x.dims is not None and y.dims is not None and len(x.dims) != len(y.dims):
+            y = reshape(y, shape(x))  # TensorFlow makes matrices of both
         return make("SoftmaxCrossEntropyWithLogits", (x, y), None, scope).outputs[0]
 
 

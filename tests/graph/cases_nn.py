@@ -289,6 +289,17 @@ def _losses_far_out() -> None:
     np.testing.assert_allclose(_run(gradients(loss, zero)[0]), [0.25])
 
 
+def _labels_of_another_form() -> None:
+    """Labels of TensorFlow 1's programs: `float64` one-hot vectors of NumPy, whole numbers, an axis too many."""
+    x = np.array([[1.0, 2.0], [3.0, 1.0]], np.float32)
+    y = np.array([[0.0, 1.0], [1.0, 0.0]])
+    for labels in (y, y.astype(np.int32), [y], constant(y, "float64"), constant(y, "float64")[None]):
+        both = [nn.softmax_cross_entropy_with_logits_v2(labels, x)]
+        both.append(nn.softmax_cross_entropy_with_logits(labels=labels, logits=x))
+        for value in _run(both):
+            np.testing.assert_allclose(value, [0.31326166, 0.12692805], rtol=1e-6)
+
+
 def _loss_names() -> None:
     x, y, k = constant([[1.0, 2.0]], name="x"), constant([[0.0, 1.0]], name="y"), constant([1], name="k")
     a = nn.softmax_cross_entropy_with_logits(labels=y, logits=x)
@@ -736,6 +747,7 @@ CASES = [
         for script in (
             _activation_details,
             _losses_far_out,
+            _labels_of_another_form,
             _loss_names,
             _loss_errors,
             _bias_errors,
