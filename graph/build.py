@@ -208,14 +208,15 @@ def constant(
         if not is_static(dims):
             raise ValueError(f"A constant needs a complete shape, not {text(dims)}")
         assert dims is not None
-        array = _fill_shape(array, tuple(d for d in dims if d is not None), verify_shape)
+        array = fill_shape(array, tuple(d for d in dims if d is not None), verify_shape)
     elif array is value or array.base is not None:
         array = array.copy()  # the caller may change his array later; the graph must not follow
     array.flags.writeable = False
     return apply("Const", (), {"value": array}, name)
 
 
-def _fill_shape(array: np.ndarray[Any, Any], shape: tuple[int, ...], verify: bool) -> np.ndarray[Any, Any]:
+def fill_shape(array: np.ndarray[Any, Any], shape: tuple[int, ...], verify: bool = False) -> np.ndarray[Any, Any]:
+    """A value in this shape, its last element repeated where there are too few. ValueError: it does not fit."""
     if array.shape == shape:
         return array.copy()
     if verify:
