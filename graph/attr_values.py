@@ -21,7 +21,16 @@ from .dtypes import DType, as_dtype
 from .tensor_protos import dims_of, make_ndarray, set_shape, tensor_proto
 from .tensorflow_ops import MisfitError
 
-_FIELDS = {"int": "i", "float": "f", "bool": "b", "string": "s", "type": "type", "shape": "shape", "tensor": "tensor", "func": "func"}
+_FIELDS = {
+    "int": "i",
+    "float": "f",
+    "bool": "b",
+    "string": "s",
+    "type": "type",
+    "shape": "shape",
+    "tensor": "tensor",
+    "func": "func",
+}
 
 
 def write_attr(proto: Any, kind: str, value: Any) -> None:

@@ -64,7 +64,7 @@ def read_stream(graph: Graph, file: Any, prefix: str = "", clear_devices: bool =
     Raises:
         InvalidArgumentError: the data are damaged, or a name is taken.
     """
-    return _read(graph, Reader(MAX_RECORD, file), _Import(prefix, clear_devices))
+    return _read(graph, Reader(MAX_RECORD, file), Import(prefix, clear_devices))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +93,21 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True)
-class _Import:
-    """How a whole graph is put into another one; see `read_stream`."""
+class Import:
+    """How a whole graph is put into another one; see `read_stream`.
+
+    Attributes:
+        outside: nodes of the graph that the new ones may take: the first is number -1, the next -2.
+    """
 
     prefix: str
-    clear_devices: bool
+    clear_devices: bool = False
+    outside: tuple[Node, ...] = ()
 
 
-def _read(graph: Graph, reader: Reader, how: _Import | None = None) -> Arrived:
+def _read(graph: Graph, reader: Reader, how: Import | None = None) -> Arrived:
     """Read a stream, and check all of it."""
-    builder = _Builder(graph, how)
+    builder = Builder(graph, how)
     try:
         for record in reader:
             builder.take(record)
@@ -125,10 +130,10 @@ def _read(graph: Graph, reader: Reader, how: _Import | None = None) -> Arrived:
         ) from None
 
 
-class _Builder:
-    """Nodes made from records, kept apart from the graph until all are good."""
+class Builder:
+    """Nodes made from records, kept apart from the graph until all are good: `take` each record, then `finish`."""
 
-    def __init__(self, graph: Graph, how: _Import | None) -> None:
+    def __init__(self, graph: Graph, how: Import | None) -> None:
         self.graph = graph
         self.base = len(graph)
         self.how = how
@@ -212,7 +217,9 @@ class _Builder:
         return self._texts[number]
 
     def _at(self, index: Any, made: int) -> Node:
-        """The node of that number, among those of the graph (but for an import) and the first `made` new ones."""
+        """The node of that number, among those of the graph (of an import: those outside) and the first `made` new ones."""
+        if type(index) is int and index < 0 and self.how is not None and -index <= len(self.how.outside):
+            return self.how.outside[-index - 1]
         if type(index) is not int or not 0 <= index < self.base - self.shift + made:
             raise MalformedError(f"node number {index!r} does not exist")
         number: int = index + self.shift
@@ -306,6 +313,8 @@ class _Builder:
                 _check_attr(key, value, 0)
         node.attrs = attrs
         signature = definition.infer(node.inputs, attrs)
+        if shapes is None:  # nothing else is known of them
+            shapes = (None,) * len(signature)
         if type(shapes) is not tuple or len(shapes) != len(signature):
             raise MalformedError(f"it has {len(signature)} outputs, the data tell of another number")
         node.outputs = tuple(

@@ -29,7 +29,9 @@ OTHERWISE = frozenset(("HistogramSummary", "ImageSummary", "MergeV2Checkpoints",
 """Ops that have TensorFlow's names and other inputs."""
 
 
-def graph_def_of(graph: Graph, from_version: int = 0, add_shapes: bool = False, nodes: Iterable[Node] | None = None) -> Any:
+def graph_def_of(
+    graph: Graph, from_version: int = 0, add_shapes: bool = False, nodes: Iterable[Node] | None = None
+) -> Any:
     """The `GraphDef` of a graph.
 
     Args:

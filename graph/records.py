@@ -107,6 +107,11 @@ class Reader:
         return _array(_dtype(name), shape, content)
 
 
+def unpacked(data: bytes) -> Any:
+    """One value that was packed by itself, with element types and arrays. MalformedError, or msgpack's errors: it is malformed."""
+    return msgpack.unpackb(data, use_list=False, ext_hook=Reader(MAX_RECORD)._extension)
+
+
 def _dtype(name: Any) -> DType:
     found = dtypes.BY_NAME.get(name) if isinstance(name, str) else None
     if found is None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .build import fill_shape, to_array
 from .dtypes import (
     DType,
     as_dtype,
@@ -28,7 +29,14 @@ from .shape import Dims
 
 Array = np.ndarray[Any, Any]
 
-_LISTS = {float32: "float_val", float64: "double_val", int64: "int64_val", bool_: "bool_val", uint32: "uint32_val", uint64: "uint64_val"}
+_LISTS = {
+    float32: "float_val",
+    float64: "double_val",
+    int64: "int64_val",
+    bool_: "bool_val",
+    uint32: "uint32_val",
+    uint64: "uint64_val",
+}
 
 
 def make_tensor_proto(values: Any, dtype: Any = None, shape: Any = None, verify_shape: bool = False) -> Any:

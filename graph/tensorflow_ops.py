@@ -98,7 +98,12 @@ def _counts(arguments: Sequence[Argument], total: int, found: Mapping[str, Any])
     single = sum(not (a.number or a.is_list) for a in arguments)
     many = [a for a in arguments if a.number or a.is_list]
     rest = total - single
-    known = {a.name: found[a.number] if a.number in found else len(found[a.type]) for a in many if a.number in found or (a.is_list and a.type in found)}  # fmt: skip
+    known = {}
+    for a in many:
+        if a.number in found:
+            known[a.name] = found[a.number]
+        elif a.is_list and a.type in found:
+            known[a.name] = len(found[a.type])
     rest -= sum(known.values())
     unknown = [a for a in many if a.name not in known]
     share, left = divmod(rest, len(unknown)) if unknown else (0, rest)
