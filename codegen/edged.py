@@ -260,7 +260,7 @@ def _with_tile(kernel: FusedNodes, edge: Edge, tile: Tensor) -> tuple[FusedNodes
     return kernel, Edge(replace(edge.loops, stores=(*edge.loops.stores, store)), edge.axes)
 
 
-def _tile_of(kernel: FusedNodes, edge: Edge) -> int:
+def tile_of(kernel: FusedNodes, edge: Edge) -> int:
     """The position of the input that is the tile."""
     own = [v for v in kernel.loops.values if v.op == "load"]
     renamed = [v for v in edge.loops.values if v.op == "load"]
@@ -269,7 +269,7 @@ def _tile_of(kernel: FusedNodes, edge: Edge) -> int:
 
 def _beside(kernel: FusedNodes, edge: Edge) -> list[Tensor]:
     """What a kernel reads beside its tile."""
-    tile = _tile_of(kernel, edge)
+    tile = tile_of(kernel, edge)
     return [t for i, t in enumerate(kernel.inputs) if i != tile]
 
 
@@ -290,7 +290,7 @@ def _joined(
     for i, made in enumerate(before):
         if made is not None:
             kernel, edge = made
-            inputs[i] = kernel.inputs[_tile_of(kernel, edge)]
+            inputs[i] = kernel.inputs[tile_of(kernel, edge)]
             beside += _beside(kernel, edge)
             nodes += kernel.nodes
             shapes += kernel.shapes
@@ -327,5 +327,5 @@ def operands_of(anchor: Node) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
 def given_to(kernel: FusedNodes, edge: Edge, tile: Any, beside: Sequence[Any]) -> list[Any]:
     """A kernel's inputs in its own order, from those of the template."""
     rest = list(beside)
-    rest.insert(_tile_of(kernel, edge), tile)
+    rest.insert(tile_of(kernel, edge), tile)
     return rest

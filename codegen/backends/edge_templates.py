@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.node import Node
+from ...graph.settings import setting
 from ..edged import EdgedNodes, given_to, operands_of
 from ..fused_nodes import FusedNodes
 from ..gpu_kernel import SM90, Routine
@@ -20,7 +21,8 @@ from ..program import Kernel
 from ..triton_templates.edges import Edge
 from .base import NodeError
 from .cuda import CudaBackend
-from .gpu_templates import Template
+from .gpu_templates import PRODUCTS, Template, library_product
+from .library_edges import Wanted, around_library
 from .on_device import Choice, OnDevice
 
 Shape = tuple[int, ...]
@@ -124,17 +126,21 @@ class EdgedOnDevice(OnDevice):
             if other is None:
                 return None
             shape = other
-        if parts.parts[2] is None:
-            return Choice(choice.candidates, choice.sizes, [(shape, dtype)])
-        sizes = _sizes(parts.parts[2], shape, beside[2], values[2])
-        if sizes is None:
-            return None
-        behind = parts.parts[2][0]
-        outputs = [
-            (tuple(1 if a is None else sizes[a] for a in axes), t.dtype.base.np)
-            for t, axes in zip(behind.outputs, behind.output_axes, strict=True)
-        ]
-        return Choice(choice.candidates, choice.sizes, outputs)
+        outputs: list[tuple[Shape, np.dtype[Any]]] = [(shape, dtype)]
+        if parts.parts[2] is not None:
+            sizes = _sizes(parts.parts[2], shape, beside[2], values[2])
+            if sizes is None:
+                return None
+            behind = parts.parts[2][0]
+            outputs = [
+                (tuple(1 if a is None else sizes[a] for a in axes), t.dtype.base.np)
+                for t, axes in zip(behind.outputs, behind.output_axes, strict=True)
+            ]
+        candidates = list(choice.candidates)
+        if group.anchor.type in PRODUCTS and setting("DOVETAIL_TUNE"):
+            product = library_product(group.anchor, choice.sizes, self.backend.tf32)
+            candidates += around_library(self.backend, Wanted(group, product, operands, shape, beside, values))
+        return Choice(candidates, choice.sizes, outputs)
 
 
 def _sizes(

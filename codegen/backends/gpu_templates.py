@@ -69,7 +69,7 @@ def template_of(node: Node, target: Target, edges: Sequence[Edge | None] = (), t
     make = next((m[node.type] for m in tables if node.type in m), None)
     try:
         if any(edges):
-            if node.type in _PRODUCTS:
+            if node.type in PRODUCTS:
                 return _product(node, target, edges, tf32=tf32)
             return convolution_with_edge(node, target, edges[-1], tf32)
         if make is None:
@@ -123,12 +123,6 @@ class _Product:
             )[:_MOST_CANDIDATES]  # fmt: skip
         return self.found[key]
 
-    def library(self, sizes: Mapping[str, int], types: tuple[DType, DType], result: DType) -> Product:
-        """The product as NVIDIA's library is asked for it."""
-        m, n, k, batch = (sizes[name] for name in ("m", "n", "k", "batch"))
-        transposed, steps = (self.transpose_a, self.transpose_b), (sizes["a_step"], sizes["b_step"])
-        return Product(types, result, (m, n, k, batch), transposed, steps, self.tf32)
-
     def choose(self, device: Device, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
         """Tiles for these sizes."""
         a, b = (s[:-2] for s in shapes)
@@ -146,12 +140,22 @@ class _Product:
         dtype = self.node.outputs[0].dtype.base
         candidates: list[Routine | Callable[[Sequence[int]], None]] = list(self.routines(known))
         if not any(self.edges) and setting("DOVETAIL_TUNE"):
-            candidates += library_products(device, self.library(sizes, (dtype, dtype), dtype))
+            candidates += library_products(device, library_product(self.node, sizes, self.tf32))
         return Choice(candidates, sizes, [((*stack, sizes["m"], sizes["n"]), dtype.np)])
 
 
-def _flag(node: Node, *names: str) -> bool:
-    return any(bool(node.attrs.get(name)) for name in names)
+def _transposed(node: Node) -> tuple[bool, bool]:
+    """Whether each operand of a product lies transposed."""
+    names = (("transpose_a", "adj_x"), ("transpose_b", "adj_y"))
+    a, b = (any(bool(node.attrs.get(name)) for name in pair) for pair in names)
+    return a, b
+
+
+def library_product(node: Node, sizes: Mapping[str, int], tf32: bool) -> Product:
+    """A product as NVIDIA's library is asked for it, in the node's type."""
+    m, n, k, batch = (sizes[name] for name in ("m", "n", "k", "batch"))
+    dtype = node.outputs[0].dtype.base
+    return Product((dtype, dtype), dtype, (m, n, k, batch), _transposed(node), (sizes["a_step"], sizes["b_step"]), tf32)
 
 
 def narrowed(edge: Edge | None) -> tuple[Edge | None] | None:
@@ -170,9 +174,9 @@ def narrowed(edge: Edge | None) -> tuple[Edge | None] | None:
     return (Edge(replace(edge.loops, stores=(replace(store, value=last.args[0]),)), edge.axes),)
 
 
-_PRODUCTS = frozenset(("MatMul", "BatchMatMulV2"))
+PRODUCTS = frozenset(("MatMul", "BatchMatMulV2"))
 _MULTIPLYING = (
-    _PRODUCTS
+    PRODUCTS
     | {"Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"}
     | {"Attention", "AttentionWithSums", "AttentionGrad"}
 )
@@ -188,8 +192,7 @@ def _product(
     product = _Product(
         node,
         target,
-        _flag(node, "transpose_a", "adj_x"),
-        _flag(node, "transpose_b", "adj_y"),
+        *_transposed(node),
         node.type != "MatMul",
         edges,
         tf32,

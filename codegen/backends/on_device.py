@@ -39,7 +39,8 @@ class Choice:
     """What can be launched for inputs of certain shapes.
 
     Attributes:
-        candidates: routines that all do the work; or functions of (addresses of inputs and outputs) that do.
+        candidates: routines that all do the work; or functions of (addresses of inputs and outputs) that do, which may have a `name`
+            that tells them apart, and `routines` that must be compiled for them.
         sizes: what a launch calls them.
         outputs: shape and type of each.
         results: how many of these are the node's; the others are by-products. 0: all.
@@ -155,7 +156,9 @@ class OnDevice:
         names: list[str] = []
         tuned = bool(setting("DOVETAIL_TUNE"))
         wanted = choice.candidates if tuned else choice.candidates[:1]
-        compile_missing(device, [c for c in wanted if isinstance(c, Routine)])
+        compile_missing(
+            device, [r for c in wanted for r in ([c] if isinstance(c, Routine) else getattr(c, "routines", ()))]
+        )
         for candidate in choice.candidates:
             if runs and not tuned:
                 break

@@ -113,6 +113,11 @@ def _library(device: Device) -> _Library | None:
     return found
 
 
+def is_there(device: Device) -> bool:
+    """Whether the library can be used on a device."""
+    return _library(device) is not None
+
+
 class _Described:
     """A product in the library's own words: what is computed, and how the matrices lie."""
 
