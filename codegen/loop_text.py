@@ -19,7 +19,7 @@ Signature: TypeAlias = "tuple[str, tuple[int, ...]]"
 that is read, c one of int64 with which threads count, i an integer."""
 
 
-_CALLED = ("matrix_tile.py", "matrix_loops.py", "table_tile.py")
+_CALLED = ("matrix_tile.py", "matrix_loops.py", "table_tile.py", "vector_loops.py")
 """What these files call of others."""
 
 

@@ -32,6 +32,8 @@ SMALLEST, LARGEST = (
     1 << 30,
 )  # multiply-adds of one product: from where OpenBLAS takes threads, to where we use it again
 _TALLEST, _WIDEST = 16, 8  # tiles and panels of a unit; its rows stay in the second cache while panels go over them
+_ROW_WIDE = 16  # panels of a unit of a single row's product: pieces of the matrix's rows that are long enough to come by themselves
+_NS_PER_BYTE = 0.05  # one core, of a matrix that is read once
 _UNITS = 32  # so many units of work threads should have to share: who is done early takes another one
 _LEAST, _MOST = 1 << 20, 1 << 22  # multiply-adds of a unit: some 13 to 50 microseconds
 _KEPT = 1 << 20  # bytes of a factor that stay laid out for the next units, in the second cache
@@ -119,9 +121,11 @@ class Product:
         if may_turn and self._is_quicker_turned():
             return replace(self._turned().plan(False), is_turned=True)
         matrices, size = math.prod(self.stack), self.a.itemsize
-        time = 2.0 * matrices * self.rows * self.inner * self.columns * NS_PER_FLOP * size / 4
+        work = matrices * self.rows * self.inner * self.columns * size
+        time = work * (_NS_PER_BYTE if 1 in (self.rows, self.columns) else NS_PER_FLOP / 2)
+        is_row = self.rows == 1 == self.b_jumps[4]
         unit, units, room = _unit(
-            self.rows, self.inner, self.columns, matrices, size, self.a_jumps[4] == 1, self.is_turned
+            self.rows, self.inner, self.columns, matrices, size, self.a_jumps[4] == 1, self.is_turned, is_row
         )
         counts = (1,) * (3 - len(self.stack)) + self.stack if len(self.stack) <= 3 else (1, 1, matrices)
         terms = (self.rows, self.inner, self.columns), counts, self.a_jumps, self.b_jumps, unit
@@ -130,8 +134,10 @@ class Product:
     def _is_quicker_turned(self) -> bool:
         """Whether the second factor, which would have to be transposed to be laid out, is better taken as the first, as it lies.
 
-        Transposed are then the first one, and the product.
+        Transposed are then the first one, and the product. So is a column's product with a matrix that lies in columns: a row's is quicker.
         """
+        if self.columns == 1 and self.a_jumps[3] == 1 != self.a_jumps[4]:
+            return True
         less = self.rows * (self.inner + self.columns)
         return self.b_jumps[3] == 1 != self.b_jumps[4] and 2 * less < self.inner * self.columns
 
@@ -267,7 +273,7 @@ def as_vector(x: Array) -> tuple[Array, tuple[int, ...]]:
 
 @lru_cache(maxsize=1024)
 def _unit(
-    rows: int, inner: int, columns: int, matrices: int, size: int, direct: bool, is_turned: bool
+    rows: int, inner: int, columns: int, matrices: int, size: int, direct: bool, is_turned: bool, is_row: bool
 ) -> tuple[tuple[int, int, int, int, int, int], int, int]:
     """Rows and panels of a unit of work, how many pieces of each factor stay laid out, how many steps are done at a time, whether it is
     turned; units; numbers that a thread lays out."""
@@ -275,6 +281,8 @@ def _unit(
     from .matrix_tile import MR, NR  # which only load with Numba
 
     lanes = NR["float32"] * 4 // size
+    if is_row:  # nothing is laid out
+        return (MR, _ROW_WIDE, 0, 1, 1, int(is_turned)), matrices * -(-columns // (_ROW_WIDE * lanes)), 2 * MR * lanes
     down = -(-rows // (_TALLEST * MR))
     high = -(-rows // (down * MR)) * MR
     wanted = min(_MOST, max(_LEAST, matrices * rows * inner * columns // _UNITS))

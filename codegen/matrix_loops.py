@@ -31,6 +31,7 @@ from dovetail.codegen.matrix_tile import (
     transpose,
 )  # fmt: skip
 from dovetail.codegen.threads import FINISHED, LINE
+from dovetail.codegen.vector_loops import matrix_by_column, row_by_matrix
 
 INNER = 256  # steps at a time: a panel of so many stays in the first cache
 LONG = 1024  # of a product that is turned: it reads its large factor row by row, and has few panels, which stay in the second cache
@@ -304,6 +305,14 @@ def multiply(a, b, c, room, laid, counters, sizes, counts, a_jumps, b_jumps, uni
         high, width = min(tall, rows - top), min(wide, columns - left)
         begin_of_matrix = matrix * rows * columns
         begin = begin_of_matrix + top * columns
+        if columns == 1 and direct and b_jumps[3] == 1:
+            matrix_by_column(a, of + top * a_jumps[3], a_jumps[3], high, inner, b, at, c, begin_of_matrix + top)
+            count_up(counters, FINISHED, 1)
+            continue
+        if rows == 1 and lies_in_rows:
+            row_by_matrix(a, of, a_jumps[4], b, at + left, b_jumps[3], width, inner, c, begin_of_matrix + left)
+            count_up(counters, FINISHED, 1)
+            continue
         for time in range(times):
             k0 = time * most
             steps, more = min(most, inner - k0), k0 > 0
