@@ -60,6 +60,21 @@ class Graph(Blocks):
 
         return to_networkx(self)
 
+    def as_graph_def(self, from_version: int | None = None, add_shapes: bool = False) -> Any:
+        """The graph as TensorFlow's `GraphDef`, which `import_graph_def`, TensorFlow, TensorBoard and Netron read.
+
+        Args:
+            from_version: nodes from this number on. add_shapes: tell the shapes of outputs, as `_output_shapes`.
+
+        Raises:
+            UnimplementedError: the package `protobuf` is not installed. InvalidArgumentError: a node cannot be written (a `py_func`).
+
+        >>> open("graph.pb", "wb").write(g.as_graph_def().SerializeToString())
+        """
+        from .graph_def import graph_def_of
+
+        return graph_def_of(self, from_version or 0, add_shapes)
+
     def as_default(self) -> AbstractContextManager[Graph]:
         """A context in which this is the default graph of the thread."""
         return pushed(open_blocks.graphs, self)
