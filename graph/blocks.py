@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .contents import Contents
 from .node import Node, Tensor
-from .scopes import ControlBlock, DeviceBlock, Scopes, awaited_by
+from .scopes import ControlBlock, DeviceBlock, Scopes, awaited_by, checked_name
 from .source import caller
 
 if TYPE_CHECKING:
@@ -96,7 +96,9 @@ class NameContext:
         if not name:
             scopes.name = ""
             return ""
-        scopes.name = name[:-1] if name[-1] == "/" else self._graph.unique_name(name)
+        scopes.name = (
+            name[:-1] if name[-1] == "/" else self._graph.unique_name(checked_name(name, scopes.name, "scope"))
+        )
         return scopes.name + "/"
 
     def __exit__(self, *exc: object) -> None:

@@ -16,7 +16,7 @@ from .blocks import Blocks, OpContext, open_blocks, pushed
 from .cycles import path_between
 from .node import Node, Tensor
 from .opdef import OpDef, opdef as find_opdef
-from .scopes import Scopes, as_canonical, control_inputs_for, requested_device
+from .scopes import Scopes, as_canonical, checked_name, control_inputs_for, requested_device
 from .shape import text
 from .source import Origin, caller, locate
 
@@ -119,7 +119,8 @@ class Graph(Blocks):
             origin: the place in the user's program; None: found on the call stack.
 
         Raises:
-            TypeError, ValueError: the op refuses the inputs' types, shapes or the attrs; nothing has changed then.
+            TypeError, ValueError: the op refuses the inputs' types, shapes or the attrs, or the name cannot be one; nothing has changed
+                then.
             RuntimeError: the graph is finalized.
         """
         definition = op if isinstance(op, OpDef) else find_opdef(op)
@@ -160,8 +161,12 @@ class Graph(Blocks):
             else:
                 node.controls = control_inputs_for(scopes.control, {t.op for t in inputs})
             # The name is taken last but one: a device function sees it, and may still fail.
-            wished = name or definition.name
-            node.name = wished[:-1] if wished[-1] == "/" else self.unique_name(wished)
+            if name is None or not name:
+                node.name = self.unique_name(definition.name)
+            elif name[-1] == "/":
+                node.name = name[:-1]
+            else:
+                node.name = self.unique_name(checked_name(name, scopes.name, "node"))
             if node.name in self._by_name:
                 raise ValueError(
                     f"A node called '{node.name}' exists already (made at {self._by_name[node.name].source})"

@@ -198,6 +198,13 @@ class Tensor(TensorOperators):
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         raise TypeError(f"{self!r} has no value before the graph runs; get one with session.run(tensor)")
 
+    def __float__(self) -> float:
+        raise TypeError(
+            f"{self!r} has no value before the graph runs; get one with session.run(tensor), or use dt.cast"
+        )
+
+    __int__: Any = __float__
+
     def __repr__(self) -> str:
         return f"<dt.Tensor '{self.name}' shape={text(self.dims)} dtype={self.dtype.name}>"
 

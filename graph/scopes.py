@@ -6,6 +6,7 @@ the old head. So a node records all device blocks around it by keeping one point
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,9 @@ from .source import Origin, SourceLine, locate
 if TYPE_CHECKING:
     from .flow import FlowContext
     from .node import Node
+
+_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_./>-]*").fullmatch
+_NAME_INSIDE = re.compile(r"[A-Za-z0-9_./>-]+").fullmatch
 
 DeviceFunction = Callable[["Node"], Any]
 
@@ -195,3 +199,13 @@ def control_inputs_for(block: ControlBlock | None, input_nodes: set[Node]) -> tu
             out.append(tuple([n for n in block.inputs if n not in input_nodes]))
         block = block.outer
     return tuple([n for nodes in reversed(out) for n in nodes])  # those of the outermost first
+
+
+def checked_name(name: str, scope: str, what: str) -> str:
+    """A name that a user gives a node or a name scope, inside `scope`. ValueError: it cannot be one; TensorFlow's rule."""
+    if (_NAME_INSIDE if scope else _NAME)(name) is None:
+        raise ValueError(
+            f"'{name}' is not a valid {what} name: it must begin with a letter, a digit or '.', and may go on with those and with "
+            "'_', '-', '/' and '>'"
+        )
+    return name

@@ -6,7 +6,9 @@ Each setting is a row of `SETTINGS`; `setting(name)` reads it. The documentation
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 
@@ -40,15 +42,23 @@ SETTINGS = {
             0,
             "2: every fused kernel runs beside the NumPy references, and the first node that differs is named",
         ),
-        Setting("DOVETAIL_CLIENT_MB", 16384, "MiB that one client may feed to a server's running steps at once; 0: no limit"),
+        Setting(
+            "DOVETAIL_CLIENT_MB", 16384, "MiB that one client may feed to a server's running steps at once; 0: no limit"
+        ),
         Setting("DOVETAIL_CLIENT_SESSIONS", 1000, "sessions that one client may have open at a server; 0: no limit"),
-        Setting("DOVETAIL_CLIENT_STEPS", 1000, "running steps, and unanswered calls, of one client of a server; 0: no limit"),
+        Setting(
+            "DOVETAIL_CLIENT_STEPS", 1000, "running steps, and unanswered calls, of one client of a server; 0: no limit"
+        ),
         Setting(
             "DOVETAIL_CUDA_IPC",
             1,
             "1: GPUs of processes of one machine read each other's memory; 0: tensors between them go by the host's",
         ),
-        Setting("DOVETAIL_CUDA_GRAPHS", 1, "1: launches that follow one another on a GPU become one CUDA graph; 0: they do not"),
+        Setting(
+            "DOVETAIL_CUDA_GRAPHS",
+            1,
+            "1: launches that follow one another on a GPU become one CUDA graph; 0: they do not",
+        ),
         Setting(
             "DOVETAIL_DEBUG",
             0,
@@ -75,16 +85,28 @@ SETTINGS = {
             "how many emulated GPU devices each task has: the CPU's kernels under a GPU's name",
         ),
         Setting("DOVETAIL_GPU_MEMORY", 0, "bytes that this process may use of each GPU's memory; 0: all that is there"),
-        Setting("DOVETAIL_TUNE", 1, "0: GPUs take the likely best of several kernels; 1: the fastest, measured once and kept"),
-        Setting("DOVETAIL_KEYS", "", "folder of keys with which servers and clients prove who they are; default: no keys, loopback only"),
+        Setting(
+            "DOVETAIL_TUNE",
+            1,
+            "0: GPUs take the likely best of several kernels; 1: the fastest, measured once and kept",
+        ),
+        Setting(
+            "DOVETAIL_KEYS",
+            "",
+            "folder of keys with which servers and clients prove who they are; default: no keys, loopback only",
+        ),
         Setting("DOVETAIL_LOG", "WARNING", "log level of a task started from the command line or by LocalCluster"),
-        Setting("DOVETAIL_LOG_FORMAT", "text", "how such a task logs: text, or json: one object a line, with job and task"),
+        Setting(
+            "DOVETAIL_LOG_FORMAT", "text", "how such a task logs: text, or json: one object a line, with job and task"
+        ),
         Setting(
             "DOVETAIL_METRICS",
             "",
             "where a server tells its figures to Prometheus: a port of localhost, or host:port; default: nowhere",
         ),
-        Setting("DOVETAIL_STALL_S", 30.0, "seconds after which a step that waits for the same things is reported; 0: never"),
+        Setting(
+            "DOVETAIL_STALL_S", 30.0, "seconds after which a step that waits for the same things is reported; 0: never"
+        ),
         Setting("DOVETAIL_REWRITE", 1, "0: graphs are run as they were written: nothing is folded, merged or replaced"),
         Setting(
             "DOVETAIL_FAULTS",
@@ -115,12 +137,27 @@ SETTINGS = {
 }
 
 
+@cache
+def _warn_of_misspelt() -> None:
+    """Once: a variable that is nearly a setting's name changes nothing, which its owner should hear."""
+    import difflib
+
+    for name in os.environ:
+        if name.startswith("DOVETAIL_") and name not in SETTINGS:
+            close = difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0.9)
+            if close:
+                warnings.warn(
+                    f"{name} is no setting of Dovetail, and changes nothing: did you mean {close[0]}?", stacklevel=3
+                )
+
+
 def setting(name: str) -> Any:
     """The value of a setting: from the environment, or its default.
 
     Raises:
         ValueError: the environment holds something of another type.
     """
+    _warn_of_misspelt()
     row = SETTINGS[name]
     text = os.environ.get(name)
     if text is None or text == "":
@@ -130,4 +167,5 @@ def setting(name: str) -> Any:
     try:
         return type(row.default)(text)
     except ValueError:
-        raise ValueError(f"{name}={text!r}: {row.meaning}; it must be of type {type(row.default).__name__}") from None
+        wanted = "a whole number" if isinstance(row.default, int) else "a number"
+        raise ValueError(f"The setting {name}={text!r} must be {wanted}. It means: {row.meaning}") from None

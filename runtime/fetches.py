@@ -150,7 +150,10 @@ def _fed_elements(key: SparseTensor, value: Any) -> list[tuple[Any, Any]]:
 def _fed_tensor(graph: Graph, key: Any) -> Tensor:
     element = _element(graph, key, "feed_dict key") if key is not None else None
     if not isinstance(element, Tensor):
-        raise TypeError(f"Cannot interpret feed_dict key as Tensor: {key!r} is not a tensor")
+        hint = ""
+        if isinstance(element, Node) and element.outputs:
+            hint = f", it is a node; its output is {element.outputs[0].name!r}"
+        raise TypeError(f"Cannot interpret feed_dict key as Tensor: {key!r} is not a tensor{hint}")
     if not graph.is_feedable(element):
         raise ValueError(f"Tensor {element.name} may not be fed.")
     return element
@@ -172,11 +175,12 @@ def feed_value(tensor: Tensor, value: Any) -> Any:
         try:
             array = np.asarray(to_array(value, None if isinstance(value, (np.ndarray, np.generic)) else dtype))
         except (TypeError, ValueError) as e:
-            raise type(e)(f"Cannot feed {tensor.name}: {e}") from None
+            raise type(e)(f"Cannot feed Tensor '{tensor.name}' (made at {tensor.op.source}): {e}") from None
         if array.dtype != dtype.np:
             if (array.dtype == object) != (dtype is string):
                 raise TypeError(
-                    f"Cannot feed a value of type {array.dtype} for Tensor {tensor.name} of type {dtype.name}"
+                    f"Cannot feed a value of type {array.dtype} for Tensor '{tensor.name}' of type {dtype.name} (made at "
+                    f"{tensor.op.source})"
                 )
             array = array.astype(dtype.np)
     if not compatible(array.shape, tensor.dims):

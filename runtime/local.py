@@ -85,6 +85,8 @@ class LocalCluster:
         if beyond:
             raise ValueError(f"{beyond[0]} is not an address of this machine alone: a LocalCluster has localhost:PORT")
         counts = {job: at if isinstance(at, int) else len(at) for job, at in jobs.items()}
+        if min(counts.values(), default=0) < 0 or not any(counts.values()):
+            raise ValueError(f"A LocalCluster needs at least one task, and no job fewer than none: {counts}")
         tasks = [(job, i) for job, count in counts.items() for i in range(count)]
         self._blas_threads = str(max(1, (os.cpu_count() or 1) // max(1, len(tasks))))
         with contextlib.ExitStack() as reserved:

@@ -106,11 +106,9 @@ class Session:
         return self._graph
 
     @property
-    def graph_def(self) -> bytes:
-        """The graph as bytes (`dt.load_graph` reads them)."""
-        from ..graph.serialize import graph_to_bytes
-
-        return graph_to_bytes(self._graph)
+    def graph_def(self) -> Any:
+        """The graph as TensorFlow's `GraphDef`, with shapes. Errors as of `Graph.as_graph_def`."""
+        return self._graph.as_graph_def(add_shapes=True)
 
     @property
     def sess_str(self) -> str:
@@ -321,7 +319,10 @@ class Session:
     def _check_runnable(self) -> None:
         self._check_open()
         if self._graph.version == 0:
-            raise RuntimeError("The Session graph is empty. Add operations to the graph before calling run().")
+            raise RuntimeError(
+                "The Session graph is empty. Add operations to the graph before calling run(). A session runs the graph that was "
+                "the default one when it was made; for another one, dt.Session(graph=...)"
+            )
 
     # --- life ------------------------------------------------------------------------------------------------------
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..placer.cluster import ClusterSpec
+from .tf_config import task_index, tf_config
 
 
 class ClusterResolver:
@@ -106,7 +106,7 @@ class TFConfigClusterResolver(ClusterResolver):
         task_type, task_id, rpc_layer, environment: win over what TF_CONFIG says.
 
     Raises:
-        json.JSONDecodeError: when TF_CONFIG is no JSON; it is read anew each time.
+        ValueError: when TF_CONFIG is not of this form; it is read anew each time.
     """
 
     def __init__(
@@ -121,30 +121,30 @@ class TFConfigClusterResolver(ClusterResolver):
     @property
     def task_type(self) -> str | None:  # type: ignore[override]
         """The job of this task."""
-        given = self._given["type"] if self._given["type"] is not None else _config().get("task", {}).get("type")
+        given = self._given["type"] if self._given["type"] is not None else tf_config().get("task", {}).get("type")
         return None if given is None else str(given)
 
     @property
     def task_id(self) -> int | None:  # type: ignore[override]
         """The index of this task in its job; TF_CONFIG may have it as text."""
-        given = self._given["index"] if self._given["index"] is not None else _config().get("task", {}).get("index")
-        return None if given is None else int(given)
+        given = self._given["index"] if self._given["index"] is not None else tf_config().get("task", {}).get("index")
+        return None if given is None else task_index(given)
 
     @property
     def rpc_layer(self) -> str | None:  # type: ignore[override]
         """What stands before `://` in targets."""
-        given = self._given["rpc_layer"] or _config().get("rpc_layer")
+        given = self._given["rpc_layer"] or tf_config().get("rpc_layer")
         return None if given is None else str(given)
 
     @property
     def environment(self) -> str:  # type: ignore[override]
         """The word for where it runs."""
         given = self._given["environment"]
-        return str(_config().get("environment", "") if given is None else given)
+        return str(tf_config().get("environment", "") if given is None else given)
 
     def cluster_spec(self) -> ClusterSpec:
         """The cluster; the empty one where TF_CONFIG names none."""
-        return ClusterSpec(_config().get("cluster", {}))
+        return ClusterSpec(tf_config().get("cluster", {}))
 
     def master(self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None) -> str:
         """`session_master` of TF_CONFIG; else '' for at most one task, or the address of the task, by default this one.
@@ -152,7 +152,7 @@ class TFConfigClusterResolver(ClusterResolver):
         Raises:
             ValueError: the cluster has no such task.
         """
-        config = _config()
+        config = tf_config()
         if "session_master" in config:
             return str(config["session_master"])
         spec = self.cluster_spec()
@@ -162,13 +162,6 @@ class TFConfigClusterResolver(ClusterResolver):
         kind = self.task_type if task_type is None else task_type
         index = self.task_id if task_id is None else task_id
         return _target(spec.task_address(str(kind), int(index or 0)), rpc_layer or self.rpc_layer)
-
-
-def _config() -> dict[str, Any]:
-    found = json.loads(os.environ.get("TF_CONFIG") or "{}")
-    if not isinstance(found, dict):
-        raise ValueError(f"TF_CONFIG must be a JSON object, not {found!r}")
-    return found
 
 
 class SlurmClusterResolver(ClusterResolver):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import json
-import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..distribute import roles
 from ..distribute.strategy import Strategy
+from ..distribute.tf_config import task_index, tf_config
 from ..graph.errors import UnimplementedError
 from ..placer.cluster import ClusterSpec
 from ..placer.device_setter import replica_device_setter
@@ -124,7 +123,7 @@ class RunConfig:
             train_distribute, eval_distribute, experimental_distribute
         )
         check_config(session_config)
-        environment = json.loads(os.environ.get("TF_CONFIG") or "{}")
+        environment = tf_config()
         if model_dir is None:
             model_dir = environment.get("model_dir") or None
         self._model_dir = None if model_dir is None else str(model_dir)
@@ -144,7 +143,7 @@ class RunConfig:
             cluster["chief"] = cluster.pop("master")
         job = "chief" if job == "master" else job
         self._task_type = str(job) if job is not None else "worker"
-        self._task_id = int(index or 0)
+        self._task_id = task_index(index or 0)
         cluster.pop(roles.EVALUATOR, None)
         if self._task_type == roles.EVALUATOR:
             cluster = {}

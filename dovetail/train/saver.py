@@ -153,7 +153,7 @@ class Saver:
             return
         self._items = list(_items(self._var_list))
         if not self._items and not self._allow_empty:
-            raise ValueError("No variables to save")
+            raise ValueError("No variables to save: the graph has none yet; make the Saver after the variables")
         _check_names(self._items)
         self._built = True
         if not self._items:
@@ -327,9 +327,14 @@ class Saver:
         """
         self.build()
         if save_path is None:
-            raise ValueError("Can't load save_path when it is None.")
+            raise ValueError(
+                "Can't load save_path when it is None. That is what latest_checkpoint gives for a folder without checkpoints"
+            )
         if not checkpoint_exists(save_path):
-            raise ValueError(f"The passed save_path is not a valid checkpoint: {save_path}")
+            raise ValueError(
+                f"The passed save_path is not a valid checkpoint: {save_path}. dt.train.latest_checkpoint(FOLDER) gives the path of the "
+                "newest one in a folder"
+            )
         report = self._compare(CheckpointReader(save_path))
         if not partial:
             text = "\n  ".join([f"Checkpoint '{save_path}' does not fit the graph:", *report.problems])

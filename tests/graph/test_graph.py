@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dovetail as dt
@@ -28,6 +29,34 @@ def test_a_node_in_plain_data(graph: dt.Graph) -> None:
     assert told.op == both.op.type
     assert isinstance(told, dt.NodeDef)
     assert x.op.node_def.device == "" and not list(x.op.node_def.input)
+
+
+@pytest.mark.parametrize("convert", [float, int, np.asarray])
+def test_a_tensor_is_no_value(graph: dt.Graph, convert: Callable[[Any], Any]) -> None:
+    with pytest.raises(TypeError, match=r"'x:0' .* has no value before the graph runs; get one with session.run"):
+        convert(dt.constant(1.0, name="x"))
+
+
+# --- names --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["my name", "_hidden", "-x", "x:0", "a[1]", "größe"])
+def test_what_can_be_no_name_is_refused(graph: dt.Graph, name: str) -> None:
+    with pytest.raises(ValueError, match="is not a valid node name: it must begin with"):
+        dt.constant(1.0, name=name)
+    with pytest.raises(ValueError, match="is not a valid scope name"), dt.name_scope(name):
+        pass
+    assert len(graph) == 0 and graph.unique_name("my") == "my"
+
+
+def test_inside_a_scope_a_name_may_begin_with_what_it_may_go_on_with(graph: dt.Graph) -> None:
+    with dt.name_scope("outer"), dt.name_scope("_inner"):
+        assert dt.constant(1.0, name="_x-1.y/z").name == "outer/_inner/_x-1.y/z:0"
+
+
+def test_a_refused_node_is_called_by_its_name(graph: dt.Graph) -> None:
+    with pytest.raises(ValueError, match=r"^AddV2 'add': Shapes"):
+        dt.zeros([2]) + dt.zeros([3])
 
 
 # --- finalized graphs ---------------------------------------------------------------------------------------------

@@ -87,9 +87,10 @@ def test_a_missing_feed_names_the_placeholder_and_its_line() -> None:
     [
         ("x", np.zeros(3), ValueError, r"Cannot feed value of shape \(3,\) for Tensor 'x:0', which has shape \(2,\)"),
         ("x", [[1.0, 2.0]], ValueError, r"shape \(1, 2\)"),
-        ("x", "text", TypeError, "x:0"),
+        ("x", "text", TypeError, r"Cannot feed Tensor 'x:0' \(made at .*test_errors.py:"),
         ("x", [1.0, [2.0]], ValueError, "unequal lengths"),
         ("op", 1.0, TypeError, "Cannot interpret feed_dict key as Tensor"),
+        ("x_by_name", 1.0, TypeError, "it is a node; its output is 'x:0'"),
         (None, 1.0, TypeError, "Cannot interpret feed_dict key as Tensor"),
         ("nosuch:0", 1.0, ValueError, "nosuch"),
     ],
@@ -97,7 +98,7 @@ def test_a_missing_feed_names_the_placeholder_and_its_line() -> None:
 def test_a_feed_that_cannot_be_meant(key: Any, value: Any, error: type[Exception], says: str) -> None:
     x = tf.placeholder(tf.float32, [2], name="x")
     y = x + 1.0
-    keys = {"x": x, "op": x.op}
+    keys = {"x": x, "op": x.op, "x_by_name": "x"}
     with tf.Session() as session, pytest.raises(error, match=says):
         session.run(y, {keys.get(key, key): value})
 
@@ -415,6 +416,12 @@ def test_a_target_that_starts_late_is_waited_for_if_asked() -> None:
         with tf.Session(f"zmq://{address}", config=config, wait_for_cluster=120) as session:
             assert session.run(tf.constant(1.0) + 1.0) == 2
         assert said and "not started" in said[0]
+
+
+@pytest.mark.parametrize("jobs", [{}, {"ps": 0}, {"ps": 1, "worker": -1}])
+def test_a_local_cluster_needs_tasks(jobs: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="needs at least one task, and no job fewer than none"):
+        tf.LocalCluster(jobs)
 
 
 @pytest.fixture

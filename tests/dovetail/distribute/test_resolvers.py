@@ -57,8 +57,14 @@ def test_tf_config_with_less_in_it(tf_config):
     assert resolver.task_type == "1"
     assert resolver.master() == "there"
     tf_config("not json")
-    with pytest.raises(json.JSONDecodeError):
+    with pytest.raises(ValueError, match="TF_CONFIG is no JSON"):
         resolver.cluster_spec()
+    tf_config({"cluster": ["a:1"]})
+    with pytest.raises(ValueError, match=r"'cluster' in TF_CONFIG .* should look like"):
+        resolver.cluster_spec()
+    tf_config({"cluster": CLUSTER, "task": {"type": "ps", "index": "one"}})
+    with pytest.raises(ValueError, match="whole number, not 'one'"):
+        _ = resolver.task_id
     tf_config("[]")
     with pytest.raises(ValueError, match="JSON object"):
         resolver.cluster_spec()
