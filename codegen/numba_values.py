@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from ..graph.dtypes import DType, bfloat16, float16, float32, float64
 from .loops import ADD, COSTLY, Loops, Value
-from .row_facts import is_below_zero
+from .row_facts import is_below_zero, is_part
 
 SHORT = {"float32": "f32", "float64": "f64", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8",
           "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "boolean", "float16": "u16", "bfloat16": "u16"}  # fmt: skip
@@ -71,9 +71,10 @@ def combine(kind: str, total: str, x: str, dtype: DType, *, any_order: bool = Fa
 class ValueWriter:
     """The lines of a kernel's body, as far as they are about values where the loops are."""
 
-    def __init__(self, loops: Loops, in_place: int = 0) -> None:
+    def __init__(self, loops: Loops, in_place: int = 0, short_rows: bool = False) -> None:
         self.loops = loops
         self.in_place = in_place
+        self.short_rows = short_rows
         self.lines: list[str] = []
         self.depth = 1
         self.stages = loops.stages()
@@ -197,12 +198,11 @@ class ValueWriter:
         }[v.op]
 
     def is_part(self, v: Value) -> bool:
-        """Whether a quotient is that of an exponential and the sum of these along rows, as in a softmax: from 0 to 1, one divisor."""
+        """Whether a quotient is one of many from 0 to 1 that have one divisor."""
         kept, reduced = self.loops.kept_axes, self.loops.reduced_axes
-        if kept and reduced and kept[-1] > reduced[-1]:
+        if self.short_rows or kept and reduced and kept[-1] > reduced[-1]:
             return False  # each column has its own
-        part, total = (self.loops.values[a] for a in v.args)
-        return part.op == "exp" and total.op == "reduce" and total.data == "sum" and total.args[0] == v.args[0]
+        return is_part(self.loops, v)
 
     def put(self, output: int) -> None:
         """Store an output's current element."""

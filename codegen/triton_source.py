@@ -301,7 +301,7 @@ class _Writer(TileWriter):
         r = pair.first
         zero_if_outside = self.inside(pair.of, "1.0", "0.0")
         if pair.kind == SOFTMAX:
-            exp = "exp64" if self.loops.values[r].dtype is float64 else "exp32"
+            exp = "exp64" if self.loops.values[r].dtype is float64 else "exp_below32"
             low = 'float("-inf")'
             self.line(f"x{r} = {self.inside(pair.of, x, low)}")
             self.line(f"top{r} = {self.call('maximum', f't{r}', f'x{r}')}")
@@ -324,7 +324,7 @@ class _Writer(TileWriter):
         v = self.loops.values[r]
         at = "0" if self.flat else "1, keep_dims=True"
         if pair.kind == SOFTMAX:
-            exp = "exp64" if v.dtype is float64 else "exp32"
+            exp = "exp64" if v.dtype is float64 else "exp_below32"
             self.line(f"v{r} = {self.over_tile(v, f't{r}')}")
             top = f"v{r}"
             if (

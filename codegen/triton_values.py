@@ -16,6 +16,7 @@ import numpy as np
 from ..graph.dtypes import FLOAT8, DType, bfloat16, float16, float32, float64
 from .loops import Loops, Scan, Value
 from .pairs import pairs_of
+from .row_facts import is_below_zero, is_part
 
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "&",
               "or": "|", "xor": "^", "bitand": "&", "bitor": "|", "bitxor": "^"}  # fmt: skip
@@ -297,6 +298,10 @@ class TileWriter:
         double = source is float64
         width = 64 if double else 32
         a, rest = args[0], args[1:]
+        if v.op == "div" and v.dtype is float32 and is_part(self.loops, v):
+            return self.call("part_of32", a, rest[0])
+        if v.op == "exp" and v.dtype is float32 and is_below_zero(self.loops, v.args[0]):
+            return self.call("exp_below32", a)
         if v.op == "div":
             return f"{a} / {rest[0]}" if double else f"tl.div_rn({a}, {rest[0]})"
         if v.op == "select":

@@ -19,6 +19,7 @@ from .machine import (
     i64,
     of_bits32,
     of_bits64,
+    quotient32,
     select,
     vectorisable,
 )
@@ -29,7 +30,7 @@ from .machine import (
 _SHIFT32, _SHIFT64 = f32(12582912.0), f64(6755399441055744.0)
 _ONE_BITS32 = i32(0x3F800000)
 _SHIFT32_BITS, _SHIFT64_BITS = i32(0x4B400000), i64(0x4338000000000000)
-_RAISED32 = f32(12582912.0 + 64.0)  # the same for a number that is larger by 64
+_RAISED32 = f32(12582976.0)  # the same for a number that is larger by 64
 _LOG2E32, _LOG2E64 = f32(1.4426950408889634), f64(1.4426950408889634)
 # ln 2 in two parts; the first has trailing zeros, so that its products with small whole numbers are exact.
 _LN2_HI32, _LN2_LO32 = f32(0.693145751953125), f32(1.42860682030941723212e-6)
@@ -88,7 +89,7 @@ def exp_below32(x):
     r = (v - n * _LN2_HI32) - n * _LN2_LO32
     p = (_exp_tail32(r) * r + f32(1.0)) * r + f32(1.0)
     raised = of_bits32(i32((bits32(shifted) << i32(23)) + _ONE_BITS32))  # 2**(n + 64), a normal number for every n
-    return p * raised * f32(2.0**-64)
+    return p * raised * f32(5.421010862427522e-20)  # 2**-64
 
 
 @vectorisable
@@ -119,6 +120,17 @@ def expm132(x):
     h = of_bits32(i32((bits32(shifted) - _SHIFT32_BITS + i32(126)) << i32(23)))
     y = f32(2.0) * (h * p + (h - f32(0.5)))
     return select(fabs(x) < f32(5.9604645e-08), x, y)  # 2**-24: half of a denormal number would be lost, and -0.0
+
+
+@vectorisable
+def mild_expm132(x):
+    """e ** x - 1 for x from 0 to 20, in two thirds of the time."""
+    shifted = x * _LOG2E32 + _SHIFT32
+    n = shifted - _SHIFT32
+    r = (x - n * _LN2_HI32) - n * _LN2_LO32
+    p = r * r * _exp_tail32(r) + r
+    scale = of_bits32(i32((bits32(shifted) << i32(23)) + _ONE_BITS32))
+    return scale * p + (scale - f32(1.0))
 
 
 @vectorisable
@@ -170,7 +182,7 @@ def log32(x):
     bits = i32(bits32(u) + (_ONE_BITS32 - _SQRT_HALF_BITS32))
     k = f32(i32((bits >> i32(23)) - i32(127))) - select(tiny, f32(25.0), f32(0.0))
     f = of_bits32(i32((bits & _MANTISSA32) + _SQRT_HALF_BITS32)) - f32(1.0)  # sqrt(1/2) - 1 to sqrt(2) - 1
-    s = f / (f32(2.0) + f)
+    s = quotient32(f, f32(2.0) + f)
     half = f32(0.5) * f * f
     y = k * _LN2_HI32 - ((half - (s * (half + _log_tail32(s)) + k * _LN2_LO32)) - f)
     y = select(x < f32(np.inf), y, x)  # inf and NaN
@@ -207,7 +219,7 @@ def log1p32(x):
     f = select(small, x, m)
     c = select(small | (n >= i32(25)), f32(0.0), lost)
     k = f32(n)
-    s = f / (f32(2.0) + f)
+    s = quotient32(f, f32(2.0) + f)
     half = f32(0.5) * f * f
     y = k * _LN2_HI32 - ((half - (s * (half + _log_tail32(s)) + (k * _LN2_LO32 + c))) - f)
     y = select(x < f32(np.inf), y, x)

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from .exponentials import exp64, expm132, expm164, log1p64, log64
-from .machine import copysign, f32, f64, fabs, select, sqrt, vectorisable
+from .exponentials import exp64, expm164, log1p64, log64, mild_expm132
+from .machine import copysign, f32, f64, fabs, quotient32, select, sqrt, vectorisable
 
 
 @vectorisable
 def tanh32(x):
     """The hyperbolic tangent: t / (t + 2) with t = expm1(2 |x|)."""
     a = fabs(x)
-    t = expm132(f32(2.0) * select(a > f32(10.0), f32(10.0), a))  # 1 from 9.01 on
-    return copysign(t / (t + f32(2.0)), x)
+    t = mild_expm132(f32(2.0) * select(a > f32(10.0), f32(10.0), a))  # 1 from 9.01 on
+    return copysign(quotient32(t, t + f32(2.0)), x)
 
 
 @vectorisable

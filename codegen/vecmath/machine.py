@@ -88,6 +88,12 @@ bits32, of_bits32 = _bitcast(types.float32, types.int32), _bitcast(types.int32, 
 bits64, of_bits64 = _bitcast(types.float64, types.int64), _bitcast(types.int64, types.float64)
 
 
+@vectorisable
+def quotient32(a, b):
+    """a / b, for b from 2**-60 to 2**60; rounded once here, and nearly always so on GPUs, where it has no way around by a call."""
+    return a / b
+
+
 # --- the code that is made -------------------------------------------------------------------------------------------
 
 _features = llvmlite.binding.get_host_cpu_features()

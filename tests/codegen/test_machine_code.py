@@ -40,7 +40,8 @@ def test_the_text_becomes_instructions_and_loops() -> None:
     assert code.moved == 58
     (loop,) = code.loops
     assert [i.at for i in loop.instructions] == [0x30, 0x40, 0x50, 0x60, 0x70]
-    assert code.busiest is loop
+    assert code.moving == (loop,)
+    assert loop.moving == (loop,)
     assert loop.share("FADD") == 0.4
     assert code.instructions[4].predicate == "@!P0"
 
@@ -74,6 +75,23 @@ def test_the_busiest_unit_decides() -> None:
     assert cycles("MUFU.EX2 R1, R2", "FADD R1, R2, R3", "FADD R1, R2, R3") == 8
     assert cycles("IMAD R1, R2, R3, R4", "FADD R1, R2, R3") == 2
     assert cycles("LDG.E.128 R4, desc[UR4][R2.64]") == 16
+
+
+def test_ways_around_by_a_call_are_not_usual() -> None:
+    code = parsed("""
+        /*0000*/                   FCHK P0, R3, R18 ;
+        /*0010*/              @!P0 BRA `(.L_x_3) ;
+        /*0020*/                   MOV R4, R3 ;
+        /*0030*/                   CALL.REL.NOINC `($slow) ;
+.L_x_3:
+        /*0040*/               @P1 BRA `(.L_x_4) ;
+        /*0050*/                   FADD R1, R2, R3 ;
+.L_x_4:
+        /*0060*/                   EXIT ;
+        /*0070*/                   MUFU.RCP R4, R5 ;
+        /*0080*/                   RET.REL.NODEC R4 `(k) ;
+""")
+    assert [i.name for i in code.usual.instructions] == ["FCHK", "BRA", "BRA", "FADD", "EXIT"]
 
 
 def test_blocks_are_bounded_by_registers_threads_and_shared_memory() -> None:

@@ -410,6 +410,41 @@ def test_rounding(name: str) -> None:
     np.testing.assert_array_equal(applied(name, x), exact)
 
 
+def quotients(name: str, x: Any, total: Any) -> Any:
+    text = (
+        HEADER
+        + functions([name])
+        + (
+            "@triton.jit\ndef k(x, y, out, N: tl.constexpr):\n    i = tl.arange(0, N)\n"
+            f"    tl.store(out + i, {name}(tl.load(x + i), tl.load(y + i)))\n"
+        )
+    )
+    parameters = tuple(Parameter(n, "*fp32", True) for n in ("x", "y", "out"))
+    out = np.empty_like(x)
+    run_kernel(TritonKernel("k", text, parameters, (("N", len(x)),)), (1, 1, 1), {"x": x, "y": total, "out": out})
+    return out
+
+
+def test_a_part_of_a_total_is_what_a_division_gives() -> None:
+    rng = np.random.default_rng(4)
+    total = np.exp(rng.uniform(-100, 88, 4096)).astype(np.float32)
+    x = (total * rng.uniform(0, 1, 4096)).astype(np.float32)
+    total[:8] = [1e-40, 2e-39, 3e38, np.inf, np.inf, 0, np.nan, 7]
+    x[:8] = [1e-41, 2e-39, 2e38, 5, np.inf, 0, np.nan, 7]
+    with np.errstate(all="ignore"):
+        exact = x / total
+        normal = ~(np.abs(exact) < np.finfo(np.float32).tiny)
+        mine = quotients("part_of32", x, total)
+    np.testing.assert_array_equal(mine[normal], exact[normal])
+    np.testing.assert_allclose(mine[~normal], exact[~normal], atol=1.5e-45)
+
+
+def test_a_quotient_within_a_function_is_rounded_once() -> None:
+    rng = np.random.default_rng(5)
+    x, y = (np.exp(rng.uniform(-20, 20, 4096)).astype(np.float32) for _ in range(2))
+    np.testing.assert_array_equal(quotients("quotient32", x, y), x / y)
+
+
 def test_bits_of_a_float_survive_an_argument() -> None:
     """A float32 argument goes into the parameter's bytes as it is."""
     out = np.zeros(1024, np.float32)
