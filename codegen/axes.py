@@ -15,8 +15,8 @@ compares the real shapes with that, and with what is `assumed` of values that on
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -27,6 +27,7 @@ from ..graph.shape import element_count
 from ..graph.static_value import static_dims, static_value
 from .drawing import DRAWN
 from .fusible import NotFusibleError
+from .sizes import Size, Sizes
 
 REDUCTIONS = frozenset(("Sum", "Mean", "Prod", "Max", "Min", "Any", "All"))
 LAST_AXIS = frozenset(
@@ -77,6 +78,7 @@ class Pattern:
         scanned: of a running sum or product along the reduced label, whether it goes from the end.
         scattered: whether what the node gives is a table, into whose rows it adds: its output has the labels of a row.
         drawn: of a node that draws, the labels of what it makes: its numbers depend on their places in it.
+        unknown: of labels without a static size, the sizes that their tensors have there (`sizes`).
     """
 
     inputs: tuple[Labels | None, ...]
@@ -91,6 +93,7 @@ class Pattern:
     drawn: Labels | None = None
     scanned: bool | None = None
     scattered: bool = False
+    unknown: Mapping[int, frozenset[Size]] = field(default_factory=dict)
 
     @property
     def before(self) -> tuple[int, ...]:
@@ -105,6 +108,19 @@ class Pattern:
     def space(self) -> frozenset[int]:
         """All labels."""
         return frozenset(self.sizes)
+
+    def with_sizes(self, node: Node, sizes: Sizes) -> Pattern:
+        """The pattern with what is known of its unknown sizes."""
+        if None not in self.sizes.values():
+            return self
+        found: dict[int, set[Size]] = {}
+        for t, labels in zip((*node.inputs, *node.outputs), (*self.inputs, *self.outputs), strict=True):
+            dims = None if labels is None else sizes.dims(t)
+            if labels is not None and dims is not None and len(dims) == len(labels):
+                for label, size in zip(labels, dims, strict=True):
+                    if label is not None and self.sizes[label] is None:
+                        found.setdefault(label, set()).add(size)
+        return replace(self, unknown={label: frozenset(of) for label, of in found.items()})
 
 
 def pattern_of(node: Node) -> Pattern:

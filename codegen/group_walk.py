@@ -38,6 +38,7 @@ from .fusible import SUPPORTED, NotFusibleError, check_types
 from .groups import Axes, Axis, Group, Join, merged
 from .guards import Guards, Sources, asked_for
 from .kernel_loops import write_alone
+from .sizes import STEERING, Sizes
 from .trace import rule_of
 from .unit import AwaitNode, RecvTensor, RunGuarded, SendTensor, Unit, node_of, taken_by
 
@@ -107,6 +108,8 @@ class Walk:
         self.guards = Guards()
         self.guarded: dict[Node, tuple[Node | int, ...]] = {}
         self.asked = asked_for(unit)
+        self.makers: dict[Tensor, Node] = {}  # who makes a tensor, where its shape says more than its static one
+        self.sizes = Sizes(self.makers)
 
     def walk(self) -> None:
         """Form the groups."""
@@ -128,6 +131,7 @@ class Walk:
                     self.part += 1
 
     def node(self, node: Node, sources: Sources) -> None:
+        self.see(node)
         if node.type in ("Const", "Placeholder"):
             return
         if self.reading and node.type not in _READS and any(t.dtype is resource for t in node.inputs):
@@ -145,7 +149,7 @@ class Walk:
             if node in self.asked:
                 raise NotFusibleError("it tells others whether its branch is taken")
             rule_of(node)
-            pattern = self.patterns[node] = pattern_of(node)
+            pattern = self.patterns[node] = pattern_of(node).with_sizes(node, self.sizes)
             check_types([*(t for t, _ in pattern.data_of(node)), *node.outputs], self.types)
             if self.longest and (pattern.scanned is not None or node.type in EXTREMES):
                 self.check_length(pattern)
@@ -167,6 +171,13 @@ class Walk:
                 self.at_hand.add(node)
             else:
                 self.start(node, pattern, sources)
+
+    def see(self, node: Node) -> None:
+        """Take in what a node's sizes are."""
+        if node.opdef.name not in STEERING and (not self.fed or self.fed.isdisjoint(node.outputs)):
+            if not node.opdef.is_stateful:
+                self.makers.update(dict.fromkeys(node.outputs, node))
+            self.sizes.see(node)
 
     def scattered(self, node: Node, pattern: Pattern, sources: Sources) -> None:
         """Put a sum over segments behind what makes its rows, if nobody else takes anything of that; or by itself. Nothing follows it."""
@@ -319,7 +330,9 @@ class Walk:
 
     def start(self, node: Node, pattern: Pattern, sources: Sources) -> None:
         """A new group of one node."""
-        axes = {label: Axis(pattern.sizes[label]) for label in sorted(pattern.space)}
+        axes = {
+            label: Axis(pattern.sizes[label]) for label in sorted(pattern.space)
+        }  # what is unknown comes with the node
         group = Group(
             [axes[label] for label in sorted(axes)], {axes[label] for label in pattern.reduced}, sources, part=self.part,
             scanned=pattern.scanned,
@@ -342,6 +355,8 @@ class Walk:
         for label, axis in mapping.items():
             if axis.size is None:
                 axis.size = pattern.sizes[label]
+            if label in pattern.unknown:
+                axis.unknown |= pattern.unknown[label]
 
     def read(self, group: Group, tensor: Tensor, axes: Axes) -> None:
         """Let a group read a tensor; of a view, it reads what is viewed and gets a copy of the view."""

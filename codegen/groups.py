@@ -15,13 +15,21 @@ from typing import TypeAlias
 from ..graph.node import Node, Tensor
 from .axes import Labels, Pattern
 from .guards import NONE, Sources
+from .sizes import Size
 
 
 @dataclass(eq=False, slots=True)
 class Axis:
-    """An axis of a group's space."""
+    """An axis of a group's space.
+
+    Attributes:
+        size: its static size.
+        unknown: where that is not known, the sizes that tensors of the group have along it (`sizes`). A kernel runs only where they
+            are equal.
+    """
 
     size: int | None
+    unknown: frozenset[Size] = frozenset()
 
 
 Axes: TypeAlias = "tuple[Axis | None, ...]"
@@ -143,10 +151,13 @@ def merged(
 
 
 def _guess(group: Group, pattern: Pattern, mapping: dict[int, Axis]) -> None:
-    """A label unknown to the group is the axis in its place in the group's space, if that has the very size."""
+    """A label unknown to the group is the axis in its place in the group's space, if that is known to have the very size."""
     if len(pattern.space) != len(group.space):
         return
     taken = set(mapping.values())
     for label, axis in zip(sorted(pattern.space), group.space, strict=True):
-        if label not in mapping and axis not in taken and axis.size is not None and axis.size == pattern.sizes[label]:
+        if label in mapping or axis in taken:
+            continue
+        size = pattern.sizes[label]
+        if axis.size == size if size is not None else axis.unknown & pattern.unknown.get(label, frozenset()):
             mapping[label] = axis

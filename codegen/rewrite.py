@@ -22,6 +22,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ..graph.dtypes import DType, resource
@@ -38,16 +39,15 @@ from .rules.moving import moving_rules
 from .rules.pattern import Match, Rule, match, may_match, roots
 from .rules.shapes import shape_rules
 from .rules.stores import dead_stores
+from .sizes import STEERING, Sizes
 from .unit import AwaitNode, BeginLoop, EndLoop, LeaveUnless, RunGuarded, SendTensor, Unit, UnitStep, taken_by
 
 logger = logging.getLogger(__name__)
 
 _IMPURE = Trait.STATEFUL | Trait.STATE_HANDLE | Trait.BLOCKING | Trait.HOST_ONLY
-_STEERING = frozenset(
-    ("Enter", "RefEnter", "Exit", "NextIteration", "LoopCond", "Switch", "RefSwitch", "Merge", "Placeholder", "NoOp", "ControlTrigger")
-)  # fmt: skip
 _SWAPS = frozenset(("AddV2", "Mul"))  # what gives the same bits with its operands exchanged
 _MOST_ROUNDS = 16  # rules applied to one node after the other; no sensible chain is longer
+_ASKING = frozenset(("Shape", "Size", "Reshape", "BroadcastTo"))
 _SMALL_CONSTANT = 256  # bytes up to which equal constants become one
 
 
@@ -158,9 +158,11 @@ class _Walk:
         self.pure: dict[OpDef, bool] = {}
         self.fired: list[Fired] = []
         self.folding = Folding(self.makers)
+        self.sizes = Sizes(self.makers)
         self.fed = {t for _, t in unit.feeds}
         self.feeds = tuple([(name, self.stand_in(t)) for name, t in unit.feeds])
         self.table = self.rules_here(rules)
+        self.asks = any(op.name in _ASKING for op in self.table)  # whether rules look at sizes
         self.alike: dict[tuple[OpDef, DType, tuple[str, ...]], list[Rule]] = {}  # see `rules_for`
         self.uses: Counter[Tensor] = Counter()  # how often a tensor is taken, at most: nobody is taken off
         self.counted = (private or counted) and bool(self.table)
@@ -211,6 +213,8 @@ class _Walk:
         node = self.copy(original) if self.current else original
         if not self.may_change(node):
             self.steps.append(node)
+            if self.asks and node.opdef.name not in STEERING and self.fed.isdisjoint(node.outputs):
+                self.sizes.see(node)
             return
         if node.opdef in self.table or (self.wanted.fold and self.folding.may_fold(node)):
             for _ in range(_MOST_ROUNDS):
@@ -264,6 +268,8 @@ class _Walk:
         self.steps.append(node)
         for t in node.outputs:
             self.makers[t] = node
+        if self.asks:
+            self.sizes.see(node)
         return node
 
     def place_all(self, made: Sequence[Node], last: Node) -> None:
@@ -289,7 +295,7 @@ class _Walk:
         for rule in self.rules_for(node):
             for found in match(rule.parsed, node, self.makers.get):
                 made: list[Node] = []
-                m = Match(found, node, self.makers.get, lambda *what: _made(made, *what), self.uses.__getitem__)  # noqa: B023
+                m = Match(found, node, self.makers.get, partial(_made, made), self.uses.__getitem__, self.sizes)
                 tensor = rule.apply(m)
                 if tensor is None or not _fits(tensor, node.outputs[0]):
                     continue
@@ -388,7 +394,7 @@ class _Walk:
 
 def _is_pure(op: OpDef) -> bool:
     known = op.reference is not None or op.name == "Const"
-    return known and op.name not in _STEERING and not op.traits & _IMPURE
+    return known and op.name not in STEERING and not op.traits & _IMPURE
 
 
 def _made(made: list[Node], root: Node, op: str, inputs: Sequence[Tensor], attrs: dict[str, Any]) -> Tensor:

@@ -31,7 +31,7 @@ _UNKNOWABLE = Trait.STATEFUL | Trait.STATE_HANDLE | Trait.BLOCKING | Trait.HOST_
 
 # Ops that only move elements of these inputs (None: all) about; the other inputs say where to.
 _MOVERS: dict[str, tuple[int, ...] | None] = {
-    "ConcatV2": None,  # its last input is the axis; see `_moved_inputs`
+    "ConcatV2": None,  # its last input is the axis; see `moved_inputs`
     "ExpandDims": (0,),
     "Fill": (1,),
     "Gather": (0,),
@@ -184,8 +184,8 @@ def _apply(node: Node, index: int, inputs: list[_Partial]) -> _Partial | None:
         values = [i.value for i in inputs]
         if all(i.complete for i in inputs):
             return _complete(run(values))
-        if op.name in _MOVERS:
-            moved = _moved_inputs(node)
+        moved = moved_inputs(node)
+        if moved:
             if not all(inputs[i].complete for i in range(len(inputs)) if i not in moved):
                 return None
             marks = [i.known.astype(i.value.dtype) if at in moved else i.value for at, i in enumerate(inputs)]
@@ -197,8 +197,9 @@ def _apply(node: Node, index: int, inputs: list[_Partial]) -> _Partial | None:
     return None
 
 
-def _moved_inputs(node: Node) -> tuple[int, ...]:
-    moved = _MOVERS[node.type]
+def moved_inputs(node: Node) -> tuple[int, ...]:
+    """The inputs whose elements an op only moves about; () for an op that does something else."""
+    moved = _MOVERS.get(node.type, ())
     if moved is not None:
         return moved
     return tuple(range(len(node.inputs) - (node.type == "ConcatV2")))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..unit import Unit, UnitStep
 
 _VIEWS = frozenset(("Reshape", "ExpandDims", "Squeeze"))
-_OF_SHAPES = frozenset(("BroadcastGradientArgs",))  # their operands are shapes, however long these may be
+_OF_SHAPES = frozenset(("BroadcastArgs", "BroadcastGradientArgs"))  # their operands are shapes, of any length
 _PASSING = frozenset(
     ("Identity", "StopGradient", "PreventGradient", "Switch", "RefSwitch", "Merge", "Enter", "RefEnter", "Exit", "NextIteration",
      "LoopCond", "ReadVariableOp", "IsVariableInitialized", "VarIsInitializedOp", "InitializedValue", "IdentityN")

@@ -20,8 +20,8 @@ TELLING = frozenset(("Shape", "ShapeN", "Size", "Rank"))
 """What these give is told by the shape of what they take."""
 
 _OF_KNOWN = frozenset(
-    ("AddV2", "BroadcastGradientArgs", "Cast", "ConcatV2", "ExpandDims", "FloorDiv", "FloorMod", "GatherV2", "Identity", "Maximum",
-     "Minimum", "Mul", "Neg", "Pack", "Prod", "Range", "RealDiv", "Reshape", "Slice", "Squeeze", "StridedSlice", "Sub", "Sum")
+    ("AddV2", "BroadcastArgs", "BroadcastGradientArgs", "Cast", "ConcatV2", "ExpandDims", "FloorDiv", "FloorMod", "GatherV2", "Identity",
+     "Maximum", "Minimum", "Mul", "Neg", "Pack", "Prod", "Range", "RealDiv", "Reshape", "Slice", "Squeeze", "StridedSlice", "Sub", "Sum")
 )  # fmt: skip
 
 _VIEWS = {

@@ -50,6 +50,7 @@ _READS = frozenset(("Read", "ReadVariableOp", "StackPopV2", "TensorArrayReadV3",
 _SMALL = frozenset(
     (
         "AddV2",
+        "BroadcastArgs",
         "BroadcastGradientArgs",
         "Greater",
         "Identity",

@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ...graph.node import Node, Tensor
+from ..sizes import Sizes
 
 COMMUTES = frozenset({"AddV2", "Mul"})
 """What matches in either order. Maximum is not here: of 0 and -0 it gives the one that stands in a certain place."""
@@ -309,17 +310,19 @@ class Match:
         look: Look,
         again: Callable[[Node, str, Sequence[Tensor], dict[str, Any]], Tensor],
         uses: Callable[[Tensor], int],
+        sizes: Sizes,
     ) -> None:
         self.found = found
         self.root = root
         self.look = look
         self.uses = uses
         """How often a tensor is taken or fetched, or more: known to rules of a walk that counts."""
+        self.sizes = sizes
         self._again = again
 
-    def make(self, op: str, inputs: Sequence[Tensor], attrs: dict[str, Any]) -> Tensor:
-        """A new node's tensor. It stands before the root, with the root's name."""
-        return self._again(self.root, op, inputs, attrs)
+    def make(self, op: str, inputs: Sequence[Tensor], attrs: dict[str, Any], of: Node | None = None) -> Tensor:
+        """A new node's tensor. It stands before the root, with the root's name, or that of a node for which it speaks."""
+        return self._again(of or self.root, op, inputs, attrs)
 
     def again(self, node: Node, inputs: Sequence[Tensor], attrs: dict[str, Any]) -> Tensor:
         """The tensor that a node makes of other inputs. It stands before the root, with the node's own name."""

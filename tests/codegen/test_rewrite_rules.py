@@ -21,7 +21,7 @@ from dovetail.codegen.rules.functions import function_rules
 from dovetail.codegen.rules.moving import moving_rules
 from dovetail.codegen.rules.shapes import shape_rules
 from dovetail.codegen.unit import Unit
-from dovetail.graph.build import apply
+from dovetail.graph.build import apply, make
 from dovetail.graph.interpret import Interpreter, execution_order
 
 FUNCTIONS = frozenset(("Sigmoid", "Softmax", "LogSoftmax", "Gelu", "Silu", "LayerNorm", "Attention"))
@@ -75,6 +75,15 @@ def whole(*shape: int) -> Any:
 
 def by_hand(x: Any) -> Any:
     return x - dt.reduce_max(x, -1, keepdims=True)
+
+
+def sum_to(x: Any, whole: Any, part: Any) -> Any:
+    """The gradient of what was repeated to meet x."""
+    return dt.reduce_sum(whole, make("BroadcastGradientArgs", (dt.shape(x), dt.shape(part))).outputs[1])
+
+
+def mean_gradient(x: Any, mean: Any) -> Any:
+    return x / dt.cast(dt.size(x) // dt.maximum(dt.size(mean), 1), dt.float32)
 
 
 def standard(x: Any, epsilon: float = 1e-3) -> Any:
@@ -181,6 +190,34 @@ CASES = [
         "shape of what it is made from",
         lambda x: dt.size(dt.cast(dt.exp(x) * 2.0, dt.int32)),
         "y = Size(x, out_type=int32)",
+        (ROWS,),
+        unknown=True,
+    ),
+    Case(
+        "sum over known axes",
+        lambda x: sum_to(x, x - (total := dt.reduce_sum(x, 0, keepdims=True)), total),
+        "a = 0\na = Sum(x, a, keep_dims=True)\na = Sub(x, a)\ny = [0]\ny = Sum(a, y, keep_dims=False)",
+        (ROWS,),
+        unknown=True,
+    ),
+    Case(
+        "reshape to the shape it has",
+        lambda x: dt.abs(dt.reshape(dt.exp(x), dt.shape(x * 2.0))),
+        "a = Exp(x)\ny = Abs(a)",
+        (ROWS,),
+        unknown=True,
+    ),
+    Case(
+        "mean of so many",
+        lambda x: mean_gradient(x, dt.reduce_mean(x, 1)),
+        "y = 0.0625\ny = Mul(x, y)",
+        (ROWS,),
+        unknown=True,
+    ),
+    Case(
+        "quotient of sizes",
+        lambda x: dt.size(x) // int(ROWS.shape[1]),
+        "y = Shape(x, out_type=int32)\ny = 0\ny = GatherV2(y, y, y, batch_dims=0)",
         (ROWS,),
         unknown=True,
     ),
