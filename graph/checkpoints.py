@@ -33,6 +33,8 @@ from .dtypes import DType, as_dtype
 from .durable_files import remove, write_durably
 from .errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from .shape import text
+from .sorted_tables import TableError
+from .tensor_bundle import is_bundle, read_bundle, read_piece
 
 Array = np.ndarray[Any, Any]
 
@@ -196,7 +198,7 @@ def checkpoint_exists(prefix: str) -> bool:
 
 
 class CheckpointReader:
-    """Reads a checkpoint.
+    """Reads a checkpoint, of Dovetail's or of TensorFlow's (`tensor_bundle`).
 
     Raises:
         NotFoundError: there is none of that name. DataLossError: its manifest is damaged.
@@ -210,7 +212,8 @@ class CheckpointReader:
         self._prefix = prefix
         index = _index(prefix)
         try:
-            manifest = json.loads(index.read_bytes())
+            data = index.read_bytes()
+            manifest = self._foreign(data) if is_bundle(data) else json.loads(data)
             if manifest["format"] != FORMAT:
                 raise ValueError(f"its format is {manifest['format']!r}, not {FORMAT!r}")
             self._shards: list[dict[str, Any]] = manifest["shards"]
@@ -222,6 +225,13 @@ class CheckpointReader:
             raise NotFoundError(None, None, f"There is no checkpoint '{prefix}': {index} does not exist") from None
         except (ValueError, KeyError, TypeError, AttributeError) as e:
             raise DataLossError(None, None, f"The manifest {index} is damaged: {e}") from None
+
+    def _foreign(self, index: bytes) -> dict[str, Any]:
+        """What a checkpoint of TensorFlow's has for a manifest."""
+        files, tensors = read_bundle(self._prefix, index)
+        folder = Path(self._prefix).parent
+        shards = [{"file": f, "bytes": (folder / f).stat().st_size if (folder / f).exists() else -1} for f in files]
+        return {"format": FORMAT, "shards": shards, "tensors": tensors}
 
     def get_variable_to_shape_map(self) -> dict[str, list[int]]:
         """Name -> shape of each tensor."""
@@ -292,9 +302,11 @@ class CheckpointReader:
             size = path.stat().st_size
             if size != shard["bytes"]:
                 raise DataLossError(None, None, f"Shard {path} has {size} bytes, not {shard['bytes']}: it is damaged")
+            if "at" in piece:
+                return read_piece(path, piece, dtype)
             with safe_open(path, framework="numpy") as file:
                 data = file.get_tensor(piece["key"])
-        except (OSError, SafetensorError) as e:
+        except (OSError, SafetensorError, TableError) as e:
             raise DataLossError(None, None, f"Shard {path}, which holds '{name}', cannot be read: {e}") from None
         if _checksum(data) != piece["crc"]:
             raise DataLossError(

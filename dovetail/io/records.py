@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..graph.errors import DataLossError, NotFoundError
-from .crc32c import masked
+from ..graph.crc32c import masked
 
 CHUNK = 1 << 20  # bytes that are read at once from a file that zlib has compressed
 

@@ -1,4 +1,4 @@
-"""CRC-32C (Castagnoli, RFC 3720), with which record files guard each record; compiled when it is first used."""
+"""CRC-32C (Castagnoli, RFC 3720), which guards what TensorFlow writes: records, tables, tensors. Compiled when it is first used."""
 
 from __future__ import annotations
 
