@@ -19,6 +19,7 @@ import re
 import subprocess
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -170,7 +171,7 @@ class Code:
                 there = at.get(i.target, -1) if i.name == "BRA" else -1
                 if i.name in ("EXIT", "RET") and not i.predicate:
                     break
-                if there > n and any(skipped.name == "CALL" for skipped in self.instructions[n:there]):
+                if there > n and _is_way_around(self.instructions[n + 1 : there]):
                     n = there
                     continue
                 if there >= 0:
@@ -354,6 +355,13 @@ def parsed(text: str) -> Code:
 
 def _split(operands: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in operands.split(",")) if operands else ()
+
+
+def _is_way_around(skipped: Sequence[Instruction]) -> bool:
+    """Whether these do nothing but prepare a call; a branch goes past them."""
+    moves = (*_LOADS, *_COPIES, *_STORES, *_ATOMICS)
+    called = any(i.name == "CALL" for i in skipped)
+    return called and not any(i.name in moves or 0 <= i.target <= i.at for i in skipped)
 
 
 def one_line(facts: Facts) -> str:

@@ -50,6 +50,7 @@ class Specialisation:
         exact: whether x is that long.
         kept: where neighbours in memory are neighbours along y, the power of two that y fits into, at most WIDEST; else 0.
         splits: into how many pieces each row is cut; 1: it is not.
+        last: where rows are cut, the power of two that the last axis fits into, as `row`, and whether it is that long.
         wide: whether some array has 2**31 elements or more.
         aligned: whether the addresses of all arrays are multiples of 16 bytes.
     """
@@ -61,6 +62,7 @@ class Specialisation:
     wide: bool = False
     aligned: bool = True
     kept: int = 0
+    last: tuple[int, bool] = (0, False)
 
 
 def specialise(loops: Loops, sizes: Sequence[int], *, aligned: bool = True) -> Specialisation:
@@ -76,11 +78,16 @@ def specialise(loops: Loops, sizes: Sequence[int], *, aligned: bool = True) -> S
         if blocks < BLOCKS // 2 and nx * rows >= 2 * SHORTEST_PIECE and nx > 256:
             most = min(MOST_PIECES, nx * rows // SHORTEST_PIECE, BLOCKS // max(blocks, 1))
             splits = 1 << most.bit_length() - 1
+    last = (0, False) if splits == 1 else (_power(sizes[-1]), _power(sizes[-1]) == sizes[-1])
     # Masks are for whole tiles: they may reach beyond the space by as much as a tile has.
     wide = math.prod((max(n, 1) for n in sizes), start=1) + (1 << 20) >= 2**31
-    return Specialisation(
-        tuple(n % 16 == 0 for n in sizes), row if row <= LONGEST_WHOLE else 0, row == nx, splits, wide, aligned, kept
-    )
+    return Specialisation(tuple(n % 16 == 0 for n in sizes), _power(nx), row == nx, splits, wide, aligned, kept, last)
+
+
+def _power(size: int) -> int:
+    """The power of two that so many elements fit into; 0: more than LONGEST_WHOLE."""
+    power = 1 << max(size - 1, 0).bit_length()
+    return power if power <= LONGEST_WHOLE else 0
 
 
 def _has_scan(loops: Loops) -> bool:
@@ -312,7 +319,8 @@ class _Steps:
         if rest:
             last, inputs = _part(loops, [loops.stores[i] for i in rest], self.given, self.names)
             called = self.called(last, inputs, [self.names.outputs[i] for i in rest], self.names.sizes)
-            facts = replace(self.facts, row=0, exact=False, splits=1)
+            row, exact = self.facts.last
+            facts = replace(self.facts, row=row, exact=exact, splits=1)
             self.launches.append(_kernels(replace(last, reduced=(False,) * len(last.reduced)), called, facts)[0])
 
     def is_full(self, store: Store) -> bool:

@@ -232,8 +232,10 @@ class _Writer(TileWriter):
             pair = self.pairs.get(r)
             if pair is None or pair.kind == SOFTMAX:
                 self.line(f"t{r} = tl.full({shape}, {start_of(str(v.data), v.dtype)}, {kind})")
-            for name in () if pair is None else ("sum",) if pair.kind == SOFTMAX else ("mean", "rest", "seen"):
+            for name in () if pair is None else ("sum",) if pair.kind == SOFTMAX else ("mean", "rest"):
                 self.line(f"{name}{r} = tl.zeros({shape}, {kind})")
+            if self.is_variance(r):  # how many each element of the tile has seen: all as many, before a mask
+                self.line(f"seen{r} = tl.full({shape if self.scans(roots) else '()'}, 0.0, {kind})")
         self.rereads = rereads
         for i in self.scans(roots):
             v = values[i]
@@ -263,7 +265,7 @@ class _Writer(TileWriter):
         if self.scans(roots):
             self.nest(f"for {'back' if self.loops.backwards else 'start'} in range({first}, {last}, XB):", body)
         else:
-            self.full_tiles(first, last, body)
+            self.full_tiles(first, last, body, [f"seen{r}" for r in reductions if self.is_variance(r)], shape)
         totals: list[str] = []
         for r in reductions:
             pair = self.pairs.get(r)
@@ -279,8 +281,15 @@ class _Writer(TileWriter):
             for name, total in zip(self.names.outputs, totals, strict=True):
                 self.line(f"tl.store({name} + {where}, {total}{mask})")
 
-    def full_tiles(self, first: str, last: str, body: Callable[[], None]) -> None:
-        """Go along x by tiles without masks, so that a tile's loads are issued one behind the other, and then do what is left."""
+    def is_variance(self, reduction: int) -> bool:
+        pair = self.pairs.get(reduction)
+        return pair is not None and pair.kind != SOFTMAX
+
+    def full_tiles(self, first: str, last: str, body: Callable[[], None], counts: Sequence[str], shape: str) -> None:
+        """Go along x by tiles without masks, so that a tile's loads are issued one behind the other, and then do what is left.
+
+        `counts`: numbers that become tiles of this `shape` then.
+        """
         whole = f"tl.maximum({last} - {first}, 0)" if self.tile.form == PARTIAL else last
         rounded = f"{whole} // XB * XB"
         self.line(f"whole = {rounded if first == '0' else f'{first} + {rounded}'}")
@@ -289,6 +298,8 @@ class _Writer(TileWriter):
         over = f"range({first}, whole, XB)" if stages == 1 else f"tl.range({first}, whole, XB, num_stages={stages})"
         self.nest(f"for start in {over}:", body)
         self.is_filled = False
+        for name in counts:
+            self.line(f"{name} = {name} + tl.zeros({shape}, {name}.dtype)")
 
         def rest() -> None:
             self.line("start = whole")
@@ -312,9 +323,14 @@ class _Writer(TileWriter):
             self.line(f"t{r} = top{r}")
             return
         divide = "{} / {}" if self.loops.values[r].dtype is float64 else "tl.div_rn({}, {})"
-        self.line(f"seen{r} = seen{r} + {zero_if_outside}")
+        self.line(f"seen{r} = seen{r} + {'1.0' if self.is_filled else zero_if_outside}")
         self.line(f"away{r} = {x} - mean{r}")
-        moved = f"mean{r} + {divide.format(f'away{r}', f'seen{r}')}"
+        if self.is_filled:  # one division for the whole tile
+            one = f"tl.full((), 1.0, {type_of(self.loops.values[r].dtype)})"
+            self.line(f"part{r} = {divide.format(one, f'seen{r}')}")
+            moved = f"mean{r} + away{r} * part{r}"
+        else:
+            moved = f"mean{r} + {divide.format(f'away{r}', f'seen{r}')}"
         self.line(f"mean{r} = {self.inside(pair.of, moved, f'mean{r}')}")
         self.line(f"rest{r} = {self.inside(pair.of, f'rest{r} + away{r} * ({x} - mean{r})', f'rest{r}')}")
 

@@ -16,8 +16,10 @@ from dovetail.codegen.backends.joint_updates import JointUpdate, with_joint_upda
 from dovetail.codegen.backends.on_device import OnDevice
 from dovetail.codegen.cuda.device import device
 from dovetail.codegen.fused_nodes import FusedNodes
+from dovetail.codegen.gpu_fusion import gpu_rewrites
 from dovetail.codegen.gpu_kernel import Routine
 from dovetail.codegen.lower import lower
+from dovetail.codegen.options import KernelOptions
 from dovetail.codegen.program import Call, Instruction, Kernel, Loop
 from dovetail.codegen.triton_ops.several import several, sizes_of
 from dovetail.graph.node import Node, Tensor
@@ -45,6 +47,7 @@ class _Noting(CudaBackend):
 
     def __init__(self) -> None:
         super().__init__(device(0))
+        self.rewrites = gpu_rewrites(KernelOptions().make_backend(cold=True).rewrites)
         self.given: dict[int, tuple[Any, Sequence[Tensor], Sequence[Tensor]]] = {}
 
     def kernel(self, node: Node, context: Context | None) -> Kernel:

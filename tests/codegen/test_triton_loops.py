@@ -416,6 +416,14 @@ def test_few_long_rows_are_cut_into_pieces_and_many_are_not() -> None:
     assert specialise(loops, [4, 64]).splits == 1
 
 
+def test_what_follows_pieces_has_tiles_of_the_last_axis() -> None:
+    with dt.Graph().as_default():
+        x = dt.placeholder(float32, (None, 64))
+        (group,) = groups_of([batch_norm(x)], [x])
+    *_, last = routines(group.loops, specialise(group.loops, [1 << 20, 64]))[0].launches
+    assert dict(last.kernel.constants) == {"YB": 16, "XB": 64}
+
+
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
