@@ -246,6 +246,21 @@ def _summary(op: str) -> Callable[..., Any]:
     return summary
 
 
+def _diagonal(function: str, edges: int) -> Callable[..., Any]:
+    """`MatrixDiagV3` and its kin, for one diagonal: the main one."""
+
+    def diagonal(a: dict[str, Any], *tensors: Tensor) -> Any:
+        from .ops import diagonal as ops
+
+        k = np.asarray(_static(tensors[edges], "k"))
+        others = [np.asarray(_static(t, "sizes and padding")).item() for t in tensors[edges + 1 :]]
+        if k.any() or others not in ([], [0], [0.0], [-1, -1, 0], [-1, -1, 0.0]):
+            raise MisfitError("only whole main diagonals are supported")
+        return getattr(ops, function)(*tensors[:edges])
+
+    return diagonal
+
+
 COMPOSED: dict[str, Callable[..., Any]] = {
     "BatchToSpaceND": _batch_blocks("batch_to_space_nd"),
     "DepthToSpace": _blocks("depth_to_space"),
@@ -253,14 +268,25 @@ COMPOSED: dict[str, Callable[..., Any]] = {
     "Gather": _gather,
     "HistogramSummary": _summary("HistogramSummary"),
     "LRN": _lrn,
+    "MatrixDiagPartV2": _diagonal("matrix_diag_part", 1),
+    "MatrixDiagPartV3": _diagonal("matrix_diag_part", 1),
+    "MatrixDiagV2": _diagonal("matrix_diag", 1),
+    "MatrixDiagV3": _diagonal("matrix_diag", 1),
+    "MatrixSetDiagV2": _diagonal("matrix_set_diag", 2),
+    "MatrixSetDiagV3": _diagonal("matrix_set_diag", 2),
+    "ReciprocalGrad": lambda a, y, dy: -dy * y * y,
     "ResizeBilinear": _resize("resize_bilinear"),
     "ResizeNearestNeighbor": _resize("resize_nearest_neighbor"),
     "RestoreV2": _restore,
     "SaveV2": _save,
     "ScalarSummary": _summary("ScalarSummary"),
+    "RsqrtGrad": lambda a, y, dy: dy * -0.5 * y * y * y,
     "ShapeN": _shape_n,
+    "SigmoidGrad": lambda a, y, dy: dy * y * (1.0 - y),
     "SpaceToBatchND": _batch_blocks("space_to_batch_nd"),
     "SpaceToDepth": _blocks("space_to_depth"),
+    "SqrtGrad": lambda a, y, dy: dy * 0.5 / y,
+    "TanhGrad": lambda a, y, dy: dy * (1.0 - y * y),
 }
 """TensorFlow's op -> a function of its attributes and inputs that gives an output, several, or a node."""
 
@@ -277,12 +303,11 @@ def unlike(proto: Any) -> bool:
 
 def composed_attrs(proto: Any) -> dict[str, Any]:
     """All that TensorFlow tells a node that is several here."""
-    signature = signatures()[proto.op]
     return {
         name: read_attr(proto.attr[name], kind) if name in proto.attr else default_of(kind, default)
-        for name, (kind, default) in signature.attrs.items()
-        if name not in signature.told and (name in proto.attr or default is not REQUIRED)
-    } | {n: read_attr(proto.attr[n], "list(type)") for n in ("dtypes",) if n in proto.attr}
+        for name, (kind, default) in signatures()[proto.op].attrs.items()
+        if name in proto.attr or default is not REQUIRED
+    }
 
 
 __all__ = [
