@@ -78,9 +78,14 @@ def _holds_tensor(value: Any) -> bool:
 
 
 def _preferred(value: Any, prefer: DType | None) -> DType | None:
-    """`prefer`, if a Python number of this kind may become it: an int any number, a float any floating or complex type."""
+    """`prefer`, if a number of this kind may become it: an int any number, a float any floating or complex type.
+
+    Numbers of NumPy, too: programs calculate with tensors of float32 and arrays of float64, which is what NumPy gives.
+    """
     if prefer is None:
         return None
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _array_preferred(value, prefer.base)
     if isinstance(value, bool) or prefer.base.is_bool:
         return prefer.base if isinstance(value, bool) and prefer.base.is_bool else None
     if isinstance(value, int):
@@ -91,6 +96,20 @@ def _preferred(value: Any, prefer: DType | None) -> DType | None:
         kinds = {_preferred(v, prefer) for v in value}
         return kinds.pop() if len(kinds) == 1 else None
     return None
+
+
+def _array_preferred(value: np.ndarray[Any, Any] | np.generic, prefer: DType) -> DType | None:
+    if prefer.is_bool or not (prefer.is_integer or prefer.is_floating or prefer.is_complex):
+        return None
+    kind = value.dtype.kind
+    if kind in "iu" and prefer.is_integer:
+        same = np.all(np.asarray(value).astype(prefer.np) == value)
+        return prefer if same else None  # what would wrap around keeps its type, which the op then refuses
+    if kind in "biu":
+        return prefer
+    if as_dtype(value.dtype).is_floating:
+        return prefer if prefer.is_floating or prefer.is_complex else None
+    return prefer if kind == "c" and prefer.is_complex else None
 
 
 # By NumPy's kind.

@@ -92,6 +92,40 @@ def test_true_division_of_integers():
     assert value(a.div(constant(-7), 2)) == -4
 
 
+NUMPY = np.array([1.0, 2.0, 3.0])  # float64, as NumPy makes it
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda t: t + NUMPY,
+        lambda t: NUMPY + t,
+        lambda t: a.add(t, NUMPY),
+        lambda t: t * np.int64(2),
+        lambda t: np.int32(2) * t,
+        lambda t: t * (NUMPY > 0) * 2,
+        lambda t: t + NUMPY.astype(np.int64),
+        lambda t: a.maximum(t, NUMPY / 2) + NUMPY,
+        lambda t: clip.clip_by_value(t, NUMPY, NUMPY + 5) * 2,
+        lambda t: k.where(t > 0, t + t, NUMPY),
+    ],
+)
+def test_arrays_take_the_type_of_the_tensor(build):
+    """As in TensorFlow: programs mix arrays of float64 with tensors of float32."""
+    t = constant([1.0, 2.0, 3.0])
+    found = build(t)
+    assert found.dtype.name == "float32"
+    np.testing.assert_array_equal(value(found), [2, 4, 6])
+
+
+def test_arrays_that_would_lose_something_keep_their_type():
+    whole = constant([1, 2, 3])
+    assert (whole + np.arange(3)).dtype.name == "int32"
+    for array in (NUMPY, np.array([2**40, 0, 0]), np.array([1j, 0, 0])):
+        with pytest.raises(TypeError, match="must have one element type"):
+            whole + array
+
+
 def test_logic_operators_follow_the_type():
     t = constant([True, False])
     i = constant([6, 3])
