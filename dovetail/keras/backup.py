@@ -5,21 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .callback import Callback, is_chief
-from .saving import load_progress, save_progress
+from .saving import Progress, load_state, read_progress, save_progress, state_variables
 
 FILE = "training.safetensors"
+_NOTHING = Progress(-1, -1, -1)
 
 
 class BackupAndRestore(Callback):
     """Keeps the state of training on disk while `fit` runs, and takes it up when `fit` is called again after an interruption.
 
-    The file holds the weights, the optimizer's state, and the epoch and batch that were reached. In a cluster the chief writes it, and
-    all workers read it when they are started again: the folder must be one that all of them see. What the cluster's other members
+    The file holds the weights, the optimizer's state, and the epoch and batch that were reached. In a cluster the chief alone writes and
+    reads it; the others take over what the chief has, so it does not matter which folders they see. What the cluster's other members
     see of a worker's death is an error from `fit`; whatever starts the programs again (a batch system, `dovetail cluster up`) starts all.
 
     Args:
-        backup_dir: a folder for this alone.
+        backup_dir: a folder for this alone; the chief's, where there are several workers.
         save_freq: "epoch", or after how many batches. In the middle of an epoch the batches that were done are passed over; the order of
             shuffled rows is the same again where the graph has a seed (`dt.set_random_seed`), and under several workers.
         delete_checkpoint: whether the file is deleted when `fit` has ended well, so that the next one begins anew.
@@ -49,16 +52,21 @@ class BackupAndRestore(Callback):
                 f"BackupAndRestore needs an optimizer of dt.keras, not {type(self.model.optimizer).__name__} of dt.train: "
                 "train.MonitoredTrainingSession recovers with those"
             )
-        if not self._path.exists():
+        here = is_chief(self.model) and self._path.exists()
+        progress = read_progress(self._path) if here else _NOTHING
+        progress = Progress(*self.model._of_first(np.array(progress, np.int64)).tolist())
+        if progress == _NOTHING:
             return
         if not self.model.built:
             raise ValueError(
                 f"'{self.model.name}' has no weights yet to restore: build it with an input shape before `fit`"
             )
-        progress = load_progress(self.model, self._path)
-        self.model._resumed = progress["epoch"], progress["batch"]
-        self.model._epochs_done = progress["epochs_done"]
-        print(f"Training goes on at epoch {progress['epoch'] + 1}, batch {progress['batch']}, from {self._path}")
+        if here:
+            load_state(self.model, self._path)
+        self.model._take_first(state_variables(self.model))
+        self.model._resumed = progress.epoch, progress.batch
+        self.model._epochs_done = progress.epochs_done
+        print(f"Training goes on at epoch {progress.epoch + 1}, batch {progress.batch}, from {self._path}")
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """See `Callback`."""
@@ -82,7 +90,7 @@ class BackupAndRestore(Callback):
     def _save(self, epoch: int, batch: int, epochs_done: int) -> None:
         if is_chief(self.model):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            save_progress(self.model, self._path, {"epoch": epoch, "batch": batch, "epochs_done": epochs_done})
+            save_progress(self.model, self._path, Progress(epoch, batch, epochs_done))
 
 
 __all__ = ["BackupAndRestore"]

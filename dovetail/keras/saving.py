@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .backend import batch_get_value, batch_set_value, copies
 from .registry import Registry, custom_object_scope
@@ -158,18 +158,38 @@ def load_model(filepath: Any, custom_objects: Mapping[str, Any] | None = None, c
     return model
 
 
-def save_progress(model: Any, filepath: Any, progress: Mapping[str, int]) -> None:
+class Progress(NamedTuple):
+    """How far training has come."""
+
+    epoch: int
+    """The epoch in which it goes on, from 0."""
+    batch: int
+    """How many of that epoch's batches are done."""
+    epochs_done: int
+    """How many epochs this model has been trained for, all calls of `fit` together."""
+
+
+def save_progress(model: Any, filepath: Any, progress: Progress) -> None:
     """Write the weights, the optimizer's state, and how far training has come: what `BackupAndRestore` keeps."""
-    _write(filepath, _values(model, True), {"format": FORMAT, "progress": json.dumps(progress)}, True)
+    _write(filepath, _values(model, True), {"format": FORMAT, "progress": json.dumps(progress._asdict())}, True)
 
 
-def load_progress(model: Any, filepath: Any) -> dict[str, int]:
+def read_progress(filepath: Any) -> Progress:
+    """How far training had come when `save_progress` wrote a file."""
+    return Progress(**json.loads(_read(filepath)[1]["progress"]))
+
+
+def load_state(model: Any, filepath: Any) -> None:
     """Set a compiled model to what `save_progress` wrote. ValueError: the model has other weights."""
     load_weights(model, filepath)
-    tensors, metadata = _read(filepath)
-    _set_optimizer(model, tensors)
-    found: dict[str, int] = json.loads(metadata["progress"])
-    return found
+    _set_optimizer(model, _read(filepath)[0])
+
+
+def state_variables(model: Any) -> list[Any]:
+    """The variables that such a file is about: the weights, and the optimizer's, which are made if need be."""
+    with model._graph.as_default(), model._scope():
+        model.optimizer.build(model.trainable_weights)
+    return [*weight_names(model).values(), *(v for found in optimizer_state(model).values() for v in found)]
 
 
 def _values(model: Any, with_optimizer: bool) -> dict[str, Any]:

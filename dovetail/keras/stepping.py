@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.build import placeholder
+from ..graph.build import convert, placeholder
+from ..graph.ops.creation import zeros
 from ..graph.ops.passing import group
 from ..graph.structure import flatten, pack
 from . import data
-from .backend import get_session
+from .backend import GraphState, get_session
+from .callback import is_chief
 from .compiled import Compiled
 from .coordinated import Hands, is_client, plain
 from .layers.passes import passing
@@ -186,6 +188,33 @@ class Stepper:
                 with self._scope():
                     end = self._strategy.barrier()
                 get_session(self._strategy).run(end)
+
+    def _of_first(self, value: Any) -> Any:
+        """What the first worker gives for this value, whose type and shape are the same for all; all call it."""
+        if self._workers() == 1:
+            return value
+        with self._graph.as_default():
+            with self._scope():
+                found = self._strategy._first_across(convert(value))
+            return get_session(self._strategy).run(found)
+
+    def _take_first(self, variables: Sequence[Any]) -> None:
+        """Give variables the values that the first worker has for them; all call it. Those of the others may have none yet."""
+        if self._workers() == 1:
+            return
+        with self._graph.as_default():
+            has = is_chief(self)
+            with self._scope():
+                taken = [
+                    v.assign(
+                        self._strategy._first_across(v.value() if has else zeros(v.shape, v.dtype.base)),
+                        read_value=False,
+                    )
+                    for v in variables
+                ]
+            session = get_session(self._strategy)
+            session.run(group(*taken))
+            GraphState.of(session.graph).initialized(session).update(variables)
 
     # --- variables ----------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,11 @@
-"""A worker of a model of layers that keeps its state with BackupAndRestore: `python keras_backup.py FOLDER EPOCHS`."""
+"""A worker of a model of layers that keeps its state with BackupAndRestore, in a folder of its own.
+
+`python keras_backup.py FOLDER EPOCHS`
+"""
 
 import hashlib
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +32,7 @@ def tell(epoch: int, logs: Any) -> None:
 
 
 told = keras.callbacks.LambdaCallback(on_epoch_end=tell)
-kept = keras.callbacks.BackupAndRestore(sys.argv[1])
+index = strategy.cluster_resolver.task_id
+kept = keras.callbacks.BackupAndRestore(Path(sys.argv[1], str(index)))
 model.fit(digits.train_images, digits.train_labels, epochs=int(sys.argv[2]), callbacks=[kept, told], verbose=0)
 print("RESULT", hashlib.sha256(b"".join(w.tobytes() for w in model.get_weights())).hexdigest(), flush=True)
