@@ -49,6 +49,15 @@ def write_durably(path: Path, write: Callable[[Path], None]) -> None:
     point()
 
 
+def write_bytes_durably(path: Path, content: bytes) -> None:
+    """Make a file of these bytes. Errors as of `write_durably`."""
+
+    def write(partial: Path) -> None:
+        partial.write_bytes(content)
+
+    write_durably(path, write)
+
+
 def remove(path: Path) -> None:
     """Remove a file, if it is there."""
     point()

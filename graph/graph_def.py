@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgpack
+import numpy as np
 
 from .attr_values import write_attr
 from .errors import InvalidArgumentError
@@ -24,9 +25,10 @@ from .tensorflow_ops import REQUIRED, MisfitError, Signature, signatures
 PRODUCER = 1882  # the version of TensorFlow's graphs that these are: with what of it defaults came and went
 OWN = "Dovetail"  # before the names of ops that TensorFlow does not have
 EXTRA = "_dovetail"  # the attribute of what else a node is told, as msgpack
-OTHERWISE = frozenset(("HistogramSummary", "ImageSummary", "MergeV2Checkpoints", "ReduceJoin", "RestoreV2", "SaveV2", "ScalarSummary",
-                       "StringSplit"))  # fmt: skip
+OTHERWISE = frozenset(("MergeV2Checkpoints", "ReduceJoin", "RestoreV2", "SaveV2", "StringSplit"))
 """Ops that have TensorFlow's names and other inputs."""
+TAGGED = {"HistogramSummary": "tag", "ImageSummary": "tag", "ScalarSummary": "tags"}
+"""Ops whose tag is an attribute here, and TensorFlow's first input: that input's name."""
 
 
 def graph_def_of(
@@ -47,15 +49,39 @@ def graph_def_of(
     out = message("GraphDef")()
     out.versions.producer = PRODUCER
     for node in graph.nodes[from_version:] if nodes is None else nodes:
-        write_node(out.node.add(), node, add_shapes)
+        if node.type in TAGGED:
+            _write_tagged(out, node, add_shapes)
+        else:
+            write_node(out.node.add(), node, add_shapes)
     return out
+
+
+def _write_tagged(out: Any, node: Node, add_shapes: bool) -> None:
+    """Write a node of a summary, with a constant for its tag."""
+    tag = out.node.add(name=f"{node.name}/{TAGGED[node.type]}", op="Const", device=node.device)
+    write_attr(tag.attr["dtype"], "type", "string")
+    write_attr(tag.attr["value"], "tensor", np.array(node.attrs["tag"].encode(), object))
+    proto = out.node.add(op=node.type)
+    proto.input.append(tag.name)
+    _write_frame(proto, node, add_shapes)
+    write_attr(proto.attr["T"], "type", node.inputs[0].dtype)
+    if node.type == "ImageSummary":
+        write_attr(proto.attr["max_images"], "int", node.attrs["max_images"])
+
+
+def _write_frame(proto: Any, node: Node, add_shapes: bool) -> None:
+    """Write what all nodes have: name, device, inputs, colocation groups, and shapes if they are wanted."""
+    proto.name, proto.device = node.name, node.device
+    proto.input.extend([t.op.name if t.value_index == 0 else t.name for t in node.inputs])
+    proto.input.extend([f"^{c.name}" for c in node.controls])
+    if node.colocation:
+        proto.attr["_class"].list.s.extend(node.colocation_groups())
+    if add_shapes and node.outputs:
+        write_attr(proto.attr["_output_shapes"], "list(shape)", [t.dims for t in node.outputs])
 
 
 def write_node(proto: Any, node: Node, add_shapes: bool = False) -> None:
     """Write a node into a `NodeDef`. InvalidArgumentError: it cannot be written."""
-    proto.name, proto.device = node.name, node.device
-    proto.input.extend([t.op.name if t.value_index == 0 else t.name for t in node.inputs])
-    proto.input.extend([f"^{c.name}" for c in node.controls])
     signature = None if node.type in OTHERWISE else signatures().get(node.type)
     extra = dict(node.attrs)
     proto.op = node.type
@@ -73,10 +99,7 @@ def write_node(proto: Any, node: Node, add_shapes: bool = False) -> None:
             raise InvalidArgumentError(
                 node, node, f"Node '{node.name}' ({node.type}) made at {node.source} cannot be written: {e}"
             ) from None
-    if node.colocation:
-        proto.attr["_class"].list.s.extend(node.colocation_groups())
-    if add_shapes and node.outputs:
-        write_attr(proto.attr["_output_shapes"], "list(shape)", [t.dims for t in node.outputs])
+    _write_frame(proto, node, add_shapes)
 
 
 def _write_attrs(proto: Any, node: Node, signature: Signature) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from .crc32c import MASK, crc32c
 from .dtypes import DType, as_dtype, string
-from .durable_files import write_durably
+from .durable_files import write_bytes_durably, write_durably
 from .messages import message
 from .sorted_tables import TableError, is_table, read_table, read_varint, varint, write_table
 from .tensor_protos import dims_of, set_shape
@@ -156,7 +156,7 @@ def write_bundle(prefix: str, tensors: Iterable[tuple[str, Array]]) -> None:
     header = message("BundleHeaderProto")(num_shards=1)
     header.version.producer = 1
     table = write_table(sorted({b"": header.SerializeToString(), **entries}.items()))
-    write_durably(Path(f"{prefix}.index"), lambda partial: partial.write_bytes(table))
+    write_bytes_durably(Path(f"{prefix}.index"), table)
 
 
 def _bytes_of(value: Array, dtype: DType) -> tuple[bytes, int]:

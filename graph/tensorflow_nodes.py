@@ -163,7 +163,7 @@ def _texts(tensor: Tensor, what: str) -> tuple[str, ...]:
 def _div(a: dict[str, Any], x: Tensor, y: Tensor) -> Any:
     from .ops import arithmetic
 
-    return arithmetic.truncatediv(x, y) if x.dtype.is_integer else arithmetic.realdiv(x, y)
+    return arithmetic.truncatediv(x, y) if x.dtype.is_integer else arithmetic.real_divide(x, y)
 
 
 def _gather(a: dict[str, Any], params: Tensor, indices: Tensor) -> Any:
