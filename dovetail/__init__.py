@@ -684,6 +684,7 @@ _LATE = {
     "keras": ".keras",
     "layers": ".layers",
     "losses": ".losses",
+    "onnx": ".onnx",
     "profile": ".runtime.profile",
     "simulate": ".placer.simulate",
     "test": ".test",

@@ -1,0 +1,1 @@
+"""The importers, by families of ops."""
