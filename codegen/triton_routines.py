@@ -7,8 +7,8 @@ each there are a few candidates, the likely best one first; the autotuner measur
 When there are few rows, and they are long, a block per row would leave most of a GPU idle. Then the work goes in steps, each
 a kernel of its own, with the results of reductions in scratch memory:
 
-    for each stage of reductions    totals of SPLITS pieces of each row; then the reduction of the totals
-    at the end                      the outputs that have all axes, element by element
+    for each stage of reductions    totals of SPLITS pieces of each row, and outputs that are known there; then the reduction of the totals
+    at the end                      the other outputs that have all axes, element by element
 
 Only what goes into rows of a table is added to memory atomically; all other results are the same in every run.
 """
@@ -256,7 +256,7 @@ class _Steps:
         self.stages = loops.stages()
         self.kept = tuple(names.sizes[a] for a in self.sides.y)
         self.pairs = pairs_of(loops)
-        self.stored: set[int] = set()  # outputs that have no reduced axes, and are done
+        self.stored: set[int] = set()  # outputs that are done
         self.given: dict[int, str] = {}  # reductions that are done -> where their results are
         self.launches: list[Launch] = []
         self.scratch: list[Scratch] = []
@@ -278,13 +278,20 @@ class _Steps:
             totals[r] = [self.new_scratch(kind, Count((), times=facts.splits)) for _ in range(parts)]
         # The second of a pair is made with the first.
         reductions = sorted([*first, *(self.pairs[r].second for r in first if r in self.pairs)])
-        part, inputs = _part(loops, [Store(r, loops.values[r].axes) for r in reductions], self.given, self.names)
+        # What can be stored as the pieces are read is: nobody reads for it again.
+        along = [i for i, s in enumerate(loops.stores) if self.is_full(s) and i not in self.stored]
+        along = [i for i in along if self.stages[loops.stores[i].value] <= stage]
+        self.stored.update(along)
+        stores = [Store(r, loops.values[r].axes) for r in reductions] + [loops.stores[i] for i in along]
+        part, inputs = _part(loops, stores, self.given, self.names)
         rows, across = _tiles(facts)[0]
         counters = any(facts.divisible[a] for a in self.sides.x)
         tile = Tile(PARTIAL, one_row=rows == 1, wide=facts.wide, counters=counters, stages=self.tile_stages)
         blocks = {"YB": rows, "XB": across, "SPLITS": facts.splits}
         grid = Grid((Count(self.kept, rows), Count((), times=facts.splits)))
-        called = self.called(part, inputs, [t for r in first for t in totals[r]], self.names.sizes)
+        outputs = [*(t for r in first for t in totals[r]), *(self.names.outputs[i] for i in along)]
+        types += [triton_type(loops.values[loops.stores[i].value].dtype.name) for i in along]
+        called = self.called(part, inputs, outputs, self.names.sizes)
         self.launches.append(_launch(part, tile, called, facts, blocks, _warps(rows * across), grid, types))
 
         # The totals' reduction: over the kept axes, reducing one of pieces.
@@ -316,6 +323,7 @@ class _Steps:
         """The outputs that have all axes, element by element."""
         loops = self.loops
         rest = [i for i, s in enumerate(loops.stores) if self.is_full(s) or self.stages[s.value] == 0]
+        rest = [i for i in rest if i not in self.stored]
         if rest:
             last, inputs = _part(loops, [loops.stores[i] for i in rest], self.given, self.names)
             called = self.called(last, inputs, [self.names.outputs[i] for i in rest], self.names.sizes)

@@ -18,7 +18,7 @@ Three forms:
              its inputs anew (from the second-level cache, if it is kept there). Two reductions that one pass can make
              (`pairs`) take one. What is left behind the last full tile is done once more, with a mask
     partial  only the first stage of reductions, and of each row only one of SPLITS pieces: for few and long rows. Totals
-             go to scratch memory, and a second kernel reduces those (`triton_routines`)
+             go to scratch memory, and a second kernel reduces those (`triton_routines`). What it can make along the way it stores
 
 Random numbers are made by counters of Philox, each of which gives four neighbours (`triton_random`).
 
@@ -79,7 +79,7 @@ class _Writer(TileWriter):
         store = self.loops.stores[output]
         v = self.loops.values[store.value]
         value = self.value(store.value)
-        target = self.names.outputs[output]
+        target = self.names.outputs[output - len(self.loops.stores)]  # behind the totals of PARTIAL, which may be more
         if store.row is None:
             where, mask = self.address(store.axes), self.mask(store.axes)
         else:
@@ -212,7 +212,7 @@ class _Writer(TileWriter):
         last = 0 if self.tile.form == PARTIAL else max(self.stages, default=0)
         for stage in range(last + 1):
             reductions = self.reductions(stage)
-            outputs = [] if self.tile.form == PARTIAL else self.outputs(stage, full=True)
+            outputs = self.outputs(stage, full=True)
             if reductions or outputs:
                 self.one_pass(reductions, outputs, rereads=stage < last)
             if self.tile.form != PARTIAL:
@@ -278,7 +278,7 @@ class _Writer(TileWriter):
         if self.tile.form == PARTIAL:
             where = f"{self.y} * SPLITS + piece" if self.sides.y else "piece"
             mask = "" if self.tile.one_row or not self.sides.y else ", mask=my"
-            for name, total in zip(self.names.outputs, totals, strict=True):
+            for name, total in zip(self.names.outputs, totals, strict=False):
                 self.line(f"tl.store({name} + {where}, {total}{mask})")
 
     def is_variance(self, reduction: int) -> bool:

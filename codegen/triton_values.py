@@ -59,7 +59,7 @@ class Names:
     """What a kernel calls things.
 
     Attributes:
-        inputs, outputs: its arrays, in order. For PARTIAL, the outputs are the totals of its reductions, in order.
+        inputs, outputs: its arrays, in order. For PARTIAL, the outputs are the totals of its reductions, and then arrays.
         sizes: of its axes; one that is always the same is a number in digits.
         counted: sizes whose product is the `count` of the loops: those of the axes that are reduced, or were in the loops
             that these are a part of.
@@ -215,8 +215,9 @@ class TileWriter:
         """Axes of joined sides that some array needs by themselves."""
         arrays = [v.axes for v in self.loops.values if v.op in ("load", "random", "position")]
         arrays += [self.loops.row_axes(v) for v in self.loops.values if v.op == "gather"]
-        if self.tile.form != PARTIAL:
-            arrays += [s.axes for s in self.loops.stores]
+        arrays += [
+            s.axes for s in self.loops.stores if self.tile.form != PARTIAL or any(a in self.sides.x for a in s.axes)
+        ]
         text = " ".join(self.address(axes) for axes in arrays)
         named = {int(a) for a in re.findall(r"\bi(\d+)\b", text)}
         return {a for side in (self.sides.y, self.sides.x) if len(side) > 1 for a in side if a in named}

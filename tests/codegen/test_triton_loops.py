@@ -416,6 +416,17 @@ def test_few_long_rows_are_cut_into_pieces_and_many_are_not() -> None:
     assert specialise(loops, [4, 64]).splits == 1
 
 
+def test_what_is_known_before_a_sum_is_stored_as_its_pieces_are_read() -> None:
+    with dt.Graph().as_default():
+        x, grad = dt.placeholder(float32, (None, 1024)), dt.placeholder(float32, (None, 1024))
+        y = dt.where_v2(x > 0.0, grad, 0.0)
+        (group,) = groups_of([y, dt.reduce_sum(y, 0)], [x, grad])
+    pieces, total = routines(group.loops, specialise(group.loops, [4096, 1024]))[0].launches
+    assert {"out0", "out1"} <= {p.name for launch in (pieces, total) for p in launch.kernel.parameters}
+    assert "tl.store(out0 + i0 * n1 + i1" in pieces.kernel.text
+    assert [p.name for p in total.kernel.parameters if p.name.startswith("in")] == []
+
+
 def test_what_follows_pieces_has_tiles_of_the_last_axis() -> None:
     with dt.Graph().as_default():
         x = dt.placeholder(float32, (None, 64))
