@@ -17,11 +17,15 @@ from typing import Any
 from ...graph.source import UNKNOWN
 from ...graph.state import VariableState
 from ..cuda.array import DeviceArray
-from ..cuda.device import Coming, Device
+from ..cuda.device import Device
 from ..cuda.ipc import LEAST_BYTES, Lends, Outgoing, outgoing
+from ..cuda.transfers import Coming
 from ..program import Call, Instruction, Kernel, Loop, Program, Recv, Send
 from .cuda_values import OnHost, OnShape, View, arriving
 from .on_device import OnDevice
+
+FROM_HOST = "ToDevice"
+"""The op of a step that brings a value to the GPU, and puts it where it was."""
 
 _LAUNCHING = (OnDevice, OnShape, View)  # what does not wait for anything
 _WITHOUT_WORK = frozenset(("Identity", "VariableV2", "VarHandleOp"))
@@ -31,6 +35,8 @@ def leaving(value: Any) -> Any:
     """What leaves a GPU, in the host's memory. Of a variable's place, which can be fetched, it is the value."""
     if type(value) is VariableState:
         value = value.read()
+    if type(value) is Coming:  # a stretch has begun with it
+        return value.result()
     return value.device.to_host(value) if type(value) is DeviceArray else value
 
 
@@ -94,7 +100,7 @@ class _Crossings:
 
     def arrive(self, slot: int, what: str) -> Instruction:
         device = self.device
-        return Call(lambda value: arriving(device, value), (slot,), (slot,), (), what, "ToDevice", UNKNOWN)
+        return Call(lambda value: arriving(device, value), (slot,), (slot,), (), what, FROM_HOST, UNKNOWN)
 
     def begin(self, destination: str) -> Kernel:
         """What begins to send to a device."""

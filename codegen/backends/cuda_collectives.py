@@ -17,9 +17,10 @@ from ...graph.node import Node
 from ...graph.state import Context
 from ..cuda import nccl
 from ..cuda.array import DeviceArray
-from ..cuda.device import Device, Event
+from ..cuda.device import Device
 from ..cuda.driver import bindings, check
 from ..cuda.nccl import BYTES, REDUCTIONS, TYPES
+from ..cuda.streams import Event
 from ..program import Kernel
 
 if TYPE_CHECKING:

@@ -132,6 +132,10 @@ class TemplateOnDevice(OnDevice):
             inputs = tuple([inputs[i] for i in self._order])
         return super().__call__(*inputs)
 
+    def takes_array(self, position: int) -> bool:
+        """As `OnDevice.takes_array`."""
+        return super().takes_array(position if self._order is None else self._order.index(position))
+
     def choose(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
         """What the template has."""
         return self.template.choose(self.device, shapes, others)

@@ -23,6 +23,7 @@ from ...graph.state import Context, VariableState
 from ..agreement import agree, difference
 from ..cuda.array import DeviceArray
 from ..cuda.memory import Block
+from ..cuda.transfers import SMALL_COPY
 from ..fusible import SUPPORTED
 from ..loops import Loops
 from ..program import Kernel
@@ -48,7 +49,7 @@ def state_kernel(backend: CudaBackend, node: Node, context: Context, fallback: O
     if found is not None:
         return found
     if node.type in _ASSIGNS:
-        return _Assign(backend, node, context, fallback)
+        return Assign(backend, node, context, fallback)
     rows = rows_kernel(backend, node, fallback)
     if rows is not None:
         return rows
@@ -72,18 +73,31 @@ def state_kernel(backend: CudaBackend, node: Node, context: Context, fallback: O
 # --- assignment ------------------------------------------------------------------------------------------------------
 
 
-class _Assign:
-    """Stores a value as it is: it is never changed by anybody who does not hold it alone."""
+class Assign:
+    """Stores a value as it is: it is never changed by anybody who does not hold it alone.
+
+    A small one is copied over the old one, so that the variable stays where it is: graphs of launches read it there.
+
+    Attributes:
+        is_small: whether it is known to be small, and in the GPU's memory.
+    """
 
     def __init__(self, backend: CudaBackend, node: Node, context: Context, fallback: OnHost) -> None:
         self.backend = backend
         self.fallback = fallback
+        dtype, dims = node.inputs[1].dtype.base, node.inputs[1].dims
+        count = element_count(dims)
+        self.is_small = bool(
+            count and dtype.is_floating and count * dtype.size <= SMALL_COPY and dims == node.inputs[0].dims
+        )
         self.validate = bool(node.attrs["validate_shape"])
         self.is_ref = bool(node.outputs)
         self.dims = context.output_dims[0] if self.is_ref else node.attrs.get("shape")
 
     def __call__(self, state: VariableState, value: Any) -> Any:
+        device = self.backend.device
         if not lives_on_device(state.dtype, int(np.prod(value.shape, dtype=np.int64))):
+            device.must_run("an assignment on the host")
             return self.fallback(state, value)
         if self.validate:
             dims = state.read().shape if state.is_initialized else self.dims
@@ -91,12 +105,24 @@ class _Assign:
                 len(dims) != len(value.shape)
                 or any(d is not None and d != n for d, n in zip(dims, value.shape, strict=True))
             ):
+                device.must_run("an assignment of another shape")
                 return self.fallback(state, value)  # which says what is wrong
         if type(value) is not DeviceArray:
-            value = self.backend.device.from_host(np.asarray(value, state.dtype.np), state.name)
+            value = device.from_host(np.asarray(value, state.dtype.np), state.name)
         with state.lock:
-            state.move(value)
+            if value.nbytes <= SMALL_COPY and held_alone(state) and self._fits(state._value, value):
+                with device.entered():
+                    if device.updates is not None:
+                        device.updates.append(state)
+                    device.copy_into(state._value, value)  # type: ignore[arg-type]
+            else:
+                device.must_run("an assignment that moves a variable")
+                state.move(value)
         return state if self.is_ref else ()
+
+    @staticmethod
+    def _fits(old: Any, new: DeviceArray) -> bool:
+        return bool(old.device is new.device and old.shape == new.shape and old.dtype == new.dtype)
 
 
 # --- updates ---------------------------------------------------------------------------------------------------------
@@ -210,11 +236,20 @@ def pointer_of(state: VariableState) -> int:
 
 def held_alone(state: VariableState) -> bool:
     """Whether nobody but the variable holds its value, or the memory that it is in."""
-    value: Any = state._value
-    # The variable's slot, `value` here, and the argument of the call; the array's slot and the argument.
-    return (
-        type(value) is DeviceArray
-        and sys.getrefcount(value) == 3
-        and type(value._owner) is Block
-        and sys.getrefcount(value._owner) == 2
-    )
+    return all_held_alone((state,))
+
+
+def all_held_alone(states: Sequence[VariableState]) -> bool:
+    """Whether nobody but these variables holds their values, or the memory that those are in."""
+    count = sys.getrefcount
+    for state in states:
+        value: Any = state._value
+        # The variable's slot, `value` here, and the argument of the call; the array's slot and the argument.
+        if (
+            type(value) is not DeviceArray
+            or count(value) != 3
+            or type(value._owner) is not Block
+            or count(value._owner) != 2
+        ):
+            return False
+    return True

@@ -36,12 +36,15 @@ def arriving(device: Device, value: Any) -> Any:
         return value if value.device is device else device.from_peer(value, "a received tensor")
     if type(value) is Incoming:
         return value.taken("a received tensor")
-    if isinstance(value, (np.ndarray, np.generic)):
-        kind = value.dtype.kind
-        number = kind == "f" or (kind == "V" and value.dtype.names is None)
-        if number or (kind in "iub" and value.size > SMALL):
-            return device.from_host(value, "a fed or received tensor")
+    if isinstance(value, (np.ndarray, np.generic)) and is_brought(value):
+        return device.from_host(value, "a fed or received tensor")
     return value
+
+
+def is_brought(value: Any) -> bool:
+    """Whether an array of the host's belongs into a GPU's memory."""
+    kind = value.dtype.kind
+    return kind == "f" or (kind == "V" and value.dtype.names is None) or (kind in "iub" and value.size > SMALL)
 
 
 def on_host(value: Any) -> Any:

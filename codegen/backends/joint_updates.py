@@ -34,7 +34,7 @@ from ..triton_ops.several import MOST, several, sizes_of
 from ..unit import Unit
 from .base import NodeError
 from .cuda import CudaBackend
-from .cuda_state import Update, held_alone, pointer_of
+from .cuda_state import Update, all_held_alone, held_alone, pointer_of
 from .cuda_values import OnShape, SmallOnHost, View, on_device
 from .on_device import OnDevice, loaded_kernel
 
@@ -245,7 +245,7 @@ class JointUpdate(OnDevice):
                 run = self._runs[lengths] = self._prepared_for(lengths)
             with device.lock:
                 device.make_current()
-                if not all(map(held_alone, states)):
+                if not all_held_alone(states):
                     device.must_run("an update of a variable whose value somebody holds")
                 if device.updates is not None:
                     device.updates += states

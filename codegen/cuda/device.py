@@ -4,161 +4,55 @@ Three streams. Kernels run on `compute`, in the order in which they are launched
 copies run on `copy_in` and `copy_out`, beside the kernels: a copy out waits (on the device) for the kernels launched before it,
 and the kernels launched after a copy in wait for it. Small ones go along with the kernels: a detour would cost more than it saves.
 
-Large copies go through pinned memory in pieces, so that one piece is copied by the host while the GPU moves another. What a program
-sends is on its way (`Coming`) while the next kernels are launched, and run.
-
 One thread at a time talks to a device, under `lock`: launches then need no buffers of their own, and a graph that is captured
 holds one thread's kernels only. Nobody waits for the GPU under the lock.
 """
 
 from __future__ import annotations
 
-import ctypes
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ...graph.settings import setting
 from ..gpu_kernel import Target
-from .driver import NOT_READY, OUT_OF_MEMORY, PEER_ENABLED, CudaError, bindings, check, gpu_count
-from .memory import COPY_IN, Pool
+from .array import DeviceArray
+from .driver import OUT_OF_MEMORY, PEER_ENABLED, CudaError, bindings, check, gpu_count
+from .memory import Pool
+from .streams import Event, Stream
+from .transfers import Coming, Transfers
 
-if TYPE_CHECKING:
-    from .array import DeviceArray
-
-SMALL_COPY = 64 << 10  # bytes; up to here the driver itself copies what comes from pageable memory before it returns
-PIECE = 4 << 20  # bytes of a staging buffer: long enough that starting a copy does not show
-PIECES = 4  # in each direction
-_NON_BLOCKING, _NO_TIMING, _PORTABLE, _RELAXED = 1, 2, 1, 2  # CU_STREAM_, CU_EVENT_, CU_MEMHOSTALLOC_, capture mode
-
-
-class Stream:
-    """A queue of work of one device."""
-
-    __slots__ = ("device", "handle", "name")
-
-    def __init__(self, device: Device, name: str) -> None:
-        self.device = device
-        self.name = name
-        self.handle = check(bindings().cuStreamCreate(_NON_BLOCKING))
-
-    def record(self, event: Event | None = None) -> Event:
-        """An event that has happened when all work queued so far is done."""
-        event = event or self.device.event()
-        check(bindings().cuEventRecord(event.handle, self.handle))
-        return event
-
-    def wait(self, event: Event) -> None:
-        """Let what is queued from now on start after the event; the caller goes on."""
-        check(bindings().cuStreamWaitEvent(self.handle, event.handle, 0))
-
-    def synchronize(self) -> None:
-        """Wait until all work queued so far is done. CudaError when a kernel failed."""
-        check(bindings().cuStreamSynchronize(self.handle))
-
-
-class Event:
-    """A point in a stream. Events without timing are used again when nobody holds them."""
-
-    __slots__ = ("handle", "returned")
-
-    def __init__(self, handle: Any, returned: deque[Any] | None) -> None:
-        self.handle = handle
-        self.returned = returned
-
-    def __del__(self) -> None:
-        if self.returned is not None:
-            self.returned.append(self.handle)
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it has happened."""
-        code = int(bindings().cuEventQuery(self.handle)[0])
-        if code not in (0, NOT_READY):
-            check((code,))
-        return code == 0
-
-    def synchronize(self) -> None:
-        """Wait until it has happened."""
-        check(bindings().cuEventSynchronize(self.handle))
-
-    def milliseconds_since(self, earlier: Event) -> float:
-        """Time between two events that were made with `timing=True`."""
-        return float(check(bindings().cuEventElapsedTime(earlier.handle, self.handle)))
+_NO_TIMING, _RELAXED = 2, 2  # CU_EVENT_DISABLE_TIMING, CU_STREAM_CAPTURE_MODE_RELAXED
 
 
 class NotCapturableError(Exception):
     """What was to be captured cannot be: it needs the host."""
 
 
-class _Staging:
-    """Pinned buffers that pieces of copies go through, in turn."""
+class _Entered(AbstractContextManager[None]):
+    """What `Device.entered` gives. A generator would take three times as long, and each launch enters."""
 
-    def __init__(self) -> None:
-        self.buffers: deque[tuple[int, Event | None]] = deque()
+    __slots__ = ("device",)
 
-    def take(self) -> int:
-        """The address of a buffer that nothing is copied through any more."""
-        if len(self.buffers) < PIECES:
-            return int(check(bindings().cuMemHostAlloc(PIECE, _PORTABLE)))
-        address, event = self.buffers.popleft()
-        if event is not None:
-            event.synchronize()
-        return address
-
-    def put(self, address: int, event: Event | None) -> None:
-        """The buffer may be used again after the event."""
-        self.buffers.append((address, event))
-
-
-class Coming:
-    """An array on its way to host memory, by pinned buffers. It keeps the array as it is until it has come.
-
-    Of a large one only the first pieces are on their way before somebody asks for the result.
-    """
-
-    __slots__ = ("array", "device", "pieces")
-
-    def __init__(self, device: Device, array: DeviceArray) -> None:
+    def __init__(self, device: Device) -> None:
         self.device = device
-        self.array: DeviceArray | None = array
-        self.pieces: list[tuple[int, int, int, Event]] = []  # offset, bytes, address of the buffer, when it is there
-        stream = device.compute if array.nbytes <= SMALL_COPY else device.copy_out
-        with device.entered():
-            device.must_run("a copy to the host")
-            if stream is not device.compute:
-                stream.wait(device.compute.record())
-            for at in range(0, min(array.nbytes, PIECES * PIECE), PIECE):
-                count = min(PIECE, array.nbytes - at)
-                buffer = device._staging_out.take()
-                check(bindings().cuMemcpyDtoHAsync(buffer, array.pointer + at, count, stream.handle))
-                self.pieces.append((at, count, buffer, stream.record()))
 
-    def result(self) -> np.ndarray[Any, Any]:
-        """The copy, once. Waits for it, and for nothing that was launched after it."""
-        array = self.array
-        assert array is not None
-        out = np.empty(array.shape, array.dtype)
-        begun = sum(count for _, count, _, _ in self.pieces)
-        pieces, self.pieces = self.pieces, []
-        for piece in pieces:
-            self.device._arrived(out.ctypes.data, *piece)
-        if begun < array.nbytes:
-            rest = type(array)(
-                self.device, (array.nbytes - begun,), np.dtype(np.uint8), array.pointer + begun, array._owner
-            )
-            out.reshape(-1).view(np.uint8)[begun:] = self.device.to_host(rest)
-        self.array = None
-        return out
+    def __enter__(self) -> None:
+        self.device.lock.acquire()
+        try:
+            self.device.make_current()
+        except BaseException:
+            self.device.lock.release()
+            raise
 
-    def __del__(self) -> None:
-        if self.pieces:  # nobody asked: the memory must stay until the copy is over, and the buffers with it
-            self.device.hold_until(self.pieces[-1][3], (self.array, self.pieces))
+    def __exit__(self, *error: object) -> None:
+        self.device.lock.release()
 
 
 class Device:
@@ -170,6 +64,8 @@ class Device:
         memory_bytes: its memory.
         target: what kernels are compiled for.
         multiprocessors: how many blocks run at the same time, at least.
+        compute: the stream of kernels; while a graph is captured, one that writes them down.
+        main: the stream of kernels, also then.
         pool: its memory.
     """
 
@@ -187,7 +83,9 @@ class Device:
         self.multiprocessors = self._attribute(ask.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
         self.context = check(driver.cuDevicePrimaryCtxRetain(self.ordinal))
         self.lock = threading.RLock()
+        self._entered = _Entered(self)
         self.updates: list[Any] | None = None  # while a graph is captured: the variables that it changes
+        self.graphs: weakref.WeakSet[Any] = weakref.WeakSet()  # what has graphs, and a `give_up` that lets go of them
         self.loaded: dict[Any, Any] = {}  # kernels that were loaded for it, by what they were made from
         self._events: deque[Any] = deque()
         self._held: deque[tuple[Event, Any]] = deque()
@@ -197,21 +95,18 @@ class Device:
             self.copy_in = Stream(self, "copy in")
             self.copy_out = Stream(self, "copy out")
             self._capture = Stream(self, "capture")
-        self._main = self.compute
-        self._staging_in, self._staging_out = _Staging(), _Staging()
-        self._out_lock = threading.Lock()
+        self.main = self.compute
+        self.transfers = Transfers(self)
         limit = int(setting("DOVETAIL_GPU_MEMORY")) or self.memory_bytes
         self.pool = Pool(f"GPU:{index} ({self.name})", self._get, self._give_back, self._mark, limit)
+        self.pool.give_up = self._give_up_graphs
 
     def _attribute(self, which: Any) -> int:
         return int(check(bindings().cuDeviceGetAttribute(which, self.ordinal)))
 
-    @contextmanager
-    def entered(self) -> Iterator[None]:
+    def entered(self) -> AbstractContextManager[None]:
         """Talk to this device: under its lock, with its context current in this thread."""
-        with self.lock:
-            self.make_current()
-            yield
+        return self._entered
 
     def make_current(self) -> None:
         """Make its context this thread's. Others (PyTorch, CuPy) use the same, primary one."""
@@ -234,7 +129,7 @@ class Device:
             CudaError: a kernel failed (an address out of bounds...). The device cannot be used by this process any more then.
         """
         self.make_current()
-        for stream in (self.copy_in, self._main, self.copy_out):
+        for stream in (self.copy_in, self.main, self.copy_out):
             stream.synchronize()
         self.let_go()
 
@@ -253,9 +148,15 @@ class Device:
         self.make_current()
         check(bindings().cuMemFree(pointer))
 
+    def _give_up_graphs(self) -> bool:
+        """Let go of all graphs, whose memory is needed; whether there were any."""
+        self.make_current()
+        given_up = [held.give_up() for held in list(self.graphs)]  # each of them
+        return any(given_up)
+
     def _mark(self) -> Event:
         self.make_current()
-        return self._main.record()
+        return self.main.record()
 
     def hold_until(self, event: Event, what: Any) -> None:
         """Keep something alive until an event has happened: another stream uses its memory."""
@@ -283,77 +184,26 @@ class Device:
         Raises:
             ResourceExhaustedError: no room.
         """
-        from .array import DeviceArray
-
         array = np.asarray(value)
-        if not array.flags.c_contiguous:
-            array = np.ascontiguousarray(array)
-        source, size = array.ctypes.data, array.nbytes
-        if size == 0:
+        if array.nbytes == 0:
             return DeviceArray(self, array.shape, array.dtype, 0, None)
-        with self.entered():
-            driver = bindings()
-            if size <= SMALL_COPY:
-                block, _ = self.pool.allocate(size, label)
-                check(driver.cuMemcpyHtoDAsync(block.pointer, source, size, self._main.handle))
-                return DeviceArray(self, array.shape, array.dtype, block.pointer, block)
-            block, event = self.pool.allocate(size, label, COPY_IN)
-            if event is not None:
-                self.copy_in.wait(event)
-            for at in range(0, size, PIECE):
-                count = min(PIECE, size - at)
-                buffer = self._staging_in.take()
-                ctypes.memmove(buffer, source + at, count)
-                check(driver.cuMemcpyHtoDAsync(block.pointer + at, buffer, count, self.copy_in.handle))
-                self._staging_in.put(buffer, self.copy_in.record())
-            self._main.wait(self.copy_in.record())
-            return DeviceArray(self, array.shape, array.dtype, block.pointer, block)
+        return self.transfers.to_device(array if array.flags.c_contiguous else np.ascontiguousarray(array), label)
+
+    def refill(self, target: DeviceArray, value: np.ndarray[Any, Any]) -> None:
+        """Copy a host array of the same shape and type over an array that graphs read; what is launched later sees it."""
+        if value.nbytes:
+            self.transfers.refill(target, value if value.flags.c_contiguous else np.ascontiguousarray(value))
 
     def to_host(self, array: DeviceArray) -> np.ndarray[Any, Any]:
         """A copy of an array in host memory. Waits for the kernels that make it, and for no later ones."""
-        out = np.empty(array.shape, array.dtype)
-        size = out.nbytes
-        if size == 0:
-            return out
-        target = out.ctypes.data
-        driver = bindings()
-        if size <= SMALL_COPY:
-            with self.entered():
-                self._not_recording()
-                check(driver.cuMemcpyDtoHAsync(target, array.pointer, size, self.compute.handle))
-                done = self.compute.record()
-            done.synchronize()
-            return out
-        with self.entered():
-            self._not_recording()
-            made = self.compute.record()
-        with self._out_lock:  # a large copy out has the stream and its staging for itself
-            self.copy_out.wait(made)
-            coming: deque[tuple[int, int, int, Event]] = deque()
-            for at in range(0, size, PIECE):
-                if len(coming) == PIECES:
-                    self._arrived(target, *coming.popleft())
-                count = min(PIECE, size - at)
-                buffer = self._staging_out.take()
-                check(driver.cuMemcpyDtoHAsync(buffer, array.pointer + at, count, self.copy_out.handle))
-                coming.append((at, count, buffer, self.copy_out.record()))
-            while coming:
-                self._arrived(target, *coming.popleft())
-        return out
+        return self.transfers.to_host(array)
 
     def coming_to_host(self, array: DeviceArray) -> Coming:
         """Begin to copy an array to host memory: what is launched from now on runs beside the copy."""
         return Coming(self, array)
 
-    def _arrived(self, target: int, at: int, count: int, buffer: int, event: Event) -> None:
-        event.synchronize()
-        ctypes.memmove(target + at, buffer, count)
-        self._staging_out.put(buffer, None)
-
     def from_peer(self, array: DeviceArray, label: str = "") -> DeviceArray:
         """A copy of another GPU's array on this one, straight from memory to memory where the machine can do that."""
-        from .array import DeviceArray
-
         source = array.device
         if source is self:
             return array
@@ -386,8 +236,6 @@ class Device:
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], label: str = "") -> DeviceArray:
         """An array whose content is undefined."""
-        from .array import DeviceArray
-
         size = dtype.itemsize
         for d in shape:
             size *= d
@@ -422,18 +270,15 @@ class Device:
 
     def must_run(self, what: str) -> None:
         """NotCapturableError while a graph is captured: this cannot be part of one."""
-        if self.compute is not self._main:
+        if self.compute is not self.main:
             raise NotCapturableError(f"{what} cannot be part of a graph")
-
-    def _not_recording(self) -> None:
-        self.must_run("a copy to the host")
 
     @contextmanager
     def recording(self) -> Iterator[Any]:
         """While this lasts, `compute` is a stream on which nothing runs and everything is written down; see `graphs`."""
         driver = bindings()
         with self.entered():
-            if self.compute is not self._main:
+            if self.compute is not self.main:
                 raise RuntimeError("a graph is being captured already")
             self.compute = self._capture
             mode = driver.CUstreamCaptureMode(_RELAXED)
@@ -441,7 +286,7 @@ class Device:
                 check(driver.cuStreamBeginCapture(self._capture.handle, mode))
                 yield self._capture
             finally:
-                self.compute = self._main
+                self.compute = self.main
 
     def __repr__(self) -> str:
         return f"<GPU:{self.index} {self.name}>"

@@ -2,7 +2,7 @@
 
 While a `capture` lasts, what this thread launches on the device is not run but written down, arguments and all. So the addresses
 in it are fixed: the graph keeps the memory that was allocated meanwhile, and whoever captures must see to it that everything else
-it touches stays where it is.
+it touches stays where it is. The driver starts a run of a graph when the one before is done, so its memory is never used twice at once.
 
     with capture(device) as graph:
         kernel.launch(...)
@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from .device import Device
-from .driver import bindings, check
-from .memory import Block
+from .driver import bindings, check, error
+from .memory import Kept
 
 
 class Graph:
@@ -25,21 +25,29 @@ class Graph:
 
     Attributes:
         device: where they run.
-        blocks: the memory that was allocated while it was captured.
+        memory: what was allocated while it was captured.
     """
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.blocks: list[Block] = []
+        self.memory = Kept()
         self._executable: Any = None
-        self._destroy = bindings().cuGraphExecDestroy  # kept here: when Python ends, modules may be gone before this
+        driver = bindings()
+        self._start = driver.cuGraphLaunch
+        self._destroy = driver.cuGraphExecDestroy  # kept here: when Python ends, modules may be gone before this
 
     def launch(self) -> None:
         """Queue all of it, behind what is queued. RuntimeError when nothing was captured."""
+        with self.device.entered():
+            self.start()
+
+    def start(self) -> None:
+        """The same; the device is entered."""
         if self._executable is None:
             raise RuntimeError("the graph was not captured to its end")
-        with self.device.entered():
-            check(bindings().cuGraphLaunch(self._executable, self.device.compute.handle))
+        code = self._start(self._executable, self.device.main.handle)[0]
+        if code:
+            raise error(int(code))
 
     def _ready(self, captured: Any) -> None:
         driver = bindings()
@@ -58,7 +66,7 @@ def capture(device: Device) -> Iterator[Graph]:
     graph = Graph(device)
     driver = bindings()
     with device.recording() as stream:
-        device.pool.keeper = graph.blocks
+        device.pool.keeper = graph.memory
         try:
             yield graph
         except BaseException:

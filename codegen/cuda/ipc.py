@@ -25,7 +25,8 @@ from .driver import bindings, check
 from .memory import COPY_IN, Block
 
 if TYPE_CHECKING:
-    from .device import Device, Event
+    from .device import Device
+    from .streams import Event
 
 LEAST_BYTES = 256 << 10  # a smaller tensor is through the host's memory sooner than a loan is made and given back
 HANDLE_BYTES = 64  # CU_IPC_HANDLE_SIZE

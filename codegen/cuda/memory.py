@@ -10,6 +10,10 @@ copy that gets it next waits for that event, on the device.
 
 A block comes back when Python lets its last `Block` go, which may be anywhere, even inside `allocate`: so that only appends it to
 a queue, and `allocate` looks through the queue first.
+
+While a graph is captured, its thread gets blocks that the graph keeps (`Kept`): their addresses are in it. What is let go of during
+the capture is given out again in the same graph, whose kernels run one after the other each time. So a graph holds as much memory
+as its steps need at once, not as much as they need in all. Where memory runs out, graphs are given up before there is an error.
 """
 
 from __future__ import annotations
@@ -41,18 +45,64 @@ def rounded(count: int) -> int:
 
 
 class Block:
-    """A piece of a GPU's memory; it goes back to its pool when nobody holds it any more."""
+    """A piece of a GPU's memory; it goes back to its pool when nobody holds it any more.
 
-    __slots__ = ("__weakref__", "home", "pointer", "returned", "size")
+    `used`: an event behind its last use, where that is known; otherwise its next user waits for all that is queued when it comes back.
+    """
 
-    def __init__(self, pointer: int, size: int, home: int, returned: deque[tuple[int, int, int]]) -> None:
+    __slots__ = ("__weakref__", "home", "pointer", "returned", "size", "used")
+
+    def __init__(self, pointer: int, size: int, home: int, returned: deque[tuple[int, int, int, Any]]) -> None:
         self.pointer = pointer
         self.size = size
         self.home = home
         self.returned = returned
+        self.used: Any = None
 
     def __del__(self) -> None:
-        self.returned.append((self.pointer, self.size, self.home))
+        self.returned.append((self.pointer, self.size, self.home, self.used))
+
+
+class Again:
+    """A block of a graph's memory, lent to one array while the graph is captured."""
+
+    __slots__ = ("block", "pointer", "returned")
+
+    def __init__(self, block: Block, returned: deque[Block]) -> None:
+        self.block = block
+        self.pointer = block.pointer
+        self.returned = returned
+
+    def __del__(self) -> None:
+        self.returned.append(self.block)
+
+
+class Kept:
+    """The memory of a graph that the calling thread captures.
+
+    Attributes:
+        blocks: all of it.
+        thread: who captures.
+    """
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.thread = threading.get_ident()
+        self._returned: deque[Block] = deque()
+        self._free: dict[int, list[Block]] = {}
+
+    def again(self, size: int) -> Again | None:
+        """A block of this size that nothing holds at this place of the graph; None: there is none."""
+        while self._returned:
+            block = self._returned.popleft()
+            self._free.setdefault(block.size, []).append(block)
+        free = self._free.get(size)
+        return Again(free.pop(), self._returned) if free else None
+
+    def new(self, block: Block) -> Again:
+        """A block that the graph keeps from now on."""
+        self.blocks.append(block)
+        return Again(block, self._returned)
 
 
 class Pool:
@@ -83,26 +133,45 @@ class Pool:
         self._give_back = give_back
         self._mark = mark
         self._lock = threading.RLock()
-        self._returned: deque[tuple[int, int, int]] = deque()
+        self._returned: deque[tuple[int, int, int, Any]] = deque()
         self._free: dict[tuple[int, int], list[tuple[int, Any]]] = {}
         self._live: dict[int, tuple[int, str]] = {}
         self.may_free: Callable[[int], bool] = lambda pointer: True  # whether nobody else sees a block that is free
-        self.keeper: list[Block] | None = (
-            None  # while a graph is captured: who keeps the blocks whose addresses are in it
-        )
+        self.keeper: Kept | None = None  # while a graph is captured: who keeps the blocks whose addresses are in it
+        self.give_up: Callable[[], bool] = lambda: False  # lets go of what only saves time; whether there was any
 
-    def allocate(self, count: int, label: str = "", home: int = COMPUTE) -> tuple[Block, Any]:
+    def allocate(
+        self, count: int, label: str = "", home: int = COMPUTE, *, filled: bool = False
+    ) -> tuple[Block | Again, Any]:
         """A block of at least `count` bytes, and the event that its first user must wait for (None: nothing).
 
         Args:
             count: bytes, more than 0.
             label: whose it is, for the error when memory runs out: the node's name.
             home: where its first user runs: the event is given for `COPY_IN` only.
+            filled: it is filled now, also while a graph is captured, and not by the graph.
 
         Raises:
             ResourceExhaustedError: there is no room, even after everything that is only kept was given back.
         """
         size = rounded(count)
+        keeper = self.keeper
+        if keeper is not None and keeper.thread == threading.get_ident():
+            return self._of_graph(keeper, size, label, home, filled or home != COMPUTE)
+        return self._block(size, label, home)
+
+    def _of_graph(self, keeper: Kept, size: int, label: str, home: int, filled: bool) -> tuple[Block | Again, Any]:
+        """A block of a graph's memory."""
+        again = None if filled else keeper.again(size)
+        if again is not None:
+            return again, None
+        block, event = self._block(size, f"{label or '(not named)'}, kept by a graph", home)
+        if not filled:
+            return keeper.new(block), event
+        keeper.blocks.append(block)  # each run of the graph reads what is in it now
+        return block, event
+
+    def _block(self, size: int, label: str, home: int) -> tuple[Block, Any]:
         with self._lock:
             if self._returned:
                 self._take_back()
@@ -115,10 +184,7 @@ class Pool:
             self.in_use += size
             if self.in_use > self.most_in_use:
                 self.most_in_use = self.in_use
-        block = Block(pointer, size, home, self._returned)
-        if self.keeper is not None:
-            self.keeper.append(block)
-        return block, event
+        return Block(pointer, size, home, self._returned), event
 
     def largest(self, count: int = LISTED) -> list[tuple[int, str]]:
         """(bytes, whose) of the largest blocks in use, the largest first."""
@@ -143,16 +209,18 @@ class Pool:
     def _take_back(self) -> None:
         event = None
         while self._returned:
-            pointer, size, home = self._returned.popleft()
-            if home != COMPUTE and event is None:
-                event = self._mark()
+            pointer, size, home, used = self._returned.popleft()
+            if home != COMPUTE and used is None:
+                used = event = event or self._mark()
             del self._live[pointer]
             self.in_use -= size
-            self._free.setdefault((home, size), []).append((pointer, event if home != COMPUTE else None))
+            self._free.setdefault((home, size), []).append((pointer, used if home != COMPUTE else None))
 
     def _more(self, size: int, label: str) -> int:
-        for attempt in ("as it is", "trimmed"):
-            if attempt == "trimmed":
+        for attempt in ("as it is", "trimmed", "without graphs"):
+            if attempt == "without graphs" and not self.give_up():
+                break
+            if attempt != "as it is":
                 self.trim()
             if self.held + size > self.limit:
                 continue

@@ -24,9 +24,10 @@ import numpy as np
 
 from ...graph.errors import AbortedError, OpError, UnavailableError
 from ...graph.links import Card
-from .device import Device, Event, Stream
+from .device import Device
 from .driver import CudaError, bindings as cuda, check
 from .optional import OptionalBindings
+from .streams import Event, Stream
 
 logger = logging.getLogger(__name__)
 

@@ -4,6 +4,7 @@ Kernels run in Triton's interpreter, and as late as they may (`tests/codegen/fak
 """
 
 import gc
+import threading
 from typing import Any
 
 import numpy as np
@@ -174,3 +175,132 @@ def test_graphs_can_be_turned_off(fake, monkeypatch):
     monkeypatch.setenv("DOVETAIL_CUDA_GRAPHS", "0")
     _, stretches = trained("/gpu:0", 3)
     assert stretches == [] and not any(x[0] == "graph launch" for x in fake.log)
+
+
+def stretches_of(session: dt.Session) -> list[Stretch]:
+    return [i.kernel for i in instructions(session) if isinstance(i, Call) and isinstance(i.kernel, Stretch)]
+
+
+def adam(where: str, steps: int, batch: int = 3) -> tuple[list[Any], list[Stretch]]:
+    """Losses of a classifier that is fed and trained by Adam, whose powers of beta are assigned in each step."""
+    with dt.Graph().as_default() as graph, dt.device(where):
+        x, labels = dt.placeholder(dt.float32, [None, 8]), dt.placeholder(dt.int64, [None])
+        w = dt.Variable(np.linspace(-1, 1, 40, dtype=np.float32).reshape(8, 5), name="w")
+        logits = dt.matmul(dt.tanh(x), w) + dt.Variable(np.zeros(5, np.float32), name="b")
+        loss = dt.reduce_mean(dt.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+        train = dt.train.AdamOptimizer(0.1).minimize(loss)
+        init = dt.global_variables_initializer()
+    given = np.linspace(-1, 1, 8 * batch, dtype=np.float32).reshape(batch, 8)
+    with dt.Session(graph=graph) as session:
+        session.run(init)
+        feeds = [{x: given + 0.1 * i, labels: (np.arange(batch) + i) % 5} for i in range(steps)]
+        return [session.run([loss, train], feed)[0] for feed in feeds], stretches_of(session) if "gpu" in where else []
+
+
+def test_a_step_of_adam_is_a_graph_that_is_fed_and_fetched_without_copies_on_the_gpu(fake):
+    losses, (stretch,) = adam("/gpu:0", 7)
+    wanted, _ = adam("/cpu:0", 7)
+    np.testing.assert_allclose(losses, wanted, rtol=1e-5)
+    assert stretch.replays == 5
+    since = max(i for i, x in enumerate(fake.log) if x[0] == "graph launch")
+    before = max(i for i, x in enumerate(fake.log[:since]) if x[0] == "graph launch")
+    assert [x[0] for x in fake.log[before:since]] == ["graph launch", "to host", "to device", "to device"]
+
+
+def test_large_feeds_are_copied_beside_the_graph_that_still_runs(fake, monkeypatch):
+    from dovetail.codegen.backends import captured
+    from dovetail.codegen.cuda import transfers
+
+    monkeypatch.setattr(transfers, "SMALL_COPY", 64)
+    monkeypatch.setattr(captured, "SMALL_COPY", 2)  # and what is fetched is copied on the GPU first
+    losses, (stretch,) = adam("/gpu:0", 8, batch=4)
+    wanted, _ = adam("/cpu:0", 8, batch=4)
+    np.testing.assert_allclose(losses, wanted, rtol=1e-5)
+    assert stretch.replays == 6
+    gpu = device(0)
+    assert gpu.compute is gpu.main
+    copied = [x for x in fake.log if x[0] == "wait" and x[1] == gpu.copy_in.handle.number]
+    assert copied  # the memory that is filled was read before
+
+
+def test_a_variable_that_others_move_is_copied_to_where_the_graph_reads_it(fake):
+    def run(where: str) -> tuple[list[Any], list[int]]:
+        with dt.Graph().as_default() as graph, dt.device(where):
+            state = dt.Variable(np.linspace(0, 1, 20_000, dtype=np.float32), name="state")
+            total = dt.Variable(np.zeros([], np.float32), name="total")
+            x = state * 1.0
+            for _ in range(4):
+                x = dt.cumsum(dt.reverse(x, [0])) / 20_000.0
+            after = dt.reduce_sum(x)
+            with dt.control_dependencies([dt.assign_add(total, after)]):
+                step = dt.assign(state, x).op  # large: it is moved
+            init = dt.global_variables_initializer()
+        with dt.Session(graph=graph) as session:
+            session.run(init)
+            values = []
+            for _ in range(9):
+                session.run(step)
+            values.append(session.run(total))
+            return values, [s.replays for s in stretches_of(session)] if "gpu" in where else []
+
+    mine, replays = run("/gpu:0")
+    theirs, _ = run("/cpu:0")
+    np.testing.assert_allclose(mine, theirs, rtol=1e-4)
+    assert replays[0] >= 4
+
+
+def test_threads_share_a_graph(fake):
+    with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
+        x = dt.placeholder(dt.float32, [4, 4])
+        y = x
+        for _ in range(5):
+            y = dt.transpose(dt.cumsum(y, 1)) / 4.0
+        count = dt.Variable(np.zeros((4, 4), np.float32))
+        add = dt.assign_add(count, x)
+        init = dt.global_variables_initializer()
+    failed: list[BaseException] = []
+    with dt.Session(graph=graph) as session:
+        session.run(init)
+
+        def work(k: int) -> None:
+            try:
+                for i in range(8):
+                    given = wanted = np.full((4, 4), k + i, np.float32)
+                    for _ in range(5):
+                        wanted = np.cumsum(wanted, 1).T / 4
+                    np.testing.assert_allclose(session.run([y, add.op], {x: given})[0], wanted, rtol=1e-6)
+            except BaseException as e:
+                failed.append(e)
+
+        threads = [threading.Thread(target=work, args=(100 * k,)) for k in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failed
+        np.testing.assert_array_equal(session.run(count), np.full((4, 4), 3 * 28 + 8 * 300, np.float32))
+        assert sum(s.replays for s in stretches_of(session)) > 12
+
+
+def test_graphs_are_given_up_where_memory_runs_out_and_named_where_it_still_does(fake, monkeypatch):
+    monkeypatch.setenv("DOVETAIL_GPU_MEMORY", str(150_000))
+    with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
+        x = dt.placeholder(dt.float32, [None])
+        y = x
+        for i in range(6):
+            y = dt.cumsum(y, name=f"sum{i}")
+    with dt.Session(graph=graph) as session:
+        for _ in range(5):
+            session.run(y, {x: np.ones(5000, np.float32)})
+        (stretch,) = stretches_of(session)
+        assert stretch.replays == 3
+        gpu = device(0)
+        kept = [(size, name) for size, name in gpu.pool.largest() if name.endswith(", kept by a graph")]
+        # The place of what is fed, and two results: none of the steps between them needs more at once.
+        assert [size for size, _ in kept] == [20_480] * 2, gpu.pool.largest()
+        assert session.run(y, {x: np.ones(10_000, np.float32)})[-1] > 0
+        assert stretch.replays == 3 and list(stretch._captured.values()) == [None]
+        assert not gpu.pool.largest()
+        for _ in range(4):
+            session.run(y, {x: np.ones(5000, np.float32)})
+        assert stretch.replays == 3  # not made again
