@@ -301,15 +301,17 @@ class Session:
         return element
 
     def _parse(self, fetches: Any) -> Fetches:
-        """`parse_fetches`, remembered for single graph elements, the common case in a training loop."""
+        """`parse_fetches`, remembered for graph elements and flat lists of them, the common cases in a training loop."""
+        is_list = type(fetches) is list or type(fetches) is tuple
+        key = (type(fetches), *fetches) if is_list else fetches
         try:
-            found = self._parsed.get(fetches) if not isinstance(fetches, (list, dict)) else None
-        except TypeError:
+            found = self._parsed.get(key)
+        except TypeError:  # a dict, or a list of lists
             return parse_fetches(self._graph, fetches)
         if found is None:
             found = parse_fetches(self._graph, fetches)
-            if isinstance(fetches, (Tensor, Node)):
-                self._parsed[fetches] = found
+            if all(isinstance(x, (Tensor, Node)) for x in (fetches if is_list else (fetches,))):
+                self._parsed[key] = found
         return found
 
     def _check_open(self) -> None:
