@@ -32,7 +32,9 @@ def described(output_types: Any, output_shapes: Any = None) -> tuple[Any, list[C
     """A structure and its components, from their types and shapes; None: any shapes."""
     types = [as_dtype(t) for t in flatten(output_types)]
     structure = pack(output_types, [0] * len(types))
-    shapes = [None] * len(types) if output_shapes is None else [as_dims(s) for s in shapes_for(output_shapes, structure)]
+    shapes = (
+        [None] * len(types) if output_shapes is None else [as_dims(s) for s in shapes_for(output_shapes, structure)]
+    )
     return structure, [Component(t, dims) for t, dims in zip(types, shapes, strict=True)]
 
 

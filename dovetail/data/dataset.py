@@ -21,11 +21,10 @@ from ..graph.dtypes import bool_, int64
 from ..graph.errors import NotFoundError
 from ..graph.shape import Dims, TensorShape, as_dims
 from .checks import AUTOTUNE, checked, described, positive, shapes_for
+from .given import Given, Seeds, Source, whole_number
 from .iterator import Iterator
 from .mapping import Traced, ahead, in_order
-from .spec import Array, Component, Element, as_array, component_of, flatten, pack, refuse_sparse
-
-Seeds = tuple[int, ...]
+from .spec import Array, Component, Element, flatten, pack, refuse_sparse
 
 
 class Dataset:
@@ -41,41 +40,71 @@ class Dataset:
         components: Sequence[Component],
         walk: Callable[[Seeds, int], Walk[Element]],
         size: float | None = None,
+        given: Sequence[Given] = (),
     ) -> None:
         self._structure = structure
         self._components = tuple(components)
         self._walk = walk
         self._size = size  # how many elements; infinity: without end; None: nobody knows
+        self._given = tuple(given)  # whose values an initializer brings
+
+    def _then(
+        self,
+        structure: Any,
+        components: Sequence[Component],
+        walk: Callable[[Seeds, int], Walk[Element]],
+        size: float | None = None,
+        given: Sequence[Given] = (),
+    ) -> Dataset:
+        """What a transformation makes of this data set."""
+        return Dataset(structure, components, walk, size, (*self._given, *given))
 
     # --- sources ---------------------------------------------------------------------------------------------------
 
     @staticmethod
     def from_tensor_slices(tensors: Any) -> Dataset:
-        """One element for each index of the first axis of arrays in a structure. ValueError: not one number of rows."""
+        """One element for each index of the first axis of arrays in a structure.
+
+        Args:
+            tensors: arrays, or tensors, such as placeholders: their values are those that the initializer of
+                `make_initializable_iterator` finds or is fed.
+
+        Raises:
+            ValueError: not one number of rows.
+
+        >>> x = dt.placeholder(dt.float32, [None, 784])
+        >>> iterator = dt.data.Dataset.from_tensor_slices(x).batch(32).make_initializable_iterator()
+        >>> session.run(iterator.initializer, {x: images})
+        """
         refuse_sparse(tensors, "from_tensor_slices")
-        parts = [as_array(t) for t in flatten(tensors)]
-        sizes = {len(p) if p.ndim else None for p in parts}
-        if len(sizes) != 1 or None in sizes:
-            raise ValueError(f"All components need the same number of rows: {[p.shape for p in parts]}")
-        count = len(parts[0])
+        source = Source(flatten(tensors))
+        shapes = [c.dims for c in source.components]
+        sizes = {d[0] if d else None for d in shapes if d is not None}
+        if () in shapes or len(sizes - {None}) > 1:
+            raise ValueError(f"All components need the same number of rows: {shapes}")
 
         def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-            for i in range(skip, count):
+            parts = source.of(seeds)
+            counts = {len(p) if p.ndim else None for p in parts}
+            if len(counts) != 1 or None in counts:
+                raise ValueError(f"All components need the same number of rows: {[p.shape for p in parts]}")
+            for i in range(skip, len(parts[0])):
                 yield [p[i : i + 1].reshape(p.shape[1:]) for p in parts]  # also text stays an array of objects
 
-        components = [Component(component_of(p).dtype, p.shape[1:]) for p in parts]
-        return Dataset(tensors, components, walk, count)
+        components = [Component(c.dtype, None if c.dims is None else c.dims[1:]) for c in source.components]
+        count = next(iter(sizes)) if len(sizes) == 1 and None not in shapes else None
+        return Dataset(tensors, components, walk, count, source.given)
 
     @staticmethod
     def from_tensors(tensors: Any) -> Dataset:
-        """One element: the arrays as they are."""
-        parts = [as_array(t) for t in flatten(tensors)]
+        """One element: the arrays, or tensors, as they are; see `from_tensor_slices`."""
+        source = Source(flatten(tensors))
 
         def walk(seeds: Seeds, skip: int) -> Walk[Element]:
             if skip == 0:
-                yield parts
+                yield source.of(seeds)
 
-        return Dataset(tensors, [component_of(p) for p in parts], walk, 1)
+        return Dataset(tensors, source.components, walk, 1, source.given)
 
     @staticmethod
     def range(*args: int) -> Dataset:
@@ -135,7 +164,9 @@ class Dataset:
 
         sizes = [p._size for p in parts]
         size = None if None in sizes else min(s for s in sizes if s is not None)
-        return Dataset(structure, [c for p in parts for c in p._components], walk, size)
+        return Dataset(
+            structure, [c for p in parts for c in p._components], walk, size, [g for p in parts for g in p._given]
+        )
 
     # --- what an element is ----------------------------------------------------------------------------------------
 
@@ -176,7 +207,7 @@ class Dataset:
             with ThreadPoolExecutor(num_parallel_calls) as pool:
                 yield from in_order(pool, call, elements, num_parallel_calls)
 
-        return Dataset(traced.structure, traced.components, walk, self._size)
+        return self._then(traced.structure, traced.components, walk, self._size)
 
     def filter(self, predicate: Callable[..., Any]) -> Dataset:
         """The elements for which a function of graph ops gives True."""
@@ -188,7 +219,7 @@ class Dataset:
             keep = traced.callable()
             return itertools.islice((e for e in self._walk(seeds, 0) if keep(e)[0]), skip, None)
 
-        return Dataset(self._structure, self._components, walk)
+        return self._then(self._structure, self._components, walk)
 
     def shuffle(self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True) -> Dataset:
         """In random order: each element is drawn from the next `buffer_size` ones.
@@ -217,15 +248,18 @@ class Dataset:
 
             return itertools.islice(draw(), skip, None)
 
-        return Dataset(self._structure, self._components, walk, self._size)
+        return self._then(self._structure, self._components, walk, self._size)
 
-    def batch(self, batch_size: int, drop_remainder: bool = False) -> Dataset:
-        """`batch_size` elements stacked; the last batch may have fewer, unless `drop_remainder`. Shapes must agree."""
+    def batch(self, batch_size: Any, drop_remainder: bool = False) -> Dataset:
+        """`batch_size` elements stacked; the last batch may have fewer, unless `drop_remainder`. Shapes must agree.
+
+        The size may be a tensor: see `from_tensor_slices`.
+        """
         return self._batched(batch_size, drop_remainder, np.stack, [c.dims for c in self._components])
 
     def padded_batch(
         self,
-        batch_size: int,
+        batch_size: Any,
         padded_shapes: Any = None,
         padding_values: Any = None,
         drop_remainder: bool = False,
@@ -262,12 +296,16 @@ class Dataset:
         return self._batched(batch_size, drop_remainder, fill, shapes, indexed=True)
 
     def _batched(
-        self, size: int, drop: bool, join: Callable[..., Array], shapes: Sequence[Dims], indexed: bool = False
+        self, size: Any, drop: bool, join: Callable[..., Array], shapes: Sequence[Dims], indexed: bool = False
     ) -> Dataset:
-        positive("batch_size", size)
+        rows_of, known, given = whole_number(size)
+        if known is not None:
+            positive("batch_size", known)
         refuse_sparse(self._structure, "batch")
 
         def walk(seeds: Seeds, skip: int) -> Walk[Element]:
+            size = rows_of(seeds)
+            positive("batch_size", size)
             elements = self._walk(seeds, skip * size)
             while rows := list(itertools.islice(elements, size)):
                 if drop and len(rows) < size:
@@ -275,15 +313,15 @@ class Dataset:
                 columns = list(zip(*rows, strict=True))
                 yield [join(c, i) if indexed else join(c) for i, c in enumerate(columns)]
 
-        first = size if drop else None
+        first = known if drop else None
         components = [
             Component(c.dtype, None if dims is None else (first, *dims))
             for c, dims in zip(self._components, shapes, strict=True)
         ]
-        count = self._size
-        if count is not None and count != float("inf"):
-            count = count // size if drop else -(-count // size)
-        return Dataset(self._structure, components, walk, count)
+        count = None if known is None else self._size
+        if known is not None and count is not None and count != float("inf"):
+            count = count // known if drop else -(-count // known)
+        return self._then(self._structure, components, walk, count, given)
 
     def repeat(self, count: int | None = None) -> Dataset:
         """The elements again and again: `count` rounds; None or -1: without end."""
@@ -311,7 +349,7 @@ class Dataset:
         total: float | None = size
         if size is not None:
             total = size * rounds if rounds is not None else (float("inf") if size else 0)
-        return Dataset(self._structure, self._components, walk, total)
+        return self._then(self._structure, self._components, walk, total)
 
     def take(self, count: int) -> Dataset:
         """The first `count` elements; -1: all."""
@@ -322,14 +360,14 @@ class Dataset:
             return itertools.islice(self._walk(seeds, skip), max(0, count - skip))
 
         size = None if self._size is None else min(self._size, count)
-        return Dataset(self._structure, self._components, walk, size)
+        return self._then(self._structure, self._components, walk, size)
 
     def skip(self, count: int) -> Dataset:
         """All but the first `count` elements; -1: none."""
         size = None if self._size is None else max(0, self._size - count)
         if count < 0:
             return self.take(0)
-        return Dataset(self._structure, self._components, lambda seeds, skip: self._walk(seeds, count + skip), size)
+        return self._then(self._structure, self._components, lambda seeds, skip: self._walk(seeds, count + skip), size)
 
     def shard(self, num_shards: int, index: int) -> Dataset:
         """Every `num_shards`-th element, from `index` on: each worker its own. Shuffle after it, or with a seed before it."""
@@ -342,7 +380,7 @@ class Dataset:
         size = self._size
         if size is not None and size != float("inf"):
             size = max(0, -(-(size - index) // num_shards))
-        return Dataset(self._structure, self._components, walk, size)
+        return self._then(self._structure, self._components, walk, size)
 
     def concatenate(self, dataset: Dataset) -> Dataset:
         """The elements of another data set after these."""
@@ -361,7 +399,7 @@ class Dataset:
             for c, o in zip(self._components, dataset._components, strict=True)
         ]
         total = None if size is None or dataset._size is None else size + dataset._size
-        return Dataset(self._structure, components, walk, total)
+        return self._then(self._structure, components, walk, total, dataset._given)
 
     def interleave(self, map_func: Callable[..., Dataset], cycle_length: int = 1, block_length: int = 1) -> Dataset:
         """A data set for each element, `cycle_length` of them at once, `block_length` elements of each in turn.
@@ -396,7 +434,7 @@ class Dataset:
 
             return itertools.islice(mixed(), skip, None)
 
-        return Dataset(like._structure, like._components, walk)
+        return self._then(like._structure, like._components, walk)
 
     def flat_map(self, map_func: Callable[..., Dataset]) -> Dataset:
         """The elements of a data set for each element, one data set after the other; see `interleave`."""
@@ -411,27 +449,29 @@ class Dataset:
 
     def cache(self) -> Dataset:
         """Keep the elements of the first round in memory, and give the same ones in the rounds after it."""
-        kept: list[list[Element]] = []
+        kept: dict[int, list[Element]] = {}
 
         def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-            if kept:
-                yield from kept[0][skip:]
+            start = seeds[0] if self._given else 0  # a data set of tensors has other elements with each start
+            if start in kept:
+                yield from kept[start][skip:]
                 return
             elements: list[Element] = []
             for i, element in enumerate(self._walk(seeds, 0)):
                 elements.append(element)
                 if i >= skip:
                     yield element
-            kept[:] = [elements]
+            kept.clear()
+            kept[start] = elements
 
-        return Dataset(self._structure, self._components, walk, self._size)
+        return self._then(self._structure, self._components, walk, self._size)
 
     def prefetch(self, buffer_size: int) -> Dataset:
         """Make up to `buffer_size` elements ahead, in a thread; AUTOTUNE: two."""
         if buffer_size == AUTOTUNE:
             buffer_size = 2  # one that is taken, one that is made
         positive("buffer_size", buffer_size)
-        return Dataset(
+        return self._then(
             self._structure, self._components, lambda s, skip: ahead(self._walk(s, skip), buffer_size), self._size
         )
 

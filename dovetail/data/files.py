@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator as Walk, Sequence
+from collections.abc import Callable, Iterator as Walk, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,9 @@ import numpy as np
 
 from ..graph.dtypes import as_dtype, string
 from ..graph.errors import NotFoundError
-from .dataset import Dataset, Seeds
+from ..graph.node import Tensor
+from .dataset import Dataset
+from .given import Given, Seeds, Source
 from .spec import Array, Component, Element
 
 
@@ -25,18 +27,32 @@ def names_of(filenames: Any) -> list[str]:
     return names
 
 
+def files_of(filenames: Any) -> tuple[Callable[[Seeds], list[str]], Sequence[Given]]:
+    """What gives the names of the files in a walk, and whose values it needs. NotFoundError: a known one is not there."""
+    if not (isinstance(filenames, Tensor) or hasattr(filenames, "_as_tensor")):
+        names = names_of(filenames)
+        return lambda seeds: names, ()
+    source = Source([filenames])
+    if source.components[0].dtype is not string:
+        raise TypeError(f"Names of files are text, not {source.components[0].dtype.name}")
+    return lambda seeds: names_of(source.of(seeds)[0].ravel().tolist()), source.given
+
+
 class TextLineDataset(Dataset):
     """The lines of text files, without their ends, as bytes: one file after the other.
+
+    Args:
+        filenames: a file, or several; also a tensor of names: see `Dataset.from_tensor_slices`.
 
     Raises:
         NotFoundError: a file is not there.
     """
 
     def __init__(self, filenames: Any) -> None:
-        names = names_of(filenames)
+        names, given = files_of(filenames)
 
-        def lines() -> Walk[Element]:
-            for name in names:
+        def lines(seeds: Seeds) -> Walk[Element]:
+            for name in names(seeds):
                 with Path(name).open("rb") as file:
                     for line in file:
                         out = np.empty((), object)
@@ -44,9 +60,9 @@ class TextLineDataset(Dataset):
                         yield [out]
 
         def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-            return itertools.islice(lines(), skip, None)
+            return itertools.islice(lines(seeds), skip, None)
 
-        super().__init__("", [Component(string, ())], walk)
+        super().__init__("", [Component(string, ())], walk, given=given)
 
 
 class NpyDataset(Dataset):

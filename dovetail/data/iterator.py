@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..graph.build import constant, convert, make
+from ..graph.build import apply, constant, convert, make
 from ..graph.default_graph import get_default_graph
 from ..graph.dtypes import int64
 from ..graph.graph_keys import GraphKeys
@@ -18,7 +18,7 @@ from ..graph.ops.state import assign
 from ..graph.shape import TensorShape, compatible
 from ..graph.variables import Variable
 from .checks import described
-from .spec import Component, pack
+from .spec import Array, Component, pack
 
 if TYPE_CHECKING:
     from .dataset import Dataset
@@ -34,10 +34,20 @@ class Iterator:
 
     def __init__(self, dataset: Dataset, one_shot: bool, name: str | None = None) -> None:
         self._one_shot = one_shot
+        if one_shot and dataset._given:
+            tensor = dataset._given[0].tensors[0]
+            raise ValueError(
+                f"Cannot capture {tensor!r} by value: an iterator of a data set that is made from tensors needs make_initializable_iterator"
+            )
         self._set_up(
             dataset._structure, dataset._components, name or ("OneShotIterator" if one_shot else "Iterator"), ()
         )
-        self._attrs = register(lambda seed, skip: dataset._walk((seed,), skip), get_default_graph())
+        self._attrs = register(
+            lambda seed, skip: dataset._walk((seed,), skip),
+            get_default_graph(),
+            lambda *given: _keep([dataset], *given),
+        )
+        self._initializer = self._start(dataset, None) if dataset._given else self.position.initializer
 
     @classmethod
     def from_structure(
@@ -63,7 +73,11 @@ class Iterator:
         found._datasets = datasets
         structure, components = described(output_types, output_shapes)
         found._set_up(structure, components, shared_name or "Iterator", (-1,))
-        found._attrs = register(lambda seed, skip, which: datasets[which]._walk((seed,), skip), get_default_graph())
+        found._attrs = register(
+            lambda seed, skip, which: datasets[which]._walk((seed,), skip),
+            get_default_graph(),
+            lambda *given: _keep(datasets, *given),
+        )
         return found
 
     @staticmethod
@@ -99,7 +113,7 @@ class Iterator:
         """A node that starts it; only of `make_initializable_iterator`."""
         if self._one_shot or self._datasets is not None:
             raise ValueError("Iterator does not have an initializer.")
-        return self.position.initializer
+        return self._initializer
 
     def make_initializer(self, dataset: Dataset, name: str | None = None) -> Node:
         """A node that lets it start with a data set; only of `from_structure`.
@@ -120,12 +134,18 @@ class Iterator:
                 f"got {dataset.output_types} with {dataset.output_shapes}"
             )
         datasets.append(dataset)
+        return self._start(dataset, len(datasets) - 1, name)
+
+    def _start(self, dataset: Dataset, which: int | None, name: str | None = None) -> Node:
+        """A node that starts a data set anew, with the values that its tensors have then. `which`: its number, if there are several."""
         graph = get_default_graph()
         with graph.name_scope(name or "make_initializer"), graph.colocate_with(self.position.op):
             seed = random_uniform([], 0, 2**62, dtype=int64)
-            start: Node = assign(
-                self.position, stack([seed, constant(0, int64), constant(len(datasets) - 1, int64)])
-            ).op
+            tensors = [t for given in dataset._given for t in given.tensors]
+            if tensors:
+                seed = apply("IteratorGive", (seed, *tensors), {**self._attrs, "which": which or 0})
+            numbers = () if which is None else (constant(which, int64),)
+            start: Node = assign(self.position, stack([seed, constant(0, int64), *numbers])).op
             return start
 
     def string_handle(self, name: str | None = None) -> Tensor:
@@ -153,6 +173,7 @@ class Iterator:
         return pack(self._structure, node.outputs)
 
     _attrs: dict[str, Any]
+    _initializer: Node
     _datasets: list[Dataset] | None = None
 
 
@@ -173,6 +194,17 @@ class HandleIterator:
         with get_default_graph().colocate_with(self._anchor):
             node = make("IteratorGetNextByHandle", (self._handle,), _outputs(self._components), name)
         return pack(self._structure, node.outputs)
+
+
+def _keep(datasets: Sequence[Dataset], which: int, seed: int, values: Sequence[Array], before: int | None) -> None:
+    """Give a data set the values of its tensors for a start; forget those of the start before."""
+    for dataset in datasets:
+        for given in dataset._given:
+            if before is not None:
+                given.forget(before)
+    left = iter(values)
+    for given in datasets[which]._given:
+        given.keep(seed, [next(left) for _ in given.tensors])
 
 
 def _outputs(components: Sequence[Component]) -> dict[str, Any]:

@@ -11,8 +11,9 @@ import numpy as np
 
 from ..graph.dtypes import string
 from ..io.records import compression_of, tf_record_iterator
-from .dataset import Dataset, Seeds
-from .files import names_of
+from .dataset import Dataset
+from .files import files_of, names_of
+from .given import Seeds
 from .spec import Component, Element
 
 
@@ -26,7 +27,7 @@ class TFRecordDataset(Dataset):
     """The records of TensorFlow's record files, as bytes: one file after the other.
 
     Args:
-        filenames: a file, or several. compression_type: "", "ZLIB" or "GZIP"; None: none.
+        filenames: a file, or several, or a tensor of names. compression_type: "", "ZLIB" or "GZIP"; None: none.
         buffer_size, num_parallel_reads: accepted; `interleave` reads several files at once.
 
     Raises:
@@ -42,13 +43,13 @@ class TFRecordDataset(Dataset):
         buffer_size: int | None = None,
         num_parallel_reads: int | None = None,
     ) -> None:
-        names, compression = names_of(filenames), compression_of(compression_type)
+        (names, given), compression = files_of(filenames), compression_of(compression_type)
 
         def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-            records = itertools.chain.from_iterable(tf_record_iterator(name, compression) for name in names)
+            records = itertools.chain.from_iterable(tf_record_iterator(name, compression) for name in names(seeds))
             return map(_text, itertools.islice(records, skip, None))
 
-        super().__init__("", [Component(string, ())], walk)
+        super().__init__("", [Component(string, ())], walk, given=given)
 
 
 class FixedLengthRecordDataset(Dataset):

@@ -13,7 +13,8 @@ from ..graph.errors import InvalidArgumentError
 from ..graph.ops.cast import cast
 from ..graph.shape import as_dims
 from .checks import positive, shapes_for
-from .dataset import Dataset, Seeds
+from .dataset import Dataset
+from .given import Given, Seeds
 from .mapping import Traced
 from .spec import Array, Component, Element, pack
 
@@ -78,7 +79,9 @@ def unbatch() -> Transformation:
                 yield from (list(row) for row in zip(*element, strict=True))
 
         components = [Component(c.dtype, None if c.dims is None else c.dims[1:]) for c in dataset._components]
-        return Dataset(dataset._structure, components, lambda seeds, skip: itertools.islice(rows(seeds), skip, None))
+        return dataset._then(
+            dataset._structure, components, lambda seeds, skip: itertools.islice(rows(seeds), skip, None)
+        )
 
     return unbatched
 
@@ -110,7 +113,7 @@ def take_while(predicate: Callable[..., Any]) -> Transformation:
                 itertools.takewhile(lambda e: bool(holds(e)[0]), dataset._walk(seeds, 0)), skip, None
             )
 
-        return Dataset(dataset._structure, dataset._components, walk)
+        return dataset._then(dataset._structure, dataset._components, walk)
 
     return taken
 
@@ -127,6 +130,10 @@ def _alike(datasets: Sequence[Dataset]) -> list[Component]:
         raise TypeError("the data sets must have elements of the same types")
     columns = zip(*[d._components for d in datasets], strict=True)
     return [Component(c[0].dtype, c[0].dims if len({x.dims for x in c}) == 1 else None) for c in columns]
+
+
+def _given(datasets: Sequence[Dataset]) -> list[Given]:
+    return [g for d in datasets for g in d._given]
 
 
 def sample_from_datasets(
@@ -161,7 +168,9 @@ def sample_from_datasets(
                 yield element
 
     structure = datasets[0]._structure
-    return Dataset(structure, components, lambda seeds, skip: itertools.islice(drawn(seeds), skip, None))
+    return Dataset(
+        structure, components, lambda seeds, skip: itertools.islice(drawn(seeds), skip, None), given=_given(datasets)
+    )
 
 
 def choose_from_datasets(datasets: Sequence[Dataset], choice_dataset: Dataset) -> Dataset:
@@ -182,7 +191,12 @@ def choose_from_datasets(datasets: Sequence[Dataset], choice_dataset: Dataset) -
                 yield element
 
     structure = datasets[0]._structure
-    return Dataset(structure, components, lambda seeds, skip: itertools.islice(chosen(seeds), skip, None))
+    return Dataset(
+        structure,
+        components,
+        lambda seeds, skip: itertools.islice(chosen(seeds), skip, None),
+        given=_given([*datasets, choice_dataset]),
+    )
 
 
 # --- by groups -------------------------------------------------------------------------------------------------------
@@ -249,7 +263,7 @@ def group_by_window(
         if first is None:
             raise ValueError("there is no element from which to see what the windows give")
         like = of_window(int(traced.callable()(first)[0]), [first])
-        return Dataset(
+        return dataset._then(
             like._structure, like._components, lambda seeds, skip: itertools.islice(windows(seeds), skip, None)
         )
 
@@ -316,7 +330,7 @@ def bucket_by_sequence_length(
             Component(c.dtype, None if dims is None else (None, *dims))
             for c, dims in zip(dataset._components, shapes, strict=True)
         ]
-        return Dataset(structure, components, lambda seeds, skip: itertools.islice(batches(seeds), skip, None))
+        return dataset._then(structure, components, lambda seeds, skip: itertools.islice(batches(seeds), skip, None))
 
     return bucketed
 
@@ -342,7 +356,7 @@ def get_single_element(dataset: Dataset) -> Any:
         while True:
             yield elements[0]
 
-    return Dataset(dataset._structure, dataset._components, walk).make_one_shot_iterator().get_next()
+    return dataset._then(dataset._structure, dataset._components, walk).make_one_shot_iterator().get_next()
 
 
 __all__ = [

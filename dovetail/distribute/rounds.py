@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..data.dataset import Dataset, Seeds
+from ..data.dataset import Dataset
+from ..data.given import Seeds
 from ..data.spec import Array, Component, Element, flatten, pack
 from ..graph.node import Tensor
 from ..graph.ops.shapes import shape

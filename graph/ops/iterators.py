@@ -34,12 +34,16 @@ Array = np.ndarray[Any, Any]
 Start = Callable[..., Iterator[Sequence[Array]]]
 """(seed, elements to leave out), and the number of the data set where there are several -> the elements from there on."""
 
+Give = Callable[[int, int, Sequence[Array], "int | None"], None]
+"""(number of the data set, seed, values of its tensors, the seed that is not needed any more)."""
+
 
 class Pipeline:
     """A pipeline, and where it stands. Its graph holds it."""
 
-    def __init__(self, start: Start) -> None:
-        self._start = start
+    def __init__(self, start: Start, give: Give | None) -> None:
+        self._start, self._give = start, give
+        self._seed: int | None = None
         self._lock = threading.Lock()
         self._state: VariableState | None = None
         self._at: tuple[int, ...] | None = None
@@ -50,6 +54,13 @@ class Pipeline:
         with self._lock:
             if not state.is_initialized:
                 state.assign(np.array([secrets.randbits(62), 0]))
+
+    def give(self, which: int, seed: int, values: Sequence[Array]) -> None:
+        """The values of tensors with which it starts next, with this seed; those of the start before are forgotten."""
+        with self._lock:
+            assert self._give is not None
+            self._give(which, seed, values, self._seed)
+            self._seed = seed
 
     def after(self, state: VariableState, *position: int) -> Sequence[Array] | None:
         """The element that follows a position; None: there is none."""
@@ -80,10 +91,10 @@ def _next_position(position: Sequence[int]) -> tuple[int, ...]:
 _pipelines: weakref.WeakValueDictionary[str, Pipeline] = weakref.WeakValueDictionary()
 
 
-def register(start: Start, graph: Graph) -> dict[str, Any]:
+def register(start: Start, graph: Graph, give: Give | None = None) -> dict[str, Any]:
     """Keep a pipeline as long as its graph lives; the attrs by which a node finds it."""
     token = f"pipeline_{secrets.token_hex(8)}"
-    _pipelines[token] = pipeline = Pipeline(start)
+    _pipelines[token] = pipeline = Pipeline(start, give)
     graph.add_to_collection("pipelines", pipeline)
     return {"token": token, "process": process_nonce()}
 
@@ -122,6 +133,17 @@ def _next(
     return _taken(context, state, token, process, one_shot, output_types, output_shapes)
 
 
+def _pipeline(token: str, process: str) -> Pipeline:
+    pipeline = _pipelines.get(token)
+    if pipeline is None or process != process_nonce():
+        raise InvalidArgumentError(
+            None, None,
+            "A data set runs only in the client's own process, where its graph was built, and this is another one. "
+            "Put the iterator on the client's task, or feed the elements.",
+        )  # fmt: skip
+    return pipeline
+
+
 def _taken(
     context: Context,
     state: VariableState,
@@ -132,13 +154,7 @@ def _taken(
     output_shapes: tuple[Any, ...],
 ) -> Any:
     """The next element of a pipeline, whose position is `state`."""
-    pipeline = _pipelines.get(token)
-    if pipeline is None or process != process_nonce():
-        raise InvalidArgumentError(
-            None, None,
-            "A data set runs only in the client's own process, where its graph was built, and this is another one. "
-            "Put the iterator on the client's task, or feed the elements.",
-        )  # fmt: skip
+    pipeline = _pipeline(token, process)
     if not state.is_initialized:
         if not one_shot:
             raise FailedPreconditionError(
@@ -178,6 +194,23 @@ def _check(element: Sequence[Array], types: tuple[DType, ...], shapes: tuple[Any
                 None,
                 f"Component {i} of the element has shape {text(value.shape)}, and {text(dims)} is expected",
             )
+
+
+# --- values of tensors -----------------------------------------------------------------------------------------------
+
+
+def _infer_give(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    if not isinstance(attrs.get("which"), int):
+        raise TypeError("attribute which must be a number")
+    if inputs[0].dtype.base is not int64 or not compatible(inputs[0].dims, ()):
+        raise TypeError("the seed must be one int64")
+    return [(int64, ())]
+
+
+def _given(context: Context, seed: Array, *values: Array, token: str, process: str, which: int) -> Array:
+    """The seed, when the pipeline has the values."""
+    _pipeline(token, process).give(which, int(seed), [np.array(v) for v in values])
+    return seed
 
 
 # --- by handles ------------------------------------------------------------------------------------------------------
@@ -223,6 +256,13 @@ define(
     gradient=_no_gradient,
     traits=Trait.STATEFUL | Trait.HOST_ONLY,
     ref_inputs=(0,),
+    device_types=("CPU",),
+)
+define(
+    "IteratorGive",
+    infer=_infer_give,
+    reference=_given,
+    traits=Trait.STATEFUL | Trait.HOST_ONLY,
     device_types=("CPU",),
 )
 define(
