@@ -39,7 +39,7 @@ def in_whole_rounds(dataset: Dataset, replicas: int) -> Dataset:
     size = dataset._size
     if size is not None and size != float("inf"):
         size = -(-size // replicas) * replicas
-    return Dataset(structure, components, walk, size)
+    return Dataset(structure, components, walk, size, dataset._given)
 
 
 def rows_of(batch: Any) -> Tensor:
