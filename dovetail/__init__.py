@@ -666,7 +666,9 @@ from .runtime.session import (
 )
 
 if TYPE_CHECKING:
-    from . import keras, layers, losses, test, timeline
+    from . import graph_util, keras, layers, losses, saved_model, test, timeline
+    from .graph.import_graph_def import import_graph_def
+    from .graph.tensor_protos import make_ndarray, make_tensor_proto
     from .placer.profile import Profile
     from .placer.simulate import simulate
     from .runtime.local import LocalCluster
@@ -681,11 +683,16 @@ _LATE = {
     "LocalCluster": ".runtime.local",
     "Profile": ".placer.profile",
     "Summary": ".summary",
+    "graph_util": ".graph_util",
+    "import_graph_def": ".graph.import_graph_def",
     "keras": ".keras",
     "layers": ".layers",
     "losses": ".losses",
+    "make_ndarray": ".graph.tensor_protos",
+    "make_tensor_proto": ".graph.tensor_protos",
     "onnx": ".onnx",
     "profile": ".runtime.profile",
+    "saved_model": ".saved_model",
     "simulate": ".placer.simulate",
     "test": ".test",
     "timeline": ".timeline",
@@ -693,16 +700,19 @@ _LATE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Names whose modules are large or need ZeroMQ: loaded when they are used."""
+    """Names whose modules are large or need ZeroMQ or protobuf: loaded when they are used."""
     if name in _LATE:
         module = import_module(_LATE[name], __name__)
         return getattr(module, name, module)  # `timeline` is a module
+    if name in ("AttrValue", "GraphDef", "MetaGraphDef", "TensorInfo"):
+        from .graph.messages import message
+
+        return message(name)
     raise AttributeError(f"module 'dovetail' has no attribute {name!r}")
 
 
 __all__ = [
     "AUTO_REUSE",
-    "VERSION",
     "AggregationMethod",
     "Assert",
     "Barrier",
@@ -753,6 +763,7 @@ __all__ = [
     "TensorShape",
     "TextLineReader",
     "ThreadPoolOptionProto",
+    "VERSION",
     "VarLenFeature",
     "Variable",
     "VariableAggregation",
@@ -824,8 +835,8 @@ __all__ = [
     "clip_by_value",
     "colocate_with",
     "compat",
-    "complex64",
     "complex128",
+    "complex64",
     "concat",
     "cond",
     "confusion_matrix",
@@ -920,6 +931,7 @@ __all__ = [
     "glorot_normal_initializer",
     "glorot_uniform_initializer",
     "gradients",
+    "graph_util",
     "greater",
     "greater_equal",
     "group",
@@ -928,16 +940,17 @@ __all__ = [
     "identity",
     "identity_n",
     "image",
+    "import_graph_def",
     "init_scope",
     "initialize_all_tables",
     "initialize_all_variables",
     "initialize_local_variables",
     "initialize_variables",
     "initializers",
-    "int8",
     "int16",
     "int32",
     "int64",
+    "int8",
     "invert_permutation",
     "io",
     "is_finite",
@@ -969,7 +982,9 @@ __all__ = [
     "logical_xor",
     "lookup",
     "losses",
+    "make_ndarray",
     "make_template",
+    "make_tensor_proto",
     "manip",
     "map_fn",
     "matching_files",
@@ -1064,6 +1079,7 @@ __all__ = [
     "rsqrt",
     "saturate_cast",
     "save_graph",
+    "saved_model",
     "scalar_mul",
     "scan",
     "scatter_add",
@@ -1176,10 +1192,10 @@ __all__ = [
     "truncatediv",
     "truncatemod",
     "tuple",
-    "uint8",
     "uint16",
     "uint32",
     "uint64",
+    "uint8",
     "uniform_unit_scaling_initializer",
     "unique",
     "unique_with_counts",

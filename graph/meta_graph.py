@@ -97,7 +97,7 @@ def write_meta_graph(
             _LOG.info("collection '%s': not written: values of type %s", name, ", ".join(left_out))
         if isinstance(name, str):
             kept[name] = [w for w in found if w is not None]
-    about = {"variables": [_parts(v) for v in variables], "collections": kept, "saver": saver}
+    about = {"variables": [parts_of(v) for v in variables], "collections": kept, "saver": saver}
     file.write(msgpack.packb((FORMAT, VERSION, about)))
     for record in records(graph, 0):
         file.write(record)
@@ -174,9 +174,9 @@ def _collect(
     about: Mapping[str, Any], nodes: Sequence[Node], prefix: str, meta: MetaGraph
 ) -> tuple[list[Variable], dict[str, list[Any]]]:
     """The variables and collections that a file tells of, made of its nodes."""
-    names = _Names({node.name: node for node in nodes}, prefix)
+    names = Names({node.name: node for node in nodes}, prefix)
     try:
-        variables = [_variable(parts, names) for parts in about["variables"]]
+        variables = [variable_of(parts, names) for parts in about["variables"]]
         collections = {
             str(name): [_value(kind, told, names, variables) for kind, told in values]
             for name, values in about["collections"].items()
@@ -186,7 +186,7 @@ def _collect(
     return variables, collections
 
 
-def _value(kind: str, told: Any, names: _Names, variables: list[Variable]) -> Any:
+def _value(kind: str, told: Any, names: Names, variables: list[Variable]) -> Any:
     match kind:
         case "v":
             return variables[told]
@@ -200,18 +200,20 @@ def _value(kind: str, told: Any, names: _Names, variables: list[Variable]) -> An
 
 
 @dataclass(frozen=True, slots=True)
-class _Names:
+class Names:
     """Nodes and tensors by the names that a file has for them."""
 
     nodes: Mapping[str, Node]
     prefix: str
 
     def node(self, name: str) -> Node:
+        """A node. KeyError, ValueError: there is none."""
         found = element_by_name(self.nodes, f"{self.prefix}{name}", allow_tensor=False)
         assert isinstance(found, Node)
         return found
 
     def tensor(self, name: str) -> Tensor:
+        """A tensor. KeyError, ValueError: there is none."""
         found = element_by_name(self.nodes, f"{self.prefix}{name}", allow_operation=False)
         assert isinstance(found, Tensor)
         return found
@@ -220,7 +222,7 @@ class _Names:
 # --- variables --------------------------------------------------------------------------------------------------------
 
 
-def _parts(v: Variable) -> dict[str, Any]:
+def parts_of(v: Variable) -> dict[str, Any]:
     """What a variable is made of. A constraint is a Python function, and stays behind."""
     part = v.save_slice_info
     found = {
@@ -240,7 +242,7 @@ def _parts(v: Variable) -> dict[str, Any]:
     return found | {"read": v._snapshot.name}
 
 
-def _variable(parts: Mapping[str, Any], names: _Names) -> Variable:
+def variable_of(parts: Mapping[str, Any], names: Names) -> Variable:
     """The variable that is made of these parts."""
     place = names.tensor(parts["place"])
     kinds: dict[str, type[Variable]] = {"VariableV2": RefVariable, "VarHandleOp": ResourceVariable}

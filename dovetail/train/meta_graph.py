@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from ..graph.default_graph import get_default_graph
-from ..graph.durable_files import write_durably
+from ..graph.durable_files import write_bytes_durably, write_durably
 from ..graph.graph import Graph
-from ..graph.meta_graph import MetaGraph, read_meta_graph, write_meta_graph
-from ..graph.serialize import save
+from ..graph.graph_keys import GraphKeys
+from ..graph.meta_graph import FORMAT, MetaGraph, read_meta_graph, write_meta_graph
 from ..graph.text import format_graph
 from .saver import Saver, arguments_of
+from .tensorflow_meta_graph import import_tensorflow_meta_graph, is_meta_graph
 
 
 def export_meta_graph(
@@ -65,7 +66,8 @@ def import_meta_graph(
     """Add a graph that `export_meta_graph` or `Saver.save` wrote to the default graph, with its collections and variables.
 
     Args:
-        meta_graph_or_file: the file (`Saver.save` writes `<checkpoint>.meta`), or what `export_meta_graph` gave.
+        meta_graph_or_file: the file (`Saver.save` writes `<checkpoint>.meta`; TensorFlow's are read, too), what `export_meta_graph` gave,
+            or a `MetaGraphDef`.
         clear_devices: let its nodes ask for no device. import_scope: a scope to put before all names.
 
     Returns:
@@ -73,13 +75,18 @@ def import_meta_graph(
 
     Raises:
         InvalidArgumentError: it is no meta graph, is damaged, or a name is taken (give an `import_scope`). The default graph has not
-            changed then. OSError: it cannot be read.
+            changed then. UnimplementedError: one of TensorFlow's has ops that Dovetail does not have. OSError: it cannot be read.
 
     >>> saver = train.import_meta_graph("/tmp/model.ckpt-1000.meta")
     >>> with Session() as session:
     ...     saver.restore(session, "/tmp/model.ckpt-1000")
     ...     session.run("prediction:0", {"x:0": images})
     """
+    theirs = _of_tensorflow(meta_graph_or_file)
+    if theirs is not None:
+        variables = import_tensorflow_meta_graph(theirs, import_scope, clear_devices)
+        saved = [v for v in variables if v in get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES)]
+        return Saver(saved) if saved else None
     meta = meta_graph_or_file if isinstance(meta_graph_or_file, MetaGraph) else MetaGraph(Path(meta_graph_or_file))
     prefix = f"{import_scope.strip('/')}/" if import_scope else ""
     imported = read_meta_graph(meta, get_default_graph(), prefix, clear_devices, _saver_arguments)
@@ -89,21 +96,47 @@ def import_meta_graph(
     return Saver(list(imported.variables)) if imported.variables else None
 
 
+def _of_tensorflow(given: Any) -> Any:
+    """The `MetaGraphDef` that is given, or that is in a file; None: it is one of Dovetail's."""
+    if hasattr(given, "SerializeToString"):
+        return is_meta_graph(given.SerializeToString())
+    if isinstance(given, MetaGraph) or not Path(given).is_file():
+        return None
+    data = Path(given).read_bytes()
+    return None if FORMAT.encode() in data[:64] else is_meta_graph(data)
+
+
 def _saver_arguments(saver: Any, variables: Any) -> dict[str, Any] | None:
     return None if saver is None else arguments_of(saver, variables)
 
 
 def write_graph(graph_or_graph_def: Any, logdir: Any, name: str, as_text: bool = True) -> str:
-    """Write a graph's nodes to `logdir/name`: as text for people, or (`as_text=False`) for `load_graph`. Gives the path."""
-    graph = getattr(graph_or_graph_def, "graph", graph_or_graph_def)
-    if not isinstance(graph, Graph):
-        raise TypeError(f"write_graph needs a graph or a session, not {graph_or_graph_def!r}")
+    """Write a graph to `logdir/name` as TensorFlow's `GraphDef`, as text or as bytes. Gives the path.
+
+    Args:
+        graph_or_graph_def: a `GraphDef`, a graph, or a session.
+
+    Raises:
+        UnimplementedError: the package `protobuf` is not installed. InvalidArgumentError: a node cannot be written.
+
+    >>> train.write_graph(session.graph_def, "/tmp/model", "graph.pbtxt")
+    """
+    source = getattr(graph_or_graph_def, "graph", graph_or_graph_def)
+    if isinstance(source, Graph):
+        found = source.as_graph_def()
+    elif hasattr(source, "SerializeToString"):
+        found = source
+    else:
+        raise TypeError(f"write_graph needs a GraphDef, a graph or a session, not {graph_or_graph_def!r}")
     path = Path(logdir) / name
     path.parent.mkdir(parents=True, exist_ok=True)
     if as_text:
-        write_durably(path, lambda partial: _write_text(partial, graph))
+        from google.protobuf.text_format import MessageToString
+
+        content = MessageToString(found).encode()
     else:
-        save(graph, path)
+        content = found.SerializeToString()
+    write_bytes_durably(path, content)
     return str(path)
 
 

@@ -1,0 +1,45 @@
+"""`tf.saved_model`: models with their variables and signatures in a folder, in TensorFlow 1's format.
+
+    folder/saved_model.pb                     graphs, each with its tags and signatures
+    folder/variables/variables.index, .data-  a checkpoint of the variables
+
+TensorFlow, and what reads its saved models, reads what `simple_save` and `Builder` write. `load` reads them and TensorFlow 1's.
+Models of TensorFlow 2, which are made of functions, are refused.
+"""
+
+from __future__ import annotations
+
+from . import builder, constants, loader, main_op, signature_constants, signature_def_utils, tag_constants, utils
+from .builder import Builder, simple_save
+from .loader import contains_saved_model, load, maybe_saved_model_directory
+from .signature_def_utils import (
+    build_signature_def,
+    classification_signature_def,
+    is_valid_signature,
+    predict_signature_def,
+    regression_signature_def,
+)
+from .utils import build_tensor_info, get_tensor_from_tensor_info
+
+__all__ = [
+    "Builder",
+    "build_signature_def",
+    "build_tensor_info",
+    "builder",
+    "classification_signature_def",
+    "constants",
+    "contains_saved_model",
+    "get_tensor_from_tensor_info",
+    "is_valid_signature",
+    "load",
+    "loader",
+    "main_op",
+    "maybe_saved_model_directory",
+    "predict_signature_def",
+    "regression_signature_def",
+    "signature_constants",
+    "signature_def_utils",
+    "simple_save",
+    "tag_constants",
+    "utils",
+]
