@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ...graph.dtypes import DType
@@ -54,6 +56,42 @@ def _into_product(op: str, flags: tuple[str, str], which: int) -> Rule:
 
     text = f"{op}({', '.join(operands)}, {flags[0]}=a, {flags[1]}=b)"
     return Rule(f"transpose into {op}", text, make, _swaps_last)
+
+
+def _exchanged(order: Sequence[int]) -> list[int]:
+    """An order of axes of what is made with its last two axes exchanged."""
+    rank = len(order)
+    return [{rank - 1: rank - 2, rank - 2: rank - 1}.get(axis, axis) for axis in order]
+
+
+def _rows_into_product(which: int) -> Rule:
+    """BatchMatMulV2(x, Transpose(y, p)) with the last two of p exchanged and the other flag, where p breaks up y's rows.
+
+    Rows of memory are then moved as they are. Heads of attention are often transposed twice for a product, in one order for good.
+    """
+
+    def make(m: Match) -> Tensor | None:
+        p = _permutation(m, "p")
+        if p is None or len(p) < 3 or p[-2] != len(p) - 1:
+            return None
+        order = np.array([*p[:-2], p[-1], p[-2]], m.value("p").dtype)
+        moved = m.make("Transpose", (m["x"], m.constant(order)), {})
+        flags = {"adj_x": m["a"], "adj_y": m["b"]}
+        flag = "adj_y" if which else "adj_x"
+        flags[flag] = not flags[flag]
+        return m.make("BatchMatMulV2", (m["y"], moved) if which else (moved, m["y"]), flags)
+
+    operands = "y, Transpose(x, p)" if which else "Transpose(x, p), y"
+    return Rule("transpose by rows before BatchMatMulV2", f"BatchMatMulV2({operands}, adj_x=a, adj_y=b)", make)
+
+
+def _rows_out_of_product(m: Match) -> Tensor | None:
+    """Transpose(a b, p) = Transpose(bᵗ aᵗ, q), where p breaks up the product's rows and q does not; nobody else takes the product."""
+    p = _permutation(m, "p")
+    if p is None or len(p) < 3 or p[-1] != len(p) - 2 or m.uses(m["product"]) != 1:
+        return None
+    product = m.make("BatchMatMulV2", (m["y"], m["x"]), {"adj_x": not m["b"], "adj_y": not m["a"]}, m["product"].op)
+    return m.make("Transpose", (product, m.constant(np.array(_exchanged(p), m.value("p").dtype))), {})
 
 
 def _same_static_shape(m: Match) -> bool:
@@ -127,6 +165,8 @@ arranging_rules = (
     _into_product("MatMul", ("transpose_a", "transpose_b"), 1),
     _into_product("BatchMatMulV2", ("adj_x", "adj_y"), 0),
     _into_product("BatchMatMulV2", ("adj_x", "adj_y"), 1),
+    _rows_into_product(0),
+    _rows_into_product(1),
     Rule("reshape to the same shape", "{Reshape(x, s), BroadcastTo(x, s)}", "x", _same_static_shape),
     Rule(
         "reshape twice",
@@ -138,3 +178,10 @@ arranging_rules = (
     Rule("cast of a cast", "Cast(Cast(x, DstT=b), DstT=c)", _cast_twice),
     Rule("sum of one", "AddN(x)", "x"),
 )
+
+rows_out_of_product = Rule(
+    "transpose by rows behind BatchMatMulV2",
+    "Transpose((product := BatchMatMulV2(x, y, adj_x=a, adj_y=b)), p)",
+    _rows_out_of_product,
+)
+"""For a walk that counts how often a tensor is taken."""

@@ -20,7 +20,7 @@ import numpy as np
 from ...graph.node import Node, Tensor
 from ...graph.opdef import size
 from ...graph.shape import is_static
-from .arranging import permutation_of
+from .arranging import permutation_of, rows_out_of_product
 from .pattern import Match, Rule
 
 _MOST_NODES = 64  # that are looked at behind one transpose or product
@@ -192,6 +192,7 @@ _CAST = "Cast(x, DstT=d)"
 
 moving_rules = (
     Rule("transpose undone behind arithmetic", "Transpose(y, q)", _undone),
+    rows_out_of_product,
     *(
         _into_product(op, flags, which)
         for op, flags in (("MatMul", ("transpose_a", "transpose_b")), ("BatchMatMulV2", ("adj_x", "adj_y")))

@@ -170,6 +170,21 @@ CASES = [
         (floats(2, 3, 4),),
         1e-5,
     ),
+    Case(
+        "transpose by rows before BatchMatMulV2",
+        lambda x, y: dt.matmul(x, dt.transpose(y, [0, 2, 3, 1])) + dt.matmul(dt.transpose(y, [0, 2, 3, 1]), x),
+        "a = [0, 2, 1, 3]\na = Transpose(x2, a)\na = BatchMatMulV2(x, a, adj_x=False, adj_y=True)\n"
+        "a = BatchMatMulV2(a, x, adj_x=True, adj_y=False)\ny = AddV2(a, a)",
+        (floats(2, 3, 4, 4), floats(2, 4, 3, 4)),
+        1e-5,
+    ),
+    Case(
+        "transpose by rows behind BatchMatMulV2",
+        lambda x, y: dt.transpose(dt.matmul(x, y, transpose_a=True), [0, 3, 1, 2]),
+        "a = BatchMatMulV2(x2, x, adj_x=True, adj_y=False)\ny = [0, 2, 1, 3]\ny = Transpose(a, y)",
+        (floats(2, 3, 5, 4), floats(2, 3, 5, 6)),
+        1e-5,
+    ),
     Case("reshape to the same shape", lambda x: dt.abs(dt.reshape(x, [5, 16])), "y = Abs(x)", (ROWS,)),
     Case(
         "reshape twice",
