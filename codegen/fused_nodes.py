@@ -7,6 +7,7 @@ the nodes one by one on NumPy when they differ.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -117,6 +118,11 @@ class FusedNodes:
         if not all(a.holds(value, known) for a, value in zip(self.assumed, values, strict=True)):
             return None
         return known
+
+    def joined_sizes(self) -> list[int | None]:
+        """Static size of each axis of `loops`."""
+        known = [[n for a in part if (n := self.sizes[a]) is not None] for part in self.parts]
+        return [math.prod(k) if len(k) == len(part) else None for k, part in zip(known, self.parts, strict=True)]
 
     def _sized_by(self, values: Sequence[Sequence[int]], sizes: list[int | None]) -> None:
         """Put in sizes that only shapes which were given tell."""

@@ -50,9 +50,9 @@ def versions() -> str:
 
 
 @cache
-def source_of(loops: Loops, in_place: int = 0) -> NumbaSource:
+def source_of(loops: Loops, in_place: int = 0, short_rows: bool = False) -> NumbaSource:
     """The source of a kernel, whose first so many outputs overwrite its first inputs; the same for equal loops."""
-    return numba_source(loops, versions(), in_place)
+    return numba_source(loops, versions(), in_place, short_rows)
 
 
 def path_of(text: str) -> Path:

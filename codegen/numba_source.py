@@ -7,7 +7,7 @@ that is split between threads. Three nests of loops serve all kernels:
     rows        the last axis is reduced: for each kept element, one pass over the reduced axes per stage of reductions. What
                 is costly and needed in a later pass is put aside, the rest is computed again
     columns     the last axis is kept: each pass goes over the reduced axes outside and the last axis inside, as memory lies,
-                and reductions accumulate in vectors
+                and reductions accumulate in vectors. So do short rows, some at a time: a vector has the same element of several
 
 What is made before the innermost loop (random numbers, running sums along rows) is in `numba_stretches`. A running sum down columns is a
 vector of totals. Sums into the rows of a table have a nest of their own, in which each thread takes what goes into some rows.
@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.dtypes import bfloat16, float16, float32, float64
+from ..graph.dtypes import DType, bfloat16, float16, float32, float64
 from .loops import ADD, COSTLY, READS, Loops, Store, Value
 from .numba_stretches import BLOCK, StretchWriter
 from .numba_values import NARROW, SHORT, combine, literal, start_of, type_of
@@ -37,6 +37,9 @@ from .row_facts import passes_over_nan
 
 ROWS = -1
 """Where a kernel is split by the rows of the table that it adds to: whoever has some takes all that goes into them, in order."""
+
+SOME_ROWS = 512
+"""So many short rows are worked on at a time: vectors of these stay in the first cache."""
 
 HEADER = '@njit(SIGNATURE, nogil=True, error_model="numpy", cache=True)\ndef kernel('
 """How the function in a kernel's text begins."""
@@ -56,16 +59,17 @@ class NumbaSource:
     split: int | None
 
 
-def numba_source(loops: Loops, versions: str = "", in_place: int = 0) -> NumbaSource:
+def numba_source(loops: Loops, versions: str = "", in_place: int = 0, short_rows: bool = False) -> NumbaSource:
     """Write a kernel; `versions` is put into the text, because what it names decides what the text means.
 
     The first `in_place` outputs have the same memory as the inputs of the same numbers, which nothing is read from: those
     arguments are there for the caller's convenience. Such a kernel is pointwise, so each element is read before it is written.
+    `short_rows`: see `row_facts.has_short_rows`.
     """
     described = "\n".join(f"#   {line}" for line in str(loops).splitlines())
     loops = _widened(loops)
     assert not (in_place and any(loops.reduced)), "a reduction reads again what is overwritten"
-    writer = _Writer(loops, in_place)
+    writer = _Writer(loops, in_place, short_rows)
     split = writer.write()
     used = sorted({SHORT[v.dtype.name] for v in loops.values} - {"boolean"})
     widths = [
@@ -157,15 +161,26 @@ class _Writer(StretchWriter):
             self.lines[:0] = self.scratch
             return ROWS
         kept, reduced = self.loops.kept_axes, self.loops.reduced_axes
-        columns = bool(reduced and kept) and kept[-1] > reduced[-1]
+        columns = bool(reduced and kept) and (kept[-1] > reduced[-1] or self.short_rows)
         outer = kept[:-1] if columns or not reduced else kept
         split = kept[0] if kept else None
 
         def ends(axis: int) -> str:
             return "lo, hi" if axis == split else f"0, n{axis}"
 
-        body = (lambda: self.columns(ends)) if columns else self.rows if reduced else lambda: self.pointwise(ends)
-        self.nest([self.header(a, ends(a)) for a in outer], body)
+        def some_rows() -> None:
+            self.line(f"end = min(at + {SOME_ROWS}, {ends(kept[-1]).split(', ')[1]})")
+            self.columns(
+                lambda axis: "at, end" if axis == kept[-1] else ends(axis), f"i{kept[-1]} - at", str(SOME_ROWS)
+            )
+
+        headers = [self.header(a, ends(a)) for a in outer]
+        if self.short_rows:
+            self.nest([*headers, f"for at in range({ends(kept[-1])}, {SOME_ROWS}):"], some_rows)
+        elif columns:
+            self.nest(headers, lambda: self.columns(ends, f"i{kept[-1]}", f"n{kept[-1]}"))
+        else:
+            self.nest(headers, self.rows if reduced else lambda: self.pointwise(ends))
         self.lines[:0] = self.scratch
         return split
 
@@ -344,17 +359,51 @@ class _Writer(StretchWriter):
 
         self.nest([*headers, self.stretches(last, f"0, n{last}")], block)
 
-    def columns(self, ends: Callable[[int], str]) -> None:
-        """For one element of the outer kept axes: passes with the last axis inside; reductions are vectors along it."""
+    def collected(self, roots: Iterable[int], outputs: Iterable[int], along: Callable[[], None]) -> None:
+        """A pass over the same element of several rows, which lie apart: loops that do nothing else collect them, and put results back.
+
+        LLVM has no vectors of elements that are so far apart; the loop between has what it needs side by side.
+        """
+        loops, last = self.loops, self.loops.kept_axes[-1]
+        header, place = [f"for i{last} in range(at, end):"], f"i{last} - at"
+        row = self.index(loops.reduced_axes)
+        there = f"{row if row.isidentifier() else f'({row})'} * {SOME_ROWS} + {place}"
+        for number in self.not_known(roots, "load"):
+            v = loops.values[number]
+            if not loops.is_full(number) or last not in v.axes:
+                continue
+            name = f"got{number}"
+            if number not in self.stretch:  # later passes find it there
+                length = " * ".join(f"n{a}" for a in loops.reduced_axes)
+                self.stretch[number] = self.new_scratch(name, f"{SOME_ROWS} * {length}", v.dtype)
+                store = f"m.store({name}, {self.stretch[number]}, {there}, {self.expression(v)})"
+                self.nest(header, partial(self.line, store))
+            self.known[number] = f"m.load({name}, {self.stretch[number]}, {there})"
+        self.put_into = {o: self.new_scratch(f"put{o}", str(SOME_ROWS), self.dtype_of(o)) for o in outputs}
+        along()
+        for o, array in self.put_into.items():
+            to = f"out{o}, {len(loops.loads) + o}, {self.index(loops.stores[o].axes)}"
+            self.nest(header, partial(self.line, f"m.store({to}, m.load(put{o}, {array}, {place}))"))
+        self.put_into = {}
+
+    def dtype_of(self, output: int) -> DType:
+        """An output's element type."""
+        return self.loops.values[self.loops.stores[output].value].dtype
+
+    def columns(self, ends: Callable[[int], str], place: str, length: str) -> None:
+        """For one element of the outer kept axes: passes with the last of these inside; reductions are vectors along it.
+
+        `place`, `length`: of an element in such a vector, and how many it has.
+        """
         loops = self.loops
         last = loops.kept_axes[-1]
         vectors = self.aside
 
-        fetch = partial(self.fetch_aside, "col", f"i{last}")
+        fetch = partial(self.fetch_aside, "col", place)
 
         def vector(number: int) -> None:
             if number not in vectors:
-                vectors[number] = self.new_scratch(f"col{number}", f"n{last}", loops.values[number].dtype)
+                vectors[number] = self.new_scratch(f"col{number}", length, loops.values[number].dtype)
 
         for stage in range(max(self.stages) + 1):
             reductions, outputs = self.reductions(stage), self.outputs(stage, full=True)
@@ -375,11 +424,11 @@ class _Writer(StretchWriter):
                     for k in kept:
                         name = self.value(k)
                         vector(k)
-                        self.line(f"m.store(col{k}, {vectors[k]}, i{last}, {name})")
+                        self.line(f"m.store(col{k}, {vectors[k]}, {place}, {name})")
                     for r in reductions:
                         v = loops.values[r]
                         vector(r)
-                        self.line(f"m.store(col{r}, {vectors[r]}, i{last}, {start_of(str(v.data), v.dtype)})")
+                        self.line(f"m.store(col{r}, {vectors[r]}, {place}, {start_of(str(v.data), v.dtype)})")
 
                 self.inner(last, ends(last), kept, before)
             if reductions or outputs:
@@ -393,13 +442,15 @@ class _Writer(StretchWriter):
                     for r in reductions:
                         v = loops.values[r]
                         total = combine(
-                            str(v.data), f"m.load(col{r}, {vectors[r]}, i{last})", self.value(v.args[0]), v.dtype
+                            str(v.data), f"m.load(col{r}, {vectors[r]}, {place})", self.value(v.args[0]), v.dtype
                         )
-                        self.line(f"m.store(col{r}, {vectors[r]}, i{last}, {total})")
+                        self.line(f"m.store(col{r}, {vectors[r]}, {place}, {total})")
                     for o in outputs:
                         self.put(o)
 
                 along = partial(self.inner, last, ends(last), roots, one_pass)
+                if self.short_rows:
+                    along = partial(self.collected, roots, outputs, along)
                 self.nest([self.header(a, f"0, n{a}") for a in loops.reduced_axes], along)
             done = self.outputs(stage, full=False)
             if done:

@@ -84,6 +84,7 @@ class ValueWriter:
         self.fetched: list[Value] = []  # what is read of the next row meanwhile
         self.aside: dict[int, int] = {}  # value that was put aside -> the array with it
         self.stretch: dict[int, int] = {}  # random value or running sum -> the array with a stretch of it
+        self.put_into: dict[int, int] = {}  # output -> the array that has its elements until they are put in their places
         self.innermost = len(loops.reduced) - 1
 
     def line(self, text: str) -> None:
@@ -100,7 +101,7 @@ class ValueWriter:
 
     def new_scratch(self, name: str, size: str, dtype: DType) -> int:
         """A vector of the kernel's own; its number among the arrays."""
-        self.scratch.append(f"    {name} = np.empty({size}, np.{'bool_' if dtype.is_bool else dtype.name})")
+        self.scratch.append(f"    {name} = np.empty({size}, np.{'bool_' if dtype.is_bool else type_of(dtype)})")
         self.arrays += 1
         return self.arrays - 1
 
@@ -207,6 +208,10 @@ class ValueWriter:
     def put(self, output: int) -> None:
         """Store an output's current element."""
         store = self.loops.stores[output]
+        if output in self.put_into:
+            place = f"i{self.loops.kept_axes[-1]} - at"
+            self.line(f"m.store(put{output}, {self.put_into[output]}, {place}, {self.value(store.value)})")
+            return
         array = f"out{output}, {len(self.loops.loads) + output}"
         place = self.index(store.axes, "" if store.row is None else self.value(store.row))
         value = self.value(store.value)

@@ -25,6 +25,7 @@ from ..graph.node import Node, Tensor
 from .buffers import LARGE, buffers
 from .fused_nodes import FusedNodes, inputs_of
 from .loops import Loops
+from .row_facts import has_short_rows
 from .unit import BeginLoop, EndLoop, LeaveUnless, RunGuarded, Unit, UnitStep
 
 Pairs = tuple[tuple[int, int], ...]
@@ -110,12 +111,12 @@ def reordered(loops: Loops, order: Order) -> Loops:
     return Loops(loops.reduced, values, tuple(loops.stores[j] for j in order.outputs))
 
 
-def as_run(group: FusedNodes) -> tuple[Loops, int]:
-    """The loops of a group as a CPU runs them, and how many outputs overwrite inputs: the first ones."""
+def as_run(group: FusedNodes) -> tuple[Loops, int, bool]:
+    """The loops of a group as a CPU runs them, how many outputs overwrite inputs (the first ones), and whether its rows are short."""
     if not group.overwrites:
-        return group.loops, 0
+        return group.loops, 0, has_short_rows(group.loops, group.joined_sizes())
     order = order_of(len(group.inputs), len(group.outputs), group.overwrites)
-    return reordered(group.loops, order), len(group.overwrites)
+    return reordered(group.loops, order), len(group.overwrites), False
 
 
 # --- who holds an array ----------------------------------------------------------------------------------------------

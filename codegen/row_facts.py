@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from .loops import READS, Loops, Value
+from .loops import COSTLY, Loops, Value
 
 _SHORT = (
     32  # elements of a row: two vectors of 64 bytes. Elements of several rows are apart, and are collected one by one
@@ -80,7 +80,8 @@ def has_short_rows(loops: Loops, sizes: Sequence[int | None]) -> bool:
     row, several = ([sizes[a] for a in axes] for axes in (reduced, kept[-1:]))
     if None in row or math.prod(n or 1 for n in row) > _SHORT or several[0] is not None and several[0] < _SHORT:
         return False
-    # Small elements cannot be collected into vectors. Random numbers and running sums are made along rows.
-    collected = all(v.dtype.size >= 4 or v.op not in READS or not loops.is_full(i) for i, v in enumerate(loops.values))
-    put = all(loops.values[s.value].dtype.size >= 4 or not loops.is_full(s.value) for s in loops.stores)
-    return collected and put and not any(v.op in ("random", "scan") for v in loops.values)
+    stages, values = loops.stages(), loops.values
+    if max(stages) < 2 and not any(v.op in COSTLY and loops.is_full(i) for i, v in enumerate(values)):
+        return False  # one sum is made as fast along the row
+    # Random numbers and running sums are made along rows.
+    return not any(v.op in ("random", "scan") for v in values) and all(s.row is None for s in loops.stores)

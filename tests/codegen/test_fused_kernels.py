@@ -145,6 +145,20 @@ def test_a_loss_and_its_gradient() -> None:
         compare([loss, gradient], [x, labels], sizes=(1, 7, 64))
 
 
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float64, dt.float16], ids=lambda d: d.name)
+def test_short_rows(dtype: Any) -> None:
+    """Several are worked on at a time: vectors of their first elements, of their second ones, and so on."""
+    with dt.Graph().as_default():
+        x = dt.placeholder(dtype, [None, 10])
+        fused = compare([dt.nn.softmax(x), dt.nn.log_softmax(x)], [x], sizes=(0, 1, 511, 512, 513, 1300))
+        assert all("for at in range(lo, hi, 512)" in k.text for k in fused.kernels)
+        y = dt.placeholder(dtype, [None, 3, 4])
+        compare([dt.reduce_sum(dt.exp(y), [1, 2])], [y], sizes=(0, 1, 700))
+        compare([dt.argmax(y, 2), y - dt.reduce_max(y, 2, keepdims=True)], [y], sizes=(1, 700))
+        z = dt.placeholder(dtype, [5, None, 7])  # rows behind two axes
+        compare([dt.nn.softmax(z)], [z], sizes=(0, 1, 600))
+
+
 def test_bias_and_its_gradient() -> None:
     with dt.Graph().as_default():
         x, b = dt.placeholder(dt.float32, [None, 4, 6]), dt.placeholder(dt.float32, [6])
