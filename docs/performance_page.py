@@ -25,10 +25,10 @@ TIMES = ("µs/node", "µs", "ms", "s", "difference")  # units of which less is b
 
 INTRODUCTION = """# Measured
 
-What was measured beside other systems, in the same run on the same machine, in turn. Each part names its benchmark; `python
-bench/NAME.py --help` tells how to repeat it. These are machines of two shared cores: figures of one run belong together, those of two
-runs do not. *Times as fast* is the ratio of the medians; *wanted* is what the project has set itself, and what is not reached is
-said.
+Dovetail and other systems, measured in turn, in the same run on the same machine. Each part names its benchmark;
+`python bench/NAME.py --help` tells how to repeat it. The machines have two shared cores: figures of one run belong together,
+those of two runs do not. *Times as fast* is the ratio of the medians. *Wanted* is the goal that the project has set itself; what
+is not reached is said.
 
 ![How many times as fast as its peers](images/performance.svg)
 """
@@ -54,9 +54,11 @@ PARTS = (
     Part(
         "The runtime",
         "runtime",
-        "Servers and clients are processes of one machine, beside TensorFlow's over loopback gRPC. On one machine tensors go through "
-        "shared memory; *over tcp* is what processes of two machines without keys do, over loopback. In the digits training the workers "
-        "change the variables in the parameter servers' memory ([direct updates](architecture.md)); between machines, gradients travel.",
+        "Servers and clients are processes of one machine, beside TensorFlow's over loopback gRPC. On one machine a variable "
+        "is read where it lies, in shared memory, so transfers take the same time whatever their size, and their GB/s say no more than "
+        "that. *Over tcp* is what processes of two machines without keys do, over loopback. In the digits training the workers "
+        "change the variables in the parameter servers' memory ([direct updates](architecture.md#the-shortest-way)); between machines, "
+        "gradients travel.",
         (", cpu",),
         (
             "empty step",
@@ -72,7 +74,7 @@ PARTS = (
         "Training on a cluster",
         "training",
         "The digits classifier 64-256-256-10, batches of 64, with two parameter servers and two workers, or two workers alone. "
-        "All are processes of one machine; asynchronous training uses [direct updates](architecture.md).",
+        "All are processes of one machine; asynchronous training uses [direct updates](architecture.md#the-shortest-way).",
         picture=("asynchronous training", "synchronous training", "MultiWorkerMirroredStrategy"),
     ),
     Part(
