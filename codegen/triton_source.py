@@ -312,7 +312,7 @@ class _Writer(TileWriter):
         r = pair.first
         zero_if_outside = self.inside(pair.of, "1.0", "0.0")
         if pair.kind == SOFTMAX:
-            exp = "exp64" if self.loops.values[r].dtype is float64 else "exp_below32"
+            exp = self.exponential(self.loops.values[r])
             low = 'float("-inf")'
             self.line(f"x{r} = {self.inside(pair.of, x, low)}")
             self.line(f"top{r} = {self.call('maximum', f't{r}', f'x{r}')}")
@@ -334,13 +334,18 @@ class _Writer(TileWriter):
         self.line(f"mean{r} = {self.inside(pair.of, moved, f'mean{r}')}")
         self.line(f"rest{r} = {self.inside(pair.of, f'rest{r} + away{r} * ({x} - mean{r})', f'rest{r}')}")
 
+    @staticmethod
+    def exponential(v: Value) -> str:
+        """The function for exponentials of what is not above 0."""
+        return "exp64" if v.dtype is float64 else "exp_narrow" if v.dtype in NARROW else "exp_below32"
+
     def finish_pair(self, pair: Pair) -> list[str]:
         """Two reductions over the tile; the names of what they are known by."""
         r = pair.first
         v = self.loops.values[r]
         at = "0" if self.flat else "1, keep_dims=True"
         if pair.kind == SOFTMAX:
-            exp = "exp64" if v.dtype is float64 else "exp_below32"
+            exp = self.exponential(v)
             self.line(f"v{r} = {self.over_tile(v, f't{r}')}")
             top = f"v{r}"
             if (

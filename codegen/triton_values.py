@@ -299,8 +299,10 @@ class TileWriter:
         double = source is float64
         width = 64 if double else 32
         a, rest = args[0], args[1:]
-        if v.op == "div" and v.dtype is float32 and is_part(self.loops, v):
-            return self.call("part_of32", a, rest[0])
+        if v.dtype in NARROW and v.op in ("exp", "tanh"):
+            return self.call(f"{v.op}_narrow", a)
+        if v.op == "div" and not double and is_part(self.loops, v):
+            return self.call("part_of32" if v.dtype is float32 else "part_narrow", a, rest[0])
         if v.op == "exp" and v.dtype is float32 and is_below_zero(self.loops, v.args[0]):
             return self.call("exp_below32", a)
         if v.op == "div":

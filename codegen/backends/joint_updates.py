@@ -287,7 +287,7 @@ class JointUpdate(OnDevice):
     def _prepared_for(self, lengths: tuple[int, ...]) -> RoutineOnDevice:
         """The launch for arrays of these lengths."""
         wide = max(lengths) >= 1 << 30
-        routine = several(self.loops, len(lengths), divisible=all(n % 16 == 0 for n in lengths), wide=wide)
+        routine = several(self.loops, len(lengths), divisible=[n % 16 == 0 for n in lengths], wide=wide)
         kernels = [loaded_kernel(self.device, launch.kernel) for launch in routine.launches]
         sizes: Mapping[str, int] = sizes_of(lengths)
         own = [i for i in range(len(self.loops.loads)) if i not in self.shared]

@@ -18,7 +18,7 @@ MOST = 24  # sets of arrays of one launch: with four arrays each, about a thousa
 _BLOCK = 1024
 
 
-def several(loops: Loops, count: int, *, divisible: bool = False, wide: bool = False) -> Routine:
+def several(loops: Loops, count: int, *, divisible: Sequence[bool] = (), wide: bool = False) -> Routine:
     """The loops, `count` times, on arrays of any lengths.
 
     A launch knows `in0`... for inputs without axes, `in1_0`, `in1_1`... for those of each set, `out0_0`, `out0_1`..., and what
@@ -27,7 +27,7 @@ def several(loops: Loops, count: int, *, divisible: bool = False, wide: bool = F
     Args:
         loops: over one axis that is not reduced.
         count: how many sets of arrays, up to MOST.
-        divisible: all lengths are multiples of 16.
+        divisible: which lengths are multiples of 16; empty: that is not known.
         wide: some length is near 2**31 or above.
 
     Raises:
@@ -51,7 +51,7 @@ def several(loops: Loops, count: int, *, divisible: bool = False, wide: bool = F
     lines = ["block = tl.program_id(0)", "first = 0"]
     for k in range(count):
         parameters += [Parameter(f"{name}_{k}", type_of[name], True) for name in own]
-        parameters.append(Parameter(f"n{k}", whole, divisible))
+        parameters.append(Parameter(f"n{k}", whole, bool(divisible) and divisible[k]))
         given = [name if name in shared else f"{name}_{k}" for name in (*inputs, *outputs)]
         lines += [
             f"behind = first + tl.cdiv(n{k}, XB)",

@@ -92,7 +92,7 @@ def _chosen(call: Call, backend: _Noting) -> Chosen | None:
     kernel: Any = call.kernel
     if isinstance(kernel, JointUpdate):
         lengths = tuple([u.count or 0 for u in kernel.updates])
-        routine = several(kernel.loops, len(lengths), divisible=all(n % 16 == 0 for n in lengths), wide=False)
+        routine = several(kernel.loops, len(lengths), divisible=[n % 16 == 0 for n in lengths], wide=False)
         return Chosen(call.node, call.op, (routine,), dict(sizes_of(lengths)))
     if not isinstance(kernel, OnDevice):
         return None

@@ -410,6 +410,17 @@ def test_rounding(name: str) -> None:
     np.testing.assert_array_equal(applied(name, x), exact)
 
 
+@pytest.mark.parametrize("name", ["exp", "tanh"])
+def test_functions_of_narrow_types_are_more_precise_than_these(name: str) -> None:
+    x = points(np.float32)
+    mine = applied(f"{name}_narrow", x).astype(np.float64)
+    with np.errstate(all="ignore"):
+        exact = getattr(np, name)(x.astype(np.float64))
+    normal = (np.abs(exact) > 1e-37) & (np.abs(exact) < 3e38)
+    np.testing.assert_allclose(mine[normal], exact[normal], rtol=2**-14)
+    np.testing.assert_allclose(mine[~normal], exact[~normal].astype(np.float32), atol=1e-37)
+
+
 def quotients(name: str, x: Any, total: Any) -> Any:
     text = (
         HEADER

@@ -309,5 +309,5 @@ def test_one_launch_has_limits() -> None:
 
 @pytest.mark.slow
 def test_updates_of_several_variables_compile() -> None:
-    compiles(several.several(momentum(), 3, divisible=True))
+    compiles(several.several(momentum(), 3, divisible=(True, False, True)))
     compiles(several.several(momentum(), several.MOST, wide=True), SOME)
