@@ -39,7 +39,7 @@ _LINE = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(
 _LABEL = re.compile(r"^(\.L_\w+):")
 _BRANCH = re.compile(r"`\((\.L_\w+)\)")
 _REGISTER = re.compile(r"\bR(\d+)\b")
-_BITS = re.compile(r"\.(?:[US]?)(8|16|32|64|128)(?=\.|$)")
+_BITS = re.compile(r"\.(?:[US]?)(8|16|32|64|128)(?=\.|$)|\.[BF]+(16|32|64)x(\d)")
 
 _LOADS = ("LDG", "LD")
 _COPIES = ("LDGSTS",)  # from global to shared memory, without registers between
@@ -85,7 +85,10 @@ class Instruction:
     def bytes(self) -> int:
         """How many bytes of memory a thread accesses by it, if it does."""
         found = _BITS.findall(self.opcode)
-        return int(found[-1]) // 8 if found else 4
+        if not found:
+            return 4
+        plain, bits, times = found[-1]
+        return int(plain or bits) * int(times or 1) // 8
 
     @property
     def results(self) -> range:

@@ -44,6 +44,8 @@ def test_the_text_becomes_instructions_and_loops() -> None:
     assert loop.moving == (loop,)
     assert loop.share("FADD") == 0.4
     assert code.instructions[4].predicate == "@!P0"
+    assert parsed("/*0000*/ REDG.E.ADD.F32x4.FTZ.RN.STRONG.GPU desc[UR4][R12.64], R4 ;").moved == 16
+    assert parsed("/*0000*/ REDG.E.ADD.F32.FTZ.RN.STRONG.GPU desc[UR4][R12.64], R4 ;").moved == 4
 
 
 def test_loads_are_in_flight_until_they_are_named() -> None:
