@@ -136,12 +136,17 @@ class Stretch:
         for i, x in enumerate(inputs):
             kind = type(x)
             if kind is VariableState:
-                continue
-            if kind is DeviceArray:
+                x = x._value
+                if type(x) is DeviceArray:  # which `_values` looks at
+                    continue
+                if x is None:
+                    return None
+            elif kind is DeviceArray:
                 key += x.shape, x.dtype
-            elif not isinstance(x, (np.ndarray, np.generic)) or x.dtype.hasobject:
+                continue
+            if not isinstance(x, (np.ndarray, np.generic)) or x.dtype.hasobject:
                 return None
-            elif self._is_copied_in(i, x):
+            if self._is_copied_in(i, x):
                 key += x.shape, x.dtype
             elif x.size <= SMALL:
                 key += x.shape, x.dtype, x.tobytes()
@@ -185,7 +190,7 @@ class Stretch:
                 for i, x in enumerate(inputs)
                 if type(x) is DeviceArray or (type(x) is not VariableState and self._is_copied_in(i, x))
             }
-            copied = {i: self._place(inputs[i].read()) for i in self._moved}
+            copied = {i: self._place(inputs[i]._value) for i in self._moved | self._with_host(inputs)}
             given = [places.get(i, x) for i, x in enumerate(inputs)]
             for i, place in copied.items():
                 twin = given[i] = VariableState(inputs[i].name, inputs[i].dtype)
@@ -224,6 +229,13 @@ class Stretch:
         """Whether a graph reads a copy of an array of the host's in the GPU's memory, which differs from run to run."""
         return i in self._arrays or (i in self._fed and is_brought(x))
 
+    def _with_host(self, inputs: Sequence[Any]) -> set[int]:
+        """Inputs that are variables whose values are with the host, such as a counter of steps, and copied in."""
+        return {
+            i for i in self._arrays
+            if type(inputs[i]) is VariableState and isinstance(inputs[i]._value, (np.ndarray, np.generic))
+        }  # fmt: skip
+
     def _place(self, x: Any) -> DeviceArray:
         """Memory for an input."""
         return self.device.empty(x.shape, x.dtype, "an input of a graph")
@@ -251,7 +263,12 @@ class Stretch:
                     else:
                         device.copy_into(place, arriving(device, x))
                 for i, place in captured.copied:
-                    device.copy_into(place, on_device(inputs[i], device))
+                    value = inputs[i]._value
+                    if type(value) is np.ndarray:
+                        device.refill(place, value)
+                    else:
+                        device.copy_into(place, on_device(inputs[i], device))
+                    del value
                 captured.graph.start()
                 del values  # until now, nobody could let go of what the graph reads
                 self.replays += 1

@@ -60,6 +60,13 @@ def _is_taken(call: Call) -> bool:
     return isinstance(kernel, _KINDS) or call.op in _TAKEN or (isinstance(kernel, Assign) and kernel.is_small)
 
 
+def _may_wait(run: Sequence[Call], call: Call) -> bool:
+    """Whether what a run begins with may as well be done behind a call: it only finds variables, and brings what others take."""
+    return all(c.op in _HANDLES or c.op == FROM_HOST for c in run) and not any(
+        set(c.outputs).intersection((*call.inputs, *call.outputs, *call.frees)) for c in run
+    )
+
+
 def _is_array(slot: int, calls: Sequence[Call], outputs: Sequence[int]) -> bool:
     """Whether what a slot holds may be in the GPU's memory, however small it is: nobody looks at its values."""
     if slot in outputs:
@@ -100,6 +107,9 @@ class _Gathering:
         for step in instructions:
             if isinstance(step, Call) and _is_taken(step):
                 run.append(step)
+                continue
+            if isinstance(step, Call) and _may_wait(run, step):
+                out.append(step)
                 continue
             out += self.joined(run)
             run.clear()

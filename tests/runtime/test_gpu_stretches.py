@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_driver import FakeDriver
-from gpu_programs import graph_variable, instructions
+from gpu_programs import graph_variable, instructions, ops
 
 import dovetail as dt
 from dovetail.codegen.backends.stretches import Stretch
@@ -304,3 +304,39 @@ def test_graphs_are_given_up_where_memory_runs_out_and_named_where_it_still_does
         for _ in range(4):
             session.run(y, {x: np.ones(5000, np.float32)})
         assert stretch.replays == 3  # not made again
+
+
+def test_a_counter_that_stays_with_the_host_is_read_anew_by_each_run_of_a_graph(fake):
+    def run(where: str) -> tuple[Any, list[int]]:
+        with dt.Graph().as_default() as graph, dt.device(where):
+            count = dt.train.get_or_create_global_step()
+            w = dt.Variable(np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4), name="w")
+            loss = dt.reduce_sum(dt.tanh(dt.matmul(w, w, transpose_b=True)))
+            rate = 0.1 / (1.0 + dt.cast(count, dt.float32))
+            train = dt.train.MomentumOptimizer(rate, 0.9).minimize(loss, global_step=count)
+            init = dt.global_variables_initializer()
+        with dt.Session(graph=graph) as session:
+            session.run(init)
+            for _ in range(9):
+                session.run(train)
+            return session.run([w, count]), [s.replays for s in stretches_of(session)] if "gpu" in where else []
+
+    (mine, count), replays = run("/gpu:0")
+    (theirs, _), _ = run("/cpu:0")
+    np.testing.assert_allclose(mine, theirs, rtol=1e-5)
+    assert count == 9 and replays == [7]
+
+
+def test_draws_before_a_stretch_leave_feeds_to_it(fake):
+    with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
+        x = dt.placeholder(dt.float32, [None, 6])
+        w = dt.Variable(np.linspace(-1, 1, 36, dtype=np.float32).reshape(6, 6), name="w")
+        loss = dt.reduce_sum(dt.tanh(dt.matmul(dt.nn.dropout(dt.matmul(x, w), 0.5, seed=3), w)))
+        train = dt.train.GradientDescentOptimizer(0.1).minimize(loss)
+        init = dt.global_variables_initializer()
+    with dt.Session(graph=graph) as session:
+        session.run(init)
+        losses = [session.run([loss, train], {x: np.ones((3, 6), np.float32)})[0] for _ in range(6)]
+        (stretch,) = stretches_of(session)
+        assert stretch.replays == 4 and len(set(losses)) == 6
+        assert ops(session).count("ToDevice") == 0
