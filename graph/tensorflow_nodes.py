@@ -273,6 +273,7 @@ COMPOSED: dict[str, Callable[..., Any]] = {
     "Div": _div,
     "Gather": _gather,
     "HistogramSummary": _summary("HistogramSummary"),
+    "ImageSummary": _summary("ImageSummary"),
     "LRN": _lrn,
     "MatrixDiagPartV2": _diagonal("matrix_diag_part", 1),
     "MatrixDiagPartV3": _diagonal("matrix_diag_part", 1),

@@ -443,3 +443,12 @@ def _retype(graph: tf.Graph, name: str, op: str) -> None:
 def _rename(graph: tf.Graph, name: str, frame: str) -> None:
     node = graph.get_operation_by_name(name)
     node.attrs = {**node.attrs, "frame_name": frame}
+
+
+def test_old_names_of_arguments() -> None:
+    x = tf.placeholder(tf.float32, [])
+    y = tf.cond(x < 0.0, fn1=lambda: -x, fn2=lambda: x)
+    assert tf.convert_to_tensor(1, preferred_dtype=tf.float32).dtype is tf.float32
+    assert tf.convert_to_tensor(1.5, dtype_hint=tf.int32).dtype is tf.float32
+    with tf.Session(graph=y.graph) as session:
+        assert session.run(y, {x: -2.0}) == 2.0

@@ -1,0 +1,144 @@
+"""Saved models and meta graphs, ours and TensorFlow's."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dovetail as tf
+
+pytest.importorskip("google.protobuf")
+
+RECORDED = Path(__file__).parent.parent / "graph" / "tensorflow_graphs" / "adam"
+ONES = np.ones((2, 4), np.float32)
+
+
+def test_a_saved_model_of_tensorflow_is_loaded_and_trained_further() -> None:
+    told = np.load(RECORDED / "values.npz")
+    with tf.Session(graph=tf.Graph()) as session:
+        meta = tf.saved_model.load(session, [tf.saved_model.tag_constants.SERVING], RECORDED / "saved_model")
+        signature = meta.signature_def["serving_default"]
+        assert signature.method_name == "tensorflow/serving/predict"
+        x, y = signature.inputs["x"].name, signature.outputs["y"].name
+        np.testing.assert_allclose(session.run(y, {x: ONES}), told["first"], 1e-6)
+        session.run("Adam", {x: ONES})
+        np.testing.assert_allclose(session.run(y, {x: ONES}), told["second"], 1e-5)
+        assert [v.name for v in session.graph.get_collection("trainable_variables")] == ["w:0", "v:0"]
+
+
+def test_a_meta_graph_of_tensorflow_and_its_checkpoint() -> None:
+    told = np.load(RECORDED / "values.npz")
+    for scope in (None, "old"):
+        with tf.Session(graph=tf.Graph()) as session:
+            saver = tf.train.import_meta_graph(str(RECORDED / "m.meta"), import_scope=scope)
+            assert saver is not None
+            prefix = f"{scope}/" if scope else ""
+            if scope is None:
+                saver.restore(session, str(RECORDED / "m"))
+            else:  # names of variables have changed
+                saver = tf.train.Saver({v.op.name.removeprefix(prefix): v for v in saver.variables})
+                saver.restore(session, str(RECORDED / "m"))
+            session.run(f"{prefix}Adam", {f"{prefix}x:0": ONES})
+            np.testing.assert_allclose(session.run(f"{prefix}y:0", {f"{prefix}x:0": ONES}), told["second"], 1e-5)
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder(tf.float32, [None, 4], name="x")
+        with tf.variable_scope("p", partitioner=tf.fixed_size_partitioner(2)):
+            parts = tf.get_variable("parts", [4, 3])
+        w = tf.get_variable("w", [3, 2], use_resource=True)
+        y = tf.nn.softmax(tf.matmul(x, parts) @ w, name="y")
+        step = tf.train.MomentumOptimizer(0.1, 0.9).minimize(tf.reduce_mean(y * y), name="step")
+        tf.summary.scalar("size", tf.reduce_sum(y))
+        tf.train.Saver()
+        table = tf.constant([1.0, 2.0])
+        ready = tf.get_variable("ready", initializer=0, collections=[tf.GraphKeys.LOCAL_VARIABLES], trainable=False)
+        session.run(tf.global_variables_initializer())
+        session.run(step, {x: ONES})
+        first = session.run(y, {x: ONES})
+        builder = tf.saved_model.Builder(tmp_path / "model")
+        with pytest.raises(AssertionError, match="has not been saved yet"):
+            builder.add_meta_graph(["serve"])
+        signature = tf.saved_model.predict_signature_def({"x": x}, {"y": y, "table": table})
+        builder.add_meta_graph_and_variables(
+            session, ["train"], {"serving_default": signature}, main_op=ready.initializer
+        )
+        builder.add_meta_graph(["serve", "gpu"])
+        with pytest.raises(RuntimeError, match="already been saved"):
+            builder.add_meta_graph_and_variables(session, ["again"])
+        builder.save(as_text=True)
+        session.run(step, {x: ONES})
+        second = session.run(y, {x: ONES})
+        with pytest.raises(AssertionError, match="isn't empty"):
+            tf.saved_model.Builder(tmp_path / "model")
+    assert tf.saved_model.contains_saved_model(tmp_path / "model") and not tf.saved_model.contains_saved_model(tmp_path)
+    with tf.Session(graph=tf.Graph()) as session:
+        meta = tf.saved_model.load(session, ["train"], tmp_path / "model", import_scope="net")
+        assert session.run("net/ready:0") == 0  # by the main op
+        session.graph.get_tensor_by_name("net/" + meta.signature_def["serving_default"].outputs["table"].name)
+        np.testing.assert_array_equal(session.run("net/y:0", {"net/x:0": ONES}), first)
+        session.run("net/step", {"net/x:0": ONES})
+        np.testing.assert_array_equal(session.run("net/y:0", {"net/x:0": ONES}), second)
+        with pytest.raises(RuntimeError, match="there are graphs with: train; gpu, serve"):
+            tf.saved_model.load(session, ["serve"], tmp_path / "model")
+    with tf.Session(graph=tf.Graph()) as session:
+        with pytest.raises(OSError, match="does not exist"):
+            tf.saved_model.load(session, ["serve"], tmp_path)
+        (tmp_path / "bad").mkdir()
+        (tmp_path / "bad" / "saved_model.pb").write_bytes(b"\xff\xff")
+        with pytest.raises(OSError, match="Cannot parse"):
+            tf.saved_model.load(session, ["serve"], tmp_path / "bad")
+
+
+def test_signatures() -> None:
+    with tf.Graph().as_default():
+        text, x = tf.placeholder(tf.string, [None]), tf.placeholder(tf.float32, [None, 2], name="x")
+        utils = tf.saved_model.signature_def_utils
+        regression = utils.regression_signature_def(text, x)
+        classes = utils.classification_signature_def(text, None, x)
+        assert utils.is_valid_signature(regression) and utils.is_valid_signature(classes)
+        assert not utils.is_valid_signature(utils.build_signature_def())
+        info = tf.saved_model.build_tensor_info(x)
+        assert (
+            info.name == "x:0"
+            and info.dtype == tf.float32.as_datatype_enum
+            and [d.size for d in info.tensor_shape.dim] == [-1, 2]
+        )
+        assert tf.saved_model.get_tensor_from_tensor_info(info) is x
+        with pytest.raises(ValueError, match="of type string"):
+            utils.regression_signature_def(x, x)
+        with pytest.raises(ValueError, match="cannot both be None"):
+            utils.classification_signature_def(text, None, None)
+        with pytest.raises(ValueError, match="cannot be None or empty"):
+            utils.predict_signature_def({}, {"y": x})
+
+
+def test_what_tensorflow_does_not_have_is_told(tmp_path: Path) -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        y = tf.py_func(lambda: np.float32(1), [], tf.float32, name="mine")
+        z = tf.string_split(["a b"]).values
+        with pytest.raises(tf.errors.InvalidArgumentError, match="a StringSplit, which TensorFlow does not have"):
+            tf.saved_model.simple_save(session, tmp_path / "m", {"y": y}, {"z": z})
+
+
+def test_graphs_are_written_for_people_and_for_programs(tmp_path: Path) -> None:
+    with tf.Graph().as_default() as graph:
+        tf.constant(2.0, name="two")
+        text = tf.train.write_graph(graph, tmp_path / "sub", "graph.pbtxt")
+        plain = tf.train.write_graph(graph.as_graph_def(), tmp_path, "graph.pb", as_text=False)
+        with pytest.raises(TypeError, match="needs a GraphDef"):
+            tf.train.write_graph("graph", str(tmp_path), "x")
+    assert 'name: "two"' in Path(text).read_text() and "DT_FLOAT" in Path(text).read_text()
+    found = tf.GraphDef()
+    found.ParseFromString(Path(plain).read_bytes())
+    assert [n.name for n in found.node] == ["two"]
+
+
+def test_a_damaged_checkpoint_beside_a_model(tmp_path: Path) -> None:
+    shutil.copytree(RECORDED / "saved_model", tmp_path / "m")
+    data = tmp_path / "m" / "variables" / "variables.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:-4] + b"\0\0\0\1")
+    with tf.Session(graph=tf.Graph()) as session, pytest.raises(tf.errors.DataLossError, match="the checksum differs"):
+        tf.saved_model.load(session, ["serve"], tmp_path / "m")
