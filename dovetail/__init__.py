@@ -26,14 +26,11 @@ from . import (
     app,
     bitwise,
     compat,
-    contrib,
     data,
     debugging,
     distribute,
     dtypes,
     errors,
-    estimator,
-    feature_column,
     flags,
     gfile,
     image,
@@ -105,7 +102,7 @@ from .debugging import (
 from .graph.aggregation import VariableAggregation, VariableSynchronization
 from .graph.build import (
     constant,
-    convert as convert_to_tensor,
+    convert_to_tensor,
     placeholder,
 )
 from .graph.control_flow import (
@@ -666,7 +663,7 @@ from .runtime.session import (
 )
 
 if TYPE_CHECKING:
-    from . import graph_util, keras, layers, losses, saved_model, test, timeline
+    from . import contrib, estimator, feature_column, graph_util, keras, layers, losses, saved_model, test, timeline
     from .graph.import_graph_def import import_graph_def
     from .graph.tensor_protos import make_ndarray, make_tensor_proto
     from .placer.profile import Profile
@@ -683,6 +680,9 @@ _LATE = {
     "LocalCluster": ".runtime.local",
     "Profile": ".placer.profile",
     "Summary": ".summary",
+    "contrib": ".contrib",
+    "estimator": ".estimator",
+    "feature_column": ".feature_column",
     "graph_util": ".graph_util",
     "import_graph_def": ".graph.import_graph_def",
     "keras": ".keras",

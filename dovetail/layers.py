@@ -14,9 +14,11 @@ from .graph.aggregation import VariableSynchronization
 from .graph.build import convert
 from .graph.default_graph import get_default_graph
 from .graph.dtypes import DType, bfloat16, float16, float32
+from .graph.errors import UnimplementedError
 from .graph.graph_keys import GraphKeys
 from .graph.node import Tensor
 from .graph.ops.cast import cast
+from .graph.ops.shapes import transpose
 from .graph.structure import flatten as leaves_of
 from .graph.variable_scope import get_variable, get_variable_scope, variable_scope
 from .keras.backend import snake_case
@@ -344,9 +346,12 @@ def average_pooling1d(
     return _called(AveragePooling1D(pool_size, strides, padding, data_format, name=name), inputs)
 
 
-def flatten(inputs: Any, name: str | None = None) -> Tensor:
-    """All axes but the first as one."""
-    return _called(Flatten(name=name), inputs)
+def flatten(inputs: Any, name: str | None = None, data_format: str = "channels_last") -> Tensor:
+    """All axes but the first as one; `data_format="channels_first"`: in the order that the channels in the last place would have."""
+    x: Tensor = convert(inputs)
+    if data_format == "channels_first" and x.shape.rank is not None and x.shape.rank > 2:
+        x = transpose(x, [0, *range(2, x.shape.rank), 1])
+    return _called(Flatten(name=name), x)
 
 
 def dropout(
@@ -384,6 +389,12 @@ def batch_normalization(
     trainable: bool = True,
     name: str | None = None,
     reuse: bool | None = None,
+    renorm: bool = False,
+    renorm_clipping: Any = None,
+    renorm_momentum: float = 0.99,
+    fused: bool | None = None,
+    virtual_batch_size: int | None = None,
+    adjustment: Any = None,
 ) -> Tensor:
     """Each channel with mean 0 and variance 1: by the batch while `training` (a bool, or a bool tensor), else by the moving averages.
 
@@ -392,11 +403,23 @@ def batch_normalization(
     Args:
         axis: the channels' axis. momentum: how much of the averages stays in each step. epsilon: added to the variance.
         center, scale: whether there are `beta` and `gamma`.
+        fused: accepted; what can be one kernel is one.
+        renorm, virtual_batch_size, adjustment: TensorFlow's variants, which are not there: leave them.
+
+    Raises:
+        UnimplementedError: one of those variants is asked for.
 
     >>> y = dt.layers.batch_normalization(x, training=True)
     >>> with dt.control_dependencies(dt.get_collection(dt.GraphKeys.UPDATE_OPS)):
     ...     train_op = optimizer.minimize(loss)
     """
+    for variant, wanted in (("renorm", renorm), ("virtual_batch_size", virtual_batch_size), ("adjustment", adjustment)):
+        if wanted:
+            raise UnimplementedError(
+                None,
+                None,
+                f"batch_normalization has no {variant}: leave it out for the ordinary normalization by the whole batch",
+            )
     layer = BatchNormalization(
         axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer, moving_mean_initializer,
         moving_variance_initializer, beta_regularizer, gamma_regularizer, beta_constraint, gamma_constraint,

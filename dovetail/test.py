@@ -45,14 +45,15 @@ class TestCase(unittest.TestCase):
     ...             self.assertAllEqual(dt.square([2, 3]), [4, 9])
     """
 
+    _cached: Session | None = None  # here, since many a test's own setUp does not call this one's
+    _folder: str | None = None
+
     def setUp(self) -> None:
         """A fresh default graph, and seeds."""
         random.seed(SEED)
         np.random.seed(SEED)
         reset_default_graph()
         set_random_seed(SEED)
-        self._cached: Session | None = None
-        self._folder: str | None = None
 
     def tearDown(self) -> None:
         """Close what `cached_session` has opened."""
@@ -86,20 +87,26 @@ class TestCase(unittest.TestCase):
         """
         graph = graph or get_default_graph()
         config = config or ConfigProto(allow_soft_placement=not force_gpu)
-        on_gpu = force_gpu or (use_gpu and is_gpu_available())
-        with (
-            Session(graph=graph, config=config) as made,
-            graph.as_default(),
-            graph.device("/device:GPU:0" if on_gpu else "/cpu:0" if not use_gpu else None),
-        ):
+        with Session(graph=graph, config=config) as made, graph.as_default(), graph.device(_where(use_gpu, force_gpu)):
             yield made
 
     @contextlib.contextmanager
-    def cached_session(self, graph: Graph | None = None, config: ConfigProto | None = None) -> Iterator[Session]:
-        """One session for all `with` blocks of a test."""
+    def cached_session(
+        self,
+        graph: Graph | None = None,
+        config: ConfigProto | None = None,
+        use_gpu: bool = True,
+        force_gpu: bool = False,
+    ) -> Iterator[Session]:
+        """One session for all `with` blocks of a test. Arguments as of `session`; the first block's graph and config count."""
         if self._cached is None:
-            self._cached = Session(graph=graph or get_default_graph(), config=config or ConfigProto(allow_soft_placement=True))
-        with self._cached.graph.as_default(), self._cached.as_default():
+            config = config or ConfigProto(allow_soft_placement=not force_gpu)
+            self._cached = Session(graph=graph or get_default_graph(), config=config)
+        with (
+            self._cached.graph.as_default() as found,
+            self._cached.as_default(),
+            found.device(_where(use_gpu, force_gpu)),
+        ):
             yield self._cached
 
     test_session = cached_session
@@ -211,7 +218,9 @@ class TestCase(unittest.TestCase):
         """Two numbers differ by no more than `err`."""
         self.assertTrue(f1 == f2 or abs(f1 - f2) <= err, f"{f1} != {f2} +/- {err}{'' if msg is None else f' ({msg})'}")
 
-    def assertArrayNear(self, farray1: Sequence[float], farray2: Sequence[float], err: float, msg: str | None = None) -> None:
+    def assertArrayNear(
+        self, farray1: Sequence[float], farray2: Sequence[float], err: float, msg: str | None = None
+    ) -> None:
         """As `assertNear`, for each of two sequences."""
         self.assertEqual(len(farray1), len(farray2), msg)
         for a, b in zip(farray1, farray2, strict=True):
@@ -228,7 +237,9 @@ class TestCase(unittest.TestCase):
 
     @contextlib.contextmanager
     def assertRaisesWithPredicateMatch(
-        self, exception_type: type[BaseException] | tuple[type[BaseException], ...], expected_err_re_or_predicate: Predicate
+        self,
+        exception_type: type[BaseException] | tuple[type[BaseException], ...],
+        expected_err_re_or_predicate: Predicate,
     ) -> Iterator[None]:
         """The block raises such an exception, of which the predicate holds, or in whose text the pattern is found."""
         try:
@@ -288,6 +299,13 @@ class CheckedThread:
 
 def _wide(array: npt.NDArray[Any]) -> Any:
     return np.float32 if array.dtype == bfloat16.np else array.dtype
+
+
+def _where(use_gpu: bool, force_gpu: bool) -> str | None:
+    """The device of a test's nodes that have none."""
+    if force_gpu or (use_gpu and is_gpu_available()):
+        return "/device:GPU:0"
+    return None if use_gpu else "/cpu:0"
 
 
 def main(argv: list[str] | None = None) -> NoReturn:

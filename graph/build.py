@@ -68,7 +68,12 @@ def convert(value: TensorLike, dtype: Any = None, name: str | None = None, prefe
     return tensor
 
 
-convert_to_tensor = convert
+def convert_to_tensor(
+    value: TensorLike, dtype: Any = None, name: str | None = None, preferred_dtype: Any = None, dtype_hint: Any = None
+) -> Tensor:
+    """`convert`, under TensorFlow 1's names; `preferred_dtype` and `dtype_hint` are its `prefer`."""
+    prefer = preferred_dtype if preferred_dtype is not None else dtype_hint
+    return convert(value, dtype, name, None if prefer is None else as_dtype(prefer).base)
 
 
 def _holds_tensor(value: Any) -> bool:

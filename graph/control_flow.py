@@ -50,6 +50,8 @@ def cond(
     false_fn: Callable[[], Any] | None = None,
     strict: bool = False,
     name: str | None = None,
+    fn1: Callable[[], Any] | None = None,
+    fn2: Callable[[], Any] | None = None,
 ) -> Any:
     """Run one of two branches, chosen when the graph runs.
 
@@ -61,7 +63,7 @@ def cond(
         true_fn, false_fn: functions without arguments; both return the same structure of tensors (lists,
             tuples, dicts, nested), of the same types, or both an operation.
         strict: give a list or tuple of one element as such, not its element.
-        name: scope of the nodes.
+        name: scope of the nodes. fn1, fn2: old names of the functions.
 
     Returns:
         What the chosen branch gives.
@@ -72,6 +74,8 @@ def cond(
 
     >>> y = cond(x < 0.0, lambda: -x, lambda: x)
     """
+    true_fn = fn1 if true_fn is None else true_fn
+    false_fn = fn2 if false_fn is None else false_fn
     if not callable(true_fn) or not callable(false_fn):
         raise TypeError("true_fn and false_fn must be functions")
     if isinstance(pred, bool):

@@ -32,6 +32,11 @@ class GPUOptions:
     allow_growth: bool = False
     per_process_gpu_memory_fraction: float = 0.0
     visible_device_list: str = ""
+    allocator_type: str = ""
+    deferred_deletion_bytes: int = 0
+    polling_active_delay_usecs: int = 0
+    polling_inactive_delay_msecs: int = 0
+    force_gpu_compatible: bool = False
 
 
 @dataclass(slots=True)

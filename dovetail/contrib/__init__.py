@@ -2,6 +2,7 @@
 
 from . import (
     cluster_resolver,
+    data,
     distribute,
     framework,
     layers,
@@ -18,6 +19,7 @@ from . import (
 
 __all__ = [
     "cluster_resolver",
+    "data",
     "distribute",
     "framework",
     "layers",

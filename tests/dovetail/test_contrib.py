@@ -87,3 +87,12 @@ def test_adamw_takes_the_decay_first() -> None:
         session.run(step)
         # Decoupled: w - rate * decay * w, and behind it Adam's first step, which is the rate along the gradient's sign.
         np.testing.assert_allclose(session.run(w), [2.0 - 0.25 - 0.25, -4.0 + 0.5 + 0.25], rtol=1e-6)
+
+
+def test_data_sets_have_their_old_place() -> None:
+    data = tf.contrib.data
+    pipeline = tf.data.Dataset.range(5).apply(data.map_and_batch(lambda n: n + 1, 2))
+    element = pipeline.make_one_shot_iterator().get_next()
+    whole = tf.data.Dataset.range(5).apply(data.batch_and_drop_remainder(2))
+    assert whole.output_shapes.as_list() == [2]
+    np.testing.assert_array_equal(values(element)[0], [1, 2])

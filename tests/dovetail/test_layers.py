@@ -178,3 +178,16 @@ def test_what_losses_refuse() -> None:
         tf.losses.mean_squared_error(np.zeros(3), np.zeros(3), reduction="mean")
     with pytest.raises(ValueError, match="no loss in the collection"):
         tf.losses.get_total_loss()
+
+
+def test_what_programs_say_about_kernels_and_formats() -> None:
+    x = tf.constant(np.arange(24.0, dtype=np.float32).reshape(1, 2, 3, 4))
+    first, last = tf.layers.flatten(x, data_format="channels_first"), tf.layers.flatten(x)
+    y = tf.layers.batch_normalization(x, training=True, fused=True)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        np.testing.assert_array_equal(session.run(last)[0], np.arange(24))
+        np.testing.assert_array_equal(session.run(first)[0], np.arange(24).reshape(2, 12).T.ravel())
+        np.testing.assert_allclose(session.run(y).mean(axis=(0, 1, 2)), 0, atol=1e-6)
+    with pytest.raises(tf.errors.UnimplementedError, match="batch_normalization has no renorm"):
+        tf.layers.batch_normalization(x, renorm=True)

@@ -163,3 +163,21 @@ def test_a_cluster_in_this_process() -> None:
     finally:
         for server in (*workers, *ps):
             server.stop()
+
+
+def test_a_case_whose_setup_does_not_call_the_base() -> None:
+    class Case(tf.test.TestCase):
+        def setUp(self) -> None:
+            self.ready = True
+
+        def test_it(self) -> None:
+            with self.test_session(use_gpu=True):
+                self.assertEqual(tf.constant(3).eval(), 3)
+            with self.cached_session(use_gpu=False):
+                self.assertTrue(tf.constant(3).device.endswith("CPU:0"))
+            self.assertTrue(Path(self.get_temp_dir()).is_dir())
+
+    with tf.Graph().as_default():
+        result = unittest.TestResult()
+        Case("test_it").run(result)
+    assert result.wasSuccessful(), result.errors + result.failures
