@@ -12,6 +12,11 @@ Backward there are three kernels, none of which adds up across programs, so resu
     keys    a block of keys along all queries:  dv = pᵗ do,  dk = dsᵗ q
     queries a block of queries along all keys:  dq = ds k          with ds = p * (do vᵗ - delta)
 
+Exact products of float32 have no matrix instructions: each thread multiplies numbers that it reads from shared memory. A warp's
+threads have neighbouring columns, so the second operand must lie there with its columns side by side; of kᵗ these are far apart, and
+all threads would read the same banks. So for such products the operands that are used transposed are turned in memory first,
+once, which costs little beside them.
+
 q, `result` and their gradients are [batch, heads, queries, size], k and v [batch, kv_heads, keys, size], where heads is a
 multiple of kv_heads, or with the axes heads and length exchanged (`heads_first=False`). Everything is contiguous. A query whose
 scores are all -inf gets zeros.
@@ -28,20 +33,13 @@ from dataclasses import dataclass
 
 from ...graph.dtypes import DType, bfloat16, float16, float32
 from ..gpu_kernel import Count, Grid, Launch, Parameter, Routine, Scratch, Target, TritonKernel, triton_type
+from .attention_blocks import Blocks, blocks_for
 from .edges import type_text
 from .writing import Constants, inside, lines, make_kernel
 
 _ROWS = ("batch", "heads", "queries")
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """How many queries and keys a program works on at once."""
-
-    queries: int
-    keys: int
-    warps: int
-    stages: int
+_EVEN = 16  # rows of what is turned begin at multiples of so many numbers
+_TURNED = 64  # positions that a program turns
 
 
 def attention_sizes(
@@ -98,8 +96,8 @@ def attention(
     Raises:
         ValueError: no kernel can do this.
     """
-    writer = _Attention(dtype, size, scale, causal, mask, heads_first, tf32, known or {})
-    choice = at or _choice(dtype, writer.padded, mask is not None, False, target)
+    writer = _Attention(dtype, size, scale, causal, mask, heads_first, tf32, known or {}, _turns(dtype, tf32, target))
+    choice = at or blocks_for(dtype, writer.padded, mask is not None, False, target)
     return [writer.forward(b) for b in choice]
 
 
@@ -117,64 +115,14 @@ def attention_gradient(
     at: Sequence[Blocks] | None = None,
 ) -> list[Routine]:
     """Ways to compute the gradients of `attention` for q, k and v; the arguments are the same. The mask gets no gradient."""
-    writer = _Attention(dtype, size, scale, causal, mask, heads_first, tf32, known or {})
-    choice = at or _choice(dtype, writer.padded, mask is not None, True, target)
+    writer = _Attention(dtype, size, scale, causal, mask, heads_first, tf32, known or {}, _turns(dtype, tf32, target))
+    choice = at or blocks_for(dtype, writer.padded, mask is not None, True, target)
     return [writer.backward(b) for b in choice]
 
 
-# Blocks that keep a program's numbers in registers, by the largest size of a head (padded) that they are for: found by compiling
-# for all targets and reading how many registers spilled. A mask's tile takes as many registers as the scores.
-_FORWARD = {
-    64: (Blocks(128, 64, 8, 2), Blocks(64, 64, 4, 2), Blocks(128, 64, 4, 3)),
-    128: (Blocks(128, 64, 8, 2), Blocks(64, 64, 4, 2)),
-    256: (Blocks(64, 32, 8, 1), Blocks(32, 32, 8, 1)),
-}
-_FORWARD_MASKED = {
-    64: (Blocks(128, 64, 8, 2), Blocks(64, 64, 4, 2)),
-    128: (Blocks(128, 32, 8, 2), Blocks(64, 32, 4, 2)),
-    256: (Blocks(32, 32, 8, 1),),
-}
-_BACKWARD = {
-    64: (Blocks(64, 64, 8, 2), Blocks(64, 64, 4, 2), Blocks(32, 64, 4, 2)),
-    128: (Blocks(32, 64, 8, 2), Blocks(64, 64, 8, 2), Blocks(32, 32, 4, 2)),
-    256: (Blocks(32, 32, 8, 1), Blocks(16, 32, 8, 1)),
-}
-_FORWARD_FLOAT = {
-    64: (Blocks(64, 32, 8, 2), Blocks(32, 32, 4, 2)),
-    128: (Blocks(16, 32, 8, 2), Blocks(16, 32, 4, 1)),
-    256: (Blocks(16, 16, 8, 1),),
-}
-_BACKWARD_FLOAT = {
-    64: (Blocks(32, 32, 8, 1), Blocks(16, 32, 4, 1)),
-    128: (Blocks(16, 32, 8, 1), Blocks(16, 16, 4, 1)),
-    256: (Blocks(16, 16, 8, 1),),
-}
-
-
-# 8 warps of an MI300 have 256 registers a thread; 4 have 512.
-_FORWARD_HIP = {
-    64: (Blocks(128, 64, 8, 2), Blocks(64, 64, 4, 2)),
-    128: (Blocks(64, 32, 4, 2),),
-    256: (Blocks(32, 32, 4, 1),),
-}
-_BACKWARD_HIP = {
-    64: (Blocks(32, 64, 4, 2), Blocks(64, 64, 4, 2)),
-    128: (Blocks(32, 32, 4, 2),),
-    256: (Blocks(16, 32, 4, 1),),
-}
-
-
-def _choice(dtype: DType, padded: int, masked: bool, backward: bool, target: Target) -> tuple[Blocks, ...]:
-    """Blocks for a problem, likely ones first."""
-    if dtype is float32:
-        table = _BACKWARD_FLOAT if backward else _FORWARD_FLOAT
-    elif target.kind == "hip":
-        table = _BACKWARD_HIP if backward else _FORWARD_HIP
-    elif backward:
-        table = _BACKWARD
-    else:
-        table = _FORWARD_MASKED if masked else _FORWARD
-    return table[max(64, padded)]
+def _turns(dtype: DType, tf32: bool, target: Target) -> bool:
+    """Whether operands are turned in memory first."""
+    return dtype is float32 and not tf32 and target.kind == "cuda"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +137,7 @@ class _Attention:
     heads_first: bool
     tf32: bool
     known: Mapping[str, int]
+    turned: bool = False
 
     def __post_init__(self) -> None:
         if self.dtype not in (float32, float16, bfloat16):
@@ -207,16 +156,52 @@ class _Attention:
 
     def forward(self, b: Blocks) -> Routine:
         """The forward kernel."""
-        return Routine((Launch(self.forward_kernel(b), _grid("queries", b.queries, "heads")),))
+        launch = Launch(self.forward_kernel(b), _grid("queries", b.own, "heads"))
+        if not self.turned:
+            return Routine((launch,))
+        return Routine((self.turn("in1", "scratch0", "kv_heads", "keys"), launch), (self.scratch("scratch0", "keys"),))
 
     def backward(self, b: Blocks) -> Routine:
         """The three backward kernels."""
         launches = (
             Launch(self.delta_kernel(), Grid((Count(_ROWS, 32),))),
-            Launch(self.keys_kernel(b), _grid("keys", b.keys, "kv_heads")),
-            Launch(self.queries_kernel(b), _grid("queries", b.queries, "heads")),
+            Launch(self.keys_kernel(b), _grid("keys", b.own, "kv_heads")),
+            Launch(self.queries_kernel(b), _grid("queries", b.own, "heads")),
         )
-        return Routine(launches, (Scratch("scratch0", "fp32", (Count(_ROWS),)),))
+        delta = Scratch("scratch0", "fp32", (Count(_ROWS),))
+        if not self.turned:
+            return Routine(launches, (delta,))
+        turns = [("in0", "queries"), ("in5", "queries"), ("in1", "keys"), ("in2", "keys")]
+        heads = {"queries": "heads", "keys": "kv_heads"}
+        first = [self.turn(name, f"scratch{i}", heads[along], along) for i, (name, along) in enumerate(turns, 1)]
+        scratch = [self.scratch(f"scratch{i}", along) for i, (_, along) in enumerate(turns, 1)]
+        return Routine((*first, *launches), (delta, *scratch))
+
+    def scratch(self, name: str, length: str) -> Scratch:
+        """Memory for an operand that is turned: its positions side by side, rows of them at multiples of 16."""
+        heads = "heads" if length == "queries" else "kv_heads"
+        return Scratch(
+            name, "fp32", (Count(("batch", heads)), Count((), times=self.size), Count((length,), _EVEN, _EVEN))
+        )
+
+    def turn(self, source: str, to: str, heads: str, length: str) -> Launch:
+        """From [batch, heads, length, SIZE] to [batch, heads, SIZE, length], as far as the next multiple of 16."""
+        text = lines(
+            f"blocks = tl.cdiv({length}, BLOCK)",
+            "number = tl.program_id(0)",
+            f"image = (number // blocks // {heads}).to(tl.int64)",
+            f"head = number // blocks % {heads}",
+            "first = number % blocks * BLOCK",
+            "rows = first + tl.arange(0, BLOCK)",
+            "columns = tl.arange(0, PADDED)",
+            f"start = {self.start('head', heads, length, 'first')}",
+            f"tile = tl.load({source} + start + {self.tile(heads, 'BLOCK')}{self.inner(f'(rows < {length})')})",
+            f"there = {to} + {self.turned_start('head', heads, length)} + columns[:, None] * {_line(length)} + rows[None, :]",
+            f"tl.store(there, tl.trans(tile), mask=(columns < SIZE)[:, None] & (rows < {length})[None, :])",
+        )
+        parameters = self.parameters([source, to], "", [heads, length])
+        constants = (("BLOCK", _TURNED), ("SIZE", self.size), ("PADDED", self.padded))
+        return Launch(make_kernel("attention_turned", parameters, constants, text), _grid(length, _TURNED, heads))
 
     # --- pieces ------------------------------------------------------------------------------------------------------
 
@@ -238,13 +223,24 @@ class _Attention:
 
     def constants(self, b: Blocks) -> Constants:
         """What all kernels but `delta` take."""
-        return (("BQ", b.queries), ("BK", b.keys), ("SIZE", self.size), ("PADDED", self.padded))
+        return (("OWN", b.own), ("ALONG", b.along), ("SIZE", self.size), ("PADDED", self.padded))
 
     def start(self, head: str, heads: str, length: str, position: str) -> str:
         """Offset of a head's first number at a position, in int64."""
         if self.heads_first:
             return f"((image * {heads} + {head}) * {length} + {position}) * SIZE"
         return f"((image * {length} + {position}) * {heads} + {head}) * SIZE"
+
+    def turned_start(self, head: str, heads: str, length: str) -> str:
+        """Offset of a head's first number in what is turned, in int64."""
+        return f"(image * {heads} + {head}) * SIZE * {_line(length)}"
+
+    def turned_tile(self, name: str, at: str, positions: str, bound: str, length: str) -> str:
+        """Load a tile of what is turned: [PADDED, positions]."""
+        masks = [f"{bound}[None, :]"] if bound else []
+        masks += ["(columns < SIZE)[:, None]"] if self.padded != self.size else []
+        mask = f", mask={' & '.join(masks)}, other=0.0" if masks else ""
+        return f"{name} = tl.load({at} + columns[:, None] * {_line(length)} + {positions}[None, :]{mask})"
 
     def step(self, heads: str) -> str:
         """Distance from one position to the next."""
@@ -266,6 +262,16 @@ class _Attention:
         accuracy = f', input_precision="{"tf32" if self.tf32 else "ieee"}"' if self.dtype is float32 else ""
         return f"tl.dot({a}, {b}{', ' + total if total else ''}{accuracy})"
 
+    def upright(
+        self, name: str, at: str, turned: str, positions: str, bound: str, length: str, again: bool = False
+    ) -> list[str]:
+        """Load a tile [positions, PADDED] and its transposed, `NAME_across`; of what is turned the tile itself only where `again`."""
+        offsets = "k_offsets" if length == "keys" else "q_offsets"
+        tile = f"{name} = tl.load({at} + {offsets}{self.inner(bound)})"
+        if not self.turned:
+            return [tile, f"{name}_across = tl.trans({name})"]
+        return [*([tile] if again else []), self.turned_tile(f"{name}_across", turned, positions, bound, length)]
+
     def rounded(self, name: str) -> str:
         """Probabilities as operands of a product."""
         return name if self.dtype is float32 else f"{name}.to({type_text(self.dtype)})"
@@ -278,12 +284,12 @@ class _Attention:
     def block_of_queries(self, b: Blocks) -> str:
         """Which queries a program has: those with most keys first, which evens out the load when causal."""
         return lines(
-            "blocks = tl.cdiv(queries, BQ)",
+            "blocks = tl.cdiv(queries, OWN)",
             "number = tl.program_id(0)",
             "image = (number // blocks // heads).to(tl.int64)",
             "head = number // blocks % heads",
-            "first = (blocks - 1 - number % blocks) * BQ",
-            "rows = first + tl.arange(0, BQ)",
+            "first = (blocks - 1 - number % blocks) * OWN",
+            "rows = first + tl.arange(0, OWN)",
             "columns = tl.arange(0, PADDED)",
             "kv_head = head // (heads // kv_heads)",
         )
@@ -291,15 +297,15 @@ class _Attention:
     def along_keys(self, b: Blocks, body: Sequence[str], masked_body: Sequence[str]) -> str:
         """Two loops: over the blocks of keys that all queries of the block see whole, and over the others."""
         if self.causal:
-            whole = "whole = tl.maximum(tl.minimum(keys, first + keys - queries + 1), 0) // BK * BK"
-            end = "end = tl.minimum(keys, first + keys - queries + BQ)"
+            whole = "whole = tl.maximum(tl.minimum(keys, first + keys - queries + 1), 0) // ALONG * ALONG"
+            end = "end = tl.minimum(keys, first + keys - queries + OWN)"
         else:
-            whole, end = "whole = keys // BK * BK", "end = keys"
+            whole, end = "whole = keys // ALONG * ALONG", "end = keys"
         return lines(
             whole,
             end,
-            inside("for start in range(0, whole, BK):", body),
-            inside("for start in range(whole, end, BK):", masked_body),
+            inside("for start in range(0, whole, ALONG):", body),
+            inside("for start in range(whole, end, ALONG):", masked_body),
         )
 
     def scores(self, masked: bool, mask_load: bool, scaled: bool = True) -> list[str]:
@@ -323,7 +329,7 @@ class _Attention:
             return []
         return [
             f"mask_at = {name} + image * mask_batch + head * mask_head + first.to(tl.int64) * mask_row",
-            "mask_offsets = tl.arange(0, BQ)[:, None] * mask_row + below[None, :]",
+            "mask_offsets = tl.arange(0, OWN)[:, None] * mask_row + below[None, :]",
         ]
 
     # --- kernels -----------------------------------------------------------------------------------------------------
@@ -338,8 +344,8 @@ class _Attention:
         def body(masked: bool) -> list[str]:
             bound = "(below < keys - start)" if masked else ""
             return [
-                f"k = tl.load(k_at + k_offsets{self.inner(bound)})",
-                f"s = {self.dot('q', 'tl.trans(k)')}",
+                *self.upright("k", "k_at", "scratch0 + k_turned + start", "below", bound, "keys"),
+                f"s = {self.dot('q', 'k_across')}",
                 *self.scores(masked, has_mask, scaled=not later),
                 f"most = tl.maximum(largest, tl.max(s, 1){factor})",
                 "shift = tl.where(most == float('-inf'), 0.0, most)",
@@ -349,25 +355,25 @@ class _Attention:
                 f"v = tl.load(v_at + k_offsets{self.inner(bound)})",
                 f"total = {self.dot(self.rounded('p'), 'v', 'total * less[:, None]')}",
                 "largest = most",
-                f"k_at += {self.step('kv_heads')} * BK",
-                f"v_at += {self.step('kv_heads')} * BK",
-                "mask_at += BK" if has_mask else "",
+                "" if self.turned else f"k_at += {self.step('kv_heads')} * ALONG",
+                f"v_at += {self.step('kv_heads')} * ALONG",
+                "mask_at += ALONG" if has_mask else "",
             ]
 
         text = lines(
             self.block_of_queries(b),
-            "below = tl.arange(0, BK)",
+            "below = tl.arange(0, ALONG)",
             f"q_start = {self.start('head', 'heads', 'queries', 'first')}",
-            f"q_offsets = {self.tile('heads', 'BQ')}",
+            f"q_offsets = {self.tile('heads', 'OWN')}",
             f"q = tl.load(in0 + q_start + q_offsets{self.inner('(rows < queries)')})",
             f"k_start = {self.start('kv_head', 'kv_heads', 'keys', '0')}",
-            "k_at = in1 + k_start",
+            f"k_turned = {self.turned_start('kv_head', 'kv_heads', 'keys')}" if self.turned else "k_at = in1 + k_start",
             "v_at = in2 + k_start",
-            f"k_offsets = {self.tile('kv_heads', 'BK')}",
+            f"k_offsets = {self.tile('kv_heads', 'ALONG')}",
             self.mask_start("in3"),
-            "largest = tl.full([BQ], float('-inf'), tl.float32)",
-            "weight = tl.zeros([BQ], tl.float32)",
-            "total = tl.zeros([BQ, PADDED], tl.float32)",
+            "largest = tl.full([OWN], float('-inf'), tl.float32)",
+            "weight = tl.zeros([OWN], tl.float32)",
+            "total = tl.zeros([OWN, PADDED], tl.float32)",
             self.along_keys(b, body(False), body(True)),
             "empty = weight == 0.0",
             "total = total / tl.where(empty, 1.0, weight)[:, None]",
@@ -377,7 +383,8 @@ class _Attention:
             "lse = tl.where(empty, float('inf'), largest + tl.log2(tl.where(empty, 1.0, weight)))",
             "tl.store(out1 + (image * heads + head) * queries + rows, lse, mask=rows < queries)",
         )
-        parameters = self.parameters(["in0", "in1", "in2"], "in3", ["heads", "kv_heads", "queries", "keys"])
+        read = ["in0", "scratch0" if self.turned else "in1", "in2"]
+        parameters = self.parameters(read, "in3", ["heads", "kv_heads", "queries", "keys"])
         outputs = self.parameters(["out0", "out1:fp32"])
         arrays = [p for p in parameters if p.is_address]
         sizes = [p for p in parameters if not p.is_address]
@@ -419,45 +426,45 @@ class _Attention:
         if self.mask is not None:
             mask_start = lines(
                 "mask_at = in6 + image * mask_batch + head * mask_head + first + begin * mask_row.to(tl.int64)",
-                "mask_offsets = tl.arange(0, BK)[:, None] + across[None, :] * mask_row",
+                "mask_offsets = tl.arange(0, OWN)[:, None] + across[None, :] * mask_row",
             )
             outside = f"(rows < keys)[:, None] & {bound}[None, :]"
             mask_load = f"s += tl.load(mask_at + mask_offsets, mask={outside}, other=0.0).to(tl.float32) * {math.log2(math.e)!r}"
         loop = inside(
-            "for start in range(begin, queries, BQ):",
-            f"q = tl.load(q_at + q_offsets{self.inner(bound)})",
+            "for start in range(begin, queries, ALONG):",
+            self.upright("q", "q_at", "scratch1 + q_turned + start", "across", bound, "queries", again=True),
             f"lse = tl.load(in4 + line + start + across, mask={bound}, other=float('inf'))",
             f"delta = tl.load(scratch0 + line + start + across, mask={bound}, other=0.0)",
-            f"s = {self.dot('k', 'tl.trans(q)')} * {self.factor}",
+            f"s = {self.dot('k', 'q_across')} * {self.factor}",
             mask_load,
             causal,
             "p = tl.exp2(s - lse[None, :])",
-            f"do = tl.load(do_at + q_offsets{self.inner(bound)})",
+            self.upright("do", "do_at", "scratch2 + q_turned + start", "across", bound, "queries", again=True),
             f"dv = {self.dot(self.rounded('p'), 'do', 'dv')}",
-            f"dp = {self.dot('v', 'tl.trans(do)')}",
+            f"dp = {self.dot('v', 'do_across')}",
             "ds = p * (dp - delta[None, :])",
             f"dk = {self.dot(self.rounded('ds'), 'q', 'dk')}",
-            f"q_at += {self.step('heads')} * BQ",
-            f"do_at += {self.step('heads')} * BQ",
-            "mask_at += mask_row.to(tl.int64) * BQ" if self.mask is not None else "",
+            f"q_at += {self.step('heads')} * ALONG",
+            f"do_at += {self.step('heads')} * ALONG",
+            "mask_at += mask_row.to(tl.int64) * ALONG" if self.mask is not None else "",
         )
-        begin = "tl.maximum(first - (keys - queries), 0) // BQ * BQ" if self.causal else "0"
+        begin = "tl.maximum(first - (keys - queries), 0) // ALONG * ALONG" if self.causal else "0"
         text = lines(
-            "blocks = tl.cdiv(keys, BK)",
+            "blocks = tl.cdiv(keys, OWN)",
             "number = tl.program_id(0)",
             "image = (number // blocks // kv_heads).to(tl.int64)",
             "kv_head = number // blocks % kv_heads",
-            "first = number % blocks * BK",
-            "rows = first + tl.arange(0, BK)",
+            "first = number % blocks * OWN",
+            "rows = first + tl.arange(0, OWN)",
             "columns = tl.arange(0, PADDED)",
-            "across = tl.arange(0, BQ)",
+            "across = tl.arange(0, ALONG)",
             f"k_start = {self.start('kv_head', 'kv_heads', 'keys', 'first')}",
-            f"k_offsets = {self.tile('kv_heads', 'BK')}",
+            f"k_offsets = {self.tile('kv_heads', 'OWN')}",
             f"k = tl.load(in1 + k_start + k_offsets{self.inner('(rows < keys)')})",
             f"v = tl.load(in2 + k_start + k_offsets{self.inner('(rows < keys)')})",
-            "dk = tl.zeros([BK, PADDED], tl.float32)",
-            "dv = tl.zeros([BK, PADDED], tl.float32)",
-            f"q_offsets = {self.tile('heads', 'BQ')}",
+            "dk = tl.zeros([OWN, PADDED], tl.float32)",
+            "dv = tl.zeros([OWN, PADDED], tl.float32)",
+            f"q_offsets = {self.tile('heads', 'ALONG')}",
             "shared = heads // kv_heads",
             f"begin = {begin}",
             inside(
@@ -465,6 +472,7 @@ class _Attention:
                 f"q_start = {self.start('head', 'heads', 'queries', 'begin')}",
                 "q_at = in0 + q_start",
                 "do_at = in5 + q_start",
+                f"q_turned = {self.turned_start('head', 'heads', 'queries')}" if self.turned else "",
                 "line = (image * heads + head) * queries",
                 mask_start,
                 loop,
@@ -473,7 +481,16 @@ class _Attention:
             f"tl.store(out1 + k_start + k_offsets, (dk * {self.scale!r}).to({type_text(self.dtype)}), mask=inside)",
             f"tl.store(out2 + k_start + k_offsets, dv.to({type_text(self.dtype)}), mask=inside)",
         )
-        names = ["in0", "in1", "in2", "in4:fp32", "in5", "scratch0:fp32", "out1", "out2"]
+        names = [
+            "in0",
+            "in1",
+            "in2",
+            "in4:fp32",
+            "in5",
+            "scratch0:fp32",
+            *(["scratch1", "scratch2"] if self.turned else []),
+        ]
+        names += ["out1", "out2"]
         parameters = self.parameters(names, "in6", ["heads", "kv_heads", "queries", "keys"])
         return make_kernel(
             "attention_keys", parameters, self.constants(b), text, num_warps=b.warps, num_stages=b.stages
@@ -485,43 +502,49 @@ class _Attention:
         def body(masked: bool) -> list[str]:
             bound = "(below < keys - start)" if masked else ""
             return [
-                f"k = tl.load(k_at + k_offsets{self.inner(bound)})",
-                f"v = tl.load(v_at + k_offsets{self.inner(bound)})",
-                f"s = {self.dot('q', 'tl.trans(k)')}",
+                *self.upright("k", "k_at", "scratch3 + k_turned + start", "below", bound, "keys", again=True),
+                *self.upright("v", "v_at", "scratch4 + k_turned + start", "below", bound, "keys"),
+                f"s = {self.dot('q', 'k_across')}",
                 *self.scores(masked, self.mask is not None),
                 "p = tl.exp2(s - lse[:, None])",
-                f"dp = {self.dot('do', 'tl.trans(v)')}",
+                f"dp = {self.dot('do', 'v_across')}",
                 "ds = p * (dp - delta[:, None])",
                 f"dq = {self.dot(self.rounded('ds'), 'k', 'dq')}",
-                f"k_at += {self.step('kv_heads')} * BK",
-                f"v_at += {self.step('kv_heads')} * BK",
-                "mask_at += BK" if self.mask is not None else "",
+                f"k_at += {self.step('kv_heads')} * ALONG",
+                "" if self.turned else f"v_at += {self.step('kv_heads')} * ALONG",
+                "mask_at += ALONG" if self.mask is not None else "",
             ]
 
         text = lines(
             self.block_of_queries(b),
-            "below = tl.arange(0, BK)",
+            "below = tl.arange(0, ALONG)",
             f"q_start = {self.start('head', 'heads', 'queries', 'first')}",
-            f"q_offsets = {self.tile('heads', 'BQ')}",
+            f"q_offsets = {self.tile('heads', 'OWN')}",
             f"q = tl.load(in0 + q_start + q_offsets{self.inner('(rows < queries)')})",
             f"do = tl.load(in5 + q_start + q_offsets{self.inner('(rows < queries)')})",
             "line = (image * heads + head) * queries",
             "lse = tl.load(in4 + line + rows, mask=rows < queries, other=float('inf'))",
             "delta = tl.load(scratch0 + line + rows, mask=rows < queries, other=0.0)",
             f"k_start = {self.start('kv_head', 'kv_heads', 'keys', '0')}",
-            f"k_offsets = {self.tile('kv_heads', 'BK')}",
+            f"k_offsets = {self.tile('kv_heads', 'ALONG')}",
             "k_at = in1 + k_start",
-            "v_at = in2 + k_start",
+            f"k_turned = {self.turned_start('kv_head', 'kv_heads', 'keys')}" if self.turned else "v_at = in2 + k_start",
             self.mask_start("in6"),
-            "dq = tl.zeros([BQ, PADDED], tl.float32)",
+            "dq = tl.zeros([OWN, PADDED], tl.float32)",
             self.along_keys(b, body(False), body(True)),
             f"inside = (rows < queries)[:, None]{' & (columns < SIZE)[None, :]' if self.padded != self.size else ''}",
             f"tl.store(out0 + q_start + q_offsets, (dq * {self.scale!r}).to({type_text(self.dtype)}), mask=inside)",
         )
-        names = ["in0", "in1", "in2", "in4:fp32", "in5", "scratch0:fp32", "out0"]
+        values = ["scratch3", "scratch4"] if self.turned else ["in2"]
+        names = ["in0", "in1", "in4:fp32", "in5", "scratch0:fp32", *values, "out0"]
         parameters = self.parameters(names, "in6", ["heads", "kv_heads", "queries", "keys"])
         return make_kernel("attention_queries", parameters, self.constants(b), text, num_warps=b.warps,
                            num_stages=b.stages)  # fmt: skip
+
+
+def _line(length: str) -> str:
+    """Numbers from one row of what is turned to the next."""
+    return f"(tl.cdiv({length}, {_EVEN}) * {_EVEN})"
 
 
 def _grid(length: str, block: int, heads: str) -> Grid:
