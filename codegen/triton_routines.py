@@ -182,7 +182,13 @@ def _kernels(loops: Loops, names: Names, facts: Specialisation) -> list[Launch]:
             blocks = {"YB": rows, "XB": facts.row} if y else {"XB": facts.row}
             out.append(
                 _launch(
-                    loops, shape, names, facts, blocks, _warps(rows * facts.row), Grid((Count(y, rows),) if y else ())
+                    loops,
+                    shape,
+                    names,
+                    facts,
+                    blocks,
+                    _warps(rows * facts.row, loops),
+                    Grid((Count(y, rows),) if y else ()),
                 )
             )
     if not whole or facts.row >= 2048:
@@ -190,7 +196,7 @@ def _kernels(loops: Loops, names: Names, facts: Specialisation) -> list[Launch]:
             shape = replace(tile, form=LOOPED, one_row=rows == 1)
             blocks = {"YB": rows, "XB": across} if y else {"XB": across}
             grid = Grid((Count(y, rows),) if y else ())
-            out.append(_launch(loops, shape, names, facts, blocks, _warps(rows * across), grid))
+            out.append(_launch(loops, shape, names, facts, blocks, _warps(rows * across, loops), grid))
     return list(dict.fromkeys(out))
 
 
@@ -201,9 +207,10 @@ def _tiles(facts: Specialisation) -> tuple[tuple[int, int], ...]:
     return (facts.kept, 2048 // facts.kept), (32, 64), (facts.kept, 4096 // facts.kept)
 
 
-def _warps(elements: int) -> int:
-    """Warps for a tile: 8 to 32 elements a thread."""
-    return min(16, max(1, elements // 512))
+def _warps(elements: int, loops: Loops) -> int:
+    """Warps for a tile: 8 to 32 elements a thread, fewer where normal numbers are drawn, which takes many registers."""
+    drawn = any(v.op == "random" and v.data == "normal" for v in loops.values)
+    return min(16, max(1, elements // (256 if drawn else 512)))
 
 
 def _launch(
@@ -292,7 +299,7 @@ class _Steps:
         outputs = [*(t for r in first for t in totals[r]), *(self.names.outputs[i] for i in along)]
         types += [triton_type(loops.values[loops.stores[i].value].dtype.name) for i in along]
         called = self.called(part, inputs, outputs, self.names.sizes)
-        self.launches.append(_launch(part, tile, called, facts, blocks, _warps(rows * across), grid, types))
+        self.launches.append(_launch(part, tile, called, facts, blocks, _warps(rows * across, part), grid, types))
 
         # The totals' reduction: over the kept axes, reducing one of pieces.
         types = [triton_type(_wide(loops.values[r]).name) for r in reductions]
@@ -310,7 +317,7 @@ class _Steps:
         types += [triton_type(loops.values[loops.stores[i].value].dtype.name) for i in ready]
         called = self.called(summary, inputs, outputs, (*self.kept, str(facts.splits)))
         of_kept = replace(facts, divisible=(*(facts.divisible[a] for a in self.sides.y), True))
-        warps = _warps(rows * facts.splits)
+        warps = _warps(rows * facts.splits, summary)
         self.launches.append(_launch(summary, tile, called, of_kept, blocks, warps, grid, types))
         self.given |= dict(zip(reductions, done, strict=True))
 
