@@ -205,7 +205,10 @@ class Sizes:
         value = self.value(tensor) if tensor.dtype in (int32, int64) and tensor.op.opdef.name != "Const" else None
         if value is None or not any(isinstance(s, Product) for s in value.flat) or None in value:
             return tensor
-        numbers = np.array([self._probe(s) for s in value.flat], tensor.dtype.np).reshape(value.shape)
+        probes = [self._probe(s) for s in value.flat]
+        if None in probes:  # more unknown sizes than numbers to stand for them
+            return tensor
+        numbers = np.array(probes, tensor.dtype.np).reshape(value.shape)
         return new_node("Const", (), {"value": numbers}, [(tensor.dtype, value.shape)], tensor.op).outputs[0]
 
     def _probe(self, size: Size) -> int | None:
