@@ -5,5 +5,6 @@ and all that they need, as a model. Both need the package onnx: `pip install 'do
 """
 
 from .loading import Model, load
+from .saving import export, save
 
-__all__ = ["Model", "load"]
+__all__ = ["Model", "export", "load", "save"]

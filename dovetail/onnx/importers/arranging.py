@@ -160,6 +160,8 @@ def pad_(
         if not isinstance(fill, Tensor):
             fill = constant(np.array(fill).astype(x.dtype.base.np))
         return pad(x, around, constant_values=fill)
+    if mode == "reflect" and all(n is None or n > max(p) for n, p in zip(call.dims(x), around, strict=True)):
+        return pad(x, around, "REFLECT")
     for axis in (i for i in range(rank) if around[i].any()):
         size = call.dims(x)[axis]
         if size is None:

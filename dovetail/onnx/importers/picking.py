@@ -105,9 +105,8 @@ def _coordinates_from_front(call: Call, x: Tensor, places: Tensor, batch: int = 
     known = static_value(places)
     if known is not None and (known >= 0).all():
         return places
-    depth = call.dims(places)[-1]
-    if depth is None:
-        raise UnsupportedError("the number of coordinates is known only when the graph runs")
+    known_depth = call.dims(places)[-1]
+    depth: Any = known_depth if known_depth is not None else shape(places)[-1]
     sizes = shape(x, out_type=int64)[batch : batch + depth]
     return where_v2(less(places, 0), add(places, sizes), places)
 

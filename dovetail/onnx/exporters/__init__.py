@@ -1,0 +1,1 @@
+"""The exporters, by families of ops."""
