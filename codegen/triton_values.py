@@ -335,7 +335,18 @@ class TileWriter:
             return simple
         if v.op in ("round", "trunc"):
             return self.call({"round": f"rint{width}", "trunc": "trunc"}[v.op], a)
-        return self.call(f"{v.op}{width}", *args)
+        return self.call(f"{v.op}{width}", *self.blocks(v))
+
+    def blocks(self, v: Value) -> list[str]:
+        """Names of a value's operands for a function that looks at their bits, and so takes no plain numbers."""
+        values = [self.loops.values[a] for a in v.args]
+        other = next((a for a, x in zip(v.args, values, strict=True) if x.op != "constant"), None)
+        return [
+            self.value(a)
+            if x.op != "constant" or other is None
+            else f"tl.zeros_like({self.value(other)}) + {number_of(x.data, x.dtype)}"
+            for a, x in zip(v.args, values, strict=True)
+        ]
 
     def read(self, v: Value) -> str:
         """An element of an input; of a table, that of a row which is out of range is zero."""

@@ -82,6 +82,7 @@ CASES: dict[str, tuple[tuple[Shape, ...], Callable[..., Any]]] = {
     "activations": (((None, 13),), lambda x: dt.nn.elu(x) + dt.nn.softplus(x) * dt.erf(x) - dt.nn.leaky_relu(x)),
     "angles": (((None, 13),), lambda x: dt.sin(x * 1e6) * dt.cos(x) + dt.tan(x)),
     "powers": (((None, 13), (None, 13)), lambda x, y: abs(x) ** y + dt.math.erfc(x) * dt.math.lgamma(y)),
+    "powers of a number": (((None, 13),), lambda x: 0.5**x + dt.atan2(2.0, x)),
     "rounding": (((None, 13),), lambda x: dt.floor(x) + dt.ceil(x * 3.0) * dt.round(x * 2.5) - dt.sign(x) * abs(x)),
     "product": (((None, 13),), lambda x: dt.reduce_prod(dt.tanh(x) + 1.5, -1) * dt.reduce_min(x, -1)),
     "not a number": (((None, 13),), lambda x: dt.where_v2(dt.is_nan(dt.log(x)), dt.zeros_like(x), dt.log1p(dt.expm1(abs(x))))),
