@@ -335,9 +335,9 @@ class TileWriter:
             return simple
         if v.op in ("round", "trunc"):
             return self.call({"round": f"rint{width}", "trunc": "trunc"}[v.op], a)
-        return self.call(f"{v.op}{width}", *self.blocks(v))
+        return self.call(f"{v.op}{width}", *self.as_blocks(v))
 
-    def blocks(self, v: Value) -> list[str]:
+    def as_blocks(self, v: Value) -> list[str]:
         """Names of a value's operands for a function that looks at their bits, and so takes no plain numbers."""
         values = [self.loops.values[a] for a in v.args]
         other = next((a for a, x in zip(v.args, values, strict=True) if x.op != "constant"), None)
