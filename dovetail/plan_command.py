@@ -1,8 +1,9 @@
 """`dovetail plan`: the plan of a program that somebody else wrote, without running it.
 
-A program is a function that builds a graph, named as `train.py:build` or `package.module:build`, or a file that
-`save_graph` wrote. The exit status is for scripts: 0 for a plan, 1 when the graph cannot be placed, 2 for a
-command that cannot be understood or a program that fails, 3 when `--diff` found a difference.
+A program is a function that builds a graph, named as `train.py:build` or `package.module:build`, a file that
+`save_graph` wrote, or an ONNX model (`model.onnx`). The exit status is for scripts: 0 for a plan, 1 when the
+graph cannot be placed, 2 for a command that cannot be understood or a program that fails, 3 when `--diff`
+found a difference.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .placer.chart import time_text
 from .placer.cluster import Cluster, DeviceInfo, Link
 from .placer.cluster_input import as_cluster
 from .placer.plan import Plan
-from .placer.planning import place
+from .placer.planning import STRATEGIES, place
 from .placer.profile import Profile
 from .placer.report import WIDTH, number_text, short, size_text, table
 from .placer.simulate import simulate
@@ -64,6 +65,8 @@ def build(program: str) -> tuple[Graph, Any]:
         UsageError: there is no such program. Whatever the program raises passes through.
     """
     name, colon, function = program.rpartition(":")
+    if program.endswith(".onnx"):
+        return _model(program)
     if not colon:
         return _saved(program), None
     make = getattr(_module(name), function, None)
@@ -78,11 +81,22 @@ def build(program: str) -> tuple[Graph, Any]:
     return graph, made
 
 
+def _model(path: str) -> tuple[Graph, Any]:
+    """The graph of an ONNX model, and its outputs."""
+    from .onnx import load
+
+    with Graph().as_default() as graph:
+        try:
+            return graph, list(load(path).outputs.values())
+        except (OpError, OSError) as e:
+            raise UsageError(str(e)) from None
+
+
 def _saved(path: str) -> Graph:
     """A graph from a file."""
     if path.endswith(".py") or not Path(path).exists():
         raise UsageError(
-            f"{path!r} names no program: write FILE.py:FUNCTION, MODULE:FUNCTION, or the file of a saved graph"
+            f"{path!r} names no program: write FILE.py:FUNCTION, MODULE:FUNCTION, the file of a saved graph, or MODEL.onnx"
         )
     try:
         return load_graph(path)
@@ -119,6 +133,7 @@ def run(
     master: str | None = None,
     fetches: Sequence[str] = (),
     soft: bool = False,
+    strategy: str = "rules",
     explain: Sequence[str] = (),
     compare: Path | None = None,
     html: Path | None = None,
@@ -130,6 +145,8 @@ def run(
 ) -> int:
     """Do what `dovetail plan` was asked for, and give its exit status."""
     try:
+        if strategy not in STRATEGIES:
+            raise UsageError(f"There is no strategy {strategy!r}; strategies: {', '.join(STRATEGIES)}")
         old, measured = _loaded(compare), _profile(costs)
         found = find_cluster(cluster, master)
         graph, wanted = build(program)
@@ -140,7 +157,7 @@ def run(
         print(f"error: {e}", file=sys.stderr)
         return MISUSED
     try:
-        plan = place(graph, found, fetches=asked, allow_soft_placement=soft)
+        plan = place(graph, found, fetches=asked, allow_soft_placement=soft, strategy=strategy)
     except InvalidArgumentError as e:
         print(f"error: {e}", file=sys.stderr)
         return UNPLACEABLE

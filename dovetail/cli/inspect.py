@@ -66,7 +66,10 @@ def _measured(target: str, out: Path | None) -> None:
 
 def plan(
     program: Annotated[
-        str, typer.Argument(help="FILE.py:FUNCTION or MODULE:FUNCTION that builds a graph, or a saved graph.")
+        str,
+        typer.Argument(
+            help="FILE.py:FUNCTION or MODULE:FUNCTION that builds a graph, a saved graph, or an ONNX model."
+        ),
     ],
     cluster: Annotated[
         str | None,
@@ -77,6 +80,9 @@ def plan(
         list[str] | None, typer.Option(help="What the step returns or runs; without it: what FUNCTION says.")
     ] = None,
     soft: Annotated[bool, typer.Option("--soft", help="Give up device types and indices that cannot be had.")] = False,
+    strategy: Annotated[
+        str, typer.Option(help="rules: TensorFlow's; auto: search for what is predicted to be fastest.")
+    ] = "rules",
     explain: Annotated[
         list[str] | None, typer.Option(help="Say why a node is where it is, instead of the tables.")
     ] = None,
@@ -104,7 +110,7 @@ def plan(
 
     try:
         status = run(
-            program, cluster, master=master, fetches=fetch or (), soft=soft, explain=explain or (),
+            program, cluster, master=master, fetches=fetch or (), soft=soft, strategy=strategy, explain=explain or (),
             compare=diff, html=html, svg=svg, save=save, kernels=kernels, timeline=timeline, costs=costs,
         )  # fmt: skip
     except OSError as e:
