@@ -30,8 +30,8 @@ def predict_signature_def(inputs: Mapping[str, Any], outputs: Mapping[str, Any])
     """The signature of a function from tensors to tensors, by name. ValueError: there are none."""
     if not inputs or not outputs:
         raise ValueError("Prediction inputs and outputs cannot be None or empty")
-    told = ({n: build_tensor_info(t) for n, t in of.items()} for of in (inputs, outputs))
-    return build_signature_def(*told, names.PREDICT_METHOD_NAME)
+    takes, gives = ({n: build_tensor_info(t) for n, t in of.items()} for of in (inputs, outputs))
+    return build_signature_def(takes, gives, names.PREDICT_METHOD_NAME)
 
 
 def regression_signature_def(examples: Any, predictions: Any) -> Any:
