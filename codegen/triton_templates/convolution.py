@@ -29,7 +29,8 @@ from ...graph.ops.windows import Window
 from ..gpu_kernel import Count, Grid, Launch, Parameter, Routine, Scratch, Target, TritonKernel, triton_type
 from .edges import Edge, EdgeWriter, Place, plain, type_text
 from .images import IMAGE, WINDOW, Layout, size_parameters, window_constants
-from .matmul import Tile, added
+from .matmul import added
+from .matmul_tiles import Tile
 from .writing import Constants, inside, lines, make_kernel
 
 _HALF = (

@@ -11,6 +11,11 @@ On GPUs with a copy engine for tiles (TMA, from sm_90 on) two more forms compete
 the *persistent* form there are only as many programs as processors, and each makes one tile after the other: the first loads of
 a tile run beside the stores of the one before, which the engine writes, too.
 
+Exact products of float32 have no matrix instructions: a thread multiplies numbers that it reads from shared memory, four columns of
+the second operand beside four rows of the first. The columns of neighbouring threads must lie side by side there, or all threads of a
+warp read the same banks, and wait for each other. In a second operand that lies transposed they are far apart. The *straight* form
+turns that operand in memory first: for many rows that costs little beside the product.
+
 Operands and result are contiguous. Launch names: `in0` (a), `in1` (b), then what the edges read: of `prologue_a`, of
 `prologue_b`, of `epilogue`; `out0`...; sizes as `product_sizes` gives them.
 """
@@ -24,73 +29,12 @@ from dataclasses import dataclass, replace
 from ...graph.dtypes import DType, float32, float64
 from ..gpu_kernel import Count, Grid, Launch, Parameter, Routine, Scratch, Target, TritonKernel, triton_type
 from .edges import Edge, EdgeWriter, Place, plain, type_text
+from .matmul_tiles import Tile, can_describe, tiles
 from .writing import Constants, inside, lines, make_kernel
 
-_SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024, "gfx942": 64 * 1024}
-"""Bytes of shared memory that one block may have."""
-
-_FEWEST_STEPS = 8  # steps along the inner size below which a split does not pay for its second kernel
+_TURNED = 64  # rows and columns of the piece that a program turns
 _LONG = 1 << 23  # a row this long, times a position in a tile, may not fit 32 bits
-_PROCESSORS = 132  # of an H100; an A100 has 108, a B200 148, an MI300X 304
-_PERSISTENT: dict[int | str, int] = {90: 132, 100: 148}  # programs that share all tiles: as many as processors
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """How a product is cut: tiles of m x n, in steps of k; see `TritonKernel` for warps and stages.
-
-    Attributes:
-        splits: how many programs share a tile of the result.
-        described: operand tiles are fetched by the GPU's copy engine (TMA), from a description of the matrix, instead of by
-            addresses that threads compute. From sm_90 on; rows in memory must begin at multiples of 16 bytes.
-        programs: how many programs share all tiles, each making several; 0: a program for each tile. Operands are described.
-    """
-
-    m: int
-    n: int
-    k: int
-    warps: int
-    stages: int
-    splits: int = 1
-    described: bool = False
-    programs: int = 0
-
-
-_HALF = (
-    Tile(128, 256, 64, 8, 3),
-    Tile(128, 128, 64, 8, 4),
-    Tile(128, 128, 64, 4, 3),
-    Tile(128, 64, 64, 4, 4),
-    Tile(64, 128, 64, 4, 4),
-    Tile(64, 64, 64, 4, 4),
-    Tile(32, 64, 64, 4, 5),
-    Tile(16, 64, 128, 4, 4),
-)
-_BYTE = tuple(replace(t, k=2 * t.k) for t in _HALF[:7]) + (Tile(16, 64, 256, 4, 3),)
 _IMPRECISE = 128  # products of float8 that Hopper may add up before they go to a sum in float32
-_MOST_DESCRIBED = 2  # of the likely tiles, how many are tried with descriptions, too
-_TF32 = (
-    Tile(128, 128, 32, 8, 4),
-    Tile(128, 64, 32, 4, 4),
-    Tile(64, 128, 32, 4, 4),
-    Tile(64, 64, 32, 4, 4),
-    Tile(32, 64, 32, 4, 4),
-    Tile(16, 64, 64, 4, 4),
-)
-_EXACT = (
-    Tile(128, 128, 16, 8, 3),
-    Tile(128, 64, 16, 8, 3),
-    Tile(64, 64, 16, 4, 3),
-    Tile(32, 64, 32, 4, 3),
-    Tile(16, 64, 32, 4, 3),
-)
-
-_DOUBLE = (
-    Tile(128, 64, 16, 8, 3),
-    Tile(64, 64, 16, 4, 3),
-    Tile(32, 32, 32, 4, 3),
-    Tile(16, 32, 32, 4, 3),
-)
 
 _COUNTED = ("tiles_m = tl.cdiv(m, BM)", "tiles_n = tl.cdiv(n, BN)")
 
@@ -117,65 +61,6 @@ def product_sizes(
     batch = counts[0] if counts[1] == 1 else counts[1]
     steps = (0 if counts[0] == 1 else m * k, 0 if counts[1] == 1 else k * n)
     return {"m": m, "n": n, "k": k, "batch": batch, "a_step": steps[0], "b_step": steps[1]}
-
-
-def tiles(
-    dtype: DType,
-    target: Target,
-    tf32: bool,
-    known: Mapping[str, int],
-    describable: bool = False,
-    batched: bool = False,
-) -> list[Tile]:
-    """Ways to cut a product with operands of a type, likely ones first.
-
-    Args:
-        known: sizes that are always the same; others are taken to be large.
-        describable: whether operands can be described, see `Tile`.
-        batched: whether there is a stack of them.
-    """
-    choice = {1: _BYTE, 2: _HALF, 8: _DOUBLE}.get(dtype.size, _TF32 if tf32 else _EXACT)
-    m, n, k = (known.get(name, 1 << 14) for name in ("m", "n", "k"))
-    found = []
-    for t in choice:
-        if target.kind == "hip":
-            t = replace(t, stages=2, k=min(t.k, 64 if dtype.size <= 2 else 32))
-        # AMD keeps the next tiles in registers
-        stages = t.stages if target.kind == "cuda" else 1
-        fits = (t.m + t.n) * t.k * dtype.size * stages <= _SHARED.get(target.arch, 99 * 1024)
-        too_large = (t.m > 16 and t.m >= 2 * m) or (t.n > 64 and t.n >= 2 * n)
-        if fits and not too_large and t not in found:
-            found.append(t)
-    found.sort(key=lambda t: _waste(t, m, n))
-    out = []
-    for t in found:
-        count = -(-m // t.m) * -(-n // t.n) * known.get("batch", 1)
-        splits = min(_PROCESSORS // count, k // (t.k * _FEWEST_STEPS), 16) if count else 1
-        if splits > 1:
-            out.append(replace(t, splits=1 << (splits.bit_length() - 1)))
-        elif describable and t.m >= 64 and len({(x.m, x.n) for x in out if x.described}) < _MOST_DESCRIBED:
-            programs = _PERSISTENT.get(target.arch, 0)
-            if not batched and 0 < programs < count:
-                out.append(replace(t, described=True, programs=programs))
-            deeper = (t.m + t.n) * t.k * dtype.size * (t.stages + 1) <= _SHARED.get(target.arch, 0)
-            out.append(replace(t, described=True, stages=t.stages + deeper))
-        out.append(t)
-    return out
-
-
-def _can_describe(target: Target, dtype: DType, transposed: tuple[bool, bool], known: Mapping[str, int]) -> bool:
-    """Whether both operands can be described."""
-    modern = target.kind == "cuda" and int(target.arch) >= 90
-    beside = "m" if transposed[0] else "k", "k" if transposed[1] else "n"
-    return modern and dtype.size <= 2 and all(known.get(name, 1) % 16 == 0 for name in beside)
-
-
-def _waste(t: Tile, m: int, n: int) -> float:
-    """How much more work whole tiles, on whole waves of processors, are than the product."""
-    high, wide = -(-m // t.m), -(-n // t.n)
-    waves = -(-high * wide // _PROCESSORS)
-    per_load = t.m * t.n / (t.m + t.n)  # products for each number that is loaded
-    return waves * _PROCESSORS * t.m * t.n * (1 + 64 / per_load)
 
 
 def matmul(
@@ -218,8 +103,8 @@ def matmul(
     writer = _Product(
         (a, b), (left, right), (transpose_a, transpose_b), batched, epilogue, (prologue_a, prologue_b), tf32, known
     )
-    describable = a.size == b.size and _can_describe(target, a, (transpose_a, transpose_b), known)
-    likely = tiles(left, target, tf32, known, describable, batched) if at is None else at
+    describable = a.size == b.size and can_describe(target, a, (transpose_a, transpose_b), known)
+    likely = tiles(left, target, tf32, known, describable, batched, transpose_b) if at is None else at
     return [writer.routine(t) for t in likely]
 
 
@@ -250,9 +135,16 @@ class _Product:
     prologues: tuple[Edge | None, Edge | None]
     tf32: bool
     known: Mapping[str, int]
+    second: str = "in1"  # where the second operand is
 
     def routine(self, tile: Tile) -> Routine:
         """The kernels for one way to cut."""
+        if tile.straight:
+            rest = replace(self, transposed=(self.transposed[0], False), second="scratch1")
+            made = rest.routine(replace(tile, straight=False))
+            count = (*([Count(("batch",))] if self.batched else []), Count(("k",)), Count(("n",)))
+            turned = Scratch("scratch1", triton_type(self.stored[1].name), count)
+            return Routine((self.turn(), *made.launches), (*made.scratch, turned))
         blocks = (Count(("m",), tile.m), Count(("n",), tile.n), Count(("batch",)) if self.batched else Count(()))
         grid = Grid((Count((), times=tile.programs),)) if tile.programs else Grid(blocks)
         if tile.splits == 1:
@@ -273,6 +165,33 @@ class _Product:
         return added(self.multiplied[0])
 
     # --- pieces ------------------------------------------------------------------------------------------------------
+
+    def turn(self) -> Launch:
+        """The second operand from [n, k] to [k, n]; one that a whole stack shares is written several times, the same each time."""
+        matrix = "matrix * b_step + " if self.batched else ""
+        text = lines(
+            "across, down = tl.cdiv(n, BLOCK), tl.cdiv(k, BLOCK)",
+            "number = tl.program_id(0)",
+            ["matrix = (number // (across * down)).to(tl.int64)"] if self.batched else [],
+            "columns = number % across * BLOCK + tl.arange(0, BLOCK)",
+            "inner = number // across % down * BLOCK + tl.arange(0, BLOCK)",
+            f"tile = tl.load(in1 + {matrix}columns[:, None].to(tl.int64) * k + inner[None, :],",
+            "               mask=(columns < n)[:, None] & (inner < k)[None, :])",
+            f"tl.store(scratch1 + {matrix}inner[:, None].to(tl.int64) * n + columns[None, :], tl.trans(tile),",
+            "         mask=(inner < k)[:, None] & (columns < n)[None, :])",
+        )
+        pointer = "*" + triton_type(self.stored[1].name)
+        parameters = (
+            *(Parameter(name, pointer, True) for name in ("in1", "scratch1")),
+            *self.sizes("n", "k", "b_step"),
+        )
+        blocks = (Count(("n",), _TURNED), Count(("k",), _TURNED), Count(("batch",)) if self.batched else Count(()))
+        return Launch(make_kernel("matmul_turned", parameters, (("BLOCK", _TURNED),), text), Grid(blocks))
+
+    @property
+    def operands(self) -> tuple[str, str]:
+        """Where the operands are."""
+        return "in0", self.second
 
     def sizes(self, *names: str) -> tuple[Parameter, ...]:
         """Parameters for sizes; those of a stack where there is one."""
@@ -318,7 +237,7 @@ class _Product:
             ending = self.described_store(epilogue) if tile.programs else epilogue.store("total", self.place())
             outputs = (*epilogue.parameters, *epilogue.outputs())
         parameters = (
-            *(Parameter(f"in{i}", "*" + triton_type(d.name), True) for i, d in enumerate(self.stored)),
+            *(Parameter(n, "*" + triton_type(d.name), True) for n, d in zip(self.operands, self.stored, strict=True)),
             *(p for w in prologues for p in w.parameters),
             *outputs,
             *self.sizes("m", "n", "k", "a_step", "b_step", *(["batch"] if tile.splits > 1 else [])),
@@ -393,9 +312,11 @@ class _Product:
             out.append(f"a_tile = in0 + {start} + {self.far('below[:, None]', 'k')} * k + inner[None, :]")
         if self.transposed[1]:
             start = f"{b_stack}tile_n.to(tl.int64) * BN * k"
-            out.append(f"b_tile = in1 + {start} + inner[:, None] + {self.far('beside[None, :]', 'k')} * k")
+            out.append(f"b_tile = {self.second} + {start} + inner[:, None] + {self.far('beside[None, :]', 'k')} * k")
         else:
-            out.append(f"b_tile = in1 + {b_stack}tile_n * BN + {self.far('inner[:, None]', 'n')} * n + beside[None, :]")
+            out.append(
+                f"b_tile = {self.second} + {b_stack}tile_n * BN + {self.far('inner[:, None]', 'n')} * n + beside[None, :]"
+            )
         return out
 
     def far(self, positions: str, size: str) -> str:
@@ -413,7 +334,7 @@ class _Product:
         shapes = (("k, m", "BK, BM") if self.transposed[0] else ("m, k", "BM, BK"),
                   ("n, k", "BN, BK") if self.transposed[1] else ("k, n", "BK, BN"))  # fmt: skip
         for i, (name, (shape, block)) in enumerate(zip("ab", shapes, strict=True)):
-            start = f"in{i} + matrix * {name}_step" if self.batched else f"in{i}"
+            start = f"{self.operands[i]} + matrix * {name}_step" if self.batched else self.operands[i]
             strides = f"[{shape.split(', ')[1]}, 1]"
             out.append(f"{name}_matrix = tl.make_tensor_descriptor({start}, [{shape}], {strides}, [{block}])")
         return out

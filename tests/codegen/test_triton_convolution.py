@@ -12,7 +12,7 @@ from dovetail.codegen.loops import LoopsBuilder
 from dovetail.codegen.triton_templates.convolution import convolution, filter_gradient, input_gradient
 from dovetail.codegen.triton_templates.edges import Edge
 from dovetail.codegen.triton_templates.images import image_sizes
-from dovetail.codegen.triton_templates.matmul import Tile
+from dovetail.codegen.triton_templates.matmul_tiles import Tile
 from dovetail.graph.dtypes import DType, bfloat16, float16, float32, float64, int32
 from dovetail.graph.ops.windows import Window
 

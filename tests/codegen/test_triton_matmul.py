@@ -15,7 +15,8 @@ from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, SM100, Target
 from dovetail.codegen.loops import BINARY, UNARY, LoopsBuilder
 from dovetail.codegen.triton_compile import compile_kernel
 from dovetail.codegen.triton_templates.edges import Edge
-from dovetail.codegen.triton_templates.matmul import Tile, matmul, product_sizes, tiles
+from dovetail.codegen.triton_templates.matmul import matmul, product_sizes
+from dovetail.codegen.triton_templates.matmul_tiles import Tile, tiles
 from dovetail.graph.dtypes import (
     DType,
     bfloat16,
@@ -81,6 +82,23 @@ def test_stacks_and_splits(stacks: tuple[int, int], splits: int) -> None:
     out = np.full((3, 21, 33), np.nan, np.float32)
     run(routine, {"in0": a, "in1": b, "out0": out}, product_sizes(a.shape, b.shape, False, True))
     check(out, product(a, b, False, True), 2e-6)
+
+
+@pytest.mark.parametrize("stacks", [None, (3, 3), (1, 3), (3, 1)], ids=str)
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("flip", [False, True], ids=["abt", "atbt"])
+def test_second_operands_that_are_turned_first(flip: bool, splits: int, stacks: tuple[int, int] | None) -> None:
+    m, n, k = 21, 75, 70
+    a, b = values(float32, *((k, m) if flip else (m, k))), values(float32, n, k)
+    if stacks is not None:
+        a, b = values(float32, stacks[0], *a.shape), values(float32, stacks[1], *b.shape)
+    tile = Tile(16, 32, 16, 4, 3, splits, straight=True)
+    (routine,) = matmul(
+        float32, float32, target=SM90, transpose_a=flip, transpose_b=True, batched=stacks is not None, at=[tile]
+    )
+    out = np.full((*(() if stacks is None else (3,)), m, n), np.nan, np.float32)
+    run(routine, {"in0": a, "in1": b, "out0": out}, product_sizes(a.shape, b.shape, flip, True))
+    check(out, product(a, b, flip, True), 2e-6)
 
 
 @pytest.mark.parametrize("splits", [1, 2])
@@ -239,6 +257,13 @@ def test_tiles_fit_the_problem() -> None:
     large = tiles(bfloat16, SM90, False, {"m": 8192, "n": 8192, "k": 8192})
     assert large[0].m * large[0].n >= 128 * 128
     assert all(t.splits == 1 for t in large)
+    layer = tiles(float32, SM90, False, {"m": 64, "n": 1024, "k": 784, "batch": 1})
+    blocks = [-(-64 // t.m) * (1024 // t.n) * t.splits for t in layer]
+    assert max(blocks) >= 128, "an exact product of few rows fills the GPU, too"
+    for rows, first in ((4096, True), (64, False)):
+        turned = tiles(float32, SM90, False, {"m": rows, "n": 1024, "k": 1024}, turned=True)
+        assert turned[0].straight == first and any(t.straight for t in turned[:6])
+        assert not all(t.straight for t in turned[:6])
     for target in (SM80, SM90, SM100, GFX942):
         for dtype, tf32 in ((float32, False), (float32, True), (bfloat16, False)):
             assert len(tiles(dtype, target, tf32, {})) >= 3

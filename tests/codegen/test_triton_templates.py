@@ -10,7 +10,8 @@ from dovetail.codegen.loops import LoopsBuilder
 from dovetail.codegen.triton_templates.attention import attention
 from dovetail.codegen.triton_templates.convolution import input_gradient
 from dovetail.codegen.triton_templates.edges import Edge
-from dovetail.codegen.triton_templates.matmul import Tile, matmul
+from dovetail.codegen.triton_templates.matmul import matmul
+from dovetail.codegen.triton_templates.matmul_tiles import Tile
 from dovetail.codegen.triton_templates.pooling import max_pool_gradient
 from dovetail.graph.dtypes import bfloat16, float32
 from dovetail.graph.ops.windows import Window
