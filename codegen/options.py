@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields as fields_of
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .backends.base import Backend
-from .backends.numpy import NumpyBackend
-from .rewrite import Rewrites
+if TYPE_CHECKING:
+    from .backends.base import Backend
+    from .backends.numpy import NumpyBackend
 
 BACKENDS = ("auto", "numba", "numpy")
 
@@ -70,16 +70,20 @@ class KernelOptions:
         return cls(**values)
 
     def make_backend(self, *, cold: bool = False) -> Backend:
-        """The backend that these options ask for. Numba itself is loaded when it compiles its first kernel.
+        """The backend that these options ask for; its modules are loaded here, Numba itself when it compiles its first kernel.
 
         `cold`: one that compiles nothing beforehand, whatever they say: of what it makes nothing is run.
         """
+        from .rewrite import Rewrites
+
         backend = self._backend(cold)
         backend.rewrites = Rewrites(self.fold, self.merge, self.rewrite, self.fast_math, backend.recognises)
         return backend
 
     def _backend(self, cold: bool) -> NumpyBackend:
         if self.backend == "numpy":
+            from .backends.numpy import NumpyBackend
+
             return NumpyBackend()
         from .backends.numba import NumbaBackend
 

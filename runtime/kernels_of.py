@@ -1,25 +1,25 @@
 """A plan's kernels: what the runtime would make of each partition, without making it.
 
 The placer, which plans, does not know the code generator. So a plan asks for its kernels by way of `placer.plan.tools`, where
-this module puts itself.
+this module puts itself. Every session imports it, so it loads the code generator only when a plan asks.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..codegen.explain import DeviceKernels, explain
-from ..codegen.lower import lower
-from ..codegen.options import KernelOptions
-from ..codegen.program import Program
-from ..codegen.unit import Unit
 from ..graph.errors import InvalidArgumentError
 from ..graph.node import Node
 from ..placer.plan import Plan, tools
 from .config import ConfigProto, check_config
-from .units import units_of
+
+if TYPE_CHECKING:
+    from ..codegen.explain import DeviceKernels
+    from ..codegen.options import KernelOptions
+    from ..codegen.program import Program
+    from ..codegen.unit import Unit
 
 _FEW_STEPS = 1000  # as in the Numba backend: in larger programs, what is small is not fused
 
@@ -30,6 +30,9 @@ def kernels_of(plan: Plan, device: str, config: ConfigProto | None = None) -> De
     Raises:
         InvalidArgumentError: the step does not run on that device.
     """
+    from ..codegen.explain import explain
+    from .units import units_of
+
     unit = next((u for u in units_of(plan.partitioned, plan.graph) if u.device == device), None)
     if unit is None:
         raise InvalidArgumentError(
@@ -46,6 +49,8 @@ def kernels_of(plan: Plan, device: str, config: ConfigProto | None = None) -> De
 
 def _program(options: KernelOptions, unit: Unit) -> Program:
     """A unit's program, of which nothing is compiled."""
+    from ..codegen.lower import lower
+
     backend = options.make_backend(cold=True)
     given = [n.outputs[0] for n in unit.steps if isinstance(n, Node) and n.type == "Placeholder"]
     steps = tuple(s for s in unit.steps if not (isinstance(s, Node) and s.type == "Placeholder"))

@@ -27,7 +27,6 @@ from ..placer.plan import Plan
 from . import kernels_of as _kernels_of  # noqa: F401  plans learn to tell their kernels
 from .config import ConfigProto, RunMetadata, RunOptions, check_config
 from .fetches import Fetches, feed_value, given_back, parse_feeds, parse_fetches
-from .in_process import in_process
 from .signatures import Signatures
 from .target import Target, address_of
 
@@ -95,6 +94,10 @@ class Session:
 
             self._target: Target = reach(address_of(target), self._config, wait_for_cluster or 0.0)
         else:
+            from .in_process import (
+                in_process,  # master and worker, and so the code generator, are loaded by those who use them here
+            )
+
             self._target = in_process(self._graph, self._config)
         self._signatures = Signatures(self._graph, self._target)
 

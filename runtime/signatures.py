@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..graph.errors import AbortedError, CancelledError, OpError, UnavailableError
 from ..graph.graph import Graph
 from ..placer.plan import Plan
 from .config import RunMetadata, RunOptions
 from .fetches import Fetches, given_back
-from .master import Part
 from .recorder import Gathered
 from .target import Target
+
+if TYPE_CHECKING:
+    from .master import Part
 
 Signature: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 """Names of what is fetched, what is run, what is fed."""

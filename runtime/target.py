@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..graph.errors import NotFoundError
 from ..graph.graph import Graph
 from ..placer.cluster import DeviceInfo
 from ..placer.plan import Plan
-from .master import Part
 from .recorder import Gathered
+
+if TYPE_CHECKING:
+    from .master import Part
 
 SCHEMES = ("zmq://", "grpc://")  # the second is what TensorFlow's programs write; the wire is the same
 

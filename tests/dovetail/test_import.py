@@ -18,6 +18,10 @@ ROOT = Path(__file__).resolve().parents[2]
 LOADED_WHEN_USED = ["triton", "numba", "cuda", "networkx", "scipy", "zmq", "rich", "typer"]
 
 
+# Parts of Dovetail that many programs never need, or that a client of a cluster does not.
+LARGE_PARTS = ["codegen.lower", "codegen.rewrite", "runtime.worker", "contrib", "estimator", "feature_column", "keras"]
+
+
 def run_python(code: str, cwd: Path) -> str:
     """Run `code` in a fresh interpreter with `cwd` first on its path; return what it printed."""
     env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONSAFEPATH")}
@@ -30,6 +34,7 @@ def test_import_loads_nothing_heavy() -> None:
     loaded = json.loads(run_python("import dovetail, json, sys; print(json.dumps(list(sys.modules)))", ROOT))
     assert "dovetail" in loaded
     assert {module.partition(".")[0] for module in loaded}.isdisjoint(LOADED_WHEN_USED)
+    assert {f"dovetail.{part}" for part in LARGE_PARTS}.isdisjoint(loaded)
 
 
 @pytest.mark.parametrize("part", ["graph", "placer", "codegen", "runtime"])
