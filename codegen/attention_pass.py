@@ -37,9 +37,9 @@ def join_attention(unit: Unit, types: Collection[DType] = _TYPES) -> tuple[Unit,
     if not {"Softmax", "BatchMatMulV2"} <= ops or any(isinstance(s, BeginLoop | RunGuarded) for s in unit.steps):
         return unit, ()
     fired: list[Fired] = []
-    while (found := _Search(unit, types).found()) is not None:
+    while found := _Search(unit, types).found():
         unit = _replaced(unit, found)
-        fired.append(Fired("attention and its gradient", found.result, "AttentionWithSums"))
+        fired += [Fired("attention and its gradient", f.result, "AttentionWithSums") for f in found]
     return unit, tuple(fired)
 
 
@@ -59,7 +59,29 @@ class _Found:
     gone: frozenset[Node]
 
 
-def _replaced(unit: Unit, found: _Found) -> Unit:
+def _replaced(unit: Unit, found: Sequence[_Found]) -> Unit:
+    gone = {n for f in found for n in f.gone}
+    instead: dict[Node, Node] = {}
+    gradients: dict[Node, Node] = {}
+    for f in found:
+        instead[f.result], gradient = _made(f)
+        gradients[f.of_v] = gradients[f.of_p] = gradient
+    placed: set[Node] = set()
+    for step in unit.steps:
+        gradient = gradients.get(step) if isinstance(step, Node) else None
+        if gradient is not None and gradient not in placed:  # in the place of the first of the two
+            placed.add(gradient)
+            instead[step] = gradient
+    steps: list[UnitStep] = []
+    for step in unit.steps:
+        if isinstance(step, Node) and step in instead:
+            steps.append(instead[step])
+        elif not (isinstance(step, Node) and step in gone):
+            steps.append(step)
+    return replace(unit, steps=tuple(steps))
+
+
+def _made(found: _Found) -> tuple[Node, Node]:
     attrs = {"scale": found.scale}
     inputs = (*found.operands, *found.mask)
     y = found.result.outputs[0]
@@ -69,16 +91,7 @@ def _replaced(unit: Unit, found: _Found) -> Unit:
     inputs = (*found.operands, y, sums, found.grad, *found.mask)
     backward = inferred_node("AttentionGrad", inputs, attrs, found.of_p)
     backward.outputs = tuple(n.outputs[0] for n in (found.of_q, found.of_k, found.of_v))
-    first = next(s for s in unit.steps if s is found.of_v or s is found.of_p)
-    steps: list[UnitStep] = []
-    for step in unit.steps:
-        if step is found.result:
-            steps.append(forward)
-        elif step is first:
-            steps.append(backward)
-        elif not (isinstance(step, Node) and step in found.gone):
-            steps.append(step)
-    return replace(unit, steps=tuple(steps))
+    return forward, backward
 
 
 class _Search:
@@ -97,9 +110,16 @@ class _Search:
         self.fed = {t for _, t in unit.feeds}
         self.asked = {s.token for s in unit.steps if isinstance(s, SendTensor)}
 
-    def found(self) -> _Found | None:
-        """The first that is whole."""
-        return next((f for n in self.nodes if n.type == "BatchMatMulV2" and (f := self.at(n)) is not None), None)
+    def found(self) -> list[_Found]:
+        """Those that are whole, and share no parts."""
+        out: list[_Found] = []
+        gone: set[Node] = set()
+        for node in self.nodes:
+            found = self.at(node) if node.type == "BatchMatMulV2" else None
+            if found is not None and gone.isdisjoint(found.gone):
+                gone |= found.gone
+                out.append(found)
+        return out
 
     def at(self, result: Node) -> _Found | None:
         """With this as the last product of the forward part."""

@@ -164,7 +164,7 @@ class _Result:
         axes_of = {t: tuple(None if a is None else number[a] for a in axes) for t, axes in group.dims.items()}
         reduced = tuple(a in group.reduced for a in group.space)
         sizes = tuple(a.size for a in group.space)
-        kernel = write_kernel(group.nodes, outputs, axes_of, reduced, sizes)
+        kernel = write_kernel(group.nodes, outputs, axes_of, reduced, sizes, self.walk.patterns)
         if group.sources:
             kernel = self.guarded(kernel)
         if len(kernel.inputs) + len(outputs) > MOST_ARRAYS:

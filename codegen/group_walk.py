@@ -45,6 +45,7 @@ from .unit import AwaitNode, RecvTensor, RunGuarded, SendTensor, Unit, node_of, 
 MOST_NODES = 200
 _READS = LOOKUPS | {"ReadVariableOp", "VarIsInitializedOp"}  # what leaves the variable whose handle it takes as it is
 _CHOICES = frozenset(["select"])
+DEEPEST = 120  # values that a kernel makes one from the other: who writes them down goes as deep
 LATEST = 16  # how many open groups are asked whether they read what a node reads
 BATCH = 64  # what a size that only the running graph knows counts as
 SMALL = 4096  # elements below which NumPy's few calls are as quick as a kernel's one
@@ -102,6 +103,7 @@ class Walk:
         self.reasons: dict[str, str] = {}
         self.groups: dict[Group, None] = {}
         self.choosing: set[Node] = set()
+        self.depth: dict[Node, int] = {}  # how many values nodes make one from the other
         self.part = 0
         self.passed: list[Node] = []
         self.small_dims: dict[Dims, bool] = {}
@@ -153,8 +155,12 @@ class Walk:
             check_types([*(t for t, _ in pattern.data_of(node)), *node.outputs], self.types)
             if self.longest and (pattern.scanned is not None or node.type in EXTREMES):
                 self.check_length(pattern)
-            if write_alone(node, pattern).operations & _CHOICES:
+            alone = write_alone(node, pattern)
+            if alone.operations & _CHOICES:
                 self.choosing.add(node)
+            if alone.depth > DEEPEST:
+                raise NotFusibleError("it does too much one after the other")
+            self.depth[node] = alone.depth
             self.taken([node.inputs[i] for i in pattern.before])
             self.taken([t for t, labels in zip(node.inputs, pattern.inputs, strict=True) if labels is None])
         except NotFusibleError as e:
@@ -278,7 +284,7 @@ class Walk:
         if pattern.is_view and not makers:
             return False
         for groups in ([*makers], *([g] for g in makers), *([g] for g in readers)):
-            if not groups or sum(len(g.nodes) for g in groups) >= MOST_NODES:
+            if not groups or sum(len(g.nodes) for g in groups) >= MOST_NODES or self.deep(groups, node) > DEEPEST:
                 continue
             join = merged(groups, data, pattern, self.known)
             if join is None:
@@ -291,6 +297,11 @@ class Walk:
             return True
         return False
 
+    def deep(self, groups: Iterable[Group], node: Node) -> int:
+        """How many values groups would make one from the other up to a node."""
+        before = max([g.depth.get(t, 0) for g in groups for t in node.inputs], default=0)
+        return before + self.depth[node]
+
     def lifted(self, node: Node, pattern: Pattern, sources: Sources) -> bool:
         """Put a reduction into a closed group that makes what it reduces, and has all it takes, if there is one."""
         if not pattern.reduced or pattern.scanned is not None or pattern.before or node.opdef.is_stateful:
@@ -302,6 +313,8 @@ class Walk:
             if group is None or group in self.open or group.part != self.part or group.sources != sources:
                 continue
             if group.reads_state or group.scatters or len(group.nodes) >= MOST_NODES:
+                continue
+            if self.deep([group], node) > DEEPEST:
                 continue
             if not all(t in group.dims or t.op.type == "Const" for t, _ in data):
                 continue
@@ -322,6 +335,7 @@ class Walk:
             inside = set(main.nodes)
             main.nodes += [n for n in group.nodes if n not in inside]
             main.made |= group.made
+            main.depth |= group.depth
             main.reads_state |= group.reads_state
             for t, axes in group.dims.items():
                 main.dims.setdefault(t, tuple(None if a is None else join.same[a] for a in axes))
@@ -348,7 +362,9 @@ class Walk:
             group.reads_state = True
         if group.reads_state:
             self.reading.add(group)
+        depth = self.deep([group], node)
         for t, labels in zip(node.outputs, pattern.outputs, strict=True):
+            group.depth[t] = depth
             group.dims[t] = tuple(None if x is None else mapping[x] for x in labels)
             group.made.add(t)
             self.group_of[t] = group
@@ -369,6 +385,7 @@ class Walk:
             for t, labels in pattern.data_of(view):
                 self.read(group, t, tuple(None if x is None else axis_of[x] for x in labels))
             group.nodes.append(view)
+            group.depth[tensor] = self.deep([group], view)
         elif tensor in self.group_of:
             self.taken([tensor])
         group.dims[tensor] = axes

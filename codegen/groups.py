@@ -50,6 +50,9 @@ class Group:
     lifted: set[Node] = field(default_factory=set)  # nodes that run earlier than where they stood
     scanned: bool | None = None  # whether running sums in it go from the end
     scatters: bool = False  # its only result is a table, into whose rows it adds
+    depth: dict[Tensor, int] = field(
+        default_factory=dict
+    )  # of what it makes: how many values are made one from the other
 
     @property
     def kept(self) -> list[Axis]:

@@ -20,6 +20,7 @@ def write_kernel(
     axes_of: Mapping[Tensor, Labels],
     reduced: tuple[bool, ...],
     sizes: tuple[int | None, ...],
+    patterns: Mapping[Node, Pattern] | None = None,
 ) -> FusedNodes:
     """Write nodes as one kernel.
 
@@ -28,11 +29,12 @@ def write_kernel(
         outputs: the tensors that it gives.
         axes_of: the space's axis of each dimension of each tensor of the nodes; None: of size 1.
         reduced, sizes: of each axis of the space.
+        patterns: the nodes', where they are known.
 
     Raises:
         NotFusibleError: what these nodes need together has no loop form.
     """
-    writer = _Writer(axes_of, reduced)
+    writer = _Writer(axes_of, reduced, patterns or {})
     for node in nodes:
         writer.node(node)
     for t in outputs:
@@ -76,8 +78,11 @@ class _Writer:
         run: the nodes, and shapes that others need and the kernel knows.
     """
 
-    def __init__(self, axes_of: Mapping[Tensor, Labels], reduced: tuple[bool, ...]) -> None:
+    def __init__(
+        self, axes_of: Mapping[Tensor, Labels], reduced: tuple[bool, ...], patterns: Mapping[Node, Pattern]
+    ) -> None:
         self.axes_of = axes_of
+        self.patterns = patterns
         self.reduced = reduced
         self.builder = LoopsBuilder(reduced)
         self.values: dict[Tensor, int] = {}
@@ -93,7 +98,7 @@ class _Writer:
 
     def node(self, node: Node) -> None:
         """Write a node behind those so far."""
-        pattern, builder = pattern_of(node), self.builder
+        pattern, builder = self.patterns.get(node) or pattern_of(node), self.builder
         for a in pattern.assumed:
             self.assume(a, self.lies(a.labels, node, pattern))
         self.run[node] = None

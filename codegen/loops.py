@@ -267,6 +267,14 @@ class LoopsBuilder:
         """What has been written so far, by name."""
         return frozenset(v.op for v in self._values)
 
+    @property
+    def depth(self) -> int:
+        """How many values are made one from the other at most."""
+        depths: list[int] = []
+        for v in self._values:
+            depths.append(1 + max([depths[a] for a in v.args], default=0))
+        return max(depths, default=0)
+
     def constant_of(self, number: int) -> Any:
         """The number that a value always is; None when it is no constant."""
         v = self._values[number]

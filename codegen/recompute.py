@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from ..graph.node import Node, Tensor
 from ..graph.opdef import size
-from .group_walk import BATCH, Walk
+from .group_walk import BATCH, MOST_NODES, Walk
 from .groups import Axes, Axis, Group
 from .trace import constant_of
 from .unit import node_of
@@ -119,6 +119,8 @@ def _copies(walk: Walk, maker: Group, group: Group, operations_per_byte: float) 
     taken = [t for t in leaves if t not in group.dims]
     saved = sum(map(_bytes, read)) - sum(map(_bytes, taken))
     work = sum(_operations(n) for n in inside if not walk.patterns[n].is_view)
+    if len(inside) + len(group.nodes) > MOST_NODES:
+        return None
     if saved <= 0 or 2 * saved * operations_per_byte < work:  # a tensor is written and read
         return None
     if any(t.dtype.is_ref for t in leaves):

@@ -10,6 +10,7 @@ import dovetail as dt
 from dovetail.codegen.fuse import Fusion, fuse
 from dovetail.codegen.fused_nodes import FusedNodes
 from dovetail.codegen.group_walk import has_only_small
+from dovetail.codegen.kernel_cache import source_of
 from dovetail.codegen.loop_cost import OPERATIONS_PER_BYTE
 from dovetail.codegen.rewrite import Rewrites, rewrite
 from dovetail.codegen.unit import EndLoop, RecvTensor, Unit
@@ -320,3 +321,24 @@ def test_what_has_only_small_tensors_is_known_at_once(sizes: list[int | None], a
     unit = unit_of([z], [x, y])
     assert has_only_small(unit) is answer
     assert has_only_small(Unit(unit.device, (*unit.steps, EndLoop(())), unit.feeds, unit.fetches)) is False
+
+
+@pytest.mark.parametrize("name", ["a chain", "a long sum", "a chain that is computed again"])
+def test_no_kernel_is_deeper_than_its_writers_can_go(name: str) -> None:
+    """Who writes a kernel down follows a value to what it is made from, one call inside the other."""
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [None, 512])
+        if name == "a long sum":
+            fetches = [dt.tanh(dt.add_n([x, dt.exp(x)] * 200)) * 3.0]
+        else:
+            y = x
+            for _ in range(190):
+                y = dt.sigmoid(y)
+            fetches = [y] if name == "a chain" else [y, *dt.gradients(y, x)]
+        unit = rewrite(unit_of(fetches, [x]), Rewrites()).unit
+        kernels = fuse(unit, small=True, again=OPERATIONS_PER_BYTE, numbers=True).kernels
+    assert kernels
+    for kernel in kernels:
+        assert source_of(kernel.loops).text
+    made = [n for k in kernels for n in k.nodes]
+    assert len(made) >= (190 if name != "a long sum" else 2)
