@@ -36,7 +36,7 @@ from .rules.algebra import algebra_rules
 from .rules.arranging import arranging_rules
 from .rules.functions import function_rules
 from .rules.moving import moving_rules
-from .rules.pattern import Match, Rule, match, may_match, roots
+from .rules.pattern import Match, Rule, match, roots
 from .rules.shapes import shape_rules
 from .rules.stores import dead_stores
 from .sizes import STEERING, Sizes
@@ -102,7 +102,7 @@ def rewrite(unit: Unit, wanted: Rewrites) -> Rewritten:
     With DOVETAIL_DEBUG=1, each rule that fired is logged with how often it did; with 2, each place.
     """
     fired: list[Fired] = []
-    walk = _Walk(unit, wanted, (*algebra_rules, *arranging_rules, *shape_rules) if wanted.rules else ())
+    walk = _Walk(unit, wanted, (*algebra_rules, *arranging_rules, *shape_rules) if wanted.rules else (), sized=True)
     if wanted.fold or wanted.merge or wanted.rules or walk.current:
         unit = walk.run()
         fired += walk.fired
@@ -115,8 +115,8 @@ def rewrite(unit: Unit, wanted: Rewrites) -> Rewritten:
         if walk.table:
             unit = walk.run()
             fired += walk.fired
-        walk = _Walk(unit, replace(wanted, fold=False), (*moving_rules, *arranging_rules), counted=True)
-        if walk.has(moving_rules):
+        walk = _Walk(unit, replace(wanted, fold=False), moving_rules, arranging_rules, counted=True)
+        if walk.table:
             unit = walk.run()
             fired += walk.fired
     _tell(unit, fired)
@@ -139,12 +139,21 @@ def _tell(unit: Unit, fired: Sequence[Fired]) -> None:
 class _Walk:
     """One walk over a unit's steps.
 
+    `later`: rules that have been applied wherever they can be, and are looked at from the first rewrite on.
     `private`: a rule applies only where nobody but the match takes what it covers. `counted`: rules may ask how often a tensor is
-    taken.
+    taken. `sized`: rules may ask which unknown sizes are the same.
     """
 
     def __init__(
-        self, unit: Unit, wanted: Rewrites, rules: Iterable[Rule], *, private: bool = False, counted: bool = False
+        self,
+        unit: Unit,
+        wanted: Rewrites,
+        rules: Iterable[Rule],
+        later: Iterable[Rule] = (),
+        *,
+        private: bool = False,
+        counted: bool = False,
+        sized: bool = False,
     ) -> None:
         self.unit = unit
         self.wanted = wanted
@@ -161,8 +170,10 @@ class _Walk:
         self.sizes = Sizes(self.makers)
         self.fed = {t for _, t in unit.feeds}
         self.feeds = tuple([(name, self.stand_in(t)) for name, t in unit.feeds])
-        self.table = self.rules_here(rules)
-        self.asks = any(op.name in _ASKING for op in self.table)  # whether rules look at sizes
+        self.later = tuple(later)  # until the first rewrite; so long no two nodes are equal, either
+        self.rules = (*rules, *self.later)
+        self.table = self.rules_here(self.rules, self.later)
+        self.sized = sized and any(op.name in _ASKING for op in self.table)
         self.alike: dict[tuple[OpDef, DType, tuple[str, ...]], list[Rule]] = {}  # see `rules_for`
         self.uses: Counter[Tensor] = Counter()  # how often a tensor is taken, at most: nobody is taken off
         self.counted = (private or counted) and bool(self.table)
@@ -179,22 +190,18 @@ class _Walk:
         self.current[tensor] = node.outputs[0]
         return node.outputs[0]
 
-    def rules_here(self, rules: Iterable[Rule]) -> dict[OpDef, list[Rule]]:
-        """Op of a node -> the rules that may apply to it, of those that can apply in this unit at all."""
+    def rules_here(self, rules: Sequence[Rule], but: Sequence[Rule] = ()) -> dict[OpDef, list[Rule]]:
+        """Op of a node -> the rules that may apply to it, of those that can apply in this unit at all; `but`: without these."""
         present = {s.opdef.name for s in self.unit.steps if type(s) is Node}
         # What one rule makes may be what another one needs.
         present |= {type_ for rule in rules if rule.needs <= present for type_ in rule.makes}
         table: dict[OpDef, list[Rule]] = {}
+        left_out = {id(rule) for rule in but}
         for rule in rules:
-            if (not rule.fast or self.wanted.fast) and rule.needs <= present:
+            if (not rule.fast or self.wanted.fast) and rule.needs <= present and id(rule) not in left_out:
                 for root in roots(rule.parsed) & present:
                     table.setdefault(opdef(root), []).append(rule)
         return table
-
-    def has(self, rules: Iterable[Rule]) -> bool:
-        """Whether one of these rules may apply in this unit."""
-        names = {rule.name for rule in rules}
-        return any(rule.name in names for here in self.table.values() for rule in here)
 
     def run(self) -> Unit:
         """Walk; gives the unit itself when nothing has changed."""
@@ -213,7 +220,7 @@ class _Walk:
         node = self.copy(original) if self.current else original
         if not self.may_change(node):
             self.steps.append(node)
-            if self.asks and node.opdef.name not in STEERING and self.fed.isdisjoint(node.outputs):
+            if self.sized and node.opdef.name not in STEERING and self.fed.isdisjoint(node.outputs):
                 self.sizes.see(node)
             return
         if node.opdef in self.table or (self.wanted.fold and self.folding.may_fold(node)):
@@ -222,6 +229,8 @@ class _Walk:
                 if found is None:
                     break
                 rule, tensor, made = found
+                if self.later:
+                    self.look_at_all()
                 is_new = tensor.op in made
                 self.place_all(made, tensor.op)
                 self.fired.append(Fired(rule, original, tensor.op.opdef.name if is_new else tensor.name))
@@ -259,7 +268,7 @@ class _Walk:
 
     def place(self, node: Node) -> Node:
         """Put a node after the steps so far, unless there is an equal one; gives the one that is there."""
-        if self.wanted.merge:
+        if self.wanted.merge and not self.later:
             key = _identity(node)
             if key is not None:
                 equal = self.same.setdefault(key, node)
@@ -268,9 +277,17 @@ class _Walk:
         self.steps.append(node)
         for t in node.outputs:
             self.makers[t] = node
-        if self.asks:
+        if self.sized:
             self.sizes.see(node)
         return node
+
+    def look_at_all(self) -> None:
+        """From now on nodes may be equal to those so far, and what has been made may be a place for any rule."""
+        self.table, self.later = self.rules_here(self.rules), ()
+        self.alike.clear()
+        for node in self.steps if self.wanted.merge else ():
+            if type(node) is Node and node.outputs and self.makers.get(node.outputs[0]) is node:
+                self.same.setdefault(_identity(node) or (node,), node)
 
     def place_all(self, made: Sequence[Node], last: Node) -> None:
         """Put what a rule made after the steps so far, but for the last, which takes the root's place."""
@@ -318,7 +335,7 @@ class _Walk:
             found = self.alike[key] = [
                 rule
                 for rule in self.table.get(node.opdef, ())
-                if may_match(rule.parsed, node.opdef.name, above) and (dtype.is_integer or not rule.integer)
+                if rule.may_match(node.opdef.name, above) and (dtype.is_integer or not rule.integer)
             ]
         return found
 

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..graph.dtypes import int32, int64
+from ..graph.dtypes import DType, int32, int64
 from ..graph.node import Node, Tensor
 from ..graph.static_value import moved_inputs
 from .new_nodes import new_node
@@ -34,6 +34,8 @@ _ALIKE = frozenset(
     ("BiasAdd", "Cast", "Identity", "LayerNorm", "LogSoftmax", "OnesLike", "PreventGradient", "Softmax", "StopGradient", "ZerosLike")
 )  # fmt: skip
 """Ops whose output has the shape of their first input."""
+_VECTORS = frozenset(("BroadcastArgs", "Shape"))
+"""Ops that make vectors of sizes, and nothing else."""
 _LOSSES = frozenset(("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"))
 """Ops that want labels of the shape that logits have, with or without the last axis."""
 STEERING = frozenset(
@@ -94,6 +96,8 @@ class Sizes:
         self._members: dict[Size, frozenset[Size]] = {}
         self._probes: dict[Size, int] = {}
         self._of_probe: dict[int, Size] = {}
+        self.vectors: dict[tuple[DType, tuple[Size, ...]], Tensor] = {}
+        """Tensors that hold sizes, in this type."""
 
     def dims(self, tensor: Tensor) -> tuple[Size, ...] | None:
         """A tensor's sizes; None when its rank is not known."""
@@ -117,6 +121,8 @@ class Sizes:
 
     def see(self, node: Node) -> None:
         """Take a node in, whose inputs have been seen."""
+        if node.opdef.name in _VECTORS or node.opdef.name == "Pack" and node.outputs[0].dtype in (int32, int64):
+            self._note(node.outputs[0])
         unknown = [t for t in node.outputs if t.dims is not None and None in t.dims]
         if not unknown:
             return
@@ -127,6 +133,14 @@ class Sizes:
                 self._dims[t] = tuple(
                     [d if d is not None else self._axis(t, i) if s is None else s for i, (s, d) in enumerate(own)]
                 )
+
+    def _note(self, tensor: Tensor) -> None:
+        """Remember who holds sizes."""
+        value = self.value(tensor)
+        if value is not None and value.ndim == 1:
+            sizes = tuple(value)
+            if None not in sizes and any(isinstance(s, Product) for s in sizes):
+                self.vectors.setdefault((tensor.dtype, sizes), tensor)
 
     def _made(self, node: Node, output: Tensor) -> Sequence[Size | None] | None:
         """The sizes of an output, as far as they follow from those of the inputs."""

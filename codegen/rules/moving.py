@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...graph.node import Node, Tensor
-from ...graph.opdef import size
+from ...graph.opdef import opdef, size
 from ...graph.shape import is_static
 from .arranging import permutation_of, rows_out_of_product
 from .pattern import Match, Rule
@@ -38,7 +38,7 @@ def _into_product(op: str, flags: tuple[str, str], which: int) -> Rule:
 
     def make(m: Match) -> Tensor | None:
         factor = m.root.inputs[which]
-        if factor.dims is None or len(factor.dims) < 2:
+        if factor.dims is None or len(factor.dims) < 2 or m.uses(factor) > 1:
             return None
         last = len(factor.dims) - 1
         turned = _Turning(m, [*range(last - 1), last, last - 1], for_good=True).turned(factor)
@@ -48,7 +48,18 @@ def _into_product(op: str, flags: tuple[str, str], which: int) -> Rule:
         inputs = (turned, m.root.inputs[1]) if which == 0 else (m.root.inputs[0], turned)
         return m.make(op, inputs, attrs)
 
-    return Rule(f"transpose behind arithmetic into {op}", f"{op}(x, y)", make, beside="Transpose")
+    return Rule(
+        f"transpose behind arithmetic into {op}",
+        f"{op}(x, y)",
+        make,
+        beside="Transpose",
+        above=lambda makers: _is_arithmetic(makers[which]),
+    )
+
+
+def _is_arithmetic(op: str) -> bool:
+    """Whether an op can be done in any order of axes."""
+    return op == "BiasAdd" or op != "" and opdef(op).scalar is not None
 
 
 class _Turning:
@@ -191,7 +202,12 @@ def _is_smaller(a: Tensor, b: Tensor) -> bool:
 _CAST = "Cast(x, DstT=d)"
 
 moving_rules = (
-    Rule("transpose undone behind arithmetic", "Transpose(y, q)", _undone),
+    Rule(
+        "transpose undone behind arithmetic",
+        "Transpose(y, q)",
+        _undone,
+        above=lambda makers: _is_arithmetic(makers[0]),
+    ),
     rows_out_of_product,
     *(
         _into_product(op, flags, which)

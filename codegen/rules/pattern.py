@@ -364,6 +364,8 @@ class Rule:
         integer: it holds for integers only, which wrap around.
         gives: the op that `into` makes, when it is a function and another rule looks for that op.
         beside: an op that the pattern does not name, and without which there is nothing to do.
+        above: whether it may hold where nodes of these types make the root's inputs ('': not known): the quick answer, as the
+            pattern's own types give it.
     """
 
     name: str
@@ -374,6 +376,7 @@ class Rule:
     integer: bool = False
     gives: str = ""
     beside: str = ""
+    above: Callable[[Sequence[str]], bool] | None = None
 
     @cached_property
     def parsed(self) -> Pattern:
@@ -384,6 +387,10 @@ class Rule:
     def needs(self) -> frozenset[str]:
         """Types of node without which a graph has no place for it."""
         return needs(self.parsed) | ({self.beside} - {""})
+
+    def may_match(self, op: str, makers: Sequence[str]) -> bool:
+        """Whether it can match at a node of this type whose inputs are made by nodes of these types."""
+        return may_match(self.parsed, op, makers) and (self.above is None or self.above(makers))
 
     @property
     def makes(self) -> frozenset[str]:

@@ -21,9 +21,8 @@ from ...graph.node import Node, Tensor
 from ..sizes import Product, Size, product, quotient
 from .pattern import Match, Rule
 
-
 _LOSSES = {"SparseSoftmaxCrossEntropyWithLogits": (1, 0)}
-"""Ops whose outputs have the shapes of these inputs."""
+"""Ops whose outputs have the shapes of these inputs, which are mostly fed."""
 
 
 def _shaped_like(node: Node, tensor: Tensor) -> Tensor | None:
@@ -40,7 +39,8 @@ def _shaped_like(node: Node, tensor: Tensor) -> Tensor | None:
 def _of_input(m: Match) -> Tensor | None:
     """Shape(f(x)) = Shape(x) where f works element by element; of other tensors, from the axes that their sizes are made of."""
     tensor: Tensor = m["y"]
-    if tensor.dims is not None:
+    node = m.look(tensor)
+    if tensor.dims is not None and (node is None or node.opdef.name not in _LOSSES):
         shape = _shape(m, tensor)
         if shape is None or m.root.type == "Shape":
             return shape
@@ -49,7 +49,6 @@ def _of_input(m: Match) -> Tensor | None:
         sizes = m.sizes.dims(tensor)
         assert sizes is not None
         return _number(m, product(sizes))
-    node = m.look(tensor)
     found = None if node is None else _shaped_like(node, tensor)
     return None if found is None else m.make(m.root.type, (found,), m.root.attrs)
 
@@ -58,6 +57,9 @@ def _shape(m: Match, tensor: Tensor) -> Tensor | None:
     """The shape of a tensor from those of others; None where these are not known."""
     sizes = m.sizes.dims(tensor)
     assert sizes is not None
+    known = m.sizes.vectors.get((m.root.outputs[0].dtype, sizes))
+    if known is not None:
+        return known
     sources = dict.fromkeys(m.sizes.axes[axis][0] for s in sizes if isinstance(s, Product) for axis in s.axes)
     if tensor in sources:
         return _broadcast_shape(m, tensor)
