@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _MANY = 50_000  # objects, by far more than a step of a small graph is made of
+_FEW = 1_000  # objects: what Python 3.12 freezes by itself when it starts is some hundred
 
 
 @contextmanager
@@ -22,7 +23,7 @@ def collector_paused() -> Iterator[None]:
         yield
     finally:
         if was_on:
-            if gc.get_count()[0] > _MANY and not gc.get_freeze_count():  # what the program has frozen stays frozen
+            if gc.get_count()[0] > _MANY and gc.get_freeze_count() < _FEW:  # what the program has frozen stays frozen
                 gc.freeze()
                 gc.unfreeze()  # to the oldest generation, whatever the generation before
             gc.enable()
