@@ -41,6 +41,12 @@ ROWS = -1
 SOME_ROWS = 512
 """So many short rows are worked on at a time: vectors of these stay in the first cache."""
 
+PARTS = -2
+"""Where a kernel that reduces all there is is split by pieces of PART elements: whoever ends the last one adds up what all have found."""
+
+PART = 1 << 16
+"""Elements of such a piece, blocks of a sum; always the same, so that a result does not depend on who does which."""
+
 HEADER = '@njit(SIGNATURE, nogil=True, error_model="numpy", cache=True)\ndef kernel('
 """How the function in a kernel's text begins."""
 
@@ -52,11 +58,14 @@ class NumbaSource:
     Attributes:
         text: the module; its function is called `kernel`.
         split: the axis that `lo` and `hi` are a range of; None when the kernel cannot be split, ROWS where they are rows of the table
-            that it adds to.
+            that it adds to, PARTS where they are pieces of what is reduced.
+        partial: with PARTS, the types of the vectors that the kernel takes behind its outputs, with a place for each piece; then comes a
+            counter of pieces that are done, which is 0.
     """
 
     text: str
     split: int | None
+    partial: tuple[DType, ...] = ()
 
 
 def numba_source(loops: Loops, versions: str = "", in_place: int = 0, short_rows: bool = False) -> NumbaSource:
@@ -80,8 +89,11 @@ def numba_source(loops: Loops, versions: str = "", in_place: int = 0, short_rows
     draws = any(v.op == "random" for v in loops.values)
     arrays = [f"types.Array(types.{type_of(v.dtype)}, 1, 'C', readonly=True)" for v in loops.loads]
     arrays += [f"types.Array(types.{type_of(loops.values[s.value].dtype)}, 1, 'C')" for s in loops.stores]
+    arrays += [f"types.Array(types.{type_of(dtype)}, 1, 'C')" for dtype in writer.partial.values()]
+    arrays += ["types.Array(types.int64, 1, 'C')"] * bool(writer.partial)
     ints = len(loops.reduced) + 2
     names = [f"in{i}" for i in range(len(loops.loads))] + [f"out{i}" for i in range(len(loops.stores))]
+    names += [*(f"part{r}" for r in writer.partial), *(["done"] if writer.partial else [])]
     names += [f"n{i}" for i in range(len(loops.reduced))] + ["lo", "hi"]
     text = "\n".join(
         [
@@ -92,6 +104,7 @@ def numba_source(loops: Loops, versions: str = "", in_place: int = 0, short_rows
             "from numba import njit, types",
             "",
             f"from dovetail.codegen import {'random_math as r, ' if draws else ''}vecmath as m",
+            *(["from dovetail.codegen.matrix_tile import count_up"] if writer.partial else []),
             "",
             *widths,
             "",
@@ -107,7 +120,7 @@ def numba_source(loops: Loops, versions: str = "", in_place: int = 0, short_rows
             "",
         ]
     )
-    return NumbaSource(text, split)
+    return NumbaSource(text, split, tuple(writer.partial.values()))
 
 
 def _widened(loops: Loops) -> Loops:
@@ -154,13 +167,22 @@ def as_passed(array: Any) -> Any:
 class _Writer(StretchWriter):
     """The lines of one kernel's body."""
 
+    def is_in_parts(self) -> bool:
+        """Whether all there is is reduced, once, along one axis, so that threads can reduce pieces of it."""
+        loops = self.loops
+        if len(loops.reduced) != 1 or not loops.reduced[0] or max(self.stages) != 1:
+            return False
+        full = [s for s in loops.stores if s.axes]
+        return all(self.stages[s.value] == 0 for s in full) and not any(v.op == "scan" for v in loops.values)
+
     def write(self) -> int | None:
         """Write the body; the axis that can be split."""
         if any(s.how == ADD for s in self.loops.stores):
             self.added()
             self.lines[:0] = self.scratch
             return ROWS
-        kept, reduced = self.loops.kept_axes, self.loops.reduced_axes
+        loops = self.loops
+        kept, reduced = loops.kept_axes, loops.reduced_axes
         columns = bool(reduced and kept) and (kept[-1] > reduced[-1] or self.short_rows)
         outer = kept[:-1] if columns or not reduced else kept
         split = kept[0] if kept else None
@@ -175,7 +197,14 @@ class _Writer(StretchWriter):
             )
 
         headers = [self.header(a, ends(a)) for a in outer]
-        if self.short_rows:
+        if self.is_in_parts():
+            for r in self.reductions(0):
+                self.partial[r] = float64 if (v := loops.values[r]).data == "sum" and v.dtype is float32 else v.dtype
+                self.places[r] = self.arrays
+                self.arrays += 1
+            self.nest(["for part in range(lo, hi):"], self.rows)
+            split = PARTS
+        elif self.short_rows:
             self.nest([*headers, f"for at in range({ends(kept[-1])}, {SOME_ROWS}):"], some_rows)
         elif columns:
             self.nest(headers, lambda: self.columns(ends, f"i{kept[-1]}", f"n{kept[-1]}"))
@@ -263,6 +292,10 @@ class _Writer(StretchWriter):
         length = " * ".join(f"n{a}" for a in axes)
         aside = self.aside
         loops = self.loops
+        ends = f"0, n{axes[-1]}"
+        if self.partial:
+            self.line(f"stop = min((part + 1) * {PART}, n0)")
+            ends = f"part * {PART}, stop"
 
         for stage in range(max(self.stages) + 1):
             reductions, outputs = self.reductions(stage), self.outputs(stage, full=True)
@@ -309,10 +342,11 @@ class _Writer(StretchWriter):
                 needed = roots + to_put
                 self.fetched = self.read_first() if stage == 1 and not self.in_stretches(needed) else []
                 if in_blocks:
-                    self.blocks(headers, axes[-1], reductions, needed, one_pass)
+                    self.blocks([*headers, self.stretches(axes[-1], ends)], axes[-1], reductions, needed, one_pass)
                 else:
-                    last = partial(self.inner, axes[-1], f"0, n{axes[-1]}", needed, partial(one_pass, "v"))
-                    self.nest(headers, last)
+                    self.nest(headers, partial(self.inner, axes[-1], ends, needed, partial(one_pass, "v")))
+                if self.partial:
+                    self.added_up("t" if in_blocks else "v")
                 for r in reductions:
                     v = loops.values[r]
                     if in_blocks:
@@ -320,6 +354,20 @@ class _Writer(StretchWriter):
                     self.known[r] = f"v{r}"
             for o in self.outputs(stage, full=False):
                 self.put(o)
+
+    def added_up(self, prefix: str) -> None:
+        """Behind a piece of what is reduced: note what was found, and go on only behind the last one, with all that was noted, in order."""
+        for r in self.partial:
+            self.line(f"m.store(part{r}, {self.places[r]}, part, {prefix}{r})")
+        self.line(f"pieces = max(1, (n0 + {PART - 1}) // {PART})")
+        self.line("if count_up(done, 0, 1) == pieces - 1:")
+        self.depth += 1
+        for r, dtype in self.partial.items():
+            kind, total = str(self.loops.values[r].data), f"{prefix}{r}"
+            self.line(f"{total} = {start_of(kind, dtype)}")
+            self.line("for other in range(pieces):")
+            other = f"m.load(part{r}, {self.places[r]}, other)"
+            self.line(f"    {total} = {combine(kind, total, other, dtype)}")
 
     def needed_here(self, number: int, reductions: list[int], outputs: list[int]) -> bool:
         """Whether this pass computes a value anyway."""
@@ -357,7 +405,7 @@ class _Writer(StretchWriter):
                 x = f"f64(b{r})" if v.data == "sum" and v.dtype is float32 else f"b{r}"
                 self.line(f"t{r} = {combine(str(v.data), f't{r}', x, v.dtype)}")
 
-        self.nest([*headers, self.stretches(last, f"0, n{last}")], block)
+        self.nest(headers, block)
 
     def collected(self, roots: Iterable[int], outputs: Iterable[int], along: Callable[[], None]) -> None:
         """A pass over the same element of several rows, which lie apart: loops that do nothing else collect them, and put results back.

@@ -84,7 +84,11 @@ class ValueWriter:
         self.fetched: list[Value] = []  # what is read of the next row meanwhile
         self.aside: dict[int, int] = {}  # value that was put aside -> the array with it
         self.stretch: dict[int, int] = {}  # random value or running sum -> the array with a stretch of it
-        self.put_into: dict[int, int] = {}  # output -> the array that has its elements until they are put in their places
+        self.partial: dict[int, DType] = {}  # reduction -> what pieces of it are noted as
+        self.places: dict[int, int] = {}  # reduction -> the array in which they are
+        self.put_into: dict[
+            int, int
+        ] = {}  # output -> the array that has its elements until they are put in their places
         self.innermost = len(loops.reduced) - 1
 
     def line(self, text: str) -> None:

@@ -36,7 +36,7 @@ from ..kernel_loops import kernel_of
 from ..loop_cost import nanoseconds
 from ..loops import READS, Loops
 from ..native_planner import NotPlannableError, Planner, Value
-from ..numba_source import ROWS, as_passed
+from ..numba_source import PART, PARTS, ROWS, as_passed
 from ..overwriting import as_run, is_held_once, order_of
 from ..program import Call, Guarded, Instruction, Kernel, Loop, Program
 from ..row_kernels import ranges_of_rows
@@ -162,6 +162,7 @@ class _Launch:
     outputs: tuple[tuple[tuple[int, ...], np.dtype[Any], bool], ...]  # shape, type, whether it is large
     limits: tuple[tuple[int, int], ...]  # (input, what its numbers must be below, and not negative)
     below: tuple[tuple[int, int], ...]  # (input, what its numbers must be below): negative ones are left out
+    pieces: int  # of what is reduced, each of which notes what it has found
 
 
 class FusedKernel(WarmingKernel):
@@ -243,6 +244,9 @@ class FusedKernel(WarmingKernel):
             arrays += [y.ravel() for y in outputs]
         if self._narrow:
             arrays = [as_passed(x) for x in arrays]
+        if self.source.partial:
+            arrays += [np.empty(launch.pieces, dtype.np) for dtype in self.source.partial]
+            arrays.append(np.zeros(1, np.int64))
         if launch.numbers:
             function(*arrays, *launch.numbers)
         else:
@@ -294,6 +298,10 @@ class FusedKernel(WarmingKernel):
             if outputs[j] is not given[i]:
                 planner.put(given[i], outputs[j])
         arrays = [given[i] for i in self._order.inputs] + [outputs[j] for j in self._order.outputs]
+        if self.source.partial:
+            arrays += [planner.made((launch.pieces,), dtype.np) for dtype in self.source.partial]
+            arrays.append(planner.made((1,), np.dtype(np.int64)))
+            planner.fill(arrays[-1], 0)
         vectors = [word for v in arrays for word in planner.vector(v)]
         planner.launch(function, [*vectors, *launch.sizes], launch.ranges, self._threads, launch.together)
         return outputs
@@ -376,15 +384,19 @@ def launch_of(
     if 0 in known and any(v.op in ("position", "gather") for v in group.loops.values):
         return None  # there is no place of an extreme, which is an error of the reference; nor a least number of none
     joined = tuple(math.prod(known[a] for a in part) for part in group.parts)
+    pieces = max(1, -(-joined[0] // PART)) if split == PARTS else 0
     if split == ROWS:
         width = math.prod(joined[a] for a in group.loops.stores[0].axes)
         ranges = together = ranges_of_rows(counts[0], width, nanoseconds(group.loops, joined), threads)
     else:
-        ranges = _ranges(group.loops, joined, threads, split)
-        together = ranges if len(ranges) > 1 else _ranges(group.loops, joined, threads, split, TOGETHER_NS)
+        cut = (pieces,) if split == PARTS else joined
+        axis = 0 if split == PARTS else split
+        time = nanoseconds(group.loops, joined)
+        ranges = _ranges(group.loops, cut, time, threads, axis)
+        together = ranges if len(ranges) > 1 else _ranges(group.loops, cut, time, threads, axis, TOGETHER_NS)
     below = tuple((placed, count) for (_, placed, _), count in zip(group.tables, counts, strict=True))
     numbers = (*joined, *ranges[0]) if len(ranges) == 1 else ()
-    return _Launch(joined, ranges, together, numbers, tuple(outputs), limits, below)
+    return _Launch(joined, ranges, together, numbers, tuple(outputs), limits, below, pieces)
 
 
 def _given(inputs: tuple[Any, ...], held: Mapping[int, Any]) -> tuple[Any, ...]:
@@ -409,10 +421,10 @@ def _within(inputs: Sequence[Any], limits: Sequence[tuple[int, int]]) -> bool:
 
 
 def _ranges(
-    loops: Loops, sizes: Sequence[int], threads: int, split: int | None, worth_help: float = PARALLEL_NS
+    loops: Loops, sizes: Sequence[int], time: float, threads: int, split: int | None, worth_help: float = PARALLEL_NS
 ) -> tuple[tuple[int, int], ...]:
-    """How the split axis is divided between threads, if the work takes so long that they are worth it."""
+    """How the split axis is divided between threads, if the work takes so many nanoseconds that they are worth it."""
     if split is None:
         return ((0, 0),)
-    innermost = split == len(sizes) - 1 and any(loops.reduced)
-    return ranges_of(sizes[split], nanoseconds(loops, sizes), threads, STRIP if innermost else 1, worth_help)
+    innermost = split == len(sizes) - 1 and not all(loops.reduced) and any(loops.reduced)
+    return ranges_of(sizes[split], time, threads, STRIP if innermost else 1, worth_help)

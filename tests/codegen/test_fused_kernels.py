@@ -14,6 +14,7 @@ from dovetail.codegen.agreement import agree
 from dovetail.codegen.backends.numba import FusedKernel, NumbaBackend, launch_of
 from dovetail.codegen.fuse import fuse
 from dovetail.codegen.fused_nodes import FusedNodes
+from dovetail.codegen.numba_source import PART
 from dovetail.codegen.unit import Unit
 from dovetail.graph.errors import InternalError
 from dovetail.graph.interpret import Interpreter, execution_order
@@ -219,6 +220,33 @@ def test_the_result_does_not_depend_on_the_number_of_threads() -> None:
             assert len(launch.ranges) > 1
             for other in results[1:]:
                 np.testing.assert_array_equal(other, results[0])
+
+
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float64, dt.int32, dt.bfloat16], ids=lambda d: d.name)
+def test_all_there_is_is_reduced_in_pieces_that_threads_share(dtype: Any) -> None:
+    rng = np.random.default_rng(2)
+    with dt.Graph().as_default():
+        x = dt.placeholder(dtype, [None])
+        y = x * x - x
+        fetches = [dt.reduce_sum(y), dt.reduce_max(y), dt.reduce_min(x * y), dt.reduce_any(y > x), y]
+        (group,) = [s for s in fuse(unit_of(fetches, [x]), small=True).steps if isinstance(s, FusedNodes)]
+        for size in (0, 1, PART - 1, PART, PART + 1, 10 * PART + 5):
+            value = numbers(rng, [size], dtype)
+            results = [FusedKernel(group, threads=n, compile_first=True)(value) for n in (1, 2, 3)]
+            launch = launch_of(group, [value.shape], 3, FusedKernel(group).source.split)
+            assert launch is not None
+            assert len(launch.together) > 1 or size <= PART + 1
+            for other in results[1:]:
+                for mine, theirs in zip(other, results[0], strict=True):
+                    np.testing.assert_array_equal(mine, theirs)
+        compare(fetches, [x], sizes=(0, 1, PART + 1))
+        with dt.Session(config=dt.ConfigProto(intra_op_parallelism_threads=2)) as session:
+            norm = dt.reduce_sum(y)  # in a plan, again and again
+            session.warmup([norm, y / (norm + 1)], [x])
+            value = numbers(rng, [10 * PART + 5], dtype)
+            first = session.run(norm, {x: value})
+            for _ in range(5):
+                assert session.run([norm, y / (norm + 1)], {x: value})[0] == first
 
 
 def test_a_shape_that_fusion_did_not_foresee_runs_on_numpy() -> None:
