@@ -55,7 +55,9 @@ class Layer(_base.Layer):
             opened = variable_scope(self._wanted, default_name=default, reuse=self._reuse)
         else:
             reuse = True if self.built else self._reuse
-            opened = variable_scope(self._variable_scope, reuse=reuse)
+            within = f"{get_default_graph().get_name_scope()}/"  # one that is open already, as of `contrib.layers`, is not opened twice
+            named = getattr(self._variable_scope, "original_name_scope", None) != within
+            opened = variable_scope(self._variable_scope, reuse=reuse, auxiliary_name_scope=named)
         with opened as scope:
             self._variable_scope = scope
             yield

@@ -128,6 +128,8 @@ class TestCase(unittest.TestCase):
 
     # --- assertions -------------------------------------------------------------------------------------------------
 
+    assertItemsEqual = unittest.TestCase.assertCountEqual  # noqa: N815 (Python 2's name)
+
     def assertAllEqual(self, a: Any, b: Any, msg: str | None = None) -> None:
         """Arrays, or tensors, of one shape with equal elements."""
         np.testing.assert_array_equal(self._array(a), self._array(b), msg or "", strict=False)

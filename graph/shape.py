@@ -247,6 +247,34 @@ class TensorShape:
         """This shape, known to have that rank; ValueError when it has another."""
         return self.merge_with((None,) * rank)
 
+    def with_rank_at_least(self, rank: int) -> TensorShape:
+        """This shape; ValueError when it is known to have fewer axes."""
+        if self.dims_tuple is not None and len(self.dims_tuple) < rank:
+            raise ValueError(f"Shape {self} must have rank at least {rank}")
+        return self
+
+    def with_rank_at_most(self, rank: int) -> TensorShape:
+        """This shape; ValueError when it is known to have more axes."""
+        if self.dims_tuple is not None and len(self.dims_tuple) > rank:
+            raise ValueError(f"Shape {self} must have rank at most {rank}")
+        return self
+
+    def assert_has_rank(self, rank: int) -> None:
+        """ValueError when it is known to have another number of axes."""
+        if self.dims_tuple is not None and len(self.dims_tuple) != rank:
+            raise ValueError(f"Shape {self} must have rank {rank}")
+
+    def assert_same_rank(self, other: Any) -> None:
+        """ValueError when both are known to have different numbers of axes."""
+        dims = as_dims(other)
+        if self.dims_tuple is not None and dims is not None and len(self.dims_tuple) != len(dims):
+            raise ValueError(f"Shapes {self} and {TensorShape(dims)} must have the same rank")
+
+    def assert_is_fully_defined(self) -> None:
+        """ValueError when a size, or the number of axes, is not known."""
+        if not self.is_fully_defined():
+            raise ValueError(f"Shape {self} is not fully defined")
+
     def __len__(self) -> int:
         if self.dims_tuple is None:
             raise ValueError("A TensorShape of unknown rank has no length")

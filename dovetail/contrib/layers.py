@@ -15,7 +15,7 @@ from .networks import (
     separable_conv2d,
     separable_convolution2d,
 )
-from .norms import batch_norm, layer_norm
+from .norms import batch_norm, instance_norm, layer_norm
 from .plain_layers import avg_pool2d, dropout, flatten, max_pool2d, one_hot_encoding, repeat, softmax, stack
 from .regularizers import (
     apply_regularization,
@@ -44,6 +44,7 @@ __all__ = [
     "dropout",
     "flatten",
     "fully_connected",
+    "instance_norm",
     "l1_l2_regularizer",
     "l1_regularizer",
     "l2_regularizer",

@@ -170,4 +170,47 @@ def layer_norm(
         return finished(y, within, None, None, activation_fn, outputs_collections)
 
 
-__all__ = ["batch_norm", "layer_norm"]
+@add_arg_scope
+def instance_norm(
+    inputs: Any,
+    center: bool = True,
+    scale: bool = True,
+    epsilon: float = 1e-6,
+    activation_fn: Function | None = None,
+    param_initializers: Mapping[str, Any] | None = None,
+    reuse: Any = None,
+    variables_collections: Any = None,
+    outputs_collections: Any = None,
+    trainable: bool = True,
+    data_format: str = "NHWC",
+    scope: Any = None,
+) -> Tensor:
+    """Each channel of each image with mean 0 and variance 1 (Ulyanov, Vedaldi, Lempitsky, 2017); arguments as of `batch_norm`.
+
+    Raises:
+        ValueError: there is no axis between batch and channels, or the channels' size is not known.
+    """
+    x = convert(inputs)
+    rank = x.shape.rank
+    if rank is None or rank < 3:
+        raise ValueError(f"instance_norm needs a batch, axes to normalize over, and channels, not {x!r}")
+    first = order_of(data_format) == "channels_first"
+    channels = channels_of(x, data_format)
+    begin = {**_BEGIN, **(param_initializers or {})}
+    with layer_scope(scope, "InstanceNorm", x, reuse, {}, variables_collections) as within:
+        params = [
+            model_variable(
+                name, shape=[channels], dtype=x.dtype.base, initializer=begin[name], trainable=trainable,
+                collections=get_variable_collections(variables_collections, name),
+            ) if wanted else None
+            for name, wanted in (("beta", center), ("gamma", scale))
+        ]  # fmt: skip
+        if first:
+            params = [None if p is None else reshape(p, [channels] + [1] * (rank - 2)) for p in params]
+        mean, variance = moments(x, list(range(2, rank) if first else range(1, rank - 1)), keepdims=True)
+        y = batch_normalization(x, mean, variance, params[0], params[1], epsilon)
+        y.set_shape(x.shape)
+        return finished(y, within, None, None, activation_fn, outputs_collections)
+
+
+__all__ = ["batch_norm", "instance_norm", "layer_norm"]

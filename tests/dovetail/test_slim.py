@@ -385,3 +385,34 @@ def test_workers_train_together(tmp_path: Any, together: bool) -> None:
     assert set(ends) == {0, 1}
     assert float(ends[0]) < 0.01
     assert tf.train.latest_checkpoint(str(tmp_path)) is not None
+
+
+def test_names_of_nodes_are_in_the_layer_s_scope_once() -> None:
+    slim = tf.contrib.slim
+    x = tf.ones([2, 4, 4, 3])
+    with tf.Graph().as_default(), tf.variable_scope("net"):
+        x = tf.ones([2, 4, 4, 3])
+        y = slim.conv2d(x, 5, [1, 1], activation_fn=None, scope="logits")
+        z = slim.fully_connected(tf.ones([2, 3]), 4, scope="fc")
+        again = slim.fully_connected(tf.ones([2, 3]), 4, activation_fn=None, scope="fc", reuse=True)
+    assert [t.op.name for t in (y, z, again)] == ["net/logits/BiasAdd", "net/fc/Relu", "net/fc_1/BiasAdd"]
+
+
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+def test_instance_norm(data_format: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given = np.random.RandomState(0).randn(2, 5, 4, 3).astype(np.float32) * 3 + 1
+    with tf.Graph().as_default():
+        x = given if data_format == "NHWC" else given.transpose(0, 3, 1, 2)
+        y = tf.contrib.layers.instance_norm(x, data_format=data_format)
+        assert tf.contrib.slim.model_analyzer.analyze_vars(tf.trainable_variables(), print_info=True) == (6, 24)
+        assert "InstanceNorm/beta:0 (float32_ref 3) [3, bytes: 12]" in capsys.readouterr().out
+        assert tf.contrib.slim.model_analyzer.analyze_ops(y.graph) > 120
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            found = session.run(y)
+        with pytest.raises(ValueError, match="axes to normalize over"):
+            tf.contrib.layers.instance_norm(tf.ones([2, 3]))
+    wanted = (given - given.mean((1, 2), keepdims=True)) / np.sqrt(given.var((1, 2), keepdims=True) + 1e-6)
+    np.testing.assert_allclose(
+        found if data_format == "NHWC" else found.transpose(0, 2, 3, 1), wanted, rtol=1e-4, atol=1e-5
+    )

@@ -181,3 +181,21 @@ def test_default_graphs_are_the_thread_s_own(graph: dt.Graph) -> None:
     in_threads(2, lambda i: found.append(dt.get_default_graph()))
     assert dt.get_default_graph() is graph
     assert graph not in found
+
+
+def test_shapes_that_must_have_a_rank() -> None:
+    known, unknown = dt.TensorShape([2, None]), dt.TensorShape(None)
+    for ask in (known.assert_has_rank, known.with_rank_at_least, known.with_rank_at_most):
+        ask(2)
+    known.assert_same_rank([None, 7])
+    assert unknown.with_rank_at_least(3) is unknown
+    for refuse in (
+        lambda: known.assert_has_rank(3),
+        lambda: known.with_rank_at_least(3),
+        lambda: known.with_rank_at_most(1),
+        lambda: known.assert_same_rank([1]),
+    ):
+        with pytest.raises(ValueError, match="rank"):
+            refuse()
+    with pytest.raises(ValueError, match="not fully defined"):
+        known.assert_is_fully_defined()

@@ -30,6 +30,7 @@ from ..layers import (
     dropout,
     flatten,
     fully_connected,
+    instance_norm,
     l1_l2_regularizer,
     l1_regularizer,
     l2_regularizer,
@@ -69,7 +70,7 @@ from ..variables import (
     model_variable,
     variable,
 )
-from . import evaluation, learning
+from . import evaluation, learning, model_analyzer
 
 __all__ = [
     "add_arg_scope",
@@ -115,9 +116,11 @@ __all__ = [
     "l1_l2_regularizer",
     "l1_regularizer",
     "l2_regularizer",
+    "instance_norm",
     "layer_norm",
     "layers",
     "learning",
+    "model_analyzer",
     "local_variable",
     "losses",
     "max_pool2d",
