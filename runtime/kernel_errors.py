@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ..codegen.backends.base import NodeError
+from ..codegen.cuda.driver import CudaError
 from ..codegen.program import Call, Guarded
 from ..graph.errors import (
+    InternalError,
     InvalidArgumentError,
     OpError,
     OutOfRangeError,
@@ -24,6 +26,7 @@ _MEANING: tuple[tuple[type[BaseException], type[OpError]], ...] = (
     (TypeError, InvalidArgumentError),
     (IndexError, InvalidArgumentError),
     (ZeroDivisionError, InvalidArgumentError),
+    (CudaError, InternalError),
 )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,13 @@ OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
 PEER_ENABLED = 704  # CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
 _NO_DEVICE = (100, 101)  # CUDA_ERROR_NO_DEVICE, CUDA_ERROR_INVALID_DEVICE
+_NOT_INITIALIZED = 3
+_FOR_GOOD = frozenset((214, 220, 700, 702, 710, *range(714, 720), 721))
+"""Codes that the driver repeats at every later call: memory that failed, an address out of bounds, an assertion, a kernel that took too
+long... The process can do nothing with the GPU any more."""
 
 _found: Any = None
+_process = 0  # that found it
 _count: int | None = None
 
 
@@ -45,20 +51,20 @@ def bindings() -> Any:
     Raises:
         ImportError: it is not installed; says what to install.
     """
-    global _found
+    global _found, _process
     if _found is None:
         try:
             from cuda.bindings import driver
         except ImportError as e:
             raise ImportError(f"GPUs need the package cuda-bindings: pip install 'dovetail[cuda]' ({e})") from e
-        _found = driver
+        _found, _process = driver, os.getpid()
     return _found
 
 
 def use(stand_in: Any) -> Any:
     """Put something in the place of the bindings (None: the real ones, found anew); gives what was there."""
-    global _found, _count
-    before, _found, _count = _found, stand_in, None
+    global _found, _count, _process
+    before, _found, _count, _process = _found, stand_in, None, os.getpid()
     return before
 
 
@@ -82,7 +88,18 @@ def error(code: int) -> CudaError:
         failed, text = ask(driver.CUresult(code))
         if not int(failed) and text is not None:
             words.append(text.decode() if isinstance(text, bytes) else str(text))
-    return CudaError(code, ": ".join(words) or f"CUDA error {code}")
+    text = ": ".join(words) or f"CUDA error {code}"
+    if code in _FOR_GOOD:
+        text += (
+            ". A kernel or the GPU has failed before this call, and this process cannot use the GPU any more: what it held there is "
+            "lost. Start the process again; compute-sanitizer finds the kernel, DOVETAIL_CHECK=2 compares each with its reference"
+        )
+    elif code == _NOT_INITIALIZED and os.getpid() != _process:
+        text += (
+            f". This process was forked from process {_process}, which had used the driver: start it anew instead, for instance by "
+            "multiprocessing.get_context('spawn')"
+        )
+    return CudaError(code, text)
 
 
 def gpu_count() -> int:

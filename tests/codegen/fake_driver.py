@@ -145,6 +145,9 @@ class FakeDriver:
         self.CUipcMemHandle = IpcHandle
         self.opened: dict[int, Any] = {}  # address -> mapping of another process's memory
         self.CUresult = Result
+        self.failed: int | None = (
+            None  # the error that everything gives which waits or launches, after a kernel has failed
+        )
 
     # --- for tests -------------------------------------------------------------------------------------------------
 
@@ -355,6 +358,8 @@ class FakeDriver:
         return Result(0), self.streams[-1]
 
     def cuStreamSynchronize(self, hStream: Stream) -> tuple[Any, ...]:
+        if self.failed is not None:
+            return (Result(self.failed),)
         self._run(hStream, len(hStream.queue))
         return (Result(0),)
 
@@ -375,11 +380,15 @@ class FakeDriver:
         return (Result(0),)
 
     def cuEventSynchronize(self, hEvent: Event) -> tuple[Any, ...]:
+        if self.failed is not None:
+            return (Result(self.failed),)
         if hEvent.stream is not None:
             self._run(hEvent.stream, hEvent.at)
         return (Result(0),)
 
     def cuEventQuery(self, hEvent: Event) -> tuple[Any, ...]:
+        if self.failed is not None:
+            return (Result(self.failed),)
         if self.patience is not None and hEvent.stream is not None:
             hEvent.asked += 1
             if hEvent.asked > self.patience:
@@ -407,6 +416,8 @@ class FakeDriver:
         self, f: Function, gridDimX: int, gridDimY: int, gridDimZ: int, blockDimX: int, blockDimY: int, blockDimZ: int,
         sharedMemBytes: int, hStream: Stream, kernelParams: int, extra: int,
     ) -> tuple[Any, ...]:  # fmt: skip
+        if self.failed is not None:
+            return (Result(self.failed),)
         grid, block = (gridDimX, gridDimY, gridDimZ), (blockDimX, blockDimY, blockDimZ)
         assert all(grid) and sharedMemBytes <= f.shared
         known = self.kernels.get(f.module.image)
@@ -462,6 +473,8 @@ class FakeDriver:
         return (Result(0),)
 
     def cuGraphLaunch(self, hGraphExec: Sequence[Callable[[], None]], hStream: Stream) -> tuple[Any, ...]:
+        if self.failed is not None:
+            return (Result(self.failed),)
         self.log.append(("graph launch", len(hGraphExec)))
         for work in hGraphExec:
             self._queue(hStream, work)

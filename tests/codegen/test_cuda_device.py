@@ -121,6 +121,12 @@ def test_the_stand_in_has_the_bindings_functions_with_their_arguments():
     assert checked > 30
 
 
+def test_a_process_that_was_forked_is_told_so(fake, monkeypatch):
+    assert "forked" not in str(driver.error(3)) and "any more" not in str(driver.error(2))
+    monkeypatch.setattr(driver, "_process", 1)
+    assert "was forked from process 1" in str(driver.error(3))
+
+
 # --- copies ----------------------------------------------------------------------------------------------------------
 
 

@@ -340,3 +340,24 @@ def test_draws_before_a_stretch_leave_feeds_to_it(fake):
         (stretch,) = stretches_of(session)
         assert stretch.replays == 4 and len(set(losses)) == 6
         assert ops(session).count("ToDevice") == 0
+
+
+def test_a_gpu_that_has_failed_is_said_to_be_lost_at_once_and_for_good(fake):
+    with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
+        w = dt.Variable(np.ones((4, 4), np.float32), name="w")
+        step = w
+        for _ in range(5):
+            step = dt.transpose(dt.cumsum(step, 1))
+        loss, train = dt.reduce_sum(step), dt.assign_add(w, step).op
+        init = dt.global_variables_initializer()
+    with dt.Session(graph=graph) as session:
+        session.run(init)
+        for _ in range(4):
+            session.run([loss, train])
+        fake.failed = 700
+        for _ in range(3):
+            with pytest.raises(dt.errors.InternalError, match="CUDA_ERROR_700.*cannot use the GPU any more"):
+                session.run([loss, train])
+        with pytest.raises(dt.errors.InternalError, match="Start the process again"):
+            session.run(w)
+        fake.failed = None
