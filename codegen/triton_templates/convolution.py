@@ -33,8 +33,9 @@ from .matmul import added
 from .matmul_tiles import Tile
 from .writing import Constants, inside, lines, make_kernel
 
-_HALF = (
-    Tile(128, 128, 32, 8, 3),
+_HALF = (  # steps of 64: where a pixel lies is computed for each step, which takes as long as 32 products
+    Tile(128, 128, 64, 8, 3),
+    Tile(128, 256, 64, 8, 3),
     Tile(128, 64, 64, 4, 3),
     Tile(64, 64, 64, 4, 3),
     Tile(128, 32, 32, 4, 3),
