@@ -1,5 +1,6 @@
 """What all tests share: how hypothesis draws its examples, what Ctrl-C means to the processes that tests start, and a cache of kernels."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -24,3 +25,9 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
         yield
+
+
+def pytest_collection_finish() -> None:
+    """What there is when the tests begin stays: a test that collects garbage need not look through thousands of tests."""
+    gc.collect()
+    gc.freeze()

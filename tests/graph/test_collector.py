@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from dovetail.graph.collector import collector_paused
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_frozen() -> Iterator[None]:
+    """As in a program; all tests together have frozen what there was when they began."""
+    gc.unfreeze()
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 def is_old(thing: Any) -> bool:
