@@ -64,8 +64,8 @@ class _Noting(CudaBackend):
         return kernel
 
 
-def chosen(build: Callable[[], Any]) -> list[Chosen]:
-    """What a GPU would launch for a step that runs what `build` returns, whose tensors have known shapes."""
+def chosen(build: Callable[[], Any], unknown: int = 0) -> list[Chosen]:
+    """What a GPU would launch for a step that runs what `build` returns, when `unknown` is what unknown sizes turn out to be."""
     with fake_gpus(1), dt.Graph().as_default() as graph:
         with dt.device("/gpu:0"):
             fetches = build()
@@ -77,7 +77,7 @@ def chosen(build: Callable[[], Any]) -> list[Chosen]:
             return Context(node.name, node.container, resources, state, tuple(t.dims for t in node.outputs))
 
         program = with_joint_updates(lower(unit, backend, context_of), backend)
-        return [made for call in _calls(program.instructions) if (made := _chosen(call, backend)) is not None]
+        return [made for call in _calls(program.instructions) if (made := _chosen(call, backend, unknown)) is not None]
 
 
 def _calls(instructions: Sequence[Instruction]) -> Iterator[Call]:
@@ -88,7 +88,7 @@ def _calls(instructions: Sequence[Instruction]) -> Iterator[Call]:
             yield step
 
 
-def _chosen(call: Call, backend: _Noting) -> Chosen | None:
+def _chosen(call: Call, backend: _Noting, unknown: int) -> Chosen | None:
     kernel: Any = call.kernel
     if isinstance(kernel, JointUpdate):
         lengths = tuple([u.count or 0 for u in kernel.updates])
@@ -97,23 +97,22 @@ def _chosen(call: Call, backend: _Noting) -> Chosen | None:
     if not isinstance(kernel, OnDevice):
         return None
     _, tensors, others = backend.given[id(kernel)]
-    choice = kernel.choose([_dims(t) for t in tensors], [_value(t) for t in others])
+    choice = kernel.choose([_dims(t, unknown) for t in tensors], [_value(t, unknown) for t in others])
     assert choice is not None, f"{call.node} is not as it was assumed"
     routines = tuple(c for c in choice.candidates if isinstance(c, Routine))
     return Chosen(call.node, call.op, routines, dict(choice.sizes))
 
 
-def _dims(tensor: Tensor) -> tuple[int, ...]:
-    dims = tensor.dims
-    assert dims is not None and None not in dims, f"{tensor.name} has no known shape"
-    return tuple(int(d) for d in dims if d is not None)
+def _dims(tensor: Tensor, unknown: int) -> tuple[int, ...]:
+    assert tensor.dims is not None, f"{tensor.name} has no known rank"
+    return tuple(unknown if d is None else d for d in tensor.dims)
 
 
-def _value(tensor: Tensor) -> tuple[int, ...]:
+def _value(tensor: Tensor, unknown: int) -> tuple[int, ...]:
     """What a tensor holds that is only looked at."""
     node = tensor.op
     if node.type == "Const":
         return tuple(np.ravel(node.attrs["value"]).tolist())
     if node.type == "Shape":
-        return _dims(node.inputs[0])
+        return _dims(node.inputs[0], unknown)
     raise AssertionError(f"{tensor.name} is a {node.type}, whose value is not known")
