@@ -16,7 +16,7 @@ from .kernel_cache import versions
 
 Signature: TypeAlias = "tuple[str, tuple[int, ...]]"
 """(a letter per argument, the lengths of the tuples that follow): r is an array that is read, w one that is written, n one of int64
-that is read, c one of int64 with which threads count, i an integer."""
+that is read, c one of int64 with which threads count, p one of int32 that is written, i an integer."""
 
 
 _CALLED = ("matrix_tile.py", "matrix_loops.py", "table_tile.py", "vector_loops.py")
@@ -49,6 +49,7 @@ def _compiled(name: str, signature: Signature, dtype: str) -> str:
     arguments, tuples = signature
     kinds = {"r": f"types.Array(types.{dtype}, 1, 'C', readonly=True)", "w": f"types.Array(types.{dtype}, 1, 'C')"}
     kinds["c"] = "types.Array(types.int64, 1, 'C')"
+    kinds["p"] = "types.Array(types.int32, 1, 'C')"
     kinds["n"] = "types.Array(types.int64, 1, 'C', readonly=True)"
     types = [kinds.get(a, "types.intp") for a in arguments]
     types += [f"types.UniTuple(types.intp, {n})" for n in tuples] + ["types.intp"] * 2

@@ -16,10 +16,11 @@ from ..matrix_kernels import OPS as PRODUCTS, matrix_kernel, put_product
 from ..native_planner import Planner, Value
 from ..program import Kernel
 from ..row_kernels import TOLD as TOLD_COUNTS, row_kernel
+from ..top_kernels import TOLD as TOLD_TOP, top_kernel
 from .narrow_products import NarrowProduct, is_narrow_product
 from .warming import WarmingKernel
 
-TOLD = {**TOLD_SIZES, **TOLD_COUNTS}
+TOLD = {**TOLD_SIZES, **TOLD_COUNTS, **TOLD_TOP}
 """Which input's value the kernel of an op looks at."""
 
 
@@ -84,6 +85,7 @@ def own_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Any]] | Non
         or matrix_kernel(node, threads)
         or row_kernel(node, threads)
         or attention_kernel(node, threads)
+        or top_kernel(node, threads)
     )
 
 

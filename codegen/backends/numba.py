@@ -24,7 +24,7 @@ from ...graph.errors import FailedPreconditionError, InternalError
 from ...graph.node import Node
 from ...graph.settings import setting
 from ...graph.state import Context
-from .. import attention_kernels, copies, image_kernels, matrix_kernels, row_kernels
+from .. import attention_kernels, copies, image_kernels, matrix_kernels, row_kernels, top_kernels
 from ..agreement import agree, difference, scale_of
 from ..buffers import LARGE, buffers
 from ..copies import copy_kernel
@@ -146,6 +146,7 @@ def may_have_kernel(op: str) -> bool:
         or op in image_kernels.OPS
         or op in row_kernels.OPS
         or op in attention_kernels.OPS
+        or op in top_kernels.OPS
         or "Apply" in op
         or op in ACCUMULATES
     )
