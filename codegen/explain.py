@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 
 from ..graph.dtypes import resource
 from ..graph.node import Node, Tensor
@@ -175,7 +176,7 @@ class StretchInfo:
         return f"one call for {self.kernels} kernel{'s' * (self.kernels > 1)}, up to '{self.nodes[-1]}'{arena}"
 
 
-@dataclass(frozen=True)  # no slots: views are computed when asked for
+@dataclass(frozen=True, repr=False)  # no slots: views are computed when asked for
 class DeviceKernels:
     """What one device's part of a step becomes. Prints as a list; goes like a sequence of `KernelInfo`.
 
@@ -357,6 +358,13 @@ class DeviceKernels:
         about = "" if self.memory.exact else " and more, as sizes turn out"
         lines.append(f"memory at the peak: {_bytes(self.peak_bytes)}{about}")
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        count = len(self.kernels)
+        return f"<dt.DeviceKernels of {self.device}: {count} kernel{'s' * (count != 1)}>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
 
 
 def _because(reason: str) -> str:

@@ -216,7 +216,8 @@ def _arrow(a: tuple[float, float], b: tuple[float, float], t: Traffic, thick: fl
         x = w[0] * ax + w[1] * (ax + bend) + w[2] * (bx + near) + w[3] * bx
         y = (w[0] + w[1]) * ay + (w[2] + w[3]) * by
         size = escape(size_text(t.bytes, t.exact))
-        yield f'<text class="bytes" text-anchor="middle" x="{x:.0f}" y="{y + 3:.0f}">{size}</text>'
+        above = y - thick / 2 - 3
+        yield f'<text class="bytes" text-anchor="middle" x="{x:.0f}" y="{above:.0f}">{size}</text>'
 
 
 # -- what both show ----------------------------------------------------------------------------------------

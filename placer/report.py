@@ -46,12 +46,21 @@ def render_html(plan: Plan) -> str:
 
 
 def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose text is on the left and whose numbers are on the right, whatever the page around it prefers."""
     if not rows:
         return ""
-    head = "".join(f"<th>{escape(c)}</th>" for c in header)
-    body = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in rows[:ROWS])
+    sides = ["right" if all(row[i][:1].isdigit() for row in rows) else "left" for i in range(len(header))]
+
+    def line(cell: str, texts: Sequence[str]) -> str:
+        cells = zip(texts, sides, strict=True)
+        return "".join(
+            f'<{cell} style="text-align: {side}; padding: 1px 10px">{escape(c)}</{cell}>' for c, side in cells
+        )
+
+    body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows[:ROWS])
     more = f"<p>... and {len(rows) - ROWS} more</p>" if len(rows) > ROWS else ""
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+    style = "border-collapse: collapse; margin: 8px 0; font-size: 12px"
+    return f'<table style="{style}"><thead><tr>{line("th", header)}</tr></thead><tbody>{body}</tbody></table>{more}'
 
 
 def short(device: str) -> str:

@@ -25,8 +25,23 @@ if TYPE_CHECKING:
     from .trace import Trace
 
 
-@dataclass(slots=True)
-class GPUOptions:
+class Options:
+    """Base of the options: they print what differs from the defaults."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        said = []
+        for f in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, f.name)
+            default = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
+            if value != default:
+                said.append(f"{f.name}={value!r}")
+        return f"{type(self).__name__}({', '.join(said)})"
+
+
+@dataclass(slots=True, repr=False)
+class GPUOptions(Options):
     """Options of GPU devices. Kept for programs that set them; memory options act once real GPUs run."""
 
     allow_growth: bool = False
@@ -39,8 +54,8 @@ class GPUOptions:
     force_gpu_compatible: bool = False
 
 
-@dataclass(slots=True)
-class OptimizerOptions:
+@dataclass(slots=True, repr=False)
+class OptimizerOptions(Options):
     """Which rewrites a session does to its graphs before it runs them, in TensorFlow's words.
 
     Attributes:
@@ -64,8 +79,8 @@ class OptimizerOptions:
     global_jit_level: int = 0
 
 
-@dataclass(slots=True)
-class GraphOptions:
+@dataclass(slots=True, repr=False)
+class GraphOptions(Options):
     """Options of how a session treats its graph.
 
     Attributes:
@@ -85,8 +100,8 @@ class GraphOptions:
     enable_recv_scheduling: bool = False
 
 
-@dataclass(slots=True)
-class ThreadPoolOptionProto:
+@dataclass(slots=True, repr=False)
+class ThreadPoolOptionProto(Options):
     """A pool of threads that TensorFlow's sessions may use; kept for programs that ask for one.
 
     Attributes:
@@ -97,8 +112,8 @@ class ThreadPoolOptionProto:
     global_name: str = ""
 
 
-@dataclass(slots=True)
-class ConfigProto:
+@dataclass(slots=True, repr=False)
+class ConfigProto(Options):
     """Options of a session, or of a server.
 
     Attributes:
@@ -269,8 +284,8 @@ def check_config(config: Any) -> ConfigProto:
     return config
 
 
-@dataclass(slots=True)
-class RunOptions:
+@dataclass(slots=True, repr=False)
+class RunOptions(Options):
     """Options of one step.
 
     Attributes:

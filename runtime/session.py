@@ -372,7 +372,8 @@ class Session:
 
     def __repr__(self) -> str:
         state = "closed" if self._signatures.is_closed else "open"
-        return f"<dt.Session on {self._target_name or 'this process'}, {len(self.list_devices())} devices, {state}>"
+        count = len(self.list_devices())
+        return f"<dt.Session on {self._target_name or 'this process'}, {count} device{'s' * (count != 1)}, {state}>"
 
 
 class InteractiveSession(Session):

@@ -56,6 +56,9 @@ class Optimizer:
         self._slots: dict[str, dict[Variable, Any]] = {}
         self._non_slot: dict[tuple[Any, str], Any] = {}
 
+    def __repr__(self) -> str:
+        return f"<dt.train.{type(self).__name__} '{self._name}'>"
+
     def get_name(self) -> str:
         """Its name."""
         return self._name

@@ -86,3 +86,9 @@ def test_a_session_in_this_process_takes_options_of_clusters() -> None:
 def test_what_is_no_cluster_is_refused_where_the_session_is_made(server: tf.train.Server) -> None:
     with pytest.raises(TypeError, match="cluster"):
         tf.Session(server.target, config=tf.ConfigProto(cluster_def="localhost:1"))  # type: ignore[arg-type]
+
+
+def test_options_print_what_differs_from_the_defaults() -> None:
+    assert repr(tf.ConfigProto()) == "ConfigProto()"
+    config = tf.ConfigProto(allow_soft_placement=True, gpu_options=tf.GPUOptions(allow_growth=True))
+    assert repr(config) == "ConfigProto(allow_soft_placement=True, gpu_options=GPUOptions(allow_growth=True))"

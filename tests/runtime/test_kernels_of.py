@@ -203,3 +203,11 @@ def test_command(graph: dt.Graph, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out.startswith("kernels of /job:localhost")
     assert run(str(tmp_path / "graph"), None, fetches=["probabilities:0"], kernels="gpu:3") == MISUSED
     assert "names no device" in capsys.readouterr().err
+
+
+def test_kernels_of_a_device_are_short_as_a_value_and_whole_in_a_notebook() -> None:
+    with dt.Graph().as_default() as graph:
+        y = dt.exp(dt.zeros([8]) + dt.placeholder(dt.float32, [8], name="x"), name="y")
+    kernels = dt.place(graph, fetches=y).kernels("cpu:0")
+    assert repr(kernels) == "<dt.DeviceKernels of /job:localhost/replica:0/task:0/device:CPU:0: 1 kernel>"
+    assert kernels._repr_html_().startswith("<pre>kernels of /job:localhost/")
