@@ -1,9 +1,9 @@
 """The tables of the documentation that are made from the code: the settings, and the ops.
 
-`docs/settings.md` holds its table, and a test sees that it is the one made here. The table of ops is long and
+`docs/settings.md` and `docs/onnx.md` hold their tables, and tests see that they are those made here. The table of ops is long and
 grows with every op, so it is put into `docs/ops.md` when the site is built: MkDocs calls `on_page_markdown`.
 
-    python docs/tables.py settings|ops
+    python docs/tables.py settings|ops|onnx
 
 The tables of `bench/results/auto_real.json`, `placement_quality.json` and `auto_large.json` are put into
 `docs/automatic-placement.md`, after those were recorded, by
@@ -32,6 +32,8 @@ from dovetail.graph.dtypes import DType  # noqa: E402
 from dovetail.graph.opdef import OpDef, Trait, registered  # noqa: E402
 from dovetail.graph.ops import all as _all_ops  # noqa: E402, F401  (defines every op)
 from dovetail.graph.settings import SETTINGS  # noqa: E402
+from dovetail.onnx.registry import IMPORTERS  # noqa: E402
+from dovetail.onnx.writing import EXPORTERS  # noqa: E402
 
 MARK = "<!-- the table of ops -->"
 FLOATS = (dt.float16, dt.bfloat16, dt.float32, dt.float64)
@@ -52,6 +54,31 @@ def settings_table() -> str:
     """One row per setting."""
     rows = [f"| `{s.name}` | {f'`{s.default}`' if s.default != '' else ''} | {s.meaning} |" for s in SETTINGS.values()]
     return "\n".join(["| variable | default | meaning |", "| --- | --- | --- |", *rows])
+
+
+def onnx_tables() -> str:
+    """The ops that models are imported with, and those that graphs are exported with, by families."""
+    found = ["| family | ops of ONNX that are imported |", "| --- | --- |"]
+    found += _families("dovetail.onnx.importers", IMPORTERS)
+    found += ["", "| family | ops of a graph that are exported |", "| --- | --- |"]
+    return "\n".join(found + _families("dovetail.onnx.exporters", EXPORTERS))
+
+
+def _families(package: str, registered_by: dict[str, Any]) -> list[str]:
+    """A row for each module that registers functions for ops."""
+    of: dict[str, list[str]] = {}
+    for op, function in registered_by.items():
+        of.setdefault(_home(op, function, package), []).append(op)
+    rows = []
+    for name, ops in sorted(of.items()):
+        about = (sys.modules[name].__doc__ or "").partition("\n")[0].partition(":")[0].rstrip(".")
+        rows.append(f"| {about} | {', '.join(f'`{op}`' for op in sorted(ops))} |")
+    return rows
+
+
+def _home(op: str, function: Any, package: str) -> str:
+    """The module of a family: where the function is, or for one that was made for a table of names, where those stand."""
+    return function.__module__ if function.__module__.startswith(package) else f"{package}.elementwise"
 
 
 def auto_real_table() -> str:
@@ -239,7 +266,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 if __name__ == "__main__":
     made = {
-        "settings": settings_table, "ops": ops_table, "auto_real": auto_real_table,
+        "settings": settings_table, "ops": ops_table, "onnx": onnx_tables, "auto_real": auto_real_table,
         "placement_quality": placement_quality_table, "auto_large": auto_large_table,
     }  # fmt: skip
     if sys.argv[1:] and sys.argv[1] in made:

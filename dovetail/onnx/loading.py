@@ -164,7 +164,7 @@ def _check_ops(called: str, nodes: Sequence[Any], opset: int) -> None:
         raise UnimplementedError(
             None,
             None,
-            f"{called} has {len(missing)} ops that cannot be imported, so nothing was added to the graph:{listed}",
+            f"{called} asks for ops that cannot be imported, so nothing was added to the graph:{listed}",
         )
 
 

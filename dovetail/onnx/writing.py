@@ -86,7 +86,7 @@ class Writer:
         if tensor not in self.names:
             if tensor not in self.values:
                 raise UnsupportedError(f"'{tensor.name}' is an output of {tensor.op.type} that ONNX does not have")
-            self.names[tensor] = self._array_of(tensor, self.values[tensor], tensor.op.name)
+            self.names[tensor] = self._array_of(tensor, self.values[tensor], self._title(tensor))
         return self.names[tensor]
 
     def input(self, node: Node, index: int) -> str:
@@ -130,6 +130,11 @@ class Writer:
         )
         self.makers.append(self.scope)
         return made
+
+    def _title(self, tensor: Tensor) -> str:
+        """What an array is called: a variable's value as the variable."""
+        reads = tensor.op.inputs and tensor.op.type in ("Identity", "ReadVariableOp")
+        return tensor.op.inputs[0].op.name if reads else tensor.op.name
 
     def _array_of(self, tensor: Tensor, value: Any, name: str) -> str:
         """A constant for a constant; for a variable, an initializer: so readers know which numbers were learnt."""
@@ -181,7 +186,7 @@ class Writer:
     def moved(self, tensor: Tensor, order: Sequence[int]) -> str:
         """A tensor with its axes in another order; laid out now if its value is known."""
         if tensor in self.values:
-            return self._array_of(tensor, self.values[tensor].transpose(order), f"{tensor.op.name}_moved")
+            return self._array_of(tensor, self.values[tensor].transpose(order), f"{self._title(tensor)}_moved")
         return self.emit("Transpose", self.name(tensor), perm=list(order))
 
     def turned(self, name: str, order: Sequence[int]) -> str:

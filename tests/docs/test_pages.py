@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "docs")]  # pytest's importlib mode leaves the path alone
 import performance_page  # noqa: E402
 from examples import ROOT, examples, links, matches, run, shell_lines  # noqa: E402
-from tables import MARK, ops_table, settings_table  # noqa: E402
+from tables import MARK, onnx_tables, ops_table, settings_table  # noqa: E402
 
 PAGES = [
     ROOT / "README.md",
@@ -27,11 +28,17 @@ PAGES = [
 ]
 
 
+def _needs(path: Path) -> Any:
+    """A mark for a page whose examples need a package that may not be installed."""
+    missing = path.name == "onnx.md" and importlib.util.find_spec("onnx") is None
+    return pytest.mark.skipif(missing, reason="the package onnx is not installed")
+
+
 def pages(only_with_examples: bool = False) -> list[Any]:
     """A parameter per page."""
     texts = {path: path.read_text(encoding="utf-8") for path in PAGES}
     return [
-        pytest.param(text, path, id=str(path.relative_to(ROOT)))
+        pytest.param(text, path, id=str(path.relative_to(ROOT)), marks=_needs(path) if only_with_examples else ())
         for path, text in texts.items()
         if not only_with_examples or examples(text)
     ]
@@ -88,6 +95,11 @@ def test_a_page_that_is_wrong_is_found(shown: str, printed: str, same: bool) -> 
 def test_the_table_of_settings_is_the_one_made_from_the_settings() -> None:
     page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
     assert settings_table() in page, f"docs/settings.md must hold\n{settings_table()}"
+
+
+def test_the_tables_of_onnx_are_those_made_from_what_is_registered() -> None:
+    page = (ROOT / "docs" / "onnx.md").read_text(encoding="utf-8")
+    assert onnx_tables() in page, f"docs/onnx.md must hold\n{onnx_tables()}"
 
 
 def test_the_page_of_figures_says_what_was_recorded() -> None:
