@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from ..graph.partitioned import PartitionedVariable
 from ..graph.tensor_bundle import write_bundle
 from ..graph.variables import Variable
 from ..train.tensorflow_meta_graph import write_collections
-from ..train.tensorflow_savers import add_saving_nodes, without_savers
+from ..train.tensorflow_savers import add_saving_nodes, needed_by, without
 from . import constants, signature_constants, tag_constants
 from .signature_def_utils import predict_signature_def
+
+_LOG = logging.getLogger("dovetail")
 
 
 class Builder:
@@ -70,7 +73,7 @@ class Builder:
 
         Raises:
             RuntimeError: variables were written before: use `add_meta_graph`. UnimplementedError: protobuf is not installed.
-            InvalidArgumentError: a signature needs what TensorFlow has no op for.
+            InvalidArgumentError: a signature names what is not in the graph.
         """
         if self._has_variables:
             raise RuntimeError(
@@ -81,9 +84,10 @@ class Builder:
             sess.graph, tags, signature_def_map, assets_collection, legacy_init_op, clear_devices, main_op, variables
         )
         values = sess.run(dict(variables)) if variables else {}
-        folder = self._folder / constants.VARIABLES_DIRECTORY
-        folder.mkdir(exist_ok=True)
-        write_bundle(str(folder / constants.VARIABLES_FILENAME), [(n, np.asarray(v)) for n, v in values.items()])
+        if values:
+            folder = self._folder / constants.VARIABLES_DIRECTORY
+            folder.mkdir(exist_ok=True)
+            write_bundle(str(folder / constants.VARIABLES_FILENAME), [(n, np.asarray(v)) for n, v in values.items()])
         self._model.meta_graphs.append(meta)
         self._has_variables = True
 
@@ -123,17 +127,21 @@ class Builder:
             raise TypeError(f"tags must be a list, not {tags!r}")
         meta = message("MetaGraphDef")()
         meta.meta_info_def.tags.extend(tags)
-        meta.graph_def.CopyFrom(without_savers(graph.as_graph_def(add_shapes=True)))
+        last = [main_op, legacy_init_op]
+        ends = [_named(n) for n in last if n is not None] + [
+            _node_of(t.name) for s in (signatures or {}).values() for t in _tensors(s)
+        ]
+        meta.graph_def.CopyFrom(_servable(graph.as_graph_def(add_shapes=True), ends))
         if clear_devices:
             for node in meta.graph_def.node:
                 node.device = ""
         for name, signature in (signatures or {}).items():
             meta.signature_def[name].CopyFrom(type(meta.signature_def[name]).FromString(signature.SerializeToString()))
-        _check(meta)
-        meta.saver_def.CopyFrom(add_saving_nodes(meta.graph_def, variables))
+        if variables:
+            meta.saver_def.CopyFrom(add_saving_nodes(meta.graph_def, variables))
         for key, node in ((constants.MAIN_OP_KEY, main_op), (constants.LEGACY_INIT_OP_KEY, legacy_init_op)):
             if node is not None:
-                meta.collection_def[key].node_list.value.append((node if isinstance(node, Node) else node.op).name)
+                meta.collection_def[key].node_list.value.append(_named(node))
         write_collections(graph, meta)
         return meta
 
@@ -188,26 +196,35 @@ def _variables(graph: Any, saver: Any) -> dict[str, Variable]:
     return out
 
 
-def _check(meta: Any) -> None:
-    """Refuse signatures that need what is not in the graph, or what TensorFlow does not have."""
-    nodes = {node.name: node for node in meta.graph_def.node}
-    for name, signature in meta.signature_def.items():
-        todo = [info.name.partition(":")[0] for info in (*signature.inputs.values(), *signature.outputs.values())]
-        seen: set[str] = set()
-        while todo:
-            at = todo.pop()
-            if at in seen:
-                continue
-            seen.add(at)
-            if at not in nodes:
-                raise InvalidArgumentError(None, None, f"Signature '{name}' names '{at}', which is not in the graph")
-            if nodes[at].op.startswith(OWN):
-                raise InvalidArgumentError(
-                    None,
-                    None,
-                    f"Signature '{name}' needs '{at}', a {nodes[at].op.removeprefix(OWN)}, which TensorFlow does not have",
-                )
-            todo += [i.removeprefix("^").partition(":")[0] for i in nodes[at].input]
+def _servable(graph_def: Any, ends: Sequence[str]) -> Any:
+    """A graph without what TensorFlow has no op for, as what saves in Dovetail's way; it would not load any of it.
+
+    What `ends`, names of nodes, need stays, and the log says that TensorFlow will not know it.
+    """
+    there = {node.name: node for node in graph_def.node}
+    needed = needed_by(graph_def, ends)
+    absent = sorted(needed - there.keys())
+    if absent:
+        raise InvalidArgumentError(None, None, f"A signature names '{absent[0]}', which is not in the graph")
+    own = sorted({there[name].op.removeprefix(OWN) for name in needed if there[name].op.startswith(OWN)})
+    if own:
+        _LOG.warning(
+            "TensorFlow does not have what this model needs, and cannot load it; Dovetail can: %s", ", ".join(own)
+        )
+    return without(graph_def, lambda node: node.op.startswith(OWN), needed)
+
+
+def _tensors(signature: Any) -> list[Any]:
+    return [*signature.inputs.values(), *signature.outputs.values()]
+
+
+def _node_of(tensor: str) -> str:
+    return tensor.partition(":")[0]
+
+
+def _named(node: Any) -> str:
+    name: str = (node if isinstance(node, Node) else node.op).name
+    return name
 
 
 SavedModelBuilder = Builder

@@ -18,7 +18,7 @@ from ..graph.meta_graph import Names, variable_of
 from ..graph.node import Node, Tensor
 from ..graph.variable_kinds import RefVariable, ResourceVariable
 from ..graph.variables import Variable
-from .tensorflow_savers import without_savers
+from .tensorflow_savers import SAVERS, without
 
 VARIABLES = (
     GraphKeys.GLOBAL_VARIABLES, GraphKeys.TRAINABLE_VARIABLES, GraphKeys.LOCAL_VARIABLES, GraphKeys.MODEL_VARIABLES,
@@ -47,7 +47,7 @@ def import_tensorflow_meta_graph(
     Errors as of `import_graph_def`.
     """
     graph = get_default_graph()
-    definition = without_savers(meta.graph_def, own=False)
+    definition = without(meta.graph_def, lambda node: node.op in SAVERS)
     if clear_devices:
         for proto in definition.node:
             proto.device = ""

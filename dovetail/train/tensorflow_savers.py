@@ -5,36 +5,52 @@ Here they are written beside a graph's own nodes, which save in Dovetail's way a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..graph.attr_values import write_attr
-from ..graph.graph_def import OWN
 from ..graph.messages import message
 from ..graph.variable_kinds import ResourceVariable
 from ..graph.variables import Variable
 
 SCOPE = "saved_model_io"
-_SAVERS = frozenset(f"{OWN}{op}" for op in ("MergeV2Checkpoints", "RestoreV2", "SaveV2"))
-_SAVERS_THERE = frozenset(("MergeV2Checkpoints", "SaveV2", "ShardedFilename"))
+SAVERS = frozenset(("MergeV2Checkpoints", "SaveV2", "ShardedFilename"))
+"""TensorFlow's ops that save."""
 
 
-def without_savers(graph_def: Any, own: bool = True) -> Any:
-    """The graph without nodes that save, and those that need them. `own`: Dovetail's nodes; else TensorFlow's."""
-    savers = _SAVERS if own else _SAVERS_THERE
-    gone = {node.name for node in graph_def.node if node.op in savers}
-    grew = bool(gone)
-    while grew:
-        more = {n.name for n in graph_def.node if n.name not in gone and any(_node_of(i) in gone for i in n.input)}
-        gone |= more
-        grew = bool(more)
+def without(graph_def: Any, is_left_out: Callable[[Any], bool], needed: Collection[str] = frozenset()) -> Any:
+    """A graph without some nodes, and without those that need them; but with all of `needed`, by name."""
+    takers: dict[str, list[str]] = {}
+    for node in graph_def.node:
+        for source in {_node_of(i) for i in node.input}:
+            takers.setdefault(source, []).append(node.name)
+    todo = [node.name for node in graph_def.node if is_left_out(node)]
+    gone: set[str] = set()
+    while todo:
+        name = todo.pop()
+        if name not in gone:
+            gone.add(name)
+            todo += takers.get(name, ())
     out = type(graph_def)()
     out.CopyFrom(graph_def)
     del out.node[:]
-    out.node.extend([node for node in graph_def.node if node.name not in gone])
+    out.node.extend([node for node in graph_def.node if node.name in needed or node.name not in gone])
     return out
+
+
+def needed_by(graph_def: Any, names: Iterable[str]) -> set[str]:
+    """The names of nodes that these need, and theirs; those that are not in the graph among them."""
+    nodes = {node.name: node for node in graph_def.node}
+    found: set[str] = set()
+    todo = list(names)
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            todo += map(_node_of, nodes[name].input) if name in nodes else ()
+    return found
 
 
 def _node_of(text: str) -> str:
@@ -112,4 +128,4 @@ def _texts(values: Sequence[str], shape: tuple[int, ...]) -> np.ndarray[Any, Any
     return out.reshape(shape)
 
 
-__all__ = ["SCOPE", "add_saving_nodes", "without_savers"]
+__all__ = ["SAVERS", "SCOPE", "add_saving_nodes", "needed_by", "without"]
