@@ -15,6 +15,14 @@ DONE = (0,)
 MEMORY = 80 << 30
 
 
+class _Attributes:
+    """What is asked about a GPU is the answer: an H200's."""
+
+    def __getattr__(self, name: str) -> int:
+        known = {"COMPUTE_CAPABILITY_MAJOR": 9, "COMPUTE_CAPABILITY_MINOR": 0, "L2_CACHE_SIZE": 60 << 20}
+        return known.get(name.removeprefix("CU_DEVICE_ATTRIBUTE_"), 132)  # multiprocessors
+
+
 class NullDriver:
     """What the device layer calls of `cuda.bindings.driver`."""
 
@@ -25,8 +33,7 @@ class NullDriver:
         self._addresses = itertools.count(1 << 32, 1 << 30)  # of GPU memory, which nobody looks at
         self._handles = itertools.count(16, 16)
         self._pinned: list[Any] = []
-        capability, number = "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_", "CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT"
-        self.CUdevice_attribute = SimpleNamespace(**{f"{capability}MAJOR": 9, f"{capability}MINOR": 0, number: 132})
+        self.CUdevice_attribute = _Attributes()
         self.CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
 
     def __getattr__(self, name: str) -> Any:
@@ -53,7 +60,7 @@ class NullDriver:
         return 0, MEMORY
 
     def cuDeviceGetAttribute(self, which: int, ordinal: int) -> tuple[int, int]:
-        return 0, which  # `CUdevice_attribute` holds the answers
+        return 0, which  # which holds the answer
 
     def cuDevicePrimaryCtxRetain(self, ordinal: int) -> tuple[int, int]:
         return 0, 1
