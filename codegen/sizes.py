@@ -90,6 +90,8 @@ class Sizes:
         self.makers = makers
         self.axes: list[tuple[Tensor, int]] = []  # by number: of which tensor, and which axis
         self._number: dict[tuple[Tensor, int], int] = {}
+        self._same: dict[int, int] = {}  # axes that are the same as others, by number
+        self._own: dict[Tensor, None] = {}  # tensors of which no more is known than their static shapes
         self._dims: dict[Tensor, tuple[Size, ...]] = {}
         self._values: dict[Tensor, Array | None] = {}
         self._met: dict[frozenset[Size], Product] = {}
@@ -106,12 +108,31 @@ class Sizes:
             return dims  # type: ignore[return-value]
         found = self._dims.get(tensor)
         if found is None:
-            found = self._dims[tensor] = self._own(tensor)
-        return found
+            self._own[tensor] = None
+            found = self._dims[tensor] = tuple([self._axis(tensor, i) if d is None else d for i, d in enumerate(dims)])
+        return tuple(map(self._now, found)) if self._same else found
 
-    def _own(self, tensor: Tensor) -> tuple[Size, ...]:
-        """The sizes of a tensor of which no more is known than its static shape."""
-        return tuple([self._axis(tensor, i) if d is None else d for i, d in enumerate(tensor.dims or ())])
+    def source_of(self, sizes: tuple[Size, ...]) -> Tensor | None:
+        """A tensor of these sizes that nothing in the unit computes from others, such as a placeholder."""
+        return next((t for t in self._own if t not in self.makers and self.dims(t) == sizes), None)
+
+    def _now(self, size: Size) -> Size:
+        """A size by the axes that stand for those that are the same."""
+        if isinstance(size, int) or self._same.keys().isdisjoint(size.axes):
+            return size
+        return Product(size.factor, tuple(sorted([self._same.get(a, a) for a in size.axes])))
+
+    def _be_same(self, first: Sequence[Size], second: Sequence[Size]) -> None:
+        """Remember that sizes are the same from here on: of operands that a node wants to be alike."""
+        for a, b in zip(first, second, strict=False):
+            a, b = self._now(a), self._now(b)
+            if a != b and self._is_axis(a) and self._is_axis(b):
+                ((old,), (new,)) = sorted((a.axes, b.axes), reverse=True)  # type: ignore[union-attr]
+                self._same |= {axis: new for axis, to in self._same.items() if to == old} | {old: new}
+
+    def _is_axis(self, size: Size) -> bool:
+        """Whether it is the size of one axis, and no operands have met along that."""
+        return isinstance(size, Product) and size.factor == len(size.axes) == 1 and size not in self._members
 
     def _axis(self, tensor: Tensor, axis: int) -> Product:
         number = self._number.setdefault((tensor, axis), len(self.axes))
@@ -148,8 +169,11 @@ class Sizes:
         if op.name in _ALIKE:
             return self.dims(node.inputs[0])
         if op.name in _LOSSES:
-            logits = self.dims(node.inputs[0])
-            return None if logits is None else logits[: len(output.dims or ())]
+            logits, labels = self.dims(node.inputs[0]), self.dims(node.inputs[1])
+            if logits is None or labels is None:
+                return None
+            self._be_same(logits, labels)
+            return logits[: len(output.dims or ())]
         if op.scalar is not None:
             return self._met_dims(node, output)
         if op.name == "Reshape":
@@ -242,21 +266,19 @@ class Sizes:
     def value(self, tensor: Tensor, deepest: int = _DEEPEST) -> Array | None:
         """What a number or vector of sizes holds: `Size`s, and None where that is not known; None altogether for other tensors."""
         try:
-            return self._values[tensor]
+            found = self._values[tensor]
         except KeyError:
-            found = self._values[tensor] = self._computed(tensor, deepest - 1) if deepest else None
+            node = self.makers.get(tensor)
+            found = None if node is None or not deepest else self.value_of(node, tensor, deepest - 1)
+            self._values[tensor] = found
+        if found is None or not self._same:
             return found
+        return _array([s if s is None else self._now(s) for s in found.flat], found.shape)
 
-    def _computed(self, tensor: Tensor, deepest: int) -> Array | None:
-        node = self.makers.get(tensor)
+    def value_of(self, node: Node, tensor: Tensor, deepest: int = _DEEPEST) -> Array | None:
+        """The same of an output of a node that others may not look at yet."""
         dims = tensor.dims
-        if (
-            node is None
-            or tensor.dtype not in (int32, int64)
-            or dims is None
-            or len(dims) > 1
-            or (dims or (1,))[0] is None
-        ):
+        if tensor.dtype not in (int32, int64) or dims is None or len(dims) > 1 or (dims or (1,))[0] is None:
             return None
         op = node.opdef.name
         if op == "Const":

@@ -22,7 +22,7 @@ from ..sizes import Product, Size, product, quotient
 from .pattern import Match, Rule
 
 _LOSSES = {"SparseSoftmaxCrossEntropyWithLogits": (1, 0)}
-"""Ops whose outputs have the shapes of these inputs, which are mostly fed."""
+"""Ops whose outputs have the shapes of these inputs."""
 
 
 def _shaped_like(node: Node, tensor: Tensor) -> Tensor | None:
@@ -39,8 +39,7 @@ def _shaped_like(node: Node, tensor: Tensor) -> Tensor | None:
 def _of_input(m: Match) -> Tensor | None:
     """Shape(f(x)) = Shape(x) where f works element by element; of other tensors, from the axes that their sizes are made of."""
     tensor: Tensor = m["y"]
-    node = m.look(tensor)
-    if tensor.dims is not None and (node is None or node.opdef.name not in _LOSSES):
+    if tensor.dims is not None:
         shape = _shape(m, tensor)
         if shape is None or m.root.type == "Shape":
             return shape
@@ -48,7 +47,9 @@ def _of_input(m: Match) -> Tensor | None:
             return m.make("Size", shape.op.inputs, m.root.attrs)
         sizes = m.sizes.dims(tensor)
         assert sizes is not None
-        return _number(m, product(sizes))
+        count = product(sizes)
+        return _number(m, count) if _is_small(count) else None
+    node = m.look(tensor)
     found = None if node is None else _shaped_like(node, tensor)
     return None if found is None else m.make(m.root.type, (found,), m.root.attrs)
 
@@ -63,9 +64,9 @@ def _shape(m: Match, tensor: Tensor) -> Tensor | None:
     sources = dict.fromkeys(m.sizes.axes[axis][0] for s in sizes if isinstance(s, Product) for axis in s.axes)
     if tensor in sources:
         return _broadcast_shape(m, tensor)
-    for source in sources:
-        if m.sizes.dims(source) == sizes:
-            return _shape_of(m, source)
+    source = next((t for t in sources if m.sizes.dims(t) == sizes), m.sizes.source_of(sizes))
+    if source is not None:
+        return None if source is tensor else _shape_of(m, source)
     return m.make("Pack", [_number(m, s) for s in sizes], {"axis": 0})
 
 
@@ -84,6 +85,11 @@ def _broadcast_shape(m: Match, tensor: Tensor) -> Tensor | None:
     for t in large[1:]:
         shape = m.make("BroadcastArgs", (shape, _shape_of(m, t)), {}, node)
     return shape
+
+
+def _is_small(size: Size) -> bool:
+    """Whether what is known of a size fits any type that sizes have."""
+    return abs(size if isinstance(size, int) else size.factor) < 1 << 31
 
 
 def _number(m: Match, size: Size) -> Tensor:
@@ -156,13 +162,18 @@ def _mean_of_so_many(m: Match) -> Tensor | None:
     return m.make("RealDiv", (m["g"], m.constant(np.array(max(count, 1), m.root.outputs[0].dtype.np))), {})
 
 
-def _whole_quotient(m: Match) -> Tensor | None:
-    """(n 256) // 256 = n where n is a product of sizes."""
-    a, b = (m.sizes.value(m[name]) for name in "ab")
-    if a is None or b is None or a.shape or b.shape or a.item() is None or not b.item() > 0:
+def _known_sizes(m: Match) -> Tensor | None:
+    """What is computed from sizes: numbers, or sizes of what nobody computes, put together at once."""
+    tensor = m.root.outputs[0]
+    value = m.sizes.value_of(m.root, tensor)
+    if value is None or None in value or not all(map(_is_small, value.flat)):
         return None
-    found = quotient(a.item(), b.item())
-    return None if found is None else _number(m, found)
+    if all(isinstance(s, int) for s in value.flat):
+        return m.constant(value.astype(tensor.dtype.np))
+    if not value.shape:
+        return _number(m, value.item()) if m.root.type == "FloorDiv" else None
+    known = m.sizes.vectors.get((tensor.dtype, tuple(value)))
+    return m.make("Pack", [_number(m, s) for s in value], {"axis": 0}) if known is None else known
 
 
 def _before_broadcast(m: Match) -> Tensor | None:
@@ -180,7 +191,7 @@ shape_rules = (
     Rule("shape of what it is made from", "{Shape(y), Size(y)}", _of_input),
     Rule("sum over known axes", "Sum(x, BroadcastGradientArgs(a, b), keep_dims=False)", _known_axes, gives="Sum"),
     Rule("reshape to the shape it has", "{Reshape(x, s), BroadcastTo(x, s)}", "x", _has_that_shape),
-    Rule("quotient of sizes", "FloorDiv(a, (b := Const()))", _whole_quotient, integer=True),
+    Rule("arithmetic on sizes", "{a * b, a + b, FloorDiv(a, b)}", _known_sizes, integer=True),
     Rule("mean of so many", "g / Cast(FloorDiv(whole, {Maximum(part, 1), part}), DstT=d)", _mean_of_so_many),
     Rule(
         "arithmetic before a broadcast",

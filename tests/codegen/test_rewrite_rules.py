@@ -230,7 +230,7 @@ CASES = [
         unknown=True,
     ),
     Case(
-        "quotient of sizes",
+        "arithmetic on sizes",
         lambda x: dt.size(x) // int(ROWS.shape[1]),
         "y = Shape(x, out_type=int32)\ny = 0\ny = GatherV2(y, y, y, batch_dims=0)",
         (ROWS,),
