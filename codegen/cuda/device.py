@@ -64,6 +64,7 @@ class Device:
         memory_bytes: its memory.
         target: what kernels are compiled for.
         multiprocessors: how many blocks run at the same time, at least.
+        l2_bytes: the size of its L2 cache.
         compute: the stream of kernels; while a graph is captured, one that writes them down.
         main: the stream of kernels, also then.
         pool: its memory.
@@ -81,6 +82,7 @@ class Device:
         minor = self._attribute(ask.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
         self.target = Target("cuda", 10 * major + minor, 32)
         self.multiprocessors = self._attribute(ask.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+        self.l2_bytes = self._attribute(ask.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)
         self.context = check(driver.cuDevicePrimaryCtxRetain(self.ordinal))
         self.lock = threading.RLock()
         self._entered = _Entered(self)

@@ -138,6 +138,7 @@ class FakeDriver:
                 f"{attribute}COMPUTE_CAPABILITY_MAJOR": 75,
                 f"{attribute}COMPUTE_CAPABILITY_MINOR": 76,
                 f"{attribute}MULTIPROCESSOR_COUNT": 16,
+                f"{attribute}L2_CACHE_SIZE": 38,
             }
         )
         self.CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
@@ -230,8 +231,11 @@ class FakeDriver:
     def cuDeviceTotalMem(self, dev: int) -> tuple[Any, ...]:
         return Result(0), self.memory
 
+    def cuDriverGetVersion(self) -> tuple[Any, ...]:
+        return Result(0), 13000
+
     def cuDeviceGetAttribute(self, attrib: int, dev: int) -> tuple[Any, ...]:
-        return Result(0), {75: 9, 76: 0, 16: 132, 97: 232448}[attrib]
+        return Result(0), {75: 9, 76: 0, 16: 132, 38: 1 << 16, 97: 232448}[attrib]
 
     def cuDevicePrimaryCtxRetain(self, dev: int) -> tuple[Any, ...]:
         return Result(0), ("context", dev)

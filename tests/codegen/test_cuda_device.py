@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import inspect
+import json
 import threading
 from dataclasses import replace
 
@@ -415,6 +416,43 @@ def test_the_fastest_is_found_and_remembered(monkeypatch, tmp_path, gpu):
     monkeypatch.setattr(tune, "_chosen", {})
     assert tune.fastest(gpu, "key", candidates) == 1  # what is not right is measured again
     assert runs != before
+    told = json.loads(file.read_text())
+    assert (told["gpu"], told["driver"], told["best"]) == (gpu.name, 13000, 1)
+
+
+def test_of_equally_fast_candidates_the_likely_one_wins(monkeypatch, tmp_path, gpu):
+    monkeypatch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(tune, "_chosen", {})
+    monkeypatch.setattr(tune, "measure", lambda device, candidates: [1.004, 1.0, 2.0])
+    assert tune.fastest(gpu, "key", [lambda: None] * 3) == 0
+
+
+def test_the_cache_is_cleared_before_each_run_and_who_is_far_behind_has_one(gpu, monkeypatch):
+    small = gpu.empty((4,), np.dtype("float32"))
+    order = []
+    clear = gpu.clear
+    monkeypatch.setattr(gpu, "clear", lambda array: (order.append(array.nbytes), clear(array))[1])
+
+    def candidate(name: str, work: int):
+        def run():
+            order.append(name)
+            for _ in range(work):
+                clear(small)
+
+        return run
+
+    with gpu.entered():
+        times = tune.measure(gpu, [candidate("slow", 60), candidate("fast", 2), candidate("near", 4)])
+    assert times[1] < times[2] < times[0]
+    assert order.count("slow") == 2 and order.count("fast") == order.count("near") >= 1 + tune.FEWEST_TURNS
+    before = [order[i - 1] for i, x in enumerate(order) if x in ("slow", "fast", "near")]
+    assert before.count(gpu.l2_bytes) == len(before) - 3, "all but the first runs, which load and compile"
+
+
+def test_measuring_goes_on_where_there_is_no_room_to_clear(gpu, monkeypatch):
+    monkeypatch.setattr(gpu.pool, "limit", 1024)
+    with gpu.entered():
+        assert len(tune.measure(gpu, [lambda: None, lambda: None])) == 2
 
 
 # --- other libraries -------------------------------------------------------------------------------------------------
