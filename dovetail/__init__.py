@@ -703,7 +703,7 @@ def __getattr__(name: str) -> Any:
     """Names whose modules are large or need ZeroMQ or protobuf: loaded when they are used."""
     if name in _LATE:
         module = import_module(_LATE[name], __name__)
-        return getattr(module, name, module)  # `timeline` is a module
+        return module if _LATE[name] == f".{name}" else getattr(module, name)  # `estimator` has a part of its own name
     if name in ("AttrValue", "GraphDef", "MetaGraphDef", "TensorInfo"):
         from .graph.messages import message
 
