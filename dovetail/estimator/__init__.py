@@ -19,15 +19,17 @@ from ..train import (
     StopAtStepHook,
     SummarySaverHook,
 )
-from . import inputs
+from . import export, inputs
 from .canned import DNNClassifier, DNNRegressor, LinearClassifier, LinearRegressor
 from .estimator import Estimator
+from .exporters import BestExporter, FinalExporter, LatestExporter
 from .run_config import DistributeConfig, RunConfig
 from .spec import EstimatorSpec, ModeKeys
 from .training import EvalSpec, Exporter, TrainSpec, train_and_evaluate
 from .warm_start import WarmStartSettings
 
 __all__ = [
+    "BestExporter",
     "CheckpointSaverHook",
     "CheckpointSaverListener",
     "DNNClassifier",
@@ -38,8 +40,10 @@ __all__ = [
     "EvalSpec",
     "Exporter",
     "FeedFnHook",
+    "FinalExporter",
     "FinalOpsHook",
     "GlobalStepWaiterHook",
+    "LatestExporter",
     "LinearClassifier",
     "LinearRegressor",
     "LoggingTensorHook",
@@ -58,6 +62,7 @@ __all__ = [
     "SummarySaverHook",
     "TrainSpec",
     "WarmStartSettings",
+    "export",
     "inputs",
     "train_and_evaluate",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import saved_model
 from ..distribute.context import outside_strategies
 from ..graph.errors import UnimplementedError
 from ..graph.graph import Graph
@@ -34,6 +36,7 @@ from ..train.session_creators import ChiefSessionCreator
 from ..train.session_run_hook import SessionRunContext, SessionRunHook, SessionRunValues
 from ..train.training_util import create_global_step, get_global_step
 from .building import Builder, check_model_fn
+from .export import new_folder, signatures_of
 from .run_config import RunConfig
 from .sessions import in_step, saver_hooks, training_session
 from .spec import EstimatorSpec, ModeKeys
@@ -340,6 +343,60 @@ class Estimator:
                         yield {key: value[i] for key, value in batch.items()}
                 else:
                     yield from batch
+
+    # --- serving ----------------------------------------------------------------------------------------------------
+
+    def export_saved_model(
+        self,
+        export_dir_base: str,
+        serving_input_receiver_fn: Callable[[], Any],
+        assets_extra: Mapping[str, str] | None = None,
+        as_text: bool = False,
+        checkpoint_path: str | None = None,
+        strip_default_attrs: bool = True,
+    ) -> str:
+        """Write the model that predicts as a saved model for serving.
+
+        Args:
+            export_dir_base: a folder, in which one is made that is named by the time.
+            serving_input_receiver_fn: gives a `dt.estimator.export.ServingInputReceiver`: what is fed, and the features made of it.
+            assets_extra: name in the folder `assets.extra` -> a file to copy there. as_text: write the graph as text.
+            checkpoint_path: the checkpoint; None: the newest. strip_default_attrs: accepted.
+
+        Returns:
+            the new folder.
+
+        Raises:
+            ValueError: there is no checkpoint, or it is not told which of several outputs is the default.
+            UnimplementedError: the package `protobuf` is not installed.
+
+        >>> receive = export.build_raw_serving_input_receiver_fn({"x": dt.placeholder(dt.float32, [None, 4])})
+        >>> classifier.export_saved_model("/tmp/models", receive)
+        """
+        path = checkpoint_path or self._checkpoint()
+        config = self._config.local()
+        with self._graph(config, None):
+            receiver = serving_input_receiver_fn()
+            spec = self._builder(lambda: None, ModeKeys.PREDICT, None)._model(receiver.features, None, ModeKeys.PREDICT)
+            signatures = signatures_of(spec, receiver)
+            creator = ChiefSessionCreator(
+                spec.scaffold, config=config.session_config, checkpoint_filename_with_path=path
+            )
+            session = creator.create_session()
+            folder = new_folder(export_dir_base)
+            with session:
+                builder = saved_model.Builder(folder)
+                builder.add_meta_graph_and_variables(
+                    session, [saved_model.tag_constants.SERVING], signatures, main_op=spec.scaffold.local_init_op
+                )
+                builder.save(as_text)
+        for name, source in (assets_extra or {}).items():
+            target = folder / "assets.extra" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+        return str(folder)
+
+    export_savedmodel = export_saved_model
 
     def __repr__(self) -> str:
         return f"<dt.estimator.{type(self).__name__} in {self.model_dir}>"

@@ -23,6 +23,7 @@ from ..graph.ops.shapes import expand_dims, reshape
 from ..graph.ops.softmax import sigmoid_cross_entropy_with_logits, softmax, sparse_softmax_cross_entropy_with_logits
 from ..losses import Reduction, compute_weighted_loss
 from ..train.training_util import get_global_step
+from .export import ExportOutput, outputs_of_classes, outputs_of_numbers
 from .spec import EstimatorSpec, ModeKeys
 
 
@@ -47,7 +48,7 @@ class Head:
         """What the model is in a mode; `optimize(loss)` makes its training step."""
         predictions = self.predictions(logits)
         if mode == ModeKeys.PREDICT:
-            return EstimatorSpec(mode, predictions)
+            return EstimatorSpec(mode, predictions, export_outputs=self.exported(predictions))
         if labels is None:
             raise ValueError("You must provide a labels Tensor. Given: None: the input function gives features alone")
         wanted = self.labels(labels)
@@ -71,6 +72,10 @@ class Head:
     def predictions(self, logits: Tensor) -> dict[str, Tensor]:
         """What it predicts, by name."""
         raise NotImplementedError
+
+    def exported(self, predictions: dict[str, Tensor]) -> dict[str, ExportOutput]:
+        """What a saved model gives, by the name of the signature."""
+        return outputs_of_classes(predictions) if "classes" in predictions else outputs_of_numbers(predictions)
 
     def labels(self, given: Any) -> Tensor:
         """Labels as the loss takes them."""
