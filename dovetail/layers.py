@@ -20,7 +20,7 @@ from .graph.node import Tensor
 from .graph.ops.cast import cast
 from .graph.ops.shapes import transpose
 from .graph.structure import flatten as leaves_of
-from .graph.variable_scope import get_variable, get_variable_scope, variable_scope
+from .graph.variable_scope import VariableScope, get_variable, get_variable_scope, variable_scope
 from .keras.backend import snake_case
 from .keras.layers import (
     base as _base,
@@ -42,6 +42,8 @@ class Layer(_base.Layer):
         _reuse: whether variables of that name are used again. _scope: a variable scope to use.
     """
 
+    _by_function = False  # whether a function such as `dense` has made it, whose `name` is the scope's
+
     def __init__(self, *args: Any, _reuse: bool | None = None, _scope: Any = None, **kwargs: Any) -> None:
         self._wanted = kwargs.get("name")
         self._follows = kwargs.get("dtype") is None
@@ -50,14 +52,17 @@ class Layer(_base.Layer):
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
-        default = snake_case(type(self).__name__)
-        if self._variable_scope is None:
-            opened = variable_scope(self._wanted, default_name=default, reuse=self._reuse)
-        else:
+        kept, default = self._variable_scope, snake_case(type(self).__name__)
+        if isinstance(kept, VariableScope):  # each call's nodes go where those of the first one are
             reuse = True if self.built else self._reuse
-            within = f"{get_default_graph().get_name_scope()}/"  # one that is open already, as of `contrib.layers`, is not opened twice
-            named = getattr(self._variable_scope, "original_name_scope", None) != within
-            opened = variable_scope(self._variable_scope, reuse=reuse, auxiliary_name_scope=named)
+            names = get_default_graph().name_scope(kept.original_name_scope)
+            with variable_scope(kept, reuse=reuse, auxiliary_name_scope=False), names:
+                yield
+            return
+        if kept is not None or self._by_function or self._reuse:
+            opened = variable_scope(kept or self._wanted, default_name=default, reuse=self._reuse)
+        else:  # an object's name is a wish, as in TensorFlow: a second one of that name gets a number
+            opened = variable_scope(None, default_name=self._wanted or default)
         with opened as scope:
             self._variable_scope = scope
             yield
@@ -431,6 +436,7 @@ def batch_normalization(
 
 
 def _called(layer: Layer, inputs: Any, **kwargs: Any) -> Tensor:
+    layer._by_function = True
     found: Tensor = layer(convert(inputs), **kwargs)
     return found
 

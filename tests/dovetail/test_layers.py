@@ -191,3 +191,18 @@ def test_what_programs_say_about_kernels_and_formats() -> None:
         np.testing.assert_allclose(session.run(y).mean(axis=(0, 1, 2)), 0, atol=1e-6)
     with pytest.raises(tf.errors.UnimplementedError, match="batch_normalization has no renorm"):
         tf.layers.batch_normalization(x, renorm=True)
+
+
+def test_names_of_objects_and_of_functions() -> None:
+    """As TensorFlow names them: an object's name is made unique, a function's is the scope's; each call of an object is in its scope."""
+    x = tf.ones([2, 3])
+    with tf.variable_scope("net"):
+        first, second = tf.layers.Dense(4, name="x"), tf.layers.Dense(4, name="x")
+        found = [layer(x).op.name for layer in (first, second, first)]
+        tf.layers.dense(x, 4, name="y")
+        with pytest.raises(ValueError, match="net/y/kernel already exists"):
+            tf.layers.dense(x, 4, name="y")
+        tf.layers.dense(x, 4, name="y", reuse=True)
+    assert found == ["net/x/BiasAdd", "net/x_1/BiasAdd", "net/x/BiasAdd_1"]
+    names = [v.op.name for v in tf.global_variables()]
+    assert names == [f"net/{n}" for n in ("x/kernel", "x/bias", "x_1/kernel", "x_1/bias", "y/kernel", "y/bias")]
