@@ -176,23 +176,18 @@ def _kernels(loops: Loops, names: Names, facts: Specialisation) -> list[Launch]:
     out = []
     whole = facts.row and facts.row <= (256 if _along_y(loops) else LONGEST_WHOLE)
     if whole:
-        for elements in (1024, 4096):
+        for elements, share in (
+            (1024, 1),
+            (4096, 1),
+            (1024, 4),
+        ):  # the last: where there are few rows, who has less is done sooner
             rows = 1 if not y else (32 if _along_y(loops) else max(1, elements // facts.row))
             shape = replace(tile, one_row=rows == 1, exact=facts.exact)
             blocks = {"YB": rows, "XB": facts.row} if y else {"XB": facts.row}
-            out.append(
-                _launch(
-                    loops,
-                    shape,
-                    names,
-                    facts,
-                    blocks,
-                    _warps(rows * facts.row, loops),
-                    Grid((Count(y, rows),) if y else ()),
-                )
-            )
+            warps = _warps(share * rows * facts.row, loops)
+            out.append(_launch(loops, shape, names, facts, blocks, warps, Grid((Count(y, rows),) if y else ())))
     if not whole or facts.row >= 2048:
-        for rows, across in _tiles(facts):
+        for rows, across in _tiles(facts)[: 1 if whole else None]:
             shape = replace(tile, form=LOOPED, one_row=rows == 1)
             blocks = {"YB": rows, "XB": across} if y else {"XB": across}
             grid = Grid((Count(y, rows),) if y else ())
