@@ -378,6 +378,7 @@ class Estimator:
         with self._graph(config, None):
             receiver = serving_input_receiver_fn()
             spec = self._builder(lambda: None, ModeKeys.PREDICT, None)._model(receiver.features, None, ModeKeys.PREDICT)
+            assert spec.scaffold is not None  # an EstimatorSpec has one
             signatures = signatures_of(spec, receiver)
             creator = ChiefSessionCreator(
                 spec.scaffold, config=config.session_config, checkpoint_filename_with_path=path

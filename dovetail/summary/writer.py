@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..graph.errors import UnimplementedError
 from ..graph.graph import Graph
 from ..graph.ops.summaries import messages
 from ..placer.plan import Plan
@@ -49,19 +48,17 @@ class FileWriter:
         graph: Graph | None = None,
         max_queue: int = 10,
         flush_secs: float = 120,
-        graph_def: None = None,
+        graph_def: Any = None,
         filename_suffix: str | None = None,
     ) -> None:
-        if graph_def is not None:
-            raise UnimplementedError(None, None, "Give the graph, not a graph_def: FileWriter(logdir, graph)")
         self._writer, self._events = _tensorboard()
         self._logdir = str(logdir)
         self._suffix = filename_suffix or ""
         self._max_queue, self._flush_s = max_queue, flush_secs
         self._lock = threading.Lock()
         self._file: Any = self._opened()
-        if graph is not None:
-            self.add_graph(graph)
+        if graph is not None or graph_def is not None:
+            self.add_graph(graph, graph_def=graph_def)
 
     def _opened(self) -> Any:
         """A new event file."""
@@ -101,10 +98,18 @@ class FileWriter:
         self._file.flush()
         self._waiting, self._flushed = 0, time.monotonic()
 
-    def add_graph(self, graph: Graph, global_step: Any = None, graph_def: None = None) -> None:
-        """Write a graph: its nodes, with the device that each asks for."""
-        devices = {n.name: n.device for n in graph.get_operations()}
-        self._add(self._events.Event(graph_def=_graph_bytes(graph, devices)), global_step)
+    def add_graph(self, graph: Any, global_step: Any = None, graph_def: Any = None) -> None:
+        """Write a graph: its nodes, with the device that each asks for.
+
+        Args:
+            graph: a graph, or a `GraphDef`; None where `graph_def` is one.
+        """
+        given = graph if graph_def is None else graph_def
+        if hasattr(given, "SerializeToString"):
+            data = given.SerializeToString()
+        else:
+            data = _graph_bytes(given, {n.name: n.device for n in given.get_operations()})
+        self._add(self._events.Event(graph_def=data), global_step)
 
     def add_plan(self, plan: Plan, global_step: Any = None, tag: str = "plan") -> None:
         """Write a plan: its graph with the device on which each node was placed, and the plan as text.

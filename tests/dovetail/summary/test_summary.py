@@ -146,6 +146,14 @@ def test_a_closed_writer_goes_on_in_a_new_file(tmp_path: Path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_a_graph_def_is_written_as_it_is(tmp_path: Path, graph):
+    tf.constant(1.0, name="a")
+    tf.summary.FileWriter(str(tmp_path), graph_def=graph.as_graph_def()).close()
+    _, shown = events(tmp_path)
+    (node,) = GraphDef.FromString(shown.graph_def).node
+    assert node.name == "a" and node.attr["value"].tensor.tensor_content
+
+
 def test_one_folder_has_one_cached_writer(tmp_path: Path):
     one = tf.summary.FileWriterCache.get(str(tmp_path))
     assert tf.summary.FileWriterCache.get(str(tmp_path / "x" / "..")) is not None
