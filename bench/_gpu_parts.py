@@ -26,7 +26,8 @@ PRODUCTS = {
     True: ((4096, 4096, 4096),),
     False: ((1024, 1024, 1024), (4096, 4096, 4096), (8192, 8192, 8192), (4096, 4096, 512), (16, 4096, 4096)),
 }
-AT_ONCE = 1 << 36  # multiplications of a step of products: small ones are repeated, on other operands
+AT_ONCE = 1 << 36  # multiplications of a step of products: small ones are repeated, on other operands...
+MOST_PRODUCTS, MOST_BYTES = 64, 1 << 29  # ...so often, and of so many bytes: more than caches hold
 ATTENTIONS = {True: ((4, 16, 1024, 64),), False: ((4, 16, 2048, 64), (2, 16, 4096, 128))}  # batch, heads, tokens, width
 CONVOLUTIONS = {
     True: ((32, 28, 128, 128, 3),),
@@ -157,16 +158,17 @@ def memory(quick: bool) -> Iterator[Case]:
 
 
 def products(quick: bool) -> Iterator[Case]:
-    """TFLOP/s of bfloat16 products; cuBLAS as PyTorch or CuPy call it."""
+    """TFLOP/s of bfloat16 products; cuBLAS as PyTorch (its launches captured as a graph, as Dovetail's are) or CuPy call it."""
     for sizes in PRODUCTS[quick]:
         yield " x ".join(map(str, sizes)), partial(_product, *sizes)
 
 
 def _product(m: int, n: int, k: int) -> Iterator[Row]:
     import dovetail as dt
+    from dovetail.codegen.cuda.cublaslt import is_there
 
     device = gpu()
-    repeated = max(1, min(16, AT_ONCE // (m * n * k)))
+    repeated = max(1, min(MOST_PRODUCTS, AT_ONCE // (m * n * k), MOST_BYTES // (2 * (m * k + k * n))))
     flops = 2 * m * n * k * repeated / 1e12
     values = [
         (normal((m, k), ml_dtypes.bfloat16, i), normal((k, n), ml_dtypes.bfloat16, 99 - i)) for i in range(repeated)
@@ -181,7 +183,7 @@ def _product(m: int, n: int, k: int) -> Iterator[Row]:
         mine = flops / seconds_of(partial(session.run, step), device.synchronize)
     device.pool.trim()
     peer, theirs = cublas(values)
-    name = f"bfloat16 product {m} x {n} x {k}"
+    name = f"bfloat16 product {m} x {n} x {k}" + ("" if is_there(device) else ", without cuBLASLt: it is not here")
     yield row(name, "TFLOP/s", mine, None if theirs is None else flops / theirs, peer, "ratio >= 0.9")
 
 
@@ -193,7 +195,14 @@ def cublas(values: list[tuple[np.ndarray, np.ndarray]]) -> tuple[str, float | No
         pass
     else:
         pairs = [tuple(torch.from_numpy(v.astype(np.float32)).cuda().bfloat16() for v in pair) for pair in values]
-        return "PyTorch (cuBLAS)", seconds_of(lambda: [a @ b for a, b in pairs], torch.cuda.synchronize)
+        graph, results = torch.cuda.CUDAGraph(), []  # which the graph writes, so they are kept
+        for _ in range(3):
+            results = [a @ b for a, b in pairs]
+        with torch.cuda.graph(graph):
+            results = [a @ b for a, b in pairs]
+        took = seconds_of(graph.replay, torch.cuda.synchronize)
+        del results
+        return "PyTorch (cuBLAS)", took
     try:
         import cupy
     except ImportError:
