@@ -323,12 +323,14 @@ class Dataset:
             count = count // known if drop else -(-count // known)
         return self._then(self._structure, components, walk, count, given)
 
-    def repeat(self, count: int | None = None) -> Dataset:
-        """The elements again and again: `count` rounds; None or -1: without end."""
-        rounds = None if count is None or count < 0 else count
+    def repeat(self, count: Any = None) -> Dataset:
+        """The elements again and again: `count` rounds; None or -1: without end. The number may be a tensor: see `from_tensor_slices`."""
+        count_of, known, given = whole_number(-1 if count is None else count)
         size = self._size
 
         def walk(seeds: Seeds, skip: int) -> Walk[Element]:
+            count = count_of(seeds)
+            rounds = None if count < 0 else count
             first = 0
             if size == 0:
                 return
@@ -346,28 +348,35 @@ class Dataset:
                 elif seen < 0:
                     return  # an empty round: there will never be anything
 
-        total: float | None = size
-        if size is not None:
-            total = size * rounds if rounds is not None else (float("inf") if size else 0)
-        return self._then(self._structure, self._components, walk, total)
+        total: float | None = None
+        if size is not None and known is not None:
+            total = size * known if known >= 0 else (float("inf") if size else 0)
+        return self._then(self._structure, self._components, walk, total, given)
 
-    def take(self, count: int) -> Dataset:
-        """The first `count` elements; -1: all."""
-        if count < 0:
-            return self
+    def take(self, count: Any) -> Dataset:
+        """The first `count` elements; -1: all. The number may be a tensor: see `from_tensor_slices`."""
+        count_of, known, given = whole_number(count)
 
         def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-            return itertools.islice(self._walk(seeds, skip), max(0, count - skip))
+            count = count_of(seeds)
+            elements = self._walk(seeds, skip)
+            return elements if count < 0 else itertools.islice(elements, max(0, count - skip))
 
-        size = None if self._size is None else min(self._size, count)
-        return self._then(self._structure, self._components, walk, size)
+        size = self._size if known is not None and known < 0 else _least(known, self._size)
+        return self._then(self._structure, self._components, walk, size, given)
 
-    def skip(self, count: int) -> Dataset:
-        """All but the first `count` elements; -1: none."""
-        size = None if self._size is None else max(0, self._size - count)
-        if count < 0:
-            return self.take(0)
-        return self._then(self._structure, self._components, lambda seeds, skip: self._walk(seeds, count + skip), size)
+    def skip(self, count: Any) -> Dataset:
+        """All but the first `count` elements; -1: none. The number may be a tensor: see `from_tensor_slices`."""
+        count_of, known, given = whole_number(count)
+
+        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
+            count = count_of(seeds)
+            return iter(()) if count < 0 else self._walk(seeds, count + skip)
+
+        size: float | None = None
+        if known is not None and self._size is not None:
+            size = 0 if known < 0 else max(0, self._size - known)
+        return self._then(self._structure, self._components, walk, size, given)
 
     def shard(self, num_shards: int, index: int) -> Dataset:
         """Every `num_shards`-th element, from `index` on: each worker its own. Shuffle after it, or with a seed before it."""
@@ -492,3 +501,7 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"<dt.data.Dataset shapes: {self.output_shapes}, types: {self.output_types}>"
+
+
+def _least(count: int | None, size: float | None) -> float | None:
+    return None if count is None or size is None else min(count, size)

@@ -79,6 +79,24 @@ def test_a_structure_takes_data_sets_of_tensors() -> None:
         assert sorted(rest(session, element)) == [7, 8, 10, 11]
 
 
+def test_numbers_may_be_fed() -> None:
+    n = tf.placeholder(tf.int64, [])
+    numbers = tf.data.Dataset.range(4)
+    made = [d.make_initializable_iterator() for d in (numbers.skip(n), numbers.take(n), numbers.take(1).repeat(n))]
+    elements = [i.get_next() for i in made]
+    with tf.Session() as session:
+
+        def all_with(count: int) -> list[list[int]]:
+            session.run([i.initializer for i in made], {n: count})
+            return [[int(x) for x in rest(session, e)] for e in elements[: 3 if count >= 0 else 2]]
+
+        assert all_with(3) == [[3], [0, 1, 2], [0, 0, 0]]
+        assert all_with(0) == [[0, 1, 2, 3], [], []]
+        assert all_with(-1) == [[], [0, 1, 2, 3]]
+        session.run(made[2].initializer, {n: -1})
+        assert [session.run(elements[2]) for _ in range(5)] == [0] * 5
+
+
 def test_names_of_files_may_be_fed(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\n")
     names = tf.placeholder(tf.string, [None])
