@@ -28,7 +28,7 @@ from .rewrite import Fired
 from .unit import BeginLoop, RunGuarded, SendTensor, Unit, UnitStep, taken_by
 
 _TYPES = (float32, float16, bfloat16)
-_SHAPES = frozenset(("Shape", "BroadcastGradientArgs"))  # what may take a part, if nobody takes from it in turn
+_SHAPES = frozenset(("Shape", "BroadcastGradientArgs", "GatherV2", "Pack"))  # what may look at a part, for nobody who stays
 
 
 def join_attention(unit: Unit, types: Collection[DType] = _TYPES) -> tuple[Unit, tuple[Fired, ...]]:

@@ -33,7 +33,7 @@ def test_images_and_their_gradients(fake, make):
         return [y, *dt.gradients(dt.reduce_sum(y * y), [x])], {x: IMAGES}
 
     agree(build)
-    assert len(fake.launches()) >= 3  # none of it on the host
+    assert len(fake.launches()) >= 2  # none of it on the host
     assert [c[0] for c in fake.copies()].count("to host") == 2
 
 
