@@ -3,7 +3,7 @@
 The driver may make a thread wait for the GPU when it is given memory that is not pinned. So nothing is: what is copied goes through
 buffers that are, by the processor on one side and by the GPU on the other.
 
-    small, to the device       a ring; along with the kernels, on their stream: a detour would cost more than it saves
+    small, to the device       a ring; along with the kernels, on their stream: it takes the GPU as long as to wait for a copy elsewhere
     small, to the host         a slot of its own, on the same stream
     large                      pieces in turn, on a stream of their own, so that one is copied by the host while the GPU moves another
 
@@ -28,10 +28,11 @@ from .streams import Event, Stream
 if TYPE_CHECKING:
     from .device import Device
 
-SMALL_COPY = 64 << 10  # bytes up to which a copy is small
+SMALL_COPY = 64 << 10  # bytes up to which a copy to the host is small
+SMALL_IN = 256 << 10  # the same of one to the device: 5 µs of a PCIe bus of 50 GB/s
 PIECE = 4 << 20  # bytes of a buffer for large ones: long enough that starting a copy does not show
 PIECES = 4  # in each direction
-_RING = 1 << 20  # bytes of one half of the ring
+_RING = 2 << 20  # bytes of one half of the ring
 _ALIGNED = 64
 _PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE
 
@@ -52,7 +53,7 @@ class Transfers:
     def to_device(self, value: np.ndarray[Any, Any], label: str) -> DeviceArray:
         """A copy on the device; kernels launched later see it. The value is contiguous, and may change afterwards."""
         device, size = self.device, value.nbytes
-        if size <= SMALL_COPY:
+        if size <= SMALL_IN:
             with device.entered():
                 block, _ = device.pool.allocate(size, label, filled=True)
                 self._small_to_device(block.pointer, value)
@@ -79,7 +80,7 @@ class Transfers:
         A large one is copied elsewhere first, beside the kernels that still read what is there.
         """
         device = self.device
-        if value.nbytes <= SMALL_COPY:
+        if value.nbytes <= SMALL_IN:
             with device.entered():
                 self._small_to_device(target.pointer, value)
             return
@@ -241,7 +242,7 @@ class _Ring:
         self._events: list[Event | None] = [None, None]
 
     def place(self, size: int) -> int:
-        """Where to put so many bytes, at most SMALL_COPY; the device is entered, and they are copied at once."""
+        """Where to put so many bytes, at most SMALL_IN; the device is entered, and they are copied at once."""
         if self._at + size > _RING:
             self._turn()
         place = self._address + self._half * _RING + self._at

@@ -212,6 +212,7 @@ def test_large_feeds_are_copied_beside_the_graph_that_still_runs(fake, monkeypat
     from dovetail.codegen.cuda import transfers
 
     monkeypatch.setattr(transfers, "SMALL_COPY", 64)
+    monkeypatch.setattr(transfers, "SMALL_IN", 64)
     monkeypatch.setattr(captured, "SMALL_COPY", 2)  # and what is fetched is copied on the GPU first
     losses, (stretch,) = adam("/gpu:0", 8, batch=4)
     wanted, _ = adam("/cpu:0", 8, batch=4)
