@@ -44,29 +44,72 @@ def default_session(session: Any) -> AbstractContextManager[Any]:
 
 
 def device(device_name_or_function: Any) -> AbstractContextManager[None]:
-    """`Graph.device` on the default graph."""
+    """A block whose nodes ask for a device, in the default graph.
+
+    Args:
+        device_name_or_function: a device spec (`"/job:ps/task:0"`, `"/gpu:1"`), a `DeviceSpec`, a function from a node to one, or None:
+            no request, whatever the blocks around it ask for.
+
+    Blocks nest, and inner ones win field by field.
+
+    Raises:
+        ValueError: malformed text, when the block opens.
+
+    >>> with dt.device("/job:worker"), dt.device("/gpu:0"):
+    ...     x = dt.constant(1.0)
+    >>> x.device
+    '/job:worker/device:GPU:0'
+    """
     return get_default_graph().device(device_name_or_function)
 
 
 def colocate_with(op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
-    """`Graph.colocate_with` on the default graph."""
+    """A block whose nodes share the device of `op` (a node, tensor or variable), whatever that will be; in the default graph.
+
+    Device blocks around it do not apply inside. `ignore_existing` also hides outer `colocate_with` blocks; only then may `op` be None.
+
+    >>> with dt.colocate_with(w):
+    ...     moving_average = dt.Variable(dt.zeros_like(w.initial_value), trainable=False)
+    """
     return get_default_graph().colocate_with(op, ignore_existing)
 
 
 def control_dependencies(control_inputs: Iterable[Any] | None) -> AbstractContextManager[None]:
-    """`Graph.control_dependencies` on the default graph."""
+    """A block whose nodes run after the given nodes, tensors or variables; in the default graph.
+
+    It holds for nodes that are *made* inside: a tensor that was made before does not wait. None hides the blocks around it.
+
+    >>> with dt.control_dependencies([update]):
+    ...     value = dt.identity(w)  # read after the update
+    """
     return get_default_graph().control_dependencies(control_inputs)
 
 
 def container(container_name: str) -> AbstractContextManager[str]:
-    """`Graph.container` on the default graph."""
+    """A block whose variables and queues keep their state in this container of their task, in the default graph.
+
+    `dt.Session.reset(target, [container_name])` clears it.
+    """
     return get_default_graph().container(container_name)
 
 
 def name_scope(
     name: str | None, default_name: str | None = None, values: Sequence[Any] | None = None
 ) -> AbstractContextManager[str]:
-    """`Graph.name_scope` on the default graph (or on the graph of `values`); `default_name` serves where `name` is None."""
+    """A block whose nodes' names start with `<name>/`; gives that prefix.
+
+    Args:
+        name: the scope; ending in '/' it is taken as it stands, which enters a scope again. '' or None leaves all scopes.
+        default_name: serves where `name` is None.
+        values: tensors whose graph is meant; none: the default graph.
+
+    Raises:
+        ValueError: what can be no name.
+
+    >>> with dt.name_scope("layer"):
+    ...     print(dt.constant(1.0, name="x").name)
+    layer/x:0
+    """
     graph = next((v.graph for v in values or () if isinstance(v, (Tensor, Node))), None) or get_default_graph()
     return graph.name_scope(default_name if name is None else name)
 

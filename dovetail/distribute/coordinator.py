@@ -40,7 +40,7 @@ CANCELLED = "The corresponding function is cancelled. Please reschedule the func
 
 
 class RemoteValue:
-    """What a scheduled call will give."""
+    """The future result of a call that `ClusterCoordinator.schedule` has taken: `fetch()` waits for it."""
 
     def __init__(self) -> None:
         self._ready = threading.Event()

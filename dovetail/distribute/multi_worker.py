@@ -36,7 +36,7 @@ _MADE = "__collectives"  # the collection in which those of a graph are counted
 
 
 class CollectiveCommunication(enum.Enum):
-    """How workers reduce."""
+    """How the workers of a `MultiWorkerMirroredStrategy` add up their gradients."""
 
     AUTO = "AUTO"
     """By NCCL between GPUs that have it; else by size: recursive doubling for small values, a ring for large ones."""

@@ -21,7 +21,7 @@ _MADE = "__replica_collectives"  # the collection in which those of a graph are 
 
 
 class ReduceOp(enum.Enum):
-    """How values are put together."""
+    """How `strategy.reduce` makes one value of those of all replicas."""
 
     SUM = "SUM"
     """Their sum."""

@@ -13,7 +13,7 @@ from ..train.session_run_hook import SessionRunHook
 
 
 class ModeKeys:
-    """What a model is built for."""
+    """What a `model_fn` is asked to build: a model to train, to evaluate, or to predict with."""
 
     TRAIN = "train"
     EVAL = "eval"

@@ -230,7 +230,7 @@ def _element(element: Any) -> Any:
 
 
 class NanLossDuringTrainingError(RuntimeError):
-    """The loss is not a number any more."""
+    """What `NanTensorHook` raises when the loss has become NaN, and nothing better can be done."""
 
     def __str__(self) -> str:
         return "NaN loss during training."

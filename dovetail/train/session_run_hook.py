@@ -75,7 +75,20 @@ class SessionRunContext:
 
 
 class SessionRunHook:
-    """Base of hooks: does nothing."""
+    """Base of what a monitored session calls around its steps. Each method does nothing; override those that you need.
+
+    >>> class Loss(dt.train.SessionRunHook):
+    ...     def before_run(self, run_context):
+    ...         return dt.train.SessionRunArgs(loss)
+    ...
+    ...     def after_run(self, run_context, run_values):
+    ...         print(run_values.results)
+    ...         if run_values.results < 0.01:
+    ...             run_context.request_stop()
+    >>> with dt.train.MonitoredTrainingSession(hooks=[Loss()]) as session:
+    ...     while not session.should_stop():
+    ...         session.run(train_op)
+    """
 
     def begin(self) -> None:
         """Before the session is made. The last moment at which nodes may be added to the graph."""

@@ -69,12 +69,12 @@ def _as_floats(image: TensorLike, change: Callable[[Tensor], Tensor], name: str)
 
 
 def adjust_brightness(image: TensorLike, delta: TensorLike) -> Tensor:
-    """Brighter by `delta`, of values from 0 to 1."""
+    """A picture with `delta` added to every value, on the scale from 0 to 1. Integers are scaled to it and back, and saturate."""
     return _as_floats(image, lambda x: add(x, cast(convert(delta), x.dtype.base)), "adjust_brightness")
 
 
 def adjust_contrast(images: TensorLike, contrast_factor: TensorLike) -> Tensor:
-    """Each channel as much further from its mean."""
+    """`(x - mean) * contrast_factor + mean`, with the mean of each channel of each picture. The type stays; integers saturate."""
 
     def change(x: Tensor) -> Tensor:
         mean = reduce_mean(x, [-3, -2], keepdims=True)
@@ -84,14 +84,14 @@ def adjust_contrast(images: TensorLike, contrast_factor: TensorLike) -> Tensor:
 
 
 def adjust_gamma(image: TensorLike, gamma: float = 1.0, gain: float = 1.0) -> Tensor:
-    """`gain * value ** gamma`. ValueError: gamma is negative."""
+    """`gain * x ** gamma` of values from 0 to 1; the type stays. ValueError: gamma is negative."""
     if gamma < 0:
         raise ValueError("Gamma should be a non-negative real number.")
     return _as_floats(image, lambda x: multiply(power(x, gamma), gain), "adjust_gamma")
 
 
 def adjust_saturation(image: TensorLike, saturation_factor: TensorLike, name: str | None = None) -> Tensor:
-    """Colours of red, green and blue as much stronger."""
+    """RGB pictures whose saturation (of hue, saturation and value) is multiplied by a factor, and at most 1. The type stays."""
 
     def change(x: Tensor) -> Tensor:
         hue, saturation, value = unstack(rgb_to_hsv(x), 3, axis=-1)
@@ -102,7 +102,7 @@ def adjust_saturation(image: TensorLike, saturation_factor: TensorLike, name: st
 
 
 def adjust_hue(image: TensorLike, delta: TensorLike, name: str | None = None) -> Tensor:
-    """Colours turned by `delta` of the circle, from -1 to 1."""
+    """RGB pictures whose hues are turned by `delta` of the colour circle, from -1 to 1. The type stays."""
 
     def change(x: Tensor) -> Tensor:
         hue, saturation, value = unstack(rgb_to_hsv(x), 3, axis=-1)
@@ -116,26 +116,26 @@ def _between(low: float, high: float, seed: int | None) -> Tensor:
 
 
 def random_brightness(image: TensorLike, max_delta: float, seed: int | None = None) -> Tensor:
-    """`adjust_brightness` by up to `max_delta` in both directions. ValueError: it is negative."""
+    """`adjust_brightness` by a number drawn from [-max_delta, max_delta). ValueError: `max_delta` is negative."""
     if max_delta < 0:
         raise ValueError("max_delta must be non-negative.")
     return adjust_brightness(image, _between(-max_delta, max_delta, seed))
 
 
 def random_contrast(image: TensorLike, lower: float, upper: float, seed: int | None = None) -> Tensor:
-    """`adjust_contrast` by a factor between two. ValueError: not 0 <= lower < upper."""
+    """`adjust_contrast` by a factor drawn from [lower, upper). ValueError: not 0 <= lower < upper."""
     _check_range(lower, upper)
     return adjust_contrast(image, _between(lower, upper, seed))
 
 
 def random_saturation(image: TensorLike, lower: float, upper: float, seed: int | None = None) -> Tensor:
-    """`adjust_saturation` by a factor between two. ValueError: not 0 <= lower < upper."""
+    """`adjust_saturation` by a factor drawn from [lower, upper). ValueError: not 0 <= lower < upper."""
     _check_range(lower, upper)
     return adjust_saturation(image, _between(lower, upper, seed))
 
 
 def random_hue(image: TensorLike, max_delta: float, seed: int | None = None) -> Tensor:
-    """`adjust_hue` by up to `max_delta`. ValueError: it is not from 0 to 0.5."""
+    """`adjust_hue` by a number drawn from [-max_delta, max_delta). ValueError: `max_delta` is not from 0 to 0.5."""
     if not 0 <= max_delta <= 0.5:
         raise ValueError("max_delta must be from 0 to 0.5.")
     return adjust_hue(image, _between(-max_delta, max_delta, seed))
@@ -149,14 +149,14 @@ def _check_range(lower: float, upper: float) -> None:
 
 
 def rgb_to_grayscale(images: TensorLike, name: str | None = None) -> Tensor:
-    """One channel of brightness for red, green and blue."""
+    """`[..., 3]` to `[..., 1]`: brightness, as 0.2989, 0.587 and 0.114 of red, green and blue. The type stays."""
     return _as_floats(
         images, lambda x: tensordot(x, np.array(GREY, x.dtype.base.np)[:, None], 1), name or "rgb_to_grayscale"
     )
 
 
 def grayscale_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
-    """One channel three times."""
+    """`[..., 1]` to `[..., 3]`: the one channel as red, green and blue."""
     with op_scope(name, "grayscale_to_rgb", images):
         x = convert(images)
         return tile(x, [1] * (len(x.shape) - 1) + [3])

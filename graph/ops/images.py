@@ -35,7 +35,10 @@ from .slicing import slice as slice_
 
 
 class ResizeMethod:
-    """Ways to resize."""
+    """How `resize_images` finds a new pixel: from the four around it, or the nearest one.
+
+    `BICUBIC` and `AREA` have names, for old programs, but `resize_images` refuses them.
+    """
 
     BILINEAR, NEAREST_NEIGHBOR, BICUBIC, AREA = 0, 1, 2, 3
 
@@ -59,25 +62,25 @@ def _size(x: Tensor, axis: int) -> Any:
 
 
 def flip_left_right(image: TensorLike) -> Tensor:
-    """Left and right changed."""
+    """The picture mirrored left to right. `image`: `[height, width, channels]`, or a batch of those."""
     x = picture(image)
     return reverse(x, [len(x.shape) - 2])
 
 
 def flip_up_down(image: TensorLike) -> Tensor:
-    """Up and down changed."""
+    """The picture mirrored top to bottom. `image`: `[height, width, channels]`, or a batch of those."""
     x = picture(image)
     return reverse(x, [len(x.shape) - 3])
 
 
 def transpose_image(image: TensorLike, name: str | None = None) -> Tensor:
-    """Rows and columns changed."""
+    """Rows and columns of a picture, or of each in a batch, exchanged: `[width, height, channels]`."""
     x = picture(image)
     return transpose(x, [1, 0, 2] if len(x.shape) == 3 else [0, 2, 1, 3], name=name)
 
 
 def rot90(image: TensorLike, k: int = 1, name: str | None = None) -> Tensor:
-    """Turned to the left by 90 degrees, `k` times."""
+    """The picture turned counter-clockwise by `k` times 90 degrees; a batch is turned picture by picture."""
     with op_scope(name, "rot90", image):
         x = picture(image)
         turns: dict[int, Callable[[Tensor], Tensor]] = {
@@ -101,12 +104,12 @@ def _by_chance(image: TensorLike, seed: int | None, flip: Callable[[TensorLike],
 
 
 def random_flip_left_right(image: TensorLike, seed: int | None = None) -> Tensor:
-    """`flip_left_right`, or not: each picture of a batch for itself."""
+    """`flip_left_right` with probability 1/2; each picture of a batch is drawn for by itself."""
     return _by_chance(image, seed, flip_left_right, "random_flip_left_right")
 
 
 def random_flip_up_down(image: TensorLike, seed: int | None = None) -> Tensor:
-    """`flip_up_down`, or not: each picture of a batch for itself."""
+    """`flip_up_down` with probability 1/2; each picture of a batch is drawn for by itself."""
     return _by_chance(image, seed, flip_up_down, "random_flip_up_down")
 
 
@@ -120,7 +123,10 @@ def crop_to_bounding_box(
     target_height: TensorLike,
     target_width: TensorLike,
 ) -> Tensor:
-    """A part of it. InvalidArgumentError in a step: it is not inside."""
+    """The part of a picture, or of each in a batch, that begins at an offset and has the target's size, in pixels.
+
+    InvalidArgumentError, when it runs: the part reaches beyond the picture.
+    """
     with op_scope(None, "crop_to_bounding_box", image):
         x = picture(image)
         batch = [] if len(x.shape) == 3 else [0]
@@ -136,7 +142,7 @@ def pad_to_bounding_box(
     target_height: TensorLike,
     target_width: TensorLike,
 ) -> Tensor:
-    """With zeros around it, so that it begins at an offset in a picture of the target's size."""
+    """A picture, or each in a batch, surrounded by zeros: it begins at an offset in a picture of the target's size, in pixels."""
     with op_scope(None, "pad_to_bounding_box", image):
         x = picture(image)
         rows, columns = len(x.shape) - 3, len(x.shape) - 2
