@@ -8,7 +8,7 @@ parts, each of which knows only those after it: `runtime` runs plans, `placer` a
 from pathlib import Path
 
 __version__ = "0.1.0"
-VERSION = __version__
+VERSION = "1.15.0"  # TensorFlow's, whose names these are: programs ask for it
 
 # In a checkout the parts lie beside this folder, not inside it, and Python started there finds this folder
 # before any installed Dovetail. Without the next lines `import dovetail` in a clone would see a package

@@ -8,6 +8,9 @@
 from importlib import import_module
 from typing import Any
 
+__version__ = "1.15.0"
+"""As `dt.VERSION`: TensorFlow's version whose names these are, for programs that ask for it; `dt.__version__` is Dovetail's own."""
+
 
 def __getattr__(name: str) -> Any:
     try:

@@ -96,3 +96,48 @@ def test_data_sets_have_their_old_place() -> None:
     whole = tf.data.Dataset.range(5).apply(data.batch_and_drop_remainder(2))
     assert whole.output_shapes.as_list() == [2]
     np.testing.assert_array_equal(values(element)[0], [1, 2])
+
+
+def test_unrolled_decoders() -> None:
+    legacy = tf.contrib.legacy_seq2seq
+    steps = [np.random.RandomState(i).randn(2, 3).astype(np.float32) for i in range(3)]
+    cell = tf.nn.rnn_cell.BasicRNNCell(4)
+    outputs, state = legacy.rnn_decoder(steps, cell.zero_state(2, tf.float32), cell)
+    echo = tf.nn.rnn_cell.BasicRNNCell(4)
+    fed, _ = legacy.rnn_decoder(
+        [np.ones((2, 4), np.float32)] * 3, echo.zero_state(2, tf.float32), echo, lambda out, i: out * i, scope="fed"
+    )
+    with tf.variable_scope("both"):
+        pair, _ = legacy.basic_rnn_seq2seq(steps, steps[:2], tf.nn.rnn_cell.GRUCell(4))
+    words = [np.array([1, 2])] * 3
+    projection = (tf.constant(np.eye(4, 5, dtype=np.float32)), tf.zeros([5]))
+    said, _ = legacy.embedding_rnn_decoder(
+        words, tf.zeros([2, 4]), tf.nn.rnn_cell.BasicRNNCell(4), 5, 3, projection, feed_previous=True
+    )
+    assert [len(x) for x in (outputs, fed, pair, said)] == [3, 3, 2, 3]
+    names = [v.op.name for v in tf.trainable_variables()]
+    assert names[:2] == ["rnn_decoder/basic_rnn_cell/kernel", "rnn_decoder/basic_rnn_cell/bias"]
+    assert "both/basic_rnn_seq2seq/rnn/gru_cell/gates/kernel" in names
+    assert "both/basic_rnn_seq2seq/rnn_decoder/gru_cell/gates/kernel" in names
+    assert "embedding_rnn_decoder/embedding" in names
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        w = {v.op.name: session.run(v) for v in tf.trainable_variables()}
+        found, last, echoed, spoken = session.run([outputs, state, fed, said])
+    h = np.zeros((2, 4))
+    for x, out in zip(steps, found, strict=True):
+        h = np.tanh(
+            np.concatenate([x, h], 1) @ w["rnn_decoder/basic_rnn_cell/kernel"] + w["rnn_decoder/basic_rnn_cell/bias"]
+        )
+        np.testing.assert_allclose(out, h, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(last, h, rtol=1e-5, atol=1e-6)
+    x, h = np.ones((2, 4)), np.zeros((2, 4))
+    for i, out in enumerate(echoed):
+        h = np.tanh(np.concatenate([x, h], 1) @ w["fed/basic_rnn_cell/kernel"] + w["fed/basic_rnn_cell/bias"])
+        np.testing.assert_allclose(out, h, rtol=1e-5, atol=1e-6)
+        x = out * (i + 1)
+    cell_w, h, ids = w["embedding_rnn_decoder/rnn_decoder/basic_rnn_cell/kernel"], np.zeros((2, 4)), np.array([1, 2])
+    for out in spoken:
+        h = np.tanh(np.concatenate([w["embedding_rnn_decoder/embedding"][ids], h], 1) @ cell_w)
+        np.testing.assert_allclose(out, h, rtol=1e-5, atol=1e-6)
+        ids = np.concatenate([h, np.zeros((2, 1))], 1).argmax(1)

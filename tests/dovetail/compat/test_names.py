@@ -122,3 +122,9 @@ def test_a_summary_made_by_hand(tmp_path):
     with tf.summary.FileWriter(str(tmp_path)) as writer:
         writer.add_summary(tf.Summary(value=[value]), 1)
     assert list(tmp_path.glob("events*"))
+
+
+def test_it_says_whose_names_they_are():
+    import dovetail.compat.v1 as v1
+
+    assert v1.VERSION == v1.__version__ == "1.15.0" != tf.__version__
