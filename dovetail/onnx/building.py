@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ..graph.build import constant, placeholder
-from ..graph.default_graph import get_default_graph, name_scope
+from ..graph.default_graph import name_scope
 from ..graph.dtypes import DType, as_dtype
 from ..graph.graph import Graph
 from ..graph.node import Tensor
@@ -95,18 +95,22 @@ class Weights:
     Attributes:
         arrays: their values by name. variables: names of those that become variables; the others are constants.
         trainable: names of those among them that are trained.
+        checking: whether the graph is thrown away: a placeholder is as good as a variable then, and needs no copy.
         made: the variables.
     """
 
     arrays: Mapping[str, Any]
     variables: frozenset[str]
     trainable: frozenset[str]
+    checking: bool = False
     made: dict[str, Variable] = field(default_factory=dict)
 
     def make(self, name: str) -> Tensor:
         """The value of an initializer."""
         if name not in self.variables:
             return constant(self.arrays[name], name=fit(name))
+        if self.checking:
+            return placeholder(as_dtype(self.arrays[name].dtype), self.arrays[name].shape)
         self.made[name] = Variable(self.arrays[name], trainable=name in self.trainable, name=fit(name))
         value: Tensor = self.made[name].value()
         return value
@@ -309,9 +313,3 @@ def needed(nodes: Sequence[Any], outputs: set[str]) -> list[Any]:
 def static_uses(nodes: Sequence[Any]) -> set[str]:
     """Names of values that some node must know when the graph is built."""
     return {n.input[i] for n in all_nodes(nodes) for i in STATIC.get(n.op_type, ()) if i < len(n.input)}
-
-
-__all__ = [
-    "Builder", "Scope", "Weights", "all_nodes", "as_dtype", "aside", "described", "fit", "function_of", "get_default_graph",
-    "has_function", "needed", "stand_in", "static_uses",
-]  # fmt: skip

@@ -114,7 +114,7 @@ def load(
     choice = _weights(nodes, arrays, weights == "variables", trainable)
     problems: dict[str, str] = {}
     with aside():
-        build(problems, {key: stand_in(t) for key, t in given.items()}, Weights(arrays, *choice))
+        build(problems, {key: stand_in(t) for key, t in given.items()}, Weights(arrays, *choice, checking=True))
     if problems:
         listed = "".join(f"\n  {node}: {why}" for node, why in problems.items())
         raise UnimplementedError(

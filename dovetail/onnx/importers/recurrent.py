@@ -1,6 +1,7 @@
 """Recurrent layers: LSTM, GRU, and the plain one.
 
-The inputs of all steps are multiplied with their weights at once; the loop multiplies only the state.
+The inputs of all steps are multiplied with their weights at once; the loop multiplies only the state. A short sequence of known
+length is written out step by step: what follows one another is then compiled together, which a loop's iterations are not.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 from ...graph.build import constant
 from ...graph.control_flow import while_loop
+from ...graph.dtypes import int32
 from ...graph.node import Tensor
 from ...graph.ops.activations import elu, leaky_relu, relu, softplus, softsign
 from ...graph.ops.arithmetic import add, maximum, minimum, multiply, subtract
@@ -17,7 +19,7 @@ from ...graph.ops.cast import cast
 from ...graph.ops.compare import greater, where_v2
 from ...graph.ops.creation import zeros_like
 from ...graph.ops.gathering import reverse
-from ...graph.ops.joining import concat, split, stack
+from ...graph.ops.joining import concat, split, stack, unstack
 from ...graph.ops.linalg import matmul
 from ...graph.ops.math import sigmoid, tanh
 from ...graph.ops.sequences import reverse_sequence
@@ -25,6 +27,9 @@ from ...graph.ops.shapes import expand_dims, reshape, shape, transpose
 from ...graph.shape import TensorShape
 from ...graph.tensor_array import TensorArray
 from ..registry import Call, UnsupportedError, imports
+
+WRITTEN_OUT = 32
+"""So many steps are written out at most; a longer sequence is a loop, whose graph is as small as one step."""
 
 Function = Callable[[Tensor], Tensor]
 Step = Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor]]
@@ -103,19 +108,32 @@ def _steps(
     taken: Tensor, lengths: Tensor | None, states: Sequence[Tensor], step: Step
 ) -> tuple[Tensor, Sequence[Tensor]]:
     """All steps of one direction: the outputs, and the last states."""
+
+    def masked(i: Any, taken: Tensor, old: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+        """One step: the new states, and what is put out; behind an example's end the old states, and zeros."""
+        new = list(step(taken, old))
+        shown = new[0]
+        if lengths is not None:
+            inside = expand_dims(greater(cast(lengths, int32), i), 1)
+            new = [where_v2(inside, n, o) for n, o in zip(new, old, strict=True)]
+            shown = where_v2(inside, shown, zeros_like(shown))
+        for n, o in zip(new, old, strict=True):
+            n.set_shape(o.dims)
+        return new, shown
+
+    count = taken.dims[0] if taken.dims is not None else None
+    if count is not None and 0 < count <= WRITTEN_OUT:
+        every = []
+        for i, one in enumerate(unstack(taken)):
+            states, shown = masked(i, one, states)
+            every.append(shown)
+        return stack(every), states
     length = shape(taken)[0]
     inputs = TensorArray(taken.dtype.base, length).unstack(taken)
     outputs = TensorArray(taken.dtype.base, length)
 
     def body(i: Tensor, old: Sequence[Tensor], out: TensorArray) -> tuple[Any, ...]:
-        new = list(step(inputs.read(i), old))
-        shown = new[0]
-        if lengths is not None:
-            inside = expand_dims(greater(cast(lengths, i.dtype.base), i), 1)
-            new = [where_v2(inside, n, o) for n, o in zip(new, old, strict=True)]
-            shown = where_v2(inside, shown, zeros_like(shown))
-        for n, o in zip(new, old, strict=True):
-            n.set_shape(o.dims)
+        new, shown = masked(i, inputs.read(i), old)
         return i + 1, new, out.write(i, shown)
 
     start = (constant(0), list(states), outputs)

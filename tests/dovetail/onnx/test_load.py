@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from typer.testing import CliRunner
 
 import dovetail as dt
+from dovetail.cli import app
 from dovetail.onnx import package
+from dovetail.onnx.importers import recurrent
 
 onnx = pytest.importorskip("onnx")
 helper = pytest.importorskip("onnx.helper")
@@ -261,8 +264,8 @@ def test_convolutions_of_pictures_of_any_size(
 # --- PyTorch's models -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)
-def test_models_of_pytorch_give_its_numbers_and_learn(path: Path) -> None:
+def _check_pytorch(path: Path) -> None:
+    """Its numbers, and a loss that falls."""
     known = np.load(path.with_suffix(".npz"))
     made = dt.onnx.load(path)
     x, y = made.inputs["x"], made.outputs["y"]
@@ -275,6 +278,36 @@ def test_models_of_pytorch_give_its_numbers_and_learn(path: Path) -> None:
     assert losses[2] < losses[0]
 
 
+@pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)
+def test_models_of_pytorch_give_its_numbers_and_learn(path: Path) -> None:
+    _check_pytorch(path)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_long_sequences_are_loops(kind: str, graph: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recurrent, "WRITTEN_OUT", 0)
+    _check_pytorch(next(p for p in MODELS if p.stem == kind))
+    assert "LoopCond" in {n.type for n in graph.get_operations()}
+
+
+@pytest.mark.slow
+def test_the_command_line_plans_a_model(tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text("jobs: {worker: 2}\ndevices: {worker: [{name: cpu:0, flops: 1e6}]}\n")
+    resnet = next(p for p in MODELS if p.stem == "resnet")
+    words = ["plan", str(resnet), "--cluster", str(cluster)]
+    told = CliRunner().invoke(app, [*words, "--strategy", "auto"])
+    assert told.exit_code == 0, told.output
+    assert told.output.startswith("Plan: ")
+    assert "main_graph/" in told.output
+    assert "no strategy 'best'" in CliRunner().invoke(app, [*words, "--strategy", "best"]).output
+    bad = tmp_path / "bad.onnx"
+    bad.write_bytes(b"no model")
+    told = CliRunner().invoke(app, ["plan", str(bad)])
+    assert (told.exit_code, "no valid ONNX model" in told.output) == (2, True)
+
+
+@pytest.mark.slow
 def test_a_model_is_spread_over_two_unequal_devices() -> None:
     made = dt.onnx.load(next(p for p in MODELS if p.stem == "resnet"))
     devices = {
