@@ -15,6 +15,7 @@ from . import (
     seq2seq,
     slim,
     training,
+    util,
 )
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "seq2seq",
     "slim",
     "training",
+    "util",
 ]

@@ -141,3 +141,10 @@ def test_unrolled_decoders() -> None:
         h = np.tanh(np.concatenate([w["embedding_rnn_decoder/embedding"][ids], h], 1) @ cell_w)
         np.testing.assert_allclose(out, h, rtol=1e-5, atol=1e-6)
         ids = np.concatenate([h, np.zeros((2, 1))], 1).argmax(1)
+
+
+def test_what_is_known_before_the_graph_runs() -> None:
+    x = tf.placeholder(tf.float32, [None, 3])
+    assert tf.contrib.util.constant_value(tf.shape(x)) is None
+    np.testing.assert_array_equal(tf.contrib.util.constant_value(tf.constant([1, 2]) + 1), [2, 3])
+    assert tf.contrib.util.constant_value_as_shape(tf.shape(x)).as_list() == [None, 3]
