@@ -181,7 +181,7 @@ class _Window:
 
     def close(self) -> None:
         """Put what there is behind what was there before, and begin anew."""
-        launching = sum(map(is_launching, self.kernels))
+        launching = sum(is_launching(c) for c in self.kernels if not self.told.issuperset(c.outputs))
         if launching < FEWEST and len(self.updates) < FEWEST:
             self.out += map(self.by_itself, self.steps)
         else:
