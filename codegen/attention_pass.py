@@ -28,7 +28,9 @@ from .rewrite import Fired
 from .unit import BeginLoop, RunGuarded, SendTensor, Unit, UnitStep, taken_by
 
 _TYPES = (float32, float16, bfloat16)
-_SHAPES = frozenset(("Shape", "BroadcastGradientArgs", "GatherV2", "Pack"))  # what may look at a part, for nobody who stays
+_SHAPES = frozenset(
+    ("Shape", "BroadcastGradientArgs", "GatherV2", "Pack")
+)  # what may look at a part, for nobody who stays
 
 
 def join_attention(unit: Unit, types: Collection[DType] = _TYPES) -> tuple[Unit, tuple[Fired, ...]]:
@@ -68,10 +70,9 @@ def _replaced(unit: Unit, found: Sequence[_Found]) -> Unit:
         gradients[f.of_v] = gradients[f.of_p] = gradient
     placed: set[Node] = set()
     for step in unit.steps:
-        gradient = gradients.get(step) if isinstance(step, Node) else None
-        if gradient is not None and gradient not in placed:  # in the place of the first of the two
-            placed.add(gradient)
-            instead[step] = gradient
+        if isinstance(step, Node) and step in gradients and gradients[step] not in placed:
+            instead[step] = gradients[step]  # in the place of the first of the two
+            placed.add(gradients[step])
     steps: list[UnitStep] = []
     for step in unit.steps:
         if isinstance(step, Node) and step in instead:
