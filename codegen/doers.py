@@ -20,8 +20,8 @@ import numpy as np
 from .buffers import buffers
 from .copies import sum_source
 from .native_calls import flat
-from .native_planner import NotPlannableError, Planner, Value
-from .threads import Ranges, share, share_units
+from .native_planner import NS_PER_COPIED, NotPlannableError, Planner, Value
+from .threads import Ranges, ranges_of, share, share_units
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -35,8 +35,8 @@ class Doer(Protocol):
     def fixed(self, x: Array) -> Array:
         """An array of the kernel's own, which never changes, as others are."""
 
-    def put(self, x: Array, into: Array) -> None:
-        """Copy an array; both may lie along strides."""
+    def put(self, x: Array, into: Array, threads: int = 1) -> None:
+        """Copy an array; both may lie along strides. `threads`: so many may share it."""
 
     def clear(self, x: Array) -> None:
         """Fill an array with zeros."""
@@ -70,9 +70,10 @@ class AtOnce:
         """The array itself."""
         return x
 
-    def put(self, x: Array, into: Array) -> None:
+    def put(self, x: Array, into: Array, threads: int = 1) -> None:
         """Copy it."""
-        np.copyto(into, x)
+        ranges = ranges_of(len(x), x.nbytes * NS_PER_COPIED, threads)
+        share(lambda lo, hi: np.copyto(into[lo:hi], x[lo:hi]), (), ranges, threads)
 
     def clear(self, x: Array) -> None:
         """Fill it with zeros."""
@@ -137,9 +138,9 @@ class Planned:
         """A copy that belongs to the plan."""
         return self.take(Value(x))
 
-    def put(self, x: Array, into: Array) -> None:
+    def put(self, x: Array, into: Array, threads: int = 1) -> None:
         """Have it copied."""
-        self._planner.put(self.value_of(x), self.value_of(into))
+        self._planner.put(self.value_of(x), self.value_of(into), threads)
 
     def clear(self, x: Array) -> None:
         """Have it filled with zeros, which are copied."""

@@ -39,13 +39,14 @@ _NS_PER_TAP = 0.5  # of pooling
 _NS_PER_PART = 0.5  # of adding up the parts of pixels
 _FEW = 8  # channels that fill half a tile
 _NS_PER_PRODUCT = 0.15  # of a convolution of each channel by itself
+_CHANNELS = 16  # of a unit of a filter's gradient, each channel by itself: a line of the cache
 
 # For each function of these files, its arguments before the range: see `loop_text`.
 _SIGNATURES = {
     **CONVOLUTION_FUNCTIONS,
     **FILTER_FUNCTIONS,
     "depthwise": ("rrw", (3, 3, 3, 2, 2, 2)),
-    "depthwise_filter": ("rrw", (3, 3, 3, 2)),
+    "depthwise_filter": ("rrw", (3, 4, 3, 2)),
     "max_pool": ("rw", (3, 2, 6)),
     "max_pool_grad": ("rrw", (3, 2, 6)),
     "avg_pool": ("rw", (3, 2, 6)),
@@ -124,7 +125,7 @@ class ImageKernels:
             return None
         y = self.doer.empty((image.shape[0], *count, w.shape[2] * w.shape[3]), x.dtype)
         seen, own = (
-            repeated(self.doer, windowed(self.doer, image, window), w.shape[3]),
+            repeated(self.doer, windowed(self.doer, image, window, self.threads), w.shape[3]),
             self.doer.ordered(w).reshape(*w.shape[:2], -1, 1),
         )
         self._each_channel(seen, own, y, count, strides=window.strides, dilations=window.dilations)
@@ -144,7 +145,7 @@ class ImageKernels:
         # Zeros around y, so that each phase finds what its taps ask for.
         before = tuple(max(0, *(-p.begin[i] for p in phases)) for i in range(2))
         after = tuple(max(p.begin[i] + p.count[i] + p.spans[i] - 1 for p in phases) for i in range(2))
-        seen = padded(self.doer, y, before, (before[0] + after[0], before[1] + after[1]))  # type: ignore[arg-type]
+        seen = padded(self.doer, y, before, (before[0] + after[0], before[1] + after[1]), self.threads)  # type: ignore[arg-type]
         for p in phases:
             self._each_channel(
                 seen, each[p.taps], x, p.count, dilations=window.dilations,
@@ -232,15 +233,17 @@ class ImageKernels:
         )
         if not _fits(y.shape, expected) or inner != image.shape[3] or x.size == 0:
             return None
-        seen = repeated(self.doer, windowed(self.doer, image, window), times)
+        seen = repeated(self.doer, windowed(self.doer, image, window, self.threads), times)
         row = seen.shape[2] * inner * times
         w = self.doer.empty((high, wide, inner, times), x.dtype)
         arguments = (
-            seen.ravel(), self.doer.ordered(y).ravel(), w.ravel(), (high, wide, inner * times), y.shape[:3],
+            seen.ravel(), self.doer.ordered(y).ravel(), w.ravel(), (high, wide, inner * times),
+            (*y.shape[:3], _CHANNELS),
             (seen.shape[1] * row, window.strides[0] * row, window.strides[1] * inner * times),
             (window.dilations[0] * row, window.dilations[1] * inner * times),
         )  # fmt: skip
-        self._share("depthwise_filter", arguments, high * wide, y.size * high * wide * _NS_PER_PRODUCT)
+        units = high * -(-inner * times // _CHANNELS)
+        self._share("depthwise_filter", arguments, units, y.size * high * wide * _NS_PER_PRODUCT)
         return w
 
     # --- pooling ---------------------------------------------------------------------------------------------------

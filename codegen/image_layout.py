@@ -12,7 +12,7 @@ from .doers import Doer
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
-def padded(doer: Doer, x: Array, before: tuple[int, int], sizes: tuple[int, int]) -> Array:
+def padded(doer: Doer, x: Array, before: tuple[int, int], sizes: tuple[int, int], threads: int = 1) -> Array:
     """An image with zeros around it, `sizes` pixels in all (what lies beyond is cut off); as it is when nothing changes."""
     n, height, width, c = x.shape
     if before == (0, 0) and sizes == (height, width):
@@ -24,15 +24,15 @@ def padded(doer: Doer, x: Array, before: tuple[int, int], sizes: tuple[int, int]
     doer.clear(out[:, bottom:])
     doer.clear(out[:, top:bottom, :left])
     doer.clear(out[:, top:bottom, right:])
-    doer.put(x[:, : bottom - top, : right - left], out[:, top:bottom, left:right])
+    doer.put(x[:, : bottom - top, : right - left], out[:, top:bottom, left:right], threads)
     return out
 
 
-def windowed(doer: Doer, x: Array, window: Window) -> Array:
+def windowed(doer: Doer, x: Array, window: Window, threads: int = 1) -> Array:
     """The image with the window's padding: all that the windows see."""
     before = (window.pads(0, x.shape[1])[0], window.pads(1, x.shape[2])[0])
     seen = [((window.positions(i, x.shape[1 + i]) or 0) - 1) * window.strides[i] + window.span(i) for i in range(2)]
-    return padded(doer, x, before, (seen[0], seen[1]))
+    return padded(doer, x, before, (seen[0], seen[1]), threads)
 
 
 def repeated(doer: Doer, x: Array, times: int) -> Array:

@@ -19,7 +19,7 @@ Signature: TypeAlias = "tuple[str, tuple[int, ...]]"
 that is read, c one of int64 with which threads count, p one of int32 that is written, i an integer."""
 
 
-_CALLED = ("matrix_tile.py", "matrix_loops.py", "table_tile.py", "vector_loops.py")
+_CALLED = ("matrix_tile.py", "matrix_loops.py", "table_tile.py", "vector_loops.py", "channel_tile.py")
 """What these files call of others."""
 
 

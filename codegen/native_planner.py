@@ -25,7 +25,7 @@ from .copies import copy_source
 from .kernel_cache import compiled
 from .memory import Piece, places
 from .native_plans import Output, Part, Plan, begin_of
-from .threads import LINE, Ranges
+from .threads import LINE, PARALLEL_NS, TOGETHER_NS, Ranges, ranges_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -34,6 +34,7 @@ LARGEST = (
 )  # bytes of an arena and of what leaves; where tensors are larger, what Python does between launches is no matter
 KNOWN = 1 << 12  # bytes of what is known while a plan is made: shapes, and what is computed of them
 MOST_DIMENSIONS = 5  # of what is copied along strides
+NS_PER_COPIED = 0.1  # one core, for a byte that is copied along strides
 
 
 class NotPlannableError(Exception):
@@ -231,8 +232,8 @@ class Planner:
         value = self.in_order(value)
         self._plain(native_calls.below(value.array.itemsize, value.array.size, limit), [self.at(value)])
 
-    def put(self, value: Value, into: Value) -> None:
-        """Copy a tensor; it may lie along strides."""
+    def put(self, value: Value, into: Value, threads: int = 1) -> None:
+        """Copy a tensor; it may lie along strides. `threads`: so many may share it, where it does."""
         value = self.in_memory(value)
         x, out = value.array, into.array
         if x.flags.c_contiguous and out.flags.c_contiguous:
@@ -245,7 +246,9 @@ class Planner:
             raise NotPlannableError(str(e)) from None
         words = [*self.vector(value, _span(sizes, jumps)), *self.vector(into, _span(sizes, out_jumps))]
         words += native_calls.flat((sizes, jumps, out_jumps))
-        self.launch(function, words, ((0, sizes[0]),), 1)
+        time = x.nbytes * NS_PER_COPIED
+        ranges, together = (ranges_of(sizes[0], time, threads, 1, worth) for worth in (PARALLEL_NS, TOGETHER_NS))
+        self.launch(function, words, ranges, threads, together)
 
     def _plain(self, words: list[int], addresses: Sequence[At]) -> None:
         self._words += words  # of which the first arguments are addresses
@@ -341,7 +344,7 @@ def joined(x: Array, out: Array) -> tuple[tuple[int, ...], tuple[int, ...], tupl
             axes.append([n, a, b])
     if len(axes) > MOST_DIMENSIONS:
         raise NotPlannableError("a view of many dimensions")
-    axes = [[1, 0, 0]] * (MOST_DIMENSIONS - len(axes)) + axes
+    axes[1:1] = [[1, 0, 0]] * (MOST_DIMENSIONS - len(axes))  # behind the first, which threads share
     sizes, jumps, out_jumps = (tuple(axis[i] for axis in axes) for i in range(3))
     return sizes, jumps, out_jumps
 

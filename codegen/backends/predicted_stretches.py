@@ -63,7 +63,7 @@ class Predictor(Planner):
         """Note it."""
         self.within(value, limit)
 
-    def put(self, value: Value, into: Value) -> None:
+    def put(self, value: Value, into: Value, threads: int = 1) -> None:
         """Note it."""
         value = self.in_memory(value)
         if not (value.array.flags.c_contiguous and into.array.flags.c_contiguous):
