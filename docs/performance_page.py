@@ -57,8 +57,8 @@ PARTS = (
         "Servers and clients are processes of one machine, beside TensorFlow's over loopback gRPC. On one machine a variable "
         "is read where it lies, in shared memory, so transfers take the same time whatever their size, and their GB/s say no more than "
         "that. *Over tcp* is what processes of two machines without keys do, over loopback. In the digits training the workers "
-        "change the variables in the parameter servers' memory ([direct updates](architecture.md#between-processes-of-one-machine)); between machines, "
-        "gradients travel.",
+        "change the variables in the parameter servers' memory "
+        "([direct updates](architecture.md#between-processes-of-one-machine)); between machines, gradients travel.",
         (", cpu",),
         (
             "empty step",
