@@ -24,8 +24,6 @@ _OF_KNOWN = frozenset(
      "Maximum", "Minimum", "Mul", "Neg", "Pack", "Prod", "Range", "RealDiv", "Reshape", "Slice", "Squeeze", "StridedSlice", "Sub", "Sum")
 )  # fmt: skip
 
-_FILLED = 1 << 18  # bytes up to which a plan keeps what is filled with one number
-
 _VIEWS = {
     "BroadcastTo": 0, "ExpandDims": 0, "Identity": 0, "PreventGradient": 0, "Reshape": 0, "Slice": 0, "Split": 1, "SplitV": 0,
     "Squeeze": 0, "StopGradient": 0, "StridedSlice": 0, "Transpose": 0, "Unpack": 0,
@@ -40,8 +38,6 @@ def can_put(call: Call, told: set[int], constants: Any) -> bool:
     if call.op in TELLING or call.op in _OF_KNOWN and all(i in told or i in constants for i in call.inputs):
         told.update(call.outputs)
         return True
-    if call.op == "Fill":
-        return all(i in told or i in constants for i in call.inputs)
     return call.op in _VIEWS or call.op in _JOINED
 
 
@@ -74,8 +70,6 @@ def put(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Value
         return made
     if call.op in TELLING or call.op in _OF_KNOWN and all(v.memory is None for v in inputs):
         return [_small(x) for x in _made(call, [v.array for v in inputs])]
-    if call.op == "Fill":
-        return [_put_fill(planner, call, inputs)]
     if call.op in _VIEWS:
         return _put_view(planner, call, inputs)
     return _JOINED[call.op](planner, call, inputs)
@@ -91,14 +85,6 @@ def _small(x: Any) -> Value:
     if x.nbytes > KNOWN:
         raise NotPlannableError("what shapes tell is large")
     return Value(x)
-
-
-def _put_fill(planner: Planner, call: Call, inputs: Sequence[Value]) -> Value:
-    """What is filled with a number is the same at each run: it is made once."""
-    (x,) = _made(call, [planner.known(v) for v in inputs])
-    if x.nbytes > _FILLED:
-        raise NotPlannableError("what is filled is large")
-    return planner.in_memory(Value(x))
 
 
 def _put_view(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Value]:

@@ -401,25 +401,6 @@ def test_attention_and_its_gradient_go_by_plans(heads: int, queries: int, is_mas
 # --- programs --------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_filled_with_a_number_is_part_of_a_plan() -> None:
-    def shape(x: Array) -> Array:
-        return np.array(x.shape, np.int32)
-
-    kernel, _, _ = kernels()["Joint"]
-    zeros = call(lambda dims, value: np.full(tuple(dims), value), "Fill", [1, 2], [3])
-    calls = [
-        call(shape, "Shape", [0], [1]),
-        zeros,
-        call(kernel, "Fused", [0, 3], [4]),
-        call(kernel, "Fused", [4, 3], [5]),
-    ]
-    stretch = stretch_of(calls, {2: np.float32(0.5)})
-    for rows in (3, 3, 3, 3, 5, 5, 5, 5):
-        x = np.linspace(-1, 1, rows * rows, dtype=np.float32).reshape(rows, rows)
-        same(stretch(x), stretch.run.one_by_one([x]))
-    assert stretch.replays
-
-
 def stretches(program: Program) -> list[NativeRun]:
     return [i.kernel for i in program.instructions if isinstance(i, Call) and isinstance(i.kernel, NativeRun)]
 
