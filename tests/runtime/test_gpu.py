@@ -13,9 +13,9 @@ import dovetail as dt
 from dovetail.codegen.cuda import driver, tune
 from dovetail.codegen.cuda.array import DeviceArray, from_cuda_array, from_dlpack
 from dovetail.codegen.cuda.device import Device, device
-from dovetail.codegen.cuda.transfers import PIECE
 from dovetail.codegen.cuda.graphs import capture
 from dovetail.codegen.cuda.kernels import KernelOnDevice, RoutineOnDevice
+from dovetail.codegen.cuda.transfers import PIECE
 from dovetail.codegen.gpu_kernel import HEADER, Count, Grid, Launch, Parameter, Routine, TritonKernel
 from dovetail.codegen.triton_compile import compile_kernel
 
