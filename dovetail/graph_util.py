@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from .graph.attr_values import write_attr
+from .graph.graph_def_parts import needed_by, node_of
 from .graph.messages import message
 from .graph.tensor_protos import make_tensor_proto
 
@@ -27,17 +28,11 @@ def extract_sub_graph(graph_def: Any, dest_nodes: Sequence[str]) -> Any:
     """
     if isinstance(dest_nodes, (str, bytes)):
         raise TypeError(f"dest_nodes must be a list of names, not {dest_nodes!r}")
-    nodes = {node.name: node for node in graph_def.node}
+    nodes = {node.name for node in graph_def.node}
     for name in dest_nodes:
         if name not in nodes:
             raise AssertionError(f"{name} is not in graph")
-    kept: set[str] = set()
-    todo = list(dest_nodes)
-    while todo:
-        name = todo.pop()
-        if name not in kept:
-            kept.add(name)
-            todo += map(_node_of, nodes[name].input)
+    kept = needed_by(graph_def, dest_nodes)
     out = message("GraphDef")()
     out.node.extend([node for node in graph_def.node if node.name in kept])
     out.versions.CopyFrom(graph_def.versions)
@@ -89,7 +84,9 @@ def convert_variables_to_constants(
         elif node.input and node.input[0] in values and node.op == "ResourceGather":
             axis = out.node.add()
             axis.CopyFrom(_constant(f"{node.name}/axis", 0))
-            made = out.node.add(name=node.name, op="GatherV2", input=[*node.input[:2], axis.name, *node.input[2:]], device=node.device)
+            made = out.node.add(
+                name=node.name, op="GatherV2", input=[*node.input[:2], axis.name, *node.input[2:]], device=node.device
+            )
             for name, source in (("Tparams", "dtype"), ("Tindices", "Tindices"), ("batch_dims", "batch_dims")):
                 if source in node.attr:
                     made.attr[name].CopyFrom(node.attr[source])
@@ -108,7 +105,7 @@ def remove_training_nodes(input_graph: Any, protected_nodes: Iterable[str] | Non
     >>> remove_training_nodes(frozen, protected_nodes=["logits"])
     """
     protected = set(protected_nodes or ())
-    controls = {_node_of(i) for node in input_graph.node for i in node.input if i.startswith("^")}
+    controls = {node_of(i) for node in input_graph.node for i in node.input if i.startswith("^")}
     aside: dict[str, str] = {}
     for node in input_graph.node:
         waits = any(i.startswith("^") for i in node.input)
@@ -129,10 +126,6 @@ def remove_training_nodes(input_graph: Any, protected_nodes: Iterable[str] | Non
     out.versions.CopyFrom(input_graph.versions)
     out.library.CopyFrom(input_graph.library)
     return out
-
-
-def _node_of(text: str) -> str:
-    return text.removeprefix("^").partition(":")[0]
 
 
 def _value_of(place: Any) -> Any:

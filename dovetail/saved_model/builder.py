@@ -14,6 +14,7 @@ from ..graph.default_graph import get_default_graph
 from ..graph.durable_files import write_bytes_durably
 from ..graph.errors import InvalidArgumentError, UnimplementedError
 from ..graph.graph_def import OWN
+from ..graph.graph_def_parts import needed_by, node_of, without
 from ..graph.graph_keys import GraphKeys
 from ..graph.messages import message
 from ..graph.node import Node
@@ -21,7 +22,7 @@ from ..graph.partitioned import PartitionedVariable
 from ..graph.tensor_bundle import write_bundle
 from ..graph.variables import Variable
 from ..train.tensorflow_meta_graph import write_collections
-from ..train.tensorflow_savers import add_saving_nodes, needed_by, without
+from ..train.tensorflow_savers import add_saving_nodes
 from . import constants, signature_constants, tag_constants
 from .signature_def_utils import predict_signature_def
 
@@ -129,7 +130,7 @@ class Builder:
         meta.meta_info_def.tags.extend(tags)
         last = [main_op, legacy_init_op]
         ends = [_named(n) for n in last if n is not None] + [
-            _node_of(t.name) for s in (signatures or {}).values() for t in _tensors(s)
+            node_of(t.name) for s in (signatures or {}).values() for t in _tensors(s)
         ]
         meta.graph_def.CopyFrom(_servable(graph.as_graph_def(add_shapes=True), ends))
         if clear_devices:
@@ -216,10 +217,6 @@ def _servable(graph_def: Any, ends: Sequence[str]) -> Any:
 
 def _tensors(signature: Any) -> list[Any]:
     return [*signature.inputs.values(), *signature.outputs.values()]
-
-
-def _node_of(tensor: str) -> str:
-    return tensor.partition(":")[0]
 
 
 def _named(node: Any) -> str:

@@ -11,6 +11,7 @@ from ..graph.aggregation import VariableAggregation, VariableSynchronization
 from ..graph.default_graph import get_default_graph
 from ..graph.errors import InvalidArgumentError
 from ..graph.graph import Graph
+from ..graph.graph_def_parts import without
 from ..graph.graph_keys import GraphKeys
 from ..graph.import_graph_def import import_graph_def
 from ..graph.messages import message
@@ -18,7 +19,7 @@ from ..graph.meta_graph import Names, variable_of
 from ..graph.node import Node, Tensor
 from ..graph.variable_kinds import RefVariable, ResourceVariable
 from ..graph.variables import Variable
-from .tensorflow_savers import SAVERS, without
+from .tensorflow_savers import SAVERS
 
 VARIABLES = (
     GraphKeys.GLOBAL_VARIABLES, GraphKeys.TRAINABLE_VARIABLES, GraphKeys.LOCAL_VARIABLES, GraphKeys.MODEL_VARIABLES,

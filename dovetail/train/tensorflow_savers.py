@@ -5,7 +5,7 @@ Here they are written beside a graph's own nodes, which save in Dovetail's way a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,43 +18,6 @@ from ..graph.variables import Variable
 SCOPE = "saved_model_io"
 SAVERS = frozenset(("MergeV2Checkpoints", "SaveV2", "ShardedFilename"))
 """TensorFlow's ops that save."""
-
-
-def without(graph_def: Any, is_left_out: Callable[[Any], bool], needed: Collection[str] = frozenset()) -> Any:
-    """A graph without some nodes, and without those that need them; but with all of `needed`, by name."""
-    takers: dict[str, list[str]] = {}
-    for node in graph_def.node:
-        for source in {_node_of(i) for i in node.input}:
-            takers.setdefault(source, []).append(node.name)
-    todo = [node.name for node in graph_def.node if is_left_out(node)]
-    gone: set[str] = set()
-    while todo:
-        name = todo.pop()
-        if name not in gone:
-            gone.add(name)
-            todo += takers.get(name, ())
-    out = type(graph_def)()
-    out.CopyFrom(graph_def)
-    del out.node[:]
-    out.node.extend([node for node in graph_def.node if node.name in needed or node.name not in gone])
-    return out
-
-
-def needed_by(graph_def: Any, names: Iterable[str]) -> set[str]:
-    """The names of nodes that these need, and theirs; those that are not in the graph among them."""
-    nodes = {node.name: node for node in graph_def.node}
-    found: set[str] = set()
-    todo = list(names)
-    while todo:
-        name = todo.pop()
-        if name not in found:
-            found.add(name)
-            todo += map(_node_of, nodes[name].input) if name in nodes else ()
-    return found
-
-
-def _node_of(text: str) -> str:
-    return text.removeprefix("^").partition(":")[0]
 
 
 def add_saving_nodes(graph_def: Any, variables: Mapping[str, Variable]) -> Any:
@@ -128,4 +91,4 @@ def _texts(values: Sequence[str], shape: tuple[int, ...]) -> np.ndarray[Any, Any
     return out.reshape(shape)
 
 
-__all__ = ["SAVERS", "SCOPE", "add_saving_nodes", "needed_by", "without"]
+__all__ = ["SAVERS", "SCOPE", "add_saving_nodes"]
