@@ -24,7 +24,7 @@ import numpy as np
 from ..graph.node import Node, Tensor
 from .buffers import LARGE, buffers
 from .fused_nodes import FusedNodes, inputs_of
-from .loops import Loops
+from .loops import READS, Loops
 from .row_facts import has_short_rows
 from .unit import BeginLoop, EndLoop, LeaveUnless, RunGuarded, Unit, UnitStep
 
@@ -107,7 +107,7 @@ def order_of(inputs: int, outputs: int, pairs: Pairs) -> Order:
 def reordered(loops: Loops, order: Order) -> Loops:
     """The same kernel with its arguments in this order."""
     at = {old: new for new, old in enumerate(order.inputs)}
-    values = tuple(replace(v, data=at[v.data]) if v.op == "load" else v for v in loops.values)
+    values = tuple(replace(v, data=at[v.data]) if v.op in READS else v for v in loops.values)
     return Loops(loops.reduced, values, tuple(loops.stores[j] for j in order.outputs))
 
 

@@ -60,6 +60,25 @@ def test_work_behind_a_product_writes_where_the_product_is(rows: int, seen: list
     assert seen == [True] * 3
 
 
+def test_rows_that_are_looked_up_stay_what_they_are_beside_an_input_that_is_overwritten() -> None:
+    value = RNG.standard_normal((7, 3)).astype(np.float32)
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [None, 3])
+        y = dt.atan(x)
+        sums = dt.math.unsorted_segment_sum(abs(y) * 0.1, dt.range(dt.shape(x)[0]) % 5, 5)
+        gradient = dt.gradients(dt.reduce_sum(dt.square(sums)), x)[
+            0
+        ]  # looks up the sums' gradients beside y, which dies there
+        plan = dt.place(dt.get_default_graph(), fetches=gradient).kernels("cpu:0")
+        assert any("gather" in str(k.loops) and k.group.overwrites for k in plan)
+        with session() as sess:
+            got = sess.run(gradient, {x: value})
+    y = np.arctan(value)
+    sums = np.stack([abs(y[i::5]).sum(0) * 0.1 for i in range(5)])
+    wanted = 2 * sums[np.arange(7) % 5] * 0.1 * np.sign(y) / (1 + value * value)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
 def test_what_is_fetched_fed_or_taken_again_stays() -> None:
     with dt.Graph().as_default():
         x = dt.placeholder(dt.float32, [None, 256])
