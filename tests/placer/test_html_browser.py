@@ -8,6 +8,8 @@ import pytest
 from page_browser import complaints, open_page, requests, until
 
 import dovetail as dt
+from dovetail.graph.deserialize import extend_from_bytes
+from dovetail.graph.serialize import graph_to_bytes
 from dovetail.placer.html import write_html
 
 pytestmark = [
@@ -326,13 +328,20 @@ def test_labels_do_not_cover_each_other(driver, pages):
 
 
 def test_hostile_names_stay_text(driver, tmp_path):
-    with dt.Graph().as_default() as graph:
+    """No such name can be given here, but it can come in a graph that somebody else has made."""
+    plain = {HOSTILE: "x" * len(HOSTILE), "__proto__": "p" * len("__proto__")}
+    with dt.Graph().as_default() as harmless:
         with dt.device("/job:ps"):
-            v = dt.Variable([1.0], name=HOSTILE)
+            v = dt.Variable([1.0], name=plain[HOSTILE])
         with dt.device("/job:worker"):
-            dt.add(v, 1.0, name=f"{HOSTILE}/b")
-            dt.add(v, 2.0, name="__proto__")
+            dt.add(v, 1.0, name=f"{plain[HOSTILE]}/b")
+            dt.add(v, 2.0, name=plain["__proto__"])
             dt.add(v, 3.0, name="constructor")
+    data = graph_to_bytes(harmless)
+    for hostile, name in plain.items():
+        data = data.replace(name.encode(), hostile.encode())
+    graph = dt.Graph()
+    extend_from_bytes(graph, data)
     write_html(dt.place(graph, {"ps": 1, "worker": 1}), tmp_path / "hostile.html")
     open_page(driver, tmp_path / "hostile.html")
     find(driver, "#search").send_keys("onerror")
