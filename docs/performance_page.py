@@ -173,7 +173,8 @@ def page() -> str:
     parts.append(
         "## Elsewhere\n\nSearch against the best values known, and predicted against measured steps: "
         "[automatic placement](automatic-placement.md#how-good-it-is). Placing graphs of a million nodes: `bench/results/place.json`. An "
-        "hour's use of a cluster whose clients are killed: `bench/results/soak.json`.\n"
+        "hour's use of a cluster whose clients are killed: `bench/results/soak.json`. What a GPU's step costs the host, with a driver that "
+        "does nothing: `bench/results/gpu_host.json`.\n"
     )
     return "\n".join(parts)
 
