@@ -5,6 +5,7 @@ so what is discontinuous (comparisons, rounding, casts to integers) is only put 
 and what moves, negates or chooses among those. `HYPOTHESIS_PROFILE=explore` draws many new graphs.
 """
 
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -232,6 +233,7 @@ def check(data: Any) -> None:
                 assert agree(mine, theirs, scale), f"{tensor} on {backend}:\n{mine}\n{theirs}"
 
 
+EXPLORES = os.environ.get("HYPOTHESIS_PROFILE") == "explore"
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
 
@@ -243,6 +245,6 @@ def test_random_graphs(data: Any) -> None:
 
 @pytest.mark.slow
 @given(st.data())
-@settings(max_examples=120, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=2000 if EXPLORES else 120, deadline=None, suppress_health_check=QUIET)
 def test_more_random_graphs(data: Any) -> None:
     check(data)
