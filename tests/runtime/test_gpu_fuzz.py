@@ -3,6 +3,7 @@
 Beside what `tests/codegen/test_fuzz.py` draws, there are products, with elementwise work before and behind them.
 """
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -88,6 +89,7 @@ def gpu(own_cache: None) -> Iterator[None]:
         yield
 
 
+EXPLORES = os.environ.get("HYPOTHESIS_PROFILE") == "explore"
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
 
@@ -101,6 +103,6 @@ def test_random_layers(data: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("gpu")
 @given(st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=600 if EXPLORES else 60, deadline=None, suppress_health_check=QUIET)
 def test_more_random_layers(data: Any) -> None:
     check(data)
