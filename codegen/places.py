@@ -25,6 +25,8 @@ def with_places(program: Program) -> Program:
 
     They run where the first of them stood: nothing that a program does takes a variable out of its container.
     """
+    if not any(type(step) is Loop or type(step) is Call and step.op in _HANDLES for step in program.instructions):
+        return program
     return replace(program, instructions=tuple(_joined(program.instructions)))
 
 

@@ -174,7 +174,7 @@ class _Walk:
         self.rules = (*rules, *self.later)
         self.table = self.rules_here(self.rules, self.later)
         self.sized = sized and any(op.name in _ASKING for op in self.table)
-        self.alike: dict[tuple[OpDef, DType, tuple[str, ...]], list[Rule]] = {}  # see `rules_for`
+        self.alike: dict[tuple[OpDef, DType, tuple[OpDef | None, ...]], list[Rule]] = {}  # see `rules_for`
         self.uses: Counter[Tensor] = Counter()  # how often a tensor is taken, at most: nobody is taken off
         self.counted = (private or counted) and bool(self.table)
         if self.counted:
@@ -223,7 +223,8 @@ class _Walk:
             if self.sized and node.opdef.name not in STEERING and self.fed.isdisjoint(node.outputs):
                 self.sizes.see(node)
             return
-        if node.opdef in self.table or (self.wanted.fold and self.folding.may_fold(node)):
+        folds = self.wanted.fold and self.folding.may_fold(node)
+        if folds or (node.opdef in self.table and self.rules_for(node)):
             for _ in range(_MOST_ROUNDS):
                 found = self.replacement(node)
                 if found is None:
@@ -327,11 +328,12 @@ class _Walk:
         """The rules that may apply to a node: decided once for all that are alike in op, type, and what makes their inputs."""
         if len(node.outputs) != 1:
             return []
-        makers, dtype = self.makers, node.outputs[0].dtype
-        above = tuple([makers[t].opdef.name if t in makers else "" for t in node.inputs])
-        key = node.opdef, dtype, above
+        maker, dtype = self.makers.get, node.outputs[0].dtype
+        makers = tuple([None if m is None else m.opdef for m in map(maker, node.inputs)])
+        key = node.opdef, dtype, makers
         found = self.alike.get(key)
         if found is None:
+            above = tuple([m.name if m else "" for m in makers])
             found = self.alike[key] = [
                 rule
                 for rule in self.table.get(node.opdef, ())

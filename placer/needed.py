@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from ..graph.frames import in_order
 from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
-from ..graph.opdef import Trait
 
 
 def needed(
@@ -42,7 +41,7 @@ def needed(
     if any(c.index > n.index for n in found for c in n.controls):
         inside = set(found)
         found = in_order(found, lambda n: [b for b in n.before if b in inside])
-    if any(Trait.BLOCKING in n.opdef.traits for n in found):
+    if any(n.opdef.is_blocking for n in found):
         found = _waiting_last(found)
     return found
 
@@ -55,7 +54,7 @@ def _waiting_last(nodes: list[Node]) -> list[Node]:
     wave: dict[Node, tuple[int, int]] = {}
     for node in nodes:
         number = max((wave[b][0] + (wave[b][1] > 0) for b in node.before if b in wave), default=0)
-        waits = Trait.BLOCKING in node.opdef.traits
+        waits = node.opdef.is_blocking
         wave[node] = number, (2 if node.outputs else 1) if waits else 0
     return sorted(nodes, key=wave.__getitem__)
 

@@ -25,7 +25,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..graph.node import Node, Tensor
-from ..graph.opdef import Trait
 from .partitioned import Channel, Partitioned, Step
 
 EPOCHS = 100  # TensorFlow's numbers, both
@@ -34,7 +33,7 @@ AHEAD = 6
 
 def schedule_receives(cut: Partitioned) -> Partitioned:
     """The same partitions with sends held back. The channels that tell the pace come behind all others."""
-    if any(Trait.BLOCKING in n.opdef.traits for p in cut.partitions.values() for n in p.nodes):
+    if any(n.opdef.is_blocking for p in cut.partitions.values() for n in p.nodes):
         return cut
     parts = {device: _Part(p.steps) for device, p in cut.partitions.items()}
     times = start_times({device: p.steps for device, p in cut.partitions.items()})

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from ..codegen.backends import numba as _numba  # noqa: F401  (what programs are made by is loaded with the worker, not in a first step)
 from ..codegen.gpus import gpu_backend
 from ..codegen.lower import lower
 from ..codegen.places import with_places

@@ -35,10 +35,18 @@ def can_put(call: Call, told: set[int], constants: Any) -> bool:
     """Whether a plan may have this call; `told`: slots whose values shapes tell, to which those of its outputs are added."""
     if getattr(call.kernel, "is_native", False):
         return True
-    if call.op in TELLING or call.op in _OF_KNOWN and all(i in told or i in constants for i in call.inputs):
+    if call.op in TELLING or call.op in _OF_KNOWN and _are_known(call, told, constants):
         told.update(call.outputs)
         return True
     return call.op in _VIEWS or call.op in _JOINED
+
+
+def _are_known(call: Call, told: set[int], constants: Any) -> bool:
+    """Whether the values of all that a call takes are told: a loop, for this is asked of each of 100,000 additions."""
+    for i in call.inputs:  # noqa: SIM110
+        if i not in told and i not in constants:
+            return False
+    return True
 
 
 def is_launching(call: Call) -> bool:

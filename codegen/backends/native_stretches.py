@@ -35,7 +35,7 @@ from ..program import Call, Instruction, Loop, Program, Send
 from .gathering import Run, constants_of, run_of
 from .native_puts import can_put, is_launching, put, work_of
 from .native_runs import NativeRun, in_order
-from .native_updates import NativeUpdates, is_large_update, is_small_update
+from .native_updates import NativeUpdates, is_large_update, is_update
 from .predicted_stretches import arenas_of, runs_of
 
 logger = logging.getLogger(__name__)
@@ -104,9 +104,11 @@ def _gathered(
             head, body = (tuple(_gathered(part, constants, at_once, sent)) for part in (step.head, step.body))
             window.out.append(replace(step, head=head, body=body))
         elif not window.takes(step):
-            window.close()
-            if not window.takes(step):
-                window.out.append(step)
+            if window.steps:
+                window.close()
+                if window.takes(step):
+                    continue
+            window.out.append(step)
     window.close()
     _let_threads_stay(window.out)
     return window.out
@@ -143,12 +145,12 @@ class _Window:
                 return False
             self.is_awaited |= not step.held
             self.behind.append(step)
-        elif type(step) is not Call or self.updated.intersection(step.inputs):
+        elif type(step) is not Call or self.updated and self.updated.intersection(step.inputs):
             return False
-        elif is_small_update(step) or is_large_update(step):
+        elif is_update(step):
             self.updates.append(step)
             self.updated.update(step.outputs)
-        elif not self.later.intersection(step.inputs) and can_put(step, self.told, self.constants):
+        elif not (self.later and self.later.intersection(step.inputs)) and can_put(step, self.told, self.constants):
             if self.updates and getattr(step.kernel, "reads_variables", False) or not self.has_time_for(step):
                 return False
             self.kernels.append(step)

@@ -20,27 +20,26 @@ from .native_runs import NativeRun, in_order
 from .product_updates import ProductUpdate
 from .updates import UpdateKernel
 
+_KINDS = (UpdateKernel, ProductUpdate)
 LARGEST = 1 << 20  # bytes of a variable that is updated together with others, some 50 microseconds
 
 
-def is_small_update(call: Call) -> bool:
-    """Whether a call is an update that others may be done together with."""
-    return 0 < _bytes(call) <= LARGEST
+def is_update(call: Call) -> bool:
+    """Whether a call is an update of a variable that a plan takes."""
+    kernel = call.kernel
+    if not isinstance(kernel, _KINDS):
+        return False
+    update = kernel.update if isinstance(kernel, ProductUpdate) else kernel
+    return isinstance(update, UpdateKernel) and not update.checks
 
 
 def is_large_update(call: Call) -> bool:
-    """Whether a call is an update that is a run by itself."""
-    return _bytes(call) > LARGEST
-
-
-def _bytes(call: Call) -> int:
-    """Of the variables that a call updates, an unknown number of elements counting as one; 0: it is none that plans take."""
-    kernel = call.kernel
-    update = kernel.update if isinstance(kernel, ProductUpdate) else kernel
-    if not isinstance(update, UpdateKernel) or update.checks:
-        return 0
+    """Whether an update is a run by itself; an unknown number of elements counts as one."""
+    if not is_update(call):
+        return False
+    update = _update(call)
     array = update.node.inputs[update.places + update.gradient]
-    return update.places * (element_count(array.dims) or 1) * array.dtype.size
+    return update.places * (element_count(array.dims) or 1) * array.dtype.size > LARGEST
 
 
 class NativeUpdates(NativeRun):
