@@ -68,10 +68,14 @@ def crc32c(data: bytes | bytearray | memoryview) -> int:
     return _compiled()(np.frombuffer(data, np.uint8))
 
 
+def mask(crc: int) -> int:
+    """A CRC as TensorFlow's files have it: rotated and moved."""
+    return ((crc >> 15 | crc << 17) + MASK) & 0xFFFFFFFF
+
+
 def masked(data: bytes | bytearray | memoryview) -> bytes:
-    """The CRC as record files have it: rotated and moved, in four bytes."""
-    crc = crc32c(data)
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + MASK) & 0xFFFFFFFF)
+    """The CRC of bytes as TensorFlow's files have it, in four bytes."""
+    return struct.pack("<I", mask(crc32c(data)))
 
 
-__all__ = ["crc32c", "masked"]
+__all__ = ["crc32c", "mask", "masked"]

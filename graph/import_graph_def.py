@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .build import convert
@@ -23,7 +23,7 @@ from .opdef import opdef
 from .records import FORMAT, VERSION, MalformedError
 from .scopes import DeviceBlock, requested_device
 from .source import Origin, caller, locate
-from .tensorflow_nodes import COMPOSED, UnsupportedError, attrs_of, composed_attrs, is_composed, op_of, unlike
+from .tensorflow_nodes import COMPOSED, UnsupportedError, attrs_of, composed_attrs, op_of
 
 Ends = list[tuple[int, int]]  # outputs, as number of the node and of the output
 _MISFITS = (ValueError, TypeError, KeyError, IndexError, AttributeError, MalformedError)
@@ -142,9 +142,7 @@ class _Importer:
         first: dict[str, str] = {}
         for proto in self.definition.node:
             try:
-                op = op_of(proto)
-                if unlike(proto):
-                    raise UnsupportedError(op)
+                op_of(proto)
             except UnsupportedError:
                 missing[proto.op] += 1
                 first.setdefault(proto.op, proto.name)
@@ -224,7 +222,7 @@ class _Importer:
         container = proto.attr["container"].s.decode() if "container" in proto.attr else ""
         beside = (controls, proto.device, tuple(g for g in groups if g in self.protos and g != proto.name), container)
         try:
-            if is_composed(proto):
+            if proto.op in COMPOSED:
                 self._compose(proto, inputs, beside)
                 return
             definition = opdef(op_of(proto))
@@ -351,19 +349,4 @@ def _normal(mapped: Mapping[str, Any], graph: Graph) -> dict[str, Node | Tensor]
     return out
 
 
-def importable(ops: Sequence[str]) -> list[str]:
-    """Those of these ops of TensorFlow's that `import_graph_def` takes."""
-    kind = message("NodeDef")
-    out = []
-    for op in ops:
-        proto = kind(op=op)
-        try:
-            op_of(proto)
-        except UnsupportedError:
-            continue
-        if not unlike(proto):
-            out.append(op)
-    return out
-
-
-__all__ = ["as_graph_def", "import_graph_def", "importable"]
+__all__ = ["as_graph_def", "import_graph_def"]

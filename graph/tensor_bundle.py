@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from .crc32c import MASK, crc32c
+from .crc32c import crc32c, mask, masked
 from .dtypes import DType, as_dtype, string
 from .durable_files import write_bytes_durably, write_durably
 from .messages import message
@@ -103,7 +103,7 @@ def read_piece(path: Path, piece: Mapping[str, Any], dtype: DType) -> Array:
         raise TableError("the file is cut short")
     if dtype is string:
         return _texts(data, math.prod(piece["shape"]), piece["crc"]).reshape(piece["shape"])
-    if _masked(crc32c(data)) != piece["crc"]:
+    if mask(crc32c(data)) != piece["crc"]:
         raise TableError("the checksum differs")
     return np.frombuffer(data, dtype.np).reshape(piece["shape"]).copy()
 
@@ -119,7 +119,7 @@ def _texts(data: bytes, count: int, crc: int) -> Array:
         raise TableError("the lengths of texts are cut short") from None
     told = b"".join(struct.pack("<I" if n < 1 << 32 else "<Q", n) for n in sizes)
     body = data[at : at + 4]
-    if body != struct.pack("<I", _masked(crc32c(told))) or _masked(crc32c(told + data[at:])) != crc:
+    if body != masked(told) or mask(crc32c(told + data[at:])) != crc:
         raise TableError("the checksum differs")
     at += 4
     out: Array = np.empty(count, object)
@@ -148,7 +148,7 @@ def write_bundle(prefix: str, tensors: Iterable[tuple[str, Array]]) -> None:
                 at = file.tell()
                 data, crc = _bytes_of(value, dtype)
                 file.write(data)
-                entry = message("BundleEntryProto")(dtype=dtype.enum, offset=at, size=len(data), crc32c=_masked(crc))
+                entry = message("BundleEntryProto")(dtype=dtype.enum, offset=at, size=len(data), crc32c=mask(crc))
                 set_shape(entry.shape, value.shape)
                 entries[name.encode()] = entry.SerializeToString()
 
@@ -166,13 +166,9 @@ def _bytes_of(value: Array, dtype: DType) -> tuple[bytes, int]:
         return data, crc32c(data)
     texts = [v.encode() if isinstance(v, str) else bytes(v) for v in value.ravel()]
     told = b"".join(struct.pack("<I" if len(t) < 1 << 32 else "<Q", len(t)) for t in texts)
-    check = struct.pack("<I", _masked(crc32c(told)))
+    check = masked(told)
     body = b"".join(texts)
     return b"".join(varint(len(t)) for t in texts) + check + body, crc32c(told + check + body)
-
-
-def _masked(crc: int) -> int:
-    return ((crc >> 15 | crc << 17) + MASK) & 0xFFFFFFFF
 
 
 def _slice_key(name: bytes, extents: Iterable[tuple[int, int]]) -> bytes:

@@ -6,6 +6,7 @@ that make several nodes; and some are told more here than there, which follows f
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -45,7 +46,7 @@ def op_of(proto: Any) -> str:
     if op.startswith(OWN) and op.removeprefix(OWN) in known:
         return op.removeprefix(OWN)
     op = NEWER.get(op, op)
-    if op not in known and op not in COMPOSED:
+    if op not in COMPOSED and (op not in known or op in OTHERWISE):
         raise UnsupportedError(op)
     return op
 
@@ -84,6 +85,7 @@ def attrs_of(proto: Any, definition: OpDef, inputs: Inputs) -> dict[str, Any]:
     return attrs
 
 
+@functools.cache
 def accepted(definition: OpDef) -> frozenset[str] | None:
     """The names of the attributes that an op is told; None: those of TensorFlow's."""
     names = set(definition.internal_attrs)
@@ -299,16 +301,6 @@ COMPOSED: dict[str, Callable[..., Any]] = {
 """TensorFlow's op -> a function of its attributes and inputs that gives an output, several, or a node."""
 
 
-def is_composed(proto: Any) -> bool:
-    """Whether a node of TensorFlow's is several here."""
-    return proto.op in COMPOSED
-
-
-def unlike(proto: Any) -> bool:
-    """Whether a node has an op of ours by its name alone, and nobody has written how to read it."""
-    return proto.op in OTHERWISE and proto.op not in COMPOSED
-
-
 def composed_attrs(proto: Any) -> dict[str, Any]:
     """All that TensorFlow tells a node that is several here."""
     return {
@@ -325,7 +317,5 @@ __all__ = [
     "accepted",
     "attrs_of",
     "composed_attrs",
-    "is_composed",
     "op_of",
-    "unlike",
 ]
