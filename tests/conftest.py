@@ -1,4 +1,4 @@
-"""What all tests share: how hypothesis draws its examples, what Ctrl-C means to child processes, a cache of kernels, and a watchdog for waits."""
+"""What all tests share: hypothesis profiles, what Ctrl-C means to child processes, a cache of kernels, and a watchdog for waits."""
 
 import contextlib
 import faulthandler
@@ -104,7 +104,9 @@ class _Watchdog(threading.Thread):
         for pid in _descendants(os.getpid()).keys() - {os.getpid()}:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGABRT)
-        pytest.fail(f"the test waited for {WAIT_S:g} s: neither its process nor a child of it computed; all stacks are on standard error")
+        pytest.fail(
+            f"the test waited for {WAIT_S:g} s: neither its process nor a child of it computed; all stacks are on standard error"
+        )
 
 
 _watchdog: _Watchdog | None = None
