@@ -77,6 +77,10 @@ class FlowContext:
         home = self.graph.flow_of(tensor.op)
         if home is self:
             return tensor
+        if self.loop is not None:
+            place = _place_read(tensor)
+            if place in self.stand_ins:
+                return self.stand_ins[place]
         value = tensor
         if self.outer is not None:
             value = self.outer.bring(tensor)
@@ -86,7 +90,22 @@ class FlowContext:
                 "results come: return it from there"
             )
         made = self.stand_ins[tensor] = self._let_in(value)
+        if made.dtype.is_ref and self.loop is not None:
+            self._read_inside(tensor, made)
         return made
+
+    def _read_inside(self, place: Tensor, inside: Tensor) -> None:
+        """Let in a reference variable's place instead of the values read from it outside.
+
+        What takes a place reads the value at its own turn. So a loop that changes the variable sees the changes.
+        """
+        for outer, stand_in in self.stand_ins.items():
+            if _place_read(outer) is place and stand_in is not outer:
+                node, like = stand_in.op, inside.op
+                node.opdef, node.inputs = like.opdef, like.inputs
+                node.device, node.blocks, node.colocation = like.device, like.blocks, like.colocation
+                for t in node.outputs:
+                    t.dtype = inside.dtype
 
     def _let_in(self, value: Tensor) -> Tensor:
         """Make the node that lets a tensor of the context around in."""
@@ -269,6 +288,12 @@ def as_is(graph: Graph, home: FlowContext | None) -> Iterator[None]:
     with graph.control_dependencies(None):
         graph.scopes.flow = _AsIs(graph, home)
         yield
+
+
+def _place_read(tensor: Tensor) -> Tensor | None:
+    """The reference variable's place that a tensor is the value of, read by a node of its own; None for other tensors."""
+    node = tensor.op
+    return node.inputs[0] if node.type == "Identity" and node.inputs[0].dtype.is_ref else None
 
 
 def is_constant_enter(node: Node) -> bool:

@@ -219,6 +219,59 @@ def test_assignments_happen_once_per_iteration(graph: tf.Graph) -> None:
     assert interpreter.run(v) == 6.0
 
 
+def test_a_loop_reads_a_reference_variable_that_it_changes_at_each_turn(graph: tf.Graph) -> None:
+    """Reads before the change in the program's text (the condition's), after it, and in a branch."""
+    v = tf.Variable(2.0, use_resource=False)
+    w = tf.Variable(0.0, use_resource=False)
+
+    def squared(i: Any) -> Any:
+        with tf.control_dependencies([v.assign(v * v)]):
+            return i + 1
+
+    def counted(i: Any, total: Any) -> Any:
+        def changed() -> Any:
+            with tf.control_dependencies([w.assign_add(1.0)]):
+                return w + 0.0
+
+        return i + 1, total + tf.cond(i % 2 > 0, changed, lambda: w * 10.0)
+
+    squares = tf.while_loop(lambda i: i < 4, squared, [0])
+    _, total = tf.while_loop(lambda i, total: tf.logical_and(i < 9, w < 2.0), counted, [0, 0.0])
+    copy = tf.Graph()
+    extend_from_bytes(copy, graph_to_bytes(graph))
+    assert str(copy) == str(graph)
+    for runs in (Interpreter(graph, check=True).run, tf.Session().run):
+        runs([v.initializer, w.initializer])
+        assert runs(squares) == 4
+        assert runs(v) == 65536.0
+        assert runs(total) == 0.0 + 1.0 + 10.0 + 2.0  # four turns
+        assert runs(w) == 2.0
+
+
+def test_training_in_a_loop_uses_what_each_turn_has_learnt() -> None:
+    w = tf.get_variable("w", initializer=[[0.5], [0.25]])
+    with tf.device("/cpu:1"):
+        u = tf.get_variable("u", initializer=[[2.0]])
+
+    def train() -> Any:
+        return tf.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(tf.square([[1.0, 2.0]] @ w @ u - 1.0)))
+
+    def body(i: Any) -> Any:
+        with tf.control_dependencies([train()]):
+            return i + 1
+
+    loop, step = tf.while_loop(lambda i: i < 3, body, [0]), train()
+    with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
+        session.run([w.initializer, u.initializer])
+        for _ in range(3):
+            session.run(step)
+        one_by_one = session.run([w, u])
+        session.run([w.initializer, u.initializer])
+        session.run(loop)
+        for mine, theirs in zip(session.run([w, u]), one_by_one, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
 def test_a_branch_may_be_an_operation(graph: tf.Graph) -> None:
     v = tf.Variable(0.0, name="v")
     p = tf.placeholder(tf.bool, [])
