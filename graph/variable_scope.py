@@ -186,16 +186,12 @@ def variable_scope(
     with _name_scope(graph, name_or_scope, default_name, auxiliary_name_scope) as opened:
         if isinstance(name_or_scope, VariableScope):
             name = name_or_scope.name
-            reuse = name_or_scope.reuse if reuse is None else reuse
             opened = name_or_scope.original_name_scope
-            counts_after = dict(counts)
         else:
             part = _unique(counts, outer.name, default_name or "") if name_or_scope is None else name_or_scope
             name = f"{outer.name}/{part}" if outer.name else part
-            reuse = reuse or outer.reuse
-            counts_after = counts
         open_.scope = VariableScope(
-            reuse,
+            reuse or source.reuse,
             name,
             source.initializer if initializer is None else initializer,
             source.regularizer if regularizer is None else regularizer,
@@ -208,12 +204,16 @@ def variable_scope(
             source.constraint if constraint is None else constraint,
         )
         counts[name] = counts.get(name, 0) + 1
+        before = dict(counts)
         try:
             yield open_.scope
         finally:
-            # Left and entered again, a scope numbers the default names inside it from the start, so that they
-            # are found.
-            open_.counts = {k: n for k, n in counts_after.items() if not k.startswith(name + "/")}
+            # A scope that is opened by its name again numbers the default names inside it from the start, so that they are found.
+            # A scope object may be entered while the scope is open, which then goes on with its own numbers.
+            by_name = source is outer
+            if not isinstance(name_or_scope, VariableScope):
+                before = {k: n for k, n in open_.counts.items() if not k.startswith(name + "/")}
+            open_.counts = before
             open_.scope = outer
 
 
@@ -330,10 +330,20 @@ def get_variable(
         return get(full_name, **arguments) if getter is None else getter(get, full_name, **arguments)
 
 
-def get_local_variable(name: str, *args: Any, **kwargs: Any) -> Any:
-    """`get_variable` for a variable of this client alone: in the local variables, not trained."""
-    kwargs |= {"trainable": False, "collections": [GraphKeys.LOCAL_VARIABLES]}
-    return get_variable(name, *args, **kwargs)
+def get_local_variable(
+    name: str,
+    shape: Any = None,
+    dtype: Any = None,
+    initializer: Any = None,
+    regularizer: Any = None,
+    trainable: bool | None = False,
+    collections: Sequence[str] | None = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """`get_variable` for a variable of this client alone: in the local variables and in `collections`, not trained."""
+    kept = [*(collections or ()), GraphKeys.LOCAL_VARIABLES]
+    return get_variable(name, shape, dtype, initializer, regularizer, False, kept, *args, **kwargs)
 
 
 def no_regularizer(_: Any) -> None:

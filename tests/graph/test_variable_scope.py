@@ -255,3 +255,36 @@ def test_a_scope_is_left_when_its_block_fails(graph):
     with pytest.raises(KeyError), variable_scope("a"):
         raise KeyError
     assert get_variable("w", [1]).name == "w:0"
+
+
+def test_default_names_go_on_after_the_open_scope_was_entered_again(graph):
+    with variable_scope("d", reuse=AUTO_REUSE) as d:
+        with variable_scope(None, "layer"):
+            first = get_variable("w", [1])
+        with variable_scope(d), variable_scope(None, "layer"):
+            inside = get_variable("w", [1])
+        with variable_scope(None, "layer"):
+            second = get_variable("w", [1])
+    assert [v.op.name for v in (first, inside, second)] == ["d/layer/w", "d/layer_1/w", "d/layer_1/w"]
+    with variable_scope(d):
+        with variable_scope(None, "layer"):
+            third = get_variable("w", [1])
+    with variable_scope("d"), variable_scope(None, "layer"), pytest.raises(ValueError, match="already exists"):
+        get_variable("w", [1])
+    assert third is first
+
+
+def test_reuse_of_a_scope_object_cannot_be_turned_off(graph):
+    with variable_scope("a") as a:
+        w = get_variable("w", [1])
+        a.reuse_variables()
+    with variable_scope(a, reuse=False) as again:
+        assert again.reuse
+        assert get_variable("w", [1]) is w
+
+
+def test_a_local_variable_may_be_in_collections_of_its_own(graph):
+    for v in (get_local_variable("a", [1], collections=["mine"]), get_local_variable("b", [1], None, None, None, True)):
+        assert not v.trainable
+        assert v in graph.get_collection("local_variables")
+        assert (v in graph.get_collection("mine")) == (v.op.name == "a")
