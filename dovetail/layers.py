@@ -110,7 +110,7 @@ class Dense(Layer, _core.Dense):
 class Dropout(Layer, _core.Dropout):
     """See `dropout`."""
 
-    def __init__(self, rate: float = 0.5, noise_shape: Any = None, seed: int | None = None, **kwargs: Any) -> None:
+    def __init__(self, rate: Any = 0.5, noise_shape: Any = None, seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(rate, noise_shape, seed, **kwargs)
 
 
@@ -363,7 +363,7 @@ def flatten(inputs: Any, name: str | None = None, data_format: str = "channels_l
 
 def dropout(
     inputs: Any,
-    rate: float = 0.5,
+    rate: Any = 0.5,
     noise_shape: Any = None,
     seed: int | None = None,
     training: Any = False,
@@ -372,7 +372,7 @@ def dropout(
     """While `training` (a bool, or a bool tensor): elements set to 0 at random, the others scaled up.
 
     Args:
-        rate: share of the elements, in [0, 1). noise_shape, seed: as of `dt.nn.dropout`.
+        rate: share of the elements, in [0, 1): a number, or a tensor. noise_shape, seed: as of `dt.nn.dropout`.
     """
     return _called(Dropout(rate, noise_shape, seed, name=name), inputs, training=training)
 

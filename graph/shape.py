@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 Dims: TypeAlias = tuple[int | None, ...] | None
+MAX_RANK = 254
+"""The most dimensions that a tensor may have; TensorFlow's number."""
 
 
 def is_static(dims: Dims) -> bool:
@@ -24,6 +26,14 @@ def element_count(dims: Dims) -> int | None:
     if dims is None or None in dims:
         return None
     return math.prod(dims)  # type: ignore[arg-type]
+
+
+def of_rank(rank: int | None) -> Dims:
+    """A shape of unknown sizes. The unknown shape where the rank is not known, or is more than a tensor may have.
+
+    The length of a vector of sizes may be such a number: for a length that is not known, passes over the graph try large ones.
+    """
+    return None if rank is None or rank > MAX_RANK else (None,) * rank
 
 
 def compatible(a: Dims, b: Dims) -> bool:

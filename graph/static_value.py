@@ -20,7 +20,7 @@ import numpy as np
 
 from .node import Node, Tensor
 from .opdef import Trait
-from .shape import Dims, is_static
+from .shape import Dims, is_static, of_rank
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -89,9 +89,7 @@ def static_dims(tensor: Tensor) -> Dims:
             int(v) if k and v >= 0 else None for v, k in zip(found.value.tolist(), found.known.tolist(), strict=True)
         )
     dims = tensor.dims
-    if dims is not None and len(dims) == 1 and dims[0] is not None:
-        return (None,) * dims[0]
-    return None
+    return of_rank(dims[0]) if dims is not None and len(dims) == 1 else None
 
 
 class _Evaluation:

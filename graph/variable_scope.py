@@ -210,7 +210,6 @@ def variable_scope(
         finally:
             # A scope that is opened by its name again numbers the default names inside it from the start, so that they are found.
             # A scope object may be entered while the scope is open, which then goes on with its own numbers.
-            by_name = source is outer
             if not isinstance(name_or_scope, VariableScope):
                 before = {k: n for k, n in open_.counts.items() if not k.startswith(name + "/")}
             open_.counts = before

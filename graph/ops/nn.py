@@ -181,7 +181,9 @@ def dropout(
         noise = random_uniform(_noise_shape(values, noise_shape), seed=seed, dtype=dtype)
         keep = greater_equal(noise, drop)
         scale = cast(divide(1.0, subtract(1.0, drop)), values.dtype)
-        return where_v2(keep, multiply(values, scale), 0, name=scope)
+        dropped = where_v2(keep, multiply(values, scale), 0, name=scope)
+        dropped.set_shape(values.shape)  # a rate of unknown shape is one number
+        return dropped
 
 
 def _noise_shape(x: Tensor, wanted: Any) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from ..build import TensorLike, apply, convert
 from ..node import Node, Tensor
 from ..opdef import Attrs, Output, define
-from ..shape import text
+from ..shape import of_rank, text
 from ..static_value import static_value
 from .common import same_type
 from .joining import stack
@@ -42,7 +42,7 @@ def _tile_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         raise ValueError(f"multiples must have one number for each of the {rank} dimensions, not {multiples.dims[0]}")
     times = static_ints(multiples)
     if times is None or x.dims is None:
-        return [(x.dtype.base, (None,) * rank)]
+        return [(x.dtype.base, of_rank(rank))]
     if min(times, default=0) < 0:
         raise ValueError(f"multiples must not be negative: {times}")
     return [
@@ -97,7 +97,7 @@ def _padded(x: Tensor, paddings: Tensor, sign: int = 1) -> Output:
         raise ValueError(f"paddings must have one row for each of the {rank} dimensions, not {paddings.dims[0]}")
     rows = static_value(paddings)
     if rows is None or x.dims is None:
-        return x.dtype.base, (None,) * rank
+        return x.dtype.base, of_rank(rank)
     if np.size(rows) and np.min(rows) < 0:
         raise ValueError(f"paddings must not be negative: {rows.tolist()}")
     sums = [int(before + after) for before, after in rows]

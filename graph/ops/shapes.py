@@ -12,7 +12,7 @@ from ..build import TensorLike, apply, constant, convert
 from ..dtypes import as_dtype, int32
 from ..node import Node, Tensor
 from ..opdef import Attrs, Output, Trait, define
-from ..shape import Dims, TensorShape, as_dims, broadcast, compatible, element_count, is_static, merge, text
+from ..shape import Dims, TensorShape, as_dims, broadcast, compatible, element_count, is_static, merge, of_rank, text
 from ..static_value import static_dims, static_value
 from .broadcasting import unbroadcast
 from .operands import (
@@ -333,7 +333,7 @@ def _transpose_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     order = static_ints(perm)
     if order is None:
         count = len(x.dims) if x.dims is not None else perm.dims[0] if perm.dims else None
-        return [(x.dtype.base, None if count is None else (None,) * count)]
+        return [(x.dtype.base, of_rank(count))]
     if sorted(order) != list(range(len(order))) or (x.dims is not None and len(order) != len(x.dims)):
         of = "" if x.dims is None else f" of the {len(x.dims)} dimensions of {text(x.dims)}"
         raise ValueError(f"perm {order} is not a permutation{of}")

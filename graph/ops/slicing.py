@@ -20,7 +20,7 @@ from ..build import TensorLike, apply, constant, convert
 from ..dtypes import bool_, int32, int64
 from ..node import Node, Tensor, operators
 from ..opdef import Attrs, Output, define
-from ..shape import Dimension, Dims, compatible, text
+from ..shape import MAX_RANK, Dimension, Dims, compatible, of_rank, text
 from ..static_value import static_dims
 from .common import same_type
 from .joining import packed, stack
@@ -61,10 +61,10 @@ def _slice_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         return [(x.dtype.base, None)]
     (rank,) = lengths
     begins, sizes = static_ints(begin), static_ints(size)
-    dims = x.dims if x.dims is not None else (None,) * (rank or 0)
-    if sizes is None:
+    dims = x.dims if x.dims is not None else of_rank(rank)
+    if dims is None or sizes is None:
         partial = static_dims(size)  # -1 reads as unknown here, which is right for both
-        return [(x.dtype.base, partial if partial is not None else (None,) * (rank or 0))]
+        return [(x.dtype.base, partial if partial is not None else of_rank(rank))]
     out: list[int | None] = []
     for i, (d, count) in enumerate(zip(dims, sizes, strict=True)):
         start = None if begins is None else begins[i]
@@ -207,7 +207,10 @@ def _need_encoding(vectors: Sequence[Tensor], attrs: Attrs) -> int | None:
             counts.add(t.dims[0])
     if len(counts) > 1:
         raise ValueError(f"begin, end and strides must have equal lengths, not {sorted(counts)}")
-    return counts.pop() if counts else None
+    count = counts.pop() if counts else None
+    if count is not None and count > MAX_RANK:
+        raise ValueError(f"there may be {MAX_RANK} indices, not {count}")
+    return count
 
 
 def _strided_slice_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

@@ -16,6 +16,7 @@ from dovetail.codegen.rewrite import rewrite
 from dovetail.codegen.sizes import Product, Sizes, product, quotient
 from dovetail.graph.interpret import execution_order
 from dovetail.graph.node import Tensor
+from dovetail.graph.opdef import opdef
 
 B = Product(1, (0,))  # the first axis that is asked about, mostly the batch of x
 
@@ -246,3 +247,40 @@ def test_a_reshape_that_may_fail_stays() -> None:
     for fetched in (same, rest):
         left = [n.type for n in rewrite(unit_of([fetched], [x, y]), EVERYTHING).unit.steps]  # type: ignore[union-attr]
         assert "Reshape" in left
+
+
+SIZES = dt.placeholder(dt.int32, [1_000_000_007])  # as many as the number that stands for a length that is not known
+ANY, IMAGES = dt.placeholder(dt.float32, None), dt.placeholder(dt.float32, [1, 3, 3, 1])
+IMAGE = {"data_format": "NHWC", "strides": (1, 1, 1, 1), "padding": "SAME", "dilations": (1, 1, 1, 1)}
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "attrs"),
+    [
+        ("Conv2DBackpropInput", (SIZES, ANY, IMAGES), {**IMAGE, "explicit_paddings": ()}),
+        ("Fill", (SIZES, ANY), {}),
+        ("Pad", (ANY, dt.placeholder(dt.int32, [1_000_000_007, 2])), {}),
+        ("Slice", (ANY, SIZES, SIZES), {}),
+        ("StridedSlice", (ANY, SIZES, SIZES, SIZES), {}),
+        ("Tile", (ANY, SIZES), {}),
+        ("Transpose", (ANY, SIZES), {}),
+    ],
+)
+def test_the_length_of_a_vector_of_sizes_is_no_rank(op: str, inputs: Sequence[Tensor], attrs: dict[str, Any]) -> None:
+    """A shape rule that takes the number for a rank would fill the memory."""
+    try:
+        ((_, dims),) = opdef(op).infer(inputs, attrs)
+    except ValueError:
+        return
+    assert dims is None or len(dims) == 4
+
+
+def test_convolutions_of_images_whose_rank_is_not_known() -> None:
+    with dt.Graph().as_default():
+        x, factor = dt.placeholder(dt.float32, [None, 8, 8, 1]), dt.placeholder(dt.float32)
+        kernel = dt.ones([3, 3, 1, 1])
+        y = dt.nn.conv2d(dt.nn.conv2d(x, kernel, 1, "SAME") * factor, kernel, 1, "SAME")
+        (gradient,) = dt.gradients(y, x)
+        with dt.Session() as session:
+            found = session.run(gradient, {x: np.ones([2, 8, 8, 1]), factor: 0.5})
+    assert found[0, 4, 4, 0] == 81 * 0.5

@@ -107,6 +107,21 @@ def test_training_may_be_a_tensor() -> None:
         assert set(session.run(dropped, {training: True}).tolist()) == {0.0, 2.0}
 
 
+def test_dropout_at_a_rate_that_is_fed() -> None:
+    """The shape stays known, so that a dense layer can follow."""
+    rate = tf.placeholder(tf.float32)
+    for dropped in (
+        tf.nn.dropout(tf.ones([2, 500]), keep_prob=1.0 - rate),
+        tf.layers.dropout(tf.ones([2, 500]), rate=rate, training=True),
+    ):
+        y = tf.layers.dense(dropped, 3)
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            assert session.run(y, {rate: 0.5}).shape == (2, 3)
+            assert 0.6 < session.run(tf.reduce_mean(dropped), {rate: 0.5}) < 1.4
+            assert session.run(tf.reduce_mean(dropped), {rate: 0.0}) == 1.0
+
+
 def test_a_default_initializer_of_the_scope_counts() -> None:
     with tf.variable_scope("net", initializer=tf.ones_initializer()):
         y = tf.layers.dense(tf.constant([[1.0, 2.0]]), 2, use_bias=False)

@@ -266,9 +266,8 @@ def test_default_names_go_on_after_the_open_scope_was_entered_again(graph):
         with variable_scope(None, "layer"):
             second = get_variable("w", [1])
     assert [v.op.name for v in (first, inside, second)] == ["d/layer/w", "d/layer_1/w", "d/layer_1/w"]
-    with variable_scope(d):
-        with variable_scope(None, "layer"):
-            third = get_variable("w", [1])
+    with variable_scope(d), variable_scope(None, "layer"):
+        third = get_variable("w", [1])
     with variable_scope("d"), variable_scope(None, "layer"), pytest.raises(ValueError, match="already exists"):
         get_variable("w", [1])
     assert third is first

@@ -194,16 +194,16 @@ class Dropout(Layer):
     """While training: elements set to 0 at random, the others scaled up (Srivastava et al., 2014).
 
     Args:
-        rate: share of the elements, in [0, 1).
+        rate: share of the elements, in [0, 1): a number, or a tensor.
         noise_shape: shape of the random choices, broadcast to the input's; None: its own.
         seed: seed of the choices; None: from the graph's, `dt.set_random_seed`.
     """
 
     supports_masking = True
 
-    def __init__(self, rate: float, noise_shape: Any = None, seed: int | None = None, **kwargs: Any) -> None:
+    def __init__(self, rate: Any, noise_shape: Any = None, seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if not 0 <= rate < 1:
+        if isinstance(rate, (int, float)) and not 0 <= rate < 1:
             raise ValueError(f"rate must be in [0, 1), not {rate}")
         self.rate, self.noise_shape, self.seed = rate, noise_shape, seed
 
