@@ -651,3 +651,17 @@ def test_a_single_node_has_a_kernel_between_others_only() -> None:
         ops.append([i.op for i in program.instructions if isinstance(i, Call)])
         assert not any(isinstance(getattr(i, "kernel", None), LoneKernel) for i in program.instructions)
     assert ops == [["Stretch of 2 kernels"], ["BiasAdd"]]
+
+
+def test_a_scalar_stays_one_in_a_plan() -> None:
+    # GatherV2 gives a number of NumPy's own kind, not an array.
+    joint = kernels()["Joint"][0]
+    calls = [call(joint, "Fused", (0, 1), (3,)), call(joint, "Fused", (3, 1), (4,))]
+    calls.append(call(np.expand_dims, "ExpandDims", (2, 6), (5,)))
+    stretch = NativeStretch(run_of(calls, {6: np.int32(0)}), 2, at_once=True)
+    square = np.ones((4, 4), np.float32)
+    shapes = [
+        dict(zip(stretch.run.outputs, stretch(square, square, np.int32(4)), strict=True))[5].shape
+        for _ in range(BEFORE + 2)
+    ]
+    assert stretch.replays and shapes == [(1,)] * len(shapes)
