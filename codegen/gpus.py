@@ -31,6 +31,13 @@ def gpu_backend(
     from .gpu_fusion import gpu_rewrites
 
     index, check = int(device.rpartition(":")[2]), options.check >= 2  # what is compared is computed exactly
-    backend = CudaBackend(gpu(index), peers=gpus, check=check, lends=lends, tf32=options.tf32 and not check)
+    backend = CudaBackend(
+        gpu(index),
+        peers=gpus,
+        check=check,
+        lends=lends,
+        tf32=options.tf32 and not check,
+        tunes=not options.deterministic,
+    )
     backend.rewrites = gpu_rewrites(host.rewrites)
     return backend

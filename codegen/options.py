@@ -21,6 +21,8 @@ class KernelOptions:
         backend: `numpy`: one NumPy call per node. `auto`: what pays is fused, and compiled in the background once it has cost
             as much as compiling does. `numba`: everything that can be is fused, and compiled before the first step.
         warm: compile before the first step, for `auto` too.
+        deterministic: compile before the first step, and choose no kernel by measuring: the same program has the same kernels, and so
+            the same bits, in every run.
         check: 2: run every fused kernel beside the NumPy references.
         threads: most threads of one kernel; 0: one per core that the task may use.
         fold, merge, rewrite: what is done to graphs beforehand: compute what depends on constants only, let equal nodes become
@@ -41,6 +43,7 @@ class KernelOptions:
     rewrite: bool = True
     fast_math: bool = False
     tf32: bool = False
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -88,5 +91,5 @@ class KernelOptions:
         from .backends.numba import NumbaBackend
 
         everything = self.backend == "numba"
-        first = (everything or self.warm) and not cold
+        first = (everything or self.warm or self.deterministic) and not cold
         return NumbaBackend(fuse_small=everything, compile_first=first, threads=self.threads, check=self.check >= 2)

@@ -45,6 +45,8 @@ class Graph(Blocks):
         self._open_loops = 0  # loops whose last iteration edge is still missing
         self.seed: int | None = None
         """Graph-level random seed (`set_random_seed`)."""
+        self.is_mirrored = False
+        """Whether variables have copies that must hold the same bits: then steps run with deterministic kernels."""
 
     def __str__(self) -> str:
         from .text import format_graph

@@ -65,6 +65,11 @@ SETTINGS = {
             "1: log which rewrite rules fired, and how often, when a program is made; 2: each place, with the user's line",
         ),
         Setting(
+            "DOVETAIL_DETERMINISTIC",
+            0,
+            "1: every kernel is compiled before it runs, and none is chosen by measuring: a seeded program gives the same bits in every run; 0: only where replicas are mirrored",
+        ),
+        Setting(
             "DOVETAIL_CHECKPOINT_DIR",
             "",
             "the only folder in which this process writes and reads checkpoints for steps; default: anywhere",

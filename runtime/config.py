@@ -173,8 +173,12 @@ class ConfigProto(Options):
     tf32: bool = False
     keys: str = ""
 
-    def kernel_options(self, warm: bool = False) -> KernelOptions:
-        """How kernels are made; `warm`: all compiled before the first step. What is not said follows this process's settings.
+    def kernel_options(self, warm: bool = False, deterministic: bool = False) -> KernelOptions:
+        """How kernels are made. What is not said follows this process's settings.
+
+        Args:
+            warm: all are compiled before the first step.
+            deterministic: they are, and none is chosen by measuring.
 
         Raises:
             InvalidArgumentError: there is no such backend.
@@ -195,6 +199,7 @@ class ConfigProto(Options):
                 rewrite=everything,
                 fast_math=self.fast_math,
                 tf32=self.tf32,
+                deterministic=deterministic,
             )
         except ValueError as e:
             raise InvalidArgumentError(None, None, f"{e} (ConfigProto.kernel_backend, or DOVETAIL_BACKEND)") from None

@@ -95,10 +95,15 @@ class InProcess:
         """Nothing to do: the master sees the user's own graph."""
 
     def prepare(
-        self, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], warm: bool = False
+        self,
+        fetches: Sequence[str],
+        targets: Sequence[str],
+        feeds: Sequence[str],
+        warm: bool = False,
+        deterministic: bool = False,
     ) -> list[Part]:
         """As `Target.prepare`."""
-        return self._master.prepare(self._session.handle, fetches, targets, feeds, warm)
+        return self._master.prepare(self._session.handle, fetches, targets, feeds, warm, deterministic)
 
     def plan(
         self, graph: Graph, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str

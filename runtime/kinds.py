@@ -104,7 +104,7 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("session_created", "request int, session str, devices list", wide=True),
     _row("extend", "request int, session str, from_version int, graph bytes"),
     _row("extended", "request int, version int"),
-    _row("prepare", "request int, session str, feeds list, fetches list, targets list, warm? bool", wide=True),
+    _row("prepare", "request int, session str, feeds list, fetches list, targets list, warm? bool, deterministic? bool", wide=True),
     _row("prepared", "request int, parts list", wide=True),
     _row("plan", "request int, session str, feeds list, fetches list, targets list, program str", wide=True),
     _row("planned", "request int, plan bytes"),

@@ -146,7 +146,9 @@ class MasterSession:
     )  # devices of stateful nodes, where only what a run needs is placed
     programs: dict[str, set[str]] = field(default_factory=dict)  # task -> handles registered there
     plans: dict[str, Plan] = field(default_factory=dict)  # handle -> what it does
-    near: dict[tuple[str, str], bool] = field(default_factory=dict)  # (owner, reader) -> whether it reaches its variables
+    near: dict[tuple[str, str], bool] = field(
+        default_factory=dict
+    )  # (owner, reader) -> whether it reaches its variables
 
     @property
     def places_pruned(self) -> bool:
@@ -213,13 +215,19 @@ class Master:
         return found
 
     def prepare(
-        self, handle: str, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], warm: bool = False
+        self,
+        handle: str,
+        fetches: Sequence[str],
+        targets: Sequence[str],
+        feeds: Sequence[str],
+        warm: bool = False,
+        deterministic: bool = False,
     ) -> list[Part]:
         """Make everything ready to run one signature, and say which tasks take part.
 
         Args:
             fetches: names of tensors to give back. targets: names of nodes to run. feeds: names of tensors that will be given.
-            warm: have all kernels compiled before this returns.
+            warm: have all kernels compiled before this returns. deterministic: see `KernelOptions`.
 
         Raises:
             InvalidArgumentError: a node cannot be placed; a placeholder is needed and not fed; a name is unknown.
@@ -240,8 +248,8 @@ class Master:
             for task, units in by_task.items():
                 config = session.config
                 registration = Registration(
-                    program, handle, tuple(units), session.seed, config.isolate_session_state, config.kernel_options(warm),
-                    config.peer_timeout_s, config.graph_options.compress_sendrecv,
+                    program, handle, tuple(units), session.seed, config.isolate_session_state,
+                    config.kernel_options(warm, deterministic), config.peer_timeout_s, config.graph_options.compress_sendrecv,
                     carried_by(plan.partitioned, task, started), session.client,
                 )  # fmt: skip
                 incarnations[task] = self._peers.register(task, registration)
@@ -331,7 +339,11 @@ class Master:
             cut = read_directly(cut, reads, {*run, *(t.op for t in fetched)}, passed)
         if options.enable_recv_scheduling:
             cut = schedule_receives(cut)
-        return Plan(graph, session.cluster, placement, cut, tuple(fetches), tuple(targets), tuple(feeds)), posted, reached
+        return (
+            Plan(graph, session.cluster, placement, cut, tuple(fetches), tuple(targets), tuple(feeds)),
+            posted,
+            reached,
+        )
 
     def _place(self, session: MasterSession) -> Placement:
         """Place the whole graph, as far as it has grown; stateful nodes stay where they are."""

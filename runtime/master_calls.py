@@ -155,7 +155,8 @@ class MasterCalls:
     def _prepare(self, message: Message) -> Message:
         fields = message.fields
         fetches, targets, feeds = _names(message)
-        parts = self._master.prepare(fields["session"], fetches, targets, feeds, bool(fields.get("warm")))
+        how = bool(fields.get("warm")), bool(fields.get("deterministic"))
+        parts = self._master.prepare(fields["session"], fetches, targets, feeds, *how)
         address = self._mail.peers.address
         described = [
             {

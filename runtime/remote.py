@@ -97,12 +97,17 @@ class Remote:
             self._sent_version = version
 
     def prepare(
-        self, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], warm: bool = False
+        self,
+        fetches: Sequence[str],
+        targets: Sequence[str],
+        feeds: Sequence[str],
+        warm: bool = False,
+        deterministic: bool = False,
     ) -> list[Part]:
         """As `Target.prepare`."""
         fields = {
             "request": 0, "session": self._handle, "fetches": list(fetches), "targets": list(targets), "feeds": list(feeds),
-            "warm": warm,
+            "warm": warm, "deterministic": deterministic,
         }  # fmt: skip
         reply = self._call(Message("prepare", fields), "prepared")
         parts = []

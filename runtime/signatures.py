@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..graph.errors import AbortedError, CancelledError, OpError, UnavailableError
 from ..graph.graph import Graph
+from ..graph.settings import setting
 from ..placer.plan import Plan
 from .config import RunMetadata, RunOptions
 from .fetches import Fetches, given_back
@@ -88,7 +89,8 @@ class Signatures:
         fetched, targets, fed = key
         with self._lock:
             self._target.extend(self._graph)
-            parts = self._target.prepare(fetched, targets, fed, warm)
+            deterministic = self._graph.is_mirrored or bool(setting("DOVETAIL_DETERMINISTIC"))
+            parts = self._target.prepare(fetched, targets, fed, warm, deterministic)
             self._notice_restarts(parts)
             self._prepared[key] = parts
         return parts

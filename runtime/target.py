@@ -43,9 +43,14 @@ class Target(Protocol):
         ...
 
     def prepare(
-        self, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], warm: bool = False
+        self,
+        fetches: Sequence[str],
+        targets: Sequence[str],
+        feeds: Sequence[str],
+        warm: bool = False,
+        deterministic: bool = False,
     ) -> list[Part]:
-        """Make a signature ready to run; `warm`: with all its kernels compiled."""
+        """Make a signature ready to run; `warm`: with all its kernels compiled; `deterministic`: see `KernelOptions`."""
         ...
 
     def plan(

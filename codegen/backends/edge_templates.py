@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from ...graph.node import Node
-from ...graph.settings import setting
 from ..edged import EdgedNodes, given_to, operands_of
 from ..fused_nodes import FusedNodes
 from ..gpu_kernel import SM90, Routine
@@ -137,7 +136,7 @@ class EdgedOnDevice(OnDevice):
                 for t, axes in zip(behind.outputs, behind.output_axes, strict=True)
             ]
         candidates = list(choice.candidates)
-        if group.anchor.type in PRODUCTS and setting("DOVETAIL_TUNE"):
+        if group.anchor.type in PRODUCTS and self.backend.tunes:
             product = library_product(group.anchor, choice.sizes, self.backend.tf32)
             candidates += around_library(self.backend, Wanted(group, product, operands, shape, beside, values))
         return Choice(candidates, choice.sizes, outputs)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...graph.errors import InternalError
-from ...graph.settings import setting
 from .. import triton_compile
 from ..agreement import agree
 from ..cuda.array import DeviceArray
@@ -158,7 +157,7 @@ class OnDevice:
         device = self.device
         runs: list[Callable[..., None]] = []
         names: list[str] = []
-        tuned = bool(setting("DOVETAIL_TUNE"))
+        tuned = self.backend.tunes
         wanted = choice.candidates if tuned else choice.candidates[:1]
         compile_missing(
             device, [r for c in wanted for r in ([c] if isinstance(c, Routine) else getattr(c, "routines", ()))]

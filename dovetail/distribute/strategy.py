@@ -355,6 +355,8 @@ class Strategy:
                 named = graph.name_scope(None)
             with graph.colocate_with(None, ignore_existing=True), graph.device(None), graph.device(place), named:
                 copies.append(next_creator(**kwargs))
+        if not on_read and (len(copies) > 1 or self.num_replicas_in_sync > len(self._devices)):
+            graph.is_mirrored = True
         made = DistributedVariable(self, copies, trainable, synchronization, aggregation)
         if trainable and GraphKeys.TRAINABLE_VARIABLES not in names:
             names.append(GraphKeys.TRAINABLE_VARIABLES)

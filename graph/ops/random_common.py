@@ -13,6 +13,7 @@ from ..dtypes import FLOATS, DType, int32, int64, uint32, uint64
 from ..node import Node, Tensor
 from ..opdef import Attrs, Cost, default_cost
 from ..philox import Stream, key_from
+from ..settings import setting
 from ..shape import Dims
 from ..state import Context
 from ..static_value import static_dims
@@ -48,10 +49,18 @@ def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
     Neither: (None, None), and each session draws other numbers. Only the graph's: the op's is the number of
         nodes that exist, so every op gets another one, and the same program the same ones. Only the op's: the
         graph's is a constant.
+
+    Raises:
+        RuntimeError: neither, where determinism is asked for.
     """
     graph = get_default_graph()
     if graph.seed is None:
         if op_seed is None:
+            if setting("DOVETAIL_DETERMINISTIC"):
+                raise RuntimeError(
+                    "Random ops require a seed to be set when determinism is enabled: call dt.set_random_seed(1) before, or give the "
+                    "op a seed of its own (dt.config.experimental.enable_op_determinism, or DOVETAIL_DETERMINISTIC, asks for it)"
+                )
             return None, None
         seeds = _DEFAULT_GRAPH_SEED, op_seed % _LARGEST_SEED
     else:

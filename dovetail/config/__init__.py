@@ -1,0 +1,5 @@
+"""`dt.config`: switches of the process."""
+
+from . import experimental
+
+__all__ = ["experimental"]
