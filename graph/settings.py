@@ -67,7 +67,7 @@ SETTINGS = {
         Setting(
             "DOVETAIL_DETERMINISTIC",
             0,
-            "1: every kernel is compiled before it runs, and none is chosen by measuring: a seeded program gives the same bits in every run; 0: only where replicas are mirrored",
+            "1: kernels are compiled before they run, and none is chosen by measuring: the same bits in every run; 0: for mirrored replicas only",
         ),
         Setting(
             "DOVETAIL_CHECKPOINT_DIR",
