@@ -75,14 +75,49 @@ class Buffers:
                     return np.empty(shape, dtype)
             return np.ndarray(shape, dtype, found, self._begins[id(found)])
 
+    def left_over(self, size: int) -> np.ndarray[Any, Any] | None:
+        """Memory of so many bytes that an earlier result has left; None if there is none."""
+        with self._lock:
+            found = self._left_over(size, self._rounded(size))
+            return None if found is None else np.ndarray((size,), np.uint8, found, self._begins[id(found)])
+
+    def size_of(self, size: int) -> int:
+        """How many bytes a piece of memory has from which a result of `size` bytes is made."""
+        return self._rounded(size) + _LINE
+
+    def adopt(self, piece: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
+        """The first `size` bytes of a piece that somebody else has made; one of `size_of(size)` bytes is kept for later results."""
+        rounded = self._rounded(size)
+        with self._lock:
+            if len(piece) == rounded + _LINE and self.kept_bytes + rounded <= self._kept:
+                self._keep(piece, size, rounded)
+            return np.ndarray((size,), np.uint8, piece)
+
     def is_own(self, memory: object) -> bool:
         """Whether this is what the memory of a result from here belongs to."""
         return id(memory) in self._begins
 
     def _free(self, size: int) -> np.ndarray[Any, Any] | None:
         """A free piece of memory with room that is not far too large; else a new one, if one more may be kept."""
-        step = 1 << (size.bit_length() - 4)
-        rounded = -(-size // step) * step  # up to an eighth more, so that nearly equal sizes share
+        rounded = self._rounded(size)
+        found = self._left_over(size, rounded)
+        if found is not None:
+            return found
+        if self.kept_bytes + rounded > self._kept:
+            self._drop_unused()  # it has no room for this, so it is of no use any more
+            if self.kept_bytes + rounded > self._kept:
+                return None
+        piece = np.empty(rounded + _LINE, np.uint8)
+        self._keep(piece, size, rounded)
+        return piece
+
+    def _rounded(self, size: int) -> int:
+        """Up to an eighth more, so that nearly equal sizes share."""
+        step = 1 << max(0, size.bit_length() - 4)
+        return -(-size // step) * step
+
+    def _left_over(self, size: int, rounded: int) -> np.ndarray[Any, Any] | None:
+        """A free piece of memory with room that is not far too large."""
         found = _unused(self._pieces.get(rounded, ()))
         if found is not None:
             self._remember(size, rounded)
@@ -92,16 +127,13 @@ class Buffers:
                 found = _unused(self._pieces[other])
                 if found is not None:
                     return found
-        if self.kept_bytes + rounded > self._kept:
-            self._drop_unused()  # it has no room for this, so it is of no use any more
-            if self.kept_bytes + rounded > self._kept:
-                return None
+        return None
+
+    def _keep(self, piece: np.ndarray[Any, Any], size: int, rounded: int) -> None:
         self.kept_bytes += rounded
-        pieces = self._pieces.setdefault(rounded, [])
-        pieces.append(np.empty(rounded + _LINE, np.uint8))
-        self._begins[id(pieces[-1])] = -pieces[-1].ctypes.data % _LINE
+        self._pieces.setdefault(rounded, []).append(piece)
+        self._begins[id(piece)] = -piece.ctypes.data % _LINE
         self._remember(size, rounded)
-        return pieces[-1]
 
     def _remember(self, size: int, rounded: int) -> None:
         if len(self._alike) >= _SIZES:

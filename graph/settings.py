@@ -134,6 +134,11 @@ SETTINGS = {
             "MiB of tensors that may wait for one peer that does not take them; more is an error, 0: no limit",
         ),
         Setting(
+            "DOVETAIL_MESSAGE_MB",
+            16384,
+            "MiB of the largest message that a process takes; the sender of a larger one gets an error; 0: no limit but its memory",
+        ),
+        Setting(
             "DOVETAIL_SHARED_MEMORY",
             1024,
             "most MiB that a process lends to others of its machine, its large variables included; 0: all tensors travel in messages",

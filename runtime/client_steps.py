@@ -163,11 +163,12 @@ class ClientSteps:
 
     def on_abort(self, peer: bytes, message: Message) -> None:
         """A step is to end: somebody else says why."""
-        asked = self.repeated.get(message.fields["step"])
+        fields = message.fields
+        asked = self.repeated.get(fields["step"])
         if asked is None:
-            self._worker.abort(message.fields["step"], message.fields["reason"])
+            self._worker.abort(fields["step"], fields["reason"], fields["code"])
         else:
-            self._worker.abort(asked.step, message.fields["reason"])
+            self._worker.abort(asked.step, fields["reason"], fields["code"])
             self.repeated.pop(asked.request, None)  # if it was about to begin again
 
     def goes_on(self, asked: _Asked) -> bool:

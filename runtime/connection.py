@@ -16,12 +16,12 @@ from .keys import Keys
 from .landing import connect
 from .lane import Lane
 from .parcels import Inbox, Outbox, is_large, is_part
+from .reassembly import most_bytes
 from .security import why_silent
 from .sharing import UNREADABLE, Sharing, borrow, first_words
 from .sockets import (
     HIGH_WATER,
     LINGER_MS,
-    MAX_FRAME_BYTES,
     MAX_FRAMES,
     RETRY_MS,
     descriptor,
@@ -228,6 +228,9 @@ class Connection:
             if seconds is not None:
                 for frames in lane.receive_within(seconds) if seconds else lane.receive():
                     self._handle(frames)
+                if lane.refused is not None:
+                    self._watch.arrived.append((self, lane.refused))
+                    lane.refused = None
         except ConnectionError:
             self._leave()
         except WireError as error:
@@ -240,7 +243,7 @@ class Connection:
     def _take_part(self, frames: list[Frame]) -> None:
         """Deal with a piece of a large message, or with a sign that pieces arrive."""
         if self._inbox is None:
-            self._inbox = Inbox(MAX_FRAMES, MAX_FRAME_BYTES)
+            self._inbox = Inbox(MAX_FRAMES, most_bytes())
         whole = self._inbox.take(frames)
         if whole is not None:
             self._handle(whole)
@@ -267,12 +270,12 @@ class Connection:
             self._watch.poller.modify(self._lane.fd, self._lane.events())
         lane = None
         if said[0] == "at" and len(said) == 3 and answer is not None and self._lane is None:
-            lane = connect(said[1], said[2], MAX_FRAMES, MAX_FRAME_BYTES)
+            lane = connect(said[1], said[2], MAX_FRAMES, most_bytes())
             if lane is not None:
                 answer.fields["lane"] = ["taken", said[2]]
         if said[0] == "tcp" and len(said) == 3 and self._lane is None and self._keys is None:
             host = dialled_host(self.address)
-            lane = connect_stream(host, said[1], said[2], MAX_FRAMES, MAX_FRAME_BYTES)
+            lane = connect_stream(host, said[1], said[2], MAX_FRAMES, most_bytes())
             if lane is not None:
                 answer = answer or Message("hello", {"memory": None, "readable": self._sharing.reads(_SERVER)})
                 answer.fields["lane"] = ["taken", said[2]]
@@ -320,7 +323,7 @@ class Connection:
         self._watch.unsettled.discard(self)
         self._watch.sending.discard(self)
         if self.outbox is not None and not self.closed:
-            self.outbox.pump(self._has_given, window=MAX_FRAME_BYTES)
+            self.outbox.pump(self._has_given, window=most_bytes())
         self.outbox = self._inbox = None
         for knock in self._knock:
             knock.close()

@@ -11,6 +11,7 @@ import logging
 import os
 import select
 import socket
+import sys
 import threading
 import time
 from collections import deque
@@ -26,6 +27,8 @@ TICK_S = 0.25  # how often `tick` is called, about
 WATCH_S = 150e-6
 """So long the I/O thread looks out for an answer that is expected at once before it sleeps: about what another task takes to do a small
 stretch and to send. To sleep and to be woken costs the two ends 30 µs together, and more where a virtual processor has to be started."""
+MOST_FAILURES = 100  # turns that fail one after the other, before the process ends
+EXIT_STATUS = 70  # of a process whose I/O thread cannot go on: EX_SOFTWARE
 CROWDED_S = 15e-6  # the processor was another's for so long when it was offered: others need it, so it is time to sleep
 
 
@@ -44,7 +47,8 @@ class Sockets(Protocol):
 class IoThread:
     """A thread that waits for descriptors.
 
-    An exception in what is called on it is logged.
+    An exception in what is called on it is logged, and the thread goes on: whatever one peer does, the others are heard. If every turn
+    fails, the process ends, since one that hears nobody only keeps others waiting.
 
     Attributes:
         name: whose it is, for the log.
@@ -61,6 +65,7 @@ class IoThread:
         self._closing = False
         self._expects = False  # whether an answer to what has just been sent is probably near
         self._ident = 0
+        self._turns = 0  # that ended well
         self._thread: threading.Thread | None = None
         self._poller = new_poller()
         self._wake_in, self._wake_out = socket.socketpair()
@@ -156,32 +161,50 @@ class IoThread:
 
     def _run(self, sockets: Sockets, tick: Callable[[], None] | None, end: Callable[[], None]) -> None:
         self._ident = get_ident()
+        try:
+            failures = 0
+            while not self._closing:
+                turns = self._turns
+                try:
+                    self._take_turns(sockets, tick)
+                except Exception:  # MemoryError, too
+                    failures = failures + 1 if self._turns == turns else 1
+                    if failures == MOST_FAILURES:
+                        raise
+                    logger.exception("%s: a turn of the I/O thread failed", self.name)
+                    time.sleep(0.001 * failures)
+        except BaseException:
+            if sys.is_finalizing():
+                return
+            logger.critical("%s: the I/O thread cannot go on, so this process ends", self.name, exc_info=True)
+            logging.shutdown()
+            os._exit(EXIT_STATUS)
+        with self._lock:
+            self._closing = True
+        self.run_queue()
+        self.guard(end)
+        self._shut()
+
+    def _take_turns(self, sockets: Sockets, tick: Callable[[], None] | None) -> None:
+        """Attend to what happens, until the thread is to end."""
         attends = self._attend
         next_tick = time.monotonic() + TICK_S
-        try:
-            while not self._closing:
-                patience = 0.0 if self._queue else sockets.patience()
-                if patience < 0 and tick is not None:
-                    patience = max(0.0, next_tick - time.monotonic() + 0.001)
-                events = self._watch_out() if self._expects and patience else None
-                for fd, event in events or self._poller.poll(patience):
-                    attend = attends.get(fd)
-                    if attend is not None:  # else it was closed earlier in this turn
-                        attend(event)
-                sockets.settle()
-                if self._queue:
-                    self.run_queue()
-                if tick is not None and time.monotonic() >= next_tick:
-                    next_tick = time.monotonic() + TICK_S
-                    tick()
-        except Exception:
-            logger.exception("the I/O thread of %s ends", self.name)
-        finally:
-            with self._lock:
-                self._closing = True
-            self.run_queue()
-            end()
-            self._shut()
+        while not self._closing:
+            patience = 0.0 if self._queue else sockets.patience()
+            if patience < 0 and tick is not None:
+                patience = max(0.0, next_tick - time.monotonic() + 0.001)
+            events = self._watch_out() if self._expects and patience else None
+            for fd, event in events or self._poller.poll(patience):
+                attend = attends.get(fd)
+                if attend is not None:  # else it was closed earlier in this turn
+                    attend(event)
+            sockets.settle()
+            if self._queue:
+                self.run_queue()
+            if tick is not None and time.monotonic() >= next_tick:
+                next_tick = time.monotonic() + TICK_S
+                tick()
+            self._turns += 1
 
     def _watch_out(self) -> list[tuple[int, int]] | None:
         """Look for something to happen without sleeping, for a moment, and only as long as nobody else wants the processor."""

@@ -16,7 +16,10 @@ class WireError(ValueError):
 
     Attributes:
         request: the request number of the message, as far as it could be read; else 0. An answer can name it.
+        code: of the error that its sender gets.
     """
+
+    code = "INVALID_ARGUMENT"
 
     def __init__(self, message: str, request: int = 0) -> None:
         super().__init__(message)
@@ -145,6 +148,24 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("reset_containers", "request int, containers list, sessions? list"),
     _row("error", "request int, code str, message str, node? str, task? str"),
 )}  # fmt: skip
+
+
+_LONGEST_KIND = max(map(len, KINDS)) + 2
+
+
+def kind_of(header: bytes | memoryview) -> str:
+    """The kind of the message that begins so; '' for what is none."""
+    at = 9 + 8 * header[2] if len(header) > 2 else 0
+    name = bytes(header[at : at + _LONGEST_KIND])
+    return name[1 : 1 + (name[0] & 31)].decode("ascii", "replace") if name else ""
+
+
+def numbers_of(header: bytes | memoryview) -> tuple[str, dict[str, int]]:
+    """The kind of the message that begins so, and its numbers; no numbers for what is no message."""
+    kind = kind_of(header)
+    names = KINDS[kind].numbers if kind in KINDS else ()
+    numbers = struct.unpack_from(f"<{len(names)}q", header, 8) if len(header) >= 8 + 8 * len(names) else ()
+    return kind, dict(zip(names, numbers, strict=False))
 
 
 def check_fields(kind: str, types: Mapping[str, tuple[type, ...]], required: frozenset[str], fields: Any) -> None:

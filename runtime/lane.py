@@ -24,12 +24,10 @@ import sys
 import termios
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-
-from ..codegen.buffers import buffers
+from .reassembly import Reassembly, TooLargeError, first_bytes
 from .wire import Frame, WireError
 
 _CHUNK: Final = 1 << 16  # bytes read at once; a longer message gets memory of its own
@@ -45,7 +43,6 @@ _PIECE: Final = 512 << 10
 what arrives, or is acknowledged, has to wait for its end: calls without bound let the two ends take turns instead of working at the
 same time, and move the bytes through memory instead of through the caches. Over TCP a reader is not woken for less, either, while
 so much is to come: else each packet would wake it, and the two would fight for the socket."""
-_BYTE: Final = np.dtype(np.uint8)
 _NOW: Final = socket.MSG_DONTWAIT
 _NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
 _TIMEVAL: Final = struct.Struct("@ll")
@@ -69,6 +66,7 @@ class Lane:
         holds: whether a thread that sends a small message keeps the interpreter meanwhile. That is a call which never waits. Where many
             threads take turns, it is shorter than the way to the next turn; where there is one, it costs half a microsecond more.
         is_open: whether the other end has said its last words on ZeroMQ's connection, so that the lane is to be read.
+        refused: why a message was refused for its size, until the owner has told its sender.
 
     >>> a, b = (Lane(s, 8, 1 << 20) for s in socket.socketpair())
     >>> a.send([b"head", b"tensor"])
@@ -78,8 +76,8 @@ class Lane:
     """
 
     __slots__ = (
-        "_filling", "_gathers", "_is_tcp", "_left", "_lock", "_most_bytes", "_most_frames", "_part", "_patience_s", "_socket",
-        "_taken", "_unfilled", "_waiting", "fd", "holds", "is_open", "waiting_bytes",
+        "_gathers", "_is_tcp", "_lock", "_message", "_most_bytes", "_most_frames", "_part", "_patience_s", "_socket", "_taken",
+        "_waiting", "fd", "holds", "is_open", "refused", "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, most_frames: int, most_bytes: int) -> None:
@@ -98,9 +96,8 @@ class Lane:
         self.waiting_bytes = 0  # what is left of them
         self._taken = 0  # bytes that the kernel has taken
         self._part = b""  # the beginning of a message
-        self._filling: list[Frame] = []  # the frames of a long message that is arriving ...
-        self._unfilled: deque[memoryview] = deque()  # ... the memory that is still empty ...
-        self._left = 0  # ... and how many bytes that is
+        self._message: Reassembly | None = None  # a long message that is arriving
+        self.refused: TooLargeError | None = None
 
     # --- sending ---------------------------------------------------------------------------------------------------
 
@@ -165,7 +162,7 @@ class Lane:
         while self._waiting:
             left = self._waiting[0]
             while left:
-                sent = self._write(_piece(left))
+                sent = self._write(first_bytes(left, _PIECE))
                 self.waiting_bytes -= sent
                 self._taken += sent
                 left[:] = _rest(left, sent)
@@ -212,8 +209,8 @@ class Lane:
             ConnectionError: the other end has gone, or this one is closed.
             WireError: this is no message; the lane is of no further use.
         """
-        if self._unfilled:
-            return self._fill(flags)
+        if self._message is not None:
+            return self._fill(flags, self._message)
         try:
             data = self._socket.recv(_CHUNK, flags)
         except BlockingIOError:
@@ -240,7 +237,7 @@ class Lane:
             total = sum(sizes)
             if start + total > end:
                 if total > _CHUNK:
-                    self._begin(sizes, data[start:])
+                    self._begin(sizes, memoryview(data)[start:])
                 else:
                     self._part = data[at:]
                 break
@@ -261,26 +258,14 @@ class Lane:
             raise WireError(f"a message of {count} frames on a lane; it may have {self._most_frames}")
         if len(data) - at < 4 + 8 * count:
             return None
-        sizes = struct.unpack_from(f"<{count}Q", data, at + 4)
-        if sum(sizes) > self._most_bytes:
-            raise WireError(f"a message of {sum(sizes)} bytes on a lane; it may have {self._most_bytes}")
-        return sizes
+        return struct.unpack_from(f"<{count}Q", data, at + 4)
 
-    def _begin(self, sizes: Sequence[int], data: bytes) -> None:
-        """Make memory for a long message, of which `data` has come."""
-        arrays = [buffers.empty((size,), _BYTE) for size in sizes]
-        self._filling = [a.data for a in arrays]
-        self._unfilled = deque(a.data for a in arrays if len(a))
-        at = 0
-        while at < len(data):
-            view = self._unfilled.popleft()
-            taken = data[at : at + len(view)]
-            view[: len(taken)] = taken
-            at += len(taken)
-            if len(taken) < len(view):
-                self._unfilled.appendleft(view[len(taken) :])
-        self._left = sum(sizes) - len(data)
-        if self._is_tcp and self._left >= 2 * _PIECE:
+    def _begin(self, sizes: Sequence[int], data: memoryview) -> None:
+        """A long message begins, of which `data` has come."""
+        self._message = message = Reassembly(sizes, self._most_bytes)
+        message.put(data)
+        self.refused = self.refused or message.refusal()
+        if self._is_tcp and message.left >= 2 * _PIECE:
             self._gather(_PIECE)
 
     def _gather(self, least: int) -> None:
@@ -289,48 +274,31 @@ class Lane:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
         self._gathers = least > 1
 
-    def _fill(self, flags: int) -> list[list[Frame]]:
+    def _fill(self, flags: int, message: Reassembly) -> list[list[Frame]]:
         """Read more of a long message. With `flags` that wait, the first piece is waited for."""
         read = 0
-        while self._unfilled and read < _MOST_READ:
-            views = _piece(self._unfilled)
+        while message.left and read < _MOST_READ:
             try:
-                got = self._socket.recvmsg_into(views, 0, _NOW if read else flags)[0]
+                got = self._socket.recvmsg_into(message.room(_PIECE), 0, _NOW if read else flags)[0]
             except BlockingIOError:
-                return []
+                break
             except OSError as e:
                 raise ConnectionError(e.errno, f"the lane is closed: {e.strerror}") from None
             if not got:
                 raise ConnectionResetError("the other end of the lane has gone")
             read += got
-            self._left -= got
-            if self._gathers and self._left < _PIECE:
+            message.filled(got)
+            if self._gathers and message.left < _PIECE:
                 self._gather(1)
-            unfilled = self._unfilled
-            while unfilled and got >= len(unfilled[0]):
-                got -= len(unfilled.popleft())
-            if got:
-                unfilled[0] = unfilled[0][got:]
-        if self._unfilled:
+        self.refused = self.refused or message.refusal()
+        if message.left:
             return []
-        frames, self._filling = self._filling, []
-        return [frames]
+        self._message = None
+        return [message.frames] if message.is_whole() else []
 
     def close(self) -> None:
         """Close this end; what the kernel has taken still arrives."""
         self._socket.close()
-
-
-def _piece(buffers: Iterable[memoryview]) -> list[memoryview]:
-    """The first bytes of buffers: as many as one call of the kernel is given."""
-    found: list[memoryview] = []
-    room = _PIECE
-    for buffer in buffers:
-        found.append(buffer[:room])
-        room -= len(buffer)
-        if room <= 0 or len(found) == _MOST_BUFFERS:
-            break
-    return found
 
 
 def _rest(buffers: list[memoryview], sent: int) -> list[memoryview]:

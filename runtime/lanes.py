@@ -15,9 +15,10 @@ from .io_thread import IoThread
 from .keys import Keys
 from .landing import Landing, connect
 from .lane import Lane
+from .reassembly import most_bytes
 from .router import MAX_BACKLOG, Counters, Router, address_of, is_dialled
 from .sharing import Sharing, first_words
-from .sockets import MAX_FRAME_BYTES, MAX_FRAMES, dialled_host
+from .sockets import MAX_FRAMES, dialled_host
 from .streams import StreamLanding, connect_stream
 from .wire import Frame, Message, WireError
 
@@ -58,8 +59,9 @@ class Lanes:
         self._post = post
         self._take = take
         self._refuse = refuse
-        self._landing = Landing(MAX_FRAMES, MAX_FRAME_BYTES)
-        self._streams = StreamLanding(ip, MAX_FRAMES, MAX_FRAME_BYTES) if keys is None else None
+        self._limits = MAX_FRAMES, most_bytes()
+        self._landing = Landing(*self._limits)
+        self._streams = StreamLanding(ip, *self._limits) if keys is None else None
         self.by_peer: dict[bytes, Lane] = {}
         self._coming: dict[bytes, tuple[Lane, list[str]]] = {}  # those to be written to when the last words have left
 
@@ -81,7 +83,7 @@ class Lanes:
             if lane is not None:
                 self._change_over(peer, lane, ["open"])
         elif said[0] == "at" and len(said) == 3 and dialled and answer is not None and not self._has(peer):
-            lane = connect(said[1], said[2], MAX_FRAMES, MAX_FRAME_BYTES)
+            lane = connect(said[1], said[2], *self._limits)
             if lane is not None:
                 self._change_over(peer, lane, ["taken", said[2]])
                 return
@@ -101,7 +103,7 @@ class Lanes:
     def _connect_stream(self, peer: bytes, port: Any, token: Any) -> None:
         """Connect a lane over TCP. In a thread of its own."""
         host = dialled_host(address_of(peer))
-        lane = connect_stream(host, port, token, MAX_FRAMES, MAX_FRAME_BYTES)
+        lane = connect_stream(host, port, token, *self._limits)
         if lane is None:
             return
 
@@ -164,6 +166,9 @@ class Lanes:
                 take = self._take
                 for frames in lane.receive():
                     take(peer, frames)
+                if lane.refused is not None:
+                    error, lane.refused = lane.refused, None
+                    self._refuse(peer, error)
         except ConnectionError:
             self._leave(peer, lane)
         except WireError as error:

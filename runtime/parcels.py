@@ -13,7 +13,7 @@ Who sends keeps no more than `WINDOW` bytes of pieces with ZeroMQ, and gives it 
 go small messages of other steps, and those that are true whenever they come. All others keep their order, so a peer gets one parcel at
 a time.
 
-Who receives makes memory for the frames when the first piece comes, and fills it: `Inbox`. A piece without a parcel, out of its
+Who receives makes memory for the frames as pieces come, and fills it (`reassembly.py`): `Inbox`. A piece without a parcel, out of its
 place, empty, or longer than what is left, is refused, as any broken message is, and ends its parcel; what else comes of that one is
 passed over. A parcel that is begun while another one is open ends that one: its connection broke. So a peer holds the memory of one
 message at most, of which it has sent the bytes (the system gives memory when it is first written), and until its connection ends.
@@ -33,10 +33,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import numpy as np
-
-from ..codegen.buffers import buffers
-from .kinds import KINDS, WireError
+from .kinds import WireError, kind_of, numbers_of
+from .reassembly import Reassembly
 from .wire import VERSION, Frame
 
 PIECE: Final = 512 << 10
@@ -48,7 +46,6 @@ _FIRST: Final = 0x95  # no message begins so (`wire.py`)
 _PIECE, _SIGN = 0, 1
 _LABEL: Final = struct.Struct("<BBBxIQ")
 _MOST_BUFFERS: Final = 64  # parts of frames in one piece
-_BYTE: Final = np.dtype(np.uint8)
 _numbers = itertools.count(1)
 
 SIGN: Final = _LABEL.pack(_FIRST, VERSION, _SIGN, 0, 0)
@@ -68,7 +65,6 @@ def is_part(frame: Frame) -> bool:
 
 _URGENT: Final = frozenset({"missing", "coming", "abort", "touch"})  # true whenever they come
 _OF_STEPS: Final = frozenset({"tensors", "accounted", "want", "denied"})  # in order within a step
-_LONGEST_KIND: Final = max(map(len, KINDS)) + 2
 
 
 class Outbox:
@@ -113,7 +109,7 @@ class Outbox:
         if not self._parts and not self._ready:
             self._hold(_step_of(frames) if is_large(frames) else None, frames)
             return
-        kind, step = _kind_of(frames), _step_of(frames)
+        kind, step = kind_of(frames[0]), _step_of(frames)
         is_apart = step is not None and step != self._key and self._key is not None
         if kind in _URGENT or (is_apart and not (self._held[None] or self._held[step] or is_large(frames))):
             self._ahead.append(frames)
@@ -215,21 +211,10 @@ class Outbox:
             self._bytes_left += size
 
 
-def _kind_of(frames: list[Frame]) -> str:
-    """The kind of a message; '' for what is none."""
-    header = frames[0]
-    at = 9 + 8 * header[2] if len(header) > 2 else 0
-    name = bytes(header[at : at + _LONGEST_KIND])
-    return name[1 : 1 + (name[0] & 31)].decode("ascii", "replace") if name else ""
-
-
 def _step_of(frames: list[Frame]) -> int | None:
     """The step whose messages a message must not overtake; None: no message at all."""
-    kind = _kind_of(frames)
-    if kind not in _OF_STEPS:
-        return None
-    at = 8 + 8 * KINDS[kind].numbers.index("step")
-    return int.from_bytes(frames[0][at : at + 8], "little", signed=True)
+    kind, numbers = numbers_of(frames[0])
+    return numbers.get("step") if kind in _OF_STEPS else None
 
 
 # --- in --------------------------------------------------------------------------------------------------------------
@@ -256,13 +241,12 @@ class Inbox:
     """
 
     __slots__ = (
-        "_frames",
+        "_message",
         "_most_bytes",
         "_most_frames",
         "_number",
         "_over",
         "_place",
-        "_unfilled",
         "next_sign",
         "seen",
         "signs",
@@ -277,8 +261,7 @@ class Inbox:
         self._number = 0  # of the parcel that is open, or 0
         self._over = 0  # of the last one that was refused
         self._place = 0  # of the piece that comes next
-        self._frames: list[Frame] = []
-        self._unfilled: deque[memoryview] = deque()
+        self._message: Reassembly | None = None
 
     def is_open(self) -> bool:
         """Whether pieces are missing."""
@@ -289,6 +272,7 @@ class Inbox:
 
         Raises:
             WireError: it is no such thing, or has no place here. The parcel has ended.
+            TooLargeError: there is no room for the message. What else comes of it is passed over.
         """
         self.taken += 1
         label = bytes(frames[0])
@@ -316,45 +300,42 @@ class Inbox:
             raise self._refused(
                 number, f"it says that it is number {place} of its parcel, which comes to {self._place}"
             )
-        self._fill(number, frames[1:])
+        assert self._message is not None
+        message = self._fill(number, frames[1:], self._message)
         self._place += 1
-        if self._unfilled:
+        refused = message.refusal()
+        if refused is not None:
+            self._end()
+            self._over = number
+            raise refused
+        if message.left:
             return None
-        whole = self._frames
         self._end()
-        return whole
+        return message.frames
 
     def _begin(self, number: int, label: bytes) -> None:
-        """Make memory for a message."""
+        """A message begins."""
         count, rest = divmod(len(label) - _LABEL.size, 8)
         if rest or not 0 < count <= self._most_frames:
             raise self._refused(number, f"its message has {count} frames, and may have {self._most_frames}")
         sizes = struct.unpack_from(f"<{count}Q", label, _LABEL.size)
-        if not 0 < sum(sizes) <= self._most_bytes:
-            raise self._refused(number, f"its message has {sum(sizes)} bytes, and may have {self._most_bytes}")
-        arrays = [buffers.empty((size,), _BYTE) for size in sizes]
+        if not any(sizes):
+            raise self._refused(number, "its message is empty")
         self._number, self._place = number, 0
-        self._frames = [array.data for array in arrays]
-        self._unfilled = deque(array.data for array in arrays if len(array))
+        self._message = Reassembly(sizes, self._most_bytes)
 
-    def _fill(self, number: int, parts: Sequence[Frame]) -> None:
+    def _fill(self, number: int, parts: Sequence[Frame], message: Reassembly) -> Reassembly:
         if not any(map(len, parts)):
             raise self._refused(number, "it is empty")
+        if sum(map(len, parts)) > message.left:
+            raise self._refused(number, "it is longer than what is left of its message")
         for part in parts:
-            view = memoryview(part)
-            while len(view):
-                if not self._unfilled:
-                    raise self._refused(number, "it is longer than what is left of its message")
-                room = self._unfilled.popleft()
-                size = min(len(room), len(view))
-                room[:size] = view[:size]
-                view = view[size:]
-                if size < len(room):
-                    self._unfilled.appendleft(room[size:])
+            message.put(part)
+        return message
 
     def _end(self) -> None:
         self._number = 0
-        self._frames, self._unfilled = [], deque()
+        self._message = None
 
     def _refused(self, number: int, why: str) -> WireError:
         self._end()

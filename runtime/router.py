@@ -24,11 +24,11 @@ from .encoding import encode
 from .io_thread import IoThread
 from .keys import Keys
 from .parcels import SIGN, SIGN_EVERY, Inbox, Outbox, is_large, is_part
+from .reassembly import most_bytes
 from .security import Gate
 from .sharing import Sharing, first_words
 from .sockets import (
     LINGER_MS,
-    MAX_FRAME_BYTES,
     MAX_FRAMES,
     RETRY_MS,
     AddressInUse,
@@ -76,6 +76,7 @@ class Counters:
     received: int = 0
     sent: int = 0
     malformed: int = 0  # messages that `decode` refused
+    too_large: int = 0  # messages that were refused for their size
     ignored: int = 0  # messages of peers that sent too many malformed ones, or took another's name
     gone: int = 0  # messages to clients that had left
     dropped: int = 0  # messages to peers that took none for too long
@@ -241,7 +242,7 @@ class Router:
             return
         inbox = self.inboxes.get(peer)
         if inbox is None:
-            inbox = self.inboxes[peer] = Inbox(MAX_FRAMES, MAX_FRAME_BYTES)
+            inbox = self.inboxes[peer] = Inbox(MAX_FRAMES, most_bytes())
         try:
             whole = inbox.take(frames)
         except WireError as error:

@@ -14,13 +14,14 @@ import zmq
 from .address import split_address
 from .curve import Knock, prove
 from .keys import Keys
+from .parcels import PIECE
 from .wire import BORROW_BYTES, MAX_TENSORS, Frame, WireError
 
 if TYPE_CHECKING:
     from .connection import Connection
 
 HIGH_WATER = 1_000  # messages to one peer that ZeroMQ keeps before `MAX_BACKLOG` starts to fill
-MAX_FRAME_BYTES = 1 << 34  # 16 GiB: larger than any tensor we know, small enough to stop a forged length
+MAX_FRAME_BYTES = 2 * PIECE  # ZeroMQ makes room for a whole frame when its size comes; larger messages go in pieces
 MAX_FRAMES = MAX_TENSORS + 8  # the header, the tensors and the fields that travel beside the header
 LINGER_MS = 1_000  # how long a closed socket may go on sending what was given to it
 HEARTBEAT_MS = 1_000

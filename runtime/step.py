@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from ..codegen.program import Call, Program, Read, Recv
 from ..codegen.unit import RecvTensor
-from ..graph.errors import CancelledError, OpError
+from ..graph.errors import OpError, from_code
 from ..graph.requests import Request
 from .begun import Begun
 from .execution import ABSENT, ChannelKey, Execution
@@ -257,9 +257,9 @@ class TaskStep:
         """End the step with an error; later events are ignored."""
         self._end(error)
 
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: str, code: str = "CANCELLED") -> None:
         """End the step because somebody else says so."""
-        self._end(CancelledError(None, None, reason))
+        self._end(from_code(code, reason))
 
     def _end(self, outcome: Mapping[str, Any] | OpError) -> None:
         with self._lock:

@@ -39,6 +39,7 @@ from .faults import link_faults
 from .io_thread import IoThread
 from .keys import Keys
 from .lanes import Lanes
+from .reassembly import TooLargeError
 from .router import Counters, Router, address_of, dialled_name, is_dialled, name_of
 from .security import Gate
 from .sharing import UNREADABLE, Sharing, borrow
@@ -293,6 +294,10 @@ class Endpoint:
                 self._post(peer, encode(UNREADABLE))
             self._refuse(peer, error)
             return
+        except (MemoryError, OSError) as error:
+            why = f"there is no memory for what it holds: {error or type(error).__name__}"
+            self._refuse_large(peer, TooLargeError(why, frames[0]))
+            return
         if message.kind == "hello":
             self._lanes.greet(peer, message)
             return
@@ -308,13 +313,17 @@ class Endpoint:
             request = message.fields.get("request")
             if request is not None and not is_dialled(peer):
                 text = f"{self.address}: {message.kind!r} failed: {type(error).__name__}: {error}"
-                self._post_error(peer, request, "INTERNAL", text)
+                code = "RESOURCE_EXHAUSTED" if isinstance(error, MemoryError) else "INTERNAL"
+                self._post_error(peer, request, code, text)
 
     def _is_ignored(self, peer: bytes) -> bool:
         """Whether a peer has sent so many broken messages that nothing more is taken of it."""
         return self._strikes.get(peer, 0) >= MAX_STRIKES
 
     def _refuse(self, peer: bytes, error: WireError) -> None:
+        if isinstance(error, TooLargeError):
+            self._refuse_large(peer, error)
+            return
         self.counters.malformed += 1
         strikes = self._strikes.pop(peer, 0) + 1
         self._strikes[peer] = strikes
@@ -327,6 +336,17 @@ class Endpoint:
         if strikes == MAX_STRIKES:
             text += f"; it was the {strikes}th, and no more are read from this connection"
         self._post_error(peer, error.request, "INVALID_ARGUMENT", text)
+
+    def _refuse_large(self, peer: bytes, error: TooLargeError) -> None:
+        """A message of a peer is too large: the request, or the step, that it belongs to ends with an error."""
+        self.counters.too_large += 1
+        text = f"{self.address}: {error}"
+        logger.warning("%s of %s", text, name_of(peer))
+        if error.kind == "tensors":
+            fields = {"step": error.step, "code": error.code, "reason": text}
+            self._on_message(peer, Message("abort", fields))
+        elif not is_dialled(peer):
+            self._post_error(peer, error.request, error.code, text)
 
     def _post_error(self, peer: bytes, request: int, code: str, text: str) -> None:
         self._post(peer, encode(Message("error", {"request": request, "code": code, "message": text[:4_096]})))

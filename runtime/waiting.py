@@ -16,11 +16,13 @@ from ..graph.errors import (
     DeadlineExceededError,
     OpError,
     PermissionDeniedError,
+    ResourceExhaustedError,
     UnavailableError,
     from_code,
 )
 from .connections import Connections
 from .keys import Keys
+from .reassembly import TooLargeError
 from .sharing import borrowed
 from .wire import Message, WireError
 
@@ -173,6 +175,10 @@ class Wait:
         limit = PING_S if patience > PING_S else max(0.0, patience)
         try:
             arrived = connections.poll(limit, address if len(self._owing) == 1 else None)
+        except TooLargeError as e:
+            if e.request != (self._request or 0):
+                return []  # the late answer to something that was given up
+            raise ResourceExhaustedError(None, None, f"The answer to this {self._what}: {e}") from None
         except WireError as e:
             raise UnavailableError(None, None, f"What came from a server is no message of this version: {e}") from None
         now = time.monotonic()

@@ -391,12 +391,12 @@ class Worker:
         if step is not None:
             step.fail(error)
 
-    def abort(self, number: int, reason: str) -> None:
+    def abort(self, number: int, reason: str, code: str = "CANCELLED") -> None:
         """End a step, if it runs here; refuse its late tensors in any case."""
         with self._lock:
             step = self._steps.get(number)
         if step is not None:
-            step.abort(reason)
+            step.abort(reason, code)
         else:
             self._forget(number)
 
