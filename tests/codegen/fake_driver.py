@@ -25,11 +25,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from triton_interpreter import run_kernel
 
 from dovetail.codegen.cuda import driver
 from dovetail.codegen.cuda.device import device
 from dovetail.codegen.gpu_kernel import Binary, Parameter, Target, TritonKernel
-from dovetail.codegen.triton_interpret import run_kernel
 
 _UNPACK = {"i1": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I", "u64": "Q",
            "fp16": "e", "fp32": "f", "fp64": "d"}  # fmt: skip

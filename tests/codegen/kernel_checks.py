@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from triton_interpreter import run_routine
 
 from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, SM100, Routine, Target
 from dovetail.codegen.triton_compile import compile_kernel
-from dovetail.codegen.triton_interpret import run_routine
 
 TARGETS = (SM80, SM90, SM100, GFX942)
 

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
+import machine_code
 import pytest
+from machine_code import Code, Facts, facts_of_code, one_line, parsed
 
-from dovetail.codegen import machine_code
 from dovetail.codegen.gpu_kernel import GFX942, HEADER, SM90, Parameter, TritonKernel
-from dovetail.codegen.machine_code import Code, Facts, facts_of_code, one_line, parsed
 from dovetail.codegen.triton_compile import compile_kernel
 from dovetail.graph.errors import FailedPreconditionError
 

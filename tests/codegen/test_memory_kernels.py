@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 from gpu_routines import chosen
+from machine_code import Facts, disassembler, facts_of_code
 
 import dovetail as dt
 from dovetail.codegen.gpu_kernel import SM90
-from dovetail.codegen.machine_code import Facts, disassembler, facts_of_code
 from dovetail.codegen.triton_compile import compile_kernel, triton_version
 
 pytest.importorskip("triton")

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from triton_interpreter import run_routine
 
 from dovetail.codegen.loops import Loops, LoopsBuilder
 from dovetail.codegen.pairs import SOFTMAX, VARIANCE, pairs_of
-from dovetail.codegen.triton_interpret import run_routine
 from dovetail.codegen.triton_routines import Specialisation, routines
 from dovetail.graph.dtypes import float32
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from machine_code import Code, disassembler, facts_of_code
 
 from dovetail.codegen.gpu_kernel import SM90, Routine
-from dovetail.codegen.machine_code import Code, disassembler, facts_of_code
 from dovetail.codegen.triton_compile import compile_kernel
 from dovetail.codegen.triton_templates.attention import attention, attention_gradient
 from dovetail.codegen.triton_templates.convolution import convolution, input_gradient

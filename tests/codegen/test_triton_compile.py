@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from triton_interpreter import run_kernel
 
 from dovetail.codegen import triton_compile
 from dovetail.codegen.gpu_image import facts_of
@@ -34,7 +35,6 @@ from dovetail.codegen.gpu_kernel import (
 )
 from dovetail.codegen.triton_compile import compile_kernel, is_compiled, layout
 from dovetail.codegen.triton_helpers import Helper, Places
-from dovetail.codegen.triton_interpret import run_kernel
 from dovetail.codegen.triton_math import functions
 from dovetail.graph.errors import InternalError
 

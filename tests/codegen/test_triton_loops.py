@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kernel_checks import compiles
+from triton_interpreter import run_routine
 
 import dovetail as dt
 from dovetail.codegen.backends.numba import agree
@@ -17,7 +18,6 @@ from dovetail.codegen.fuse import fuse
 from dovetail.codegen.fused_nodes import FusedNodes
 from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, Routine
 from dovetail.codegen.loops import Loops, LoopsBuilder
-from dovetail.codegen.triton_interpret import run_routine
 from dovetail.codegen.triton_routines import Specialisation, routines, specialise
 from dovetail.codegen.triton_values import rows_in
 from dovetail.codegen.unit import Unit

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 from kernel_checks import compiles
+from triton_interpreter import run_routine
 
 from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, Routine
 from dovetail.codegen.loops import Loops, LoopsBuilder
-from dovetail.codegen.triton_interpret import run_routine
 from dovetail.codegen.triton_ops import picking, random, rows, several
 from dovetail.graph.dtypes import (
     bfloat16,

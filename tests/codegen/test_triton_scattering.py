@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 from kernel_checks import compiles
+from triton_interpreter import run_routine
 
 from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, Routine
-from dovetail.codegen.triton_interpret import run_routine
 from dovetail.codegen.triton_ops import picking, scattering, sorting, sparse
 from dovetail.codegen.update_loops import sparse_update
 from dovetail.graph.dtypes import (

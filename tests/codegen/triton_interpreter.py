@@ -23,9 +23,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ..graph.dtypes import as_dtype
-from .gpu_kernel import Grid, Launch, Parameter, Routine, TritonKernel, triton_type
-from .triton_compile import load_source
+from dovetail.codegen.gpu_kernel import Grid, Launch, Parameter, Routine, TritonKernel, triton_type
+from dovetail.codegen.triton_compile import load_source
+from dovetail.graph.dtypes import as_dtype
 
 Array = np.ndarray[Any, Any]
 

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
-from ..graph.errors import FailedPreconditionError
-from .gpu_kernel import Binary
+from dovetail.codegen.gpu_kernel import Binary
+from dovetail.graph.errors import FailedPreconditionError
 
 WARP = 32
 QUARTERS = 4  # of a multiprocessor: each issues one instruction of a warp per cycle
