@@ -44,6 +44,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Libraries that look for leaks when Python ends (nanobind) count what is frozen."""
+    gc.unfreeze()
+
+
 # --- the watchdog ----------------------------------------------------------------------------------------
 
 WAIT_S = float(os.environ.get("DOVETAIL_TEST_WAIT_S", "60"))  # the longest wait of a test
