@@ -1,9 +1,8 @@
 """Matrix products by cuBLASLt, which compete with the templates' when candidates are measured.
 
 NVIDIA's library has kernels that are written for each GPU; for many sizes they are faster than ours, above all for exact products of
-float32. It is used through the bindings of nvmath-python (`nvmath.bindings.cublasLt`), one Python function per function of the
-library, or, where that package is not installed, through the same functions of `cublaslt_calls`. Where the library is missing there is
-nothing to compete, and nothing is said but a line in the log.
+float32. It is called through the bindings of nvmath-python (`nvmath.bindings.cublasLt`), one Python function per function of the
+library. Where nvmath-python or the library is missing, only the templates are measured, and a line in the log says so.
 
 The library thinks in columns: a matrix of ours with r rows and c columns is one of its own with c rows and r columns. So what it is
 asked for is the transposed product, outᵀ = bᵀ aᵀ: the same numbers in the same places, with the operands swapped.
@@ -26,7 +25,6 @@ from typing import Any
 import numpy as np
 
 from ...graph.dtypes import FLOAT8, DType, float32, float64
-from . import cublaslt_calls
 from .device import Device
 from .optional import OptionalBindings
 
@@ -51,7 +49,7 @@ _BATCH_COUNT, _BATCH_STRIDE = 5, 6  # cublasLtMatrixLayoutAttribute_t
 _MOST_WORKSPACE, _REDUCTIONS, _ALIGNMENTS = 1, 3, (5, 6, 7, 8)  # cublasLtMatmulPreferenceAttributes_t
 _IN_PLACE, _IN_COMPUTED_TYPE = 1, 2  # cublasLtReductionScheme_t: where the parts of a split sum are put together
 
-bindings = OptionalBindings("cuBLASLt", "nvmath.bindings.cublasLt", probe="get_version", instead=cublaslt_calls.found)
+bindings = OptionalBindings("cuBLASLt", "nvmath.bindings.cublasLt", probe="get_version")
 use = bindings.use
 
 

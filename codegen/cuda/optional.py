@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
-from collections.abc import Callable
 from typing import Any
 
 logger = logging.getLogger(__name__)
@@ -18,20 +17,19 @@ class OptionalBindings:
         library: what people call it, for the log.
         module: its full name.
         probe: a function of it that is called once, which fails where the library itself is missing.
-        instead: gives something with the same functions, where the module cannot be used; fails where that cannot be, either.
 
     >>> cublaslt = OptionalBindings("cuBLASLt", "nvmath.bindings.cublasLt")
     >>> lt = cublaslt()
     """
 
-    def __init__(self, library: str, module: str, probe: str = "", instead: Callable[[], Any] | None = None) -> None:
-        self._library, self._module, self._probe, self._instead = library, module, probe, instead
+    def __init__(self, library: str, module: str, probe: str = "") -> None:
+        self._library, self._module, self._probe = library, module, probe
         self._found: Any = None
 
     def __call__(self) -> Any:
         """The module, or what a test put in its place; False where it cannot be used."""
         if self._found is None:
-            self._found = self._imported() or self._other()
+            self._found = self._imported()
         return self._found
 
     def _imported(self) -> Any:
@@ -41,21 +39,10 @@ class OptionalBindings:
             found = importlib.import_module(self._module)
             if self._probe:
                 getattr(found, self._probe)()
-        except (
-            Exception
-        ) as e:  # bindings have errors of their own for a library that is missing, which have no common class
-            logger.info("%s is not used by way of %s: %s", self._library, self._module, e)
+        except Exception as e:  # the bindings' own errors for a missing library have no common class
+            logger.info("%s is not used through %s: %s", self._library, self._module, e)
             return False
         return found
-
-    def _other(self) -> Any:
-        if self._instead is None:
-            return False
-        try:
-            return self._instead()
-        except (ImportError, OSError) as e:
-            logger.info("%s is not used: %s", self._library, e)
-            return False
 
     def use(self, stand_in: Any) -> Any:
         """Put something in the place of the module (None: the real one, found anew); gives what was there."""
