@@ -1,9 +1,9 @@
 """Published placement workloads as problems: which files there are, what each asks for, who judges.
 
 A folder holds workloads in the format of Tarnawski et al. (its README tells), `evaluate.py`, which judges
-splits, and `best_known.tsv`. What a workload asks for is in that table, or else in the path: files below
-`latency-inputs/` ask for the latency of offloaded calls, `step_*.json` for the makespan on the machine of
-`evaluate.py oplevel`, all others for throughput.
+splits, and `best_known.tsv`. What a workload asks for is in that table, or else in the path: `step_*.json` ask for the
+makespan on the machine of `evaluate.py oplevel`, all others for throughput. Files below `latency-inputs/` ask for the
+latency of a host that calls accelerators, which the placer has no objective for: they are passed over.
 """
 
 import csv
@@ -20,7 +20,6 @@ from dovetail.placer.search.problem import Objective, Problem
 
 OBJECTIVES = {
     "thr": Objective.THROUGHPUT, "throughput": Objective.THROUGHPUT,
-    "lat": Objective.OFFLOAD, "latency": Objective.OFFLOAD,
     "op": Objective.MAKESPAN, "oplevel": Objective.MAKESPAN, "step": Objective.MAKESPAN,
     "makespan": Objective.MAKESPAN,
 }  # fmt: skip
@@ -46,6 +45,8 @@ def cases(folder: Path) -> Iterator[Case]:
             known = {row["workload"]: row for row in csv.DictReader(file, delimiter="\t")}
     for path in sorted(folder.rglob("*.json")):
         name = path.relative_to(folder).as_posix()
+        if name.startswith("latency"):
+            continue
         row = known.get(name, {})
         objective = OBJECTIVES.get(row.get("objective", "")) or _objective_of(path.relative_to(folder))
         contiguous, best = (_number(row.get(column)) for column in ("best_contiguous", "best_any"))
@@ -60,9 +61,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _objective_of(path: Path) -> Objective:
-    if path.name.startswith("step_"):
-        return Objective.MAKESPAN
-    return Objective.OFFLOAD if path.parts[0].startswith("latency") else Objective.THROUGHPUT
+    return Objective.MAKESPAN if path.name.startswith("step_") else Objective.THROUGHPUT
 
 
 def load_judge(folder: Path) -> Any:

@@ -31,7 +31,7 @@ FOLDER = "DOVETAIL_PLACEMENT_WORKLOADS"
 DEFAULT = ROOT.parent / "shared" / "conformance" / "placement"
 BUDGET_S, QUICK_S = 8.0, 1.0
 STEP_BUDGET_S = 2.0  # a step gains little after that: 0.3 % in the median from four times as much
-JUDGES = {Objective.THROUGHPUT: "max_load", Objective.OFFLOAD: "latency", Objective.MAKESPAN: "oplevel"}
+JUDGES = {Objective.THROUGHPUT: "max_load", Objective.MAKESPAN: "oplevel"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,6 @@ def judged(workload: Any, objective: Objective, solution: Solution) -> float:
 def summary(results: Sequence[Result]) -> dict[str, Any]:
     """What the results amount to, as counts."""
     throughput = [r for r in results if r.objective == "throughput" and r.ratio]
-    latency = [r for r in results if r.objective == "offload" and r.ratio]
     steps = [r for r in results if r.single_pass is not None]
     return {
         "workloads": len(results),
@@ -109,8 +108,6 @@ def summary(results: Sequence[Result]) -> dict[str, Any]:
             r.value <= (r.best_contiguous or 0.0) * (1 + 1e-5) for r in throughput
         ),  # the table has four decimals
         "throughput within 2 % of best known": sum((r.ratio or 9) <= 1.02 for r in throughput),
-        "latency": len(latency),
-        "latency within 3 % of best known": sum((r.ratio or 9) <= 1.03 for r in latency),
         "steps": len(steps),
         "steps better than every single pass": sum(r.value < (r.single_pass or 0.0) for r in steps),
         "slowest, s": max(r.total_s for r in results),

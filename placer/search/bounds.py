@@ -20,8 +20,6 @@ SAMPLE = 20_000  # units, at least, from which weights are taken
 
 def lower_bound(problem: Problem) -> float:
     """A value that the objective of no assignment is below, in seconds."""
-    if problem.objective is Objective.OFFLOAD:
-        return longest_way(problem.arrays, problem.topological, _fastest(problem))
     balance = _balance(problem)
     if problem.objective is Objective.THROUGHPUT:
         return balance

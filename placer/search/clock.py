@@ -1,4 +1,4 @@
-"""Exact objectives of an assignment: a step on a clock, loads of a pipeline, latency of offloaded calls.
+"""Exact objectives of an assignment: a step on a clock, loads of a pipeline.
 
 `run` is a discrete-event simulation in O((n + E) log n). Events of one moment (within 1e-12 s, so that
 rounding does not split a moment) are taken together before any device chooses what it runs next; it chooses
@@ -204,112 +204,6 @@ def loads(a: Arrays, device: Ints) -> Floats:
         if crosses:
             load[s] += a.port_latency[s] + a.value_bytes[v] * a.port_per_byte[s]
     return load
-
-
-@compiled
-def calls(a: Arrays, order: Ints, device: Ints, host: int, call: Ints) -> int:
-    """Cut what each accelerator runs into the fewest calls; fills the number of each node's call.
-
-    A path that leaves a device and comes back must come back in a later call. So a node's call is the
-    largest number of returns on any path to it (Tarnawski et al., reworkSplitIntoContiguous). Nodes on the
-    host are calls of their own. Returns how many calls there are.
-    """
-    n, devices = len(order), len(a.device_class)
-    first, last = np.full(devices, n, np.int32), np.full(devices, -1, np.int32)
-    for at in range(n):
-        d = device[order[at]]
-        first[d] = min(first[d], at)
-        last[d] = at
-    number = 0
-    returns = np.zeros(n, np.int32)
-    for d in range(devices):
-        if d == host or last[d] < 0:
-            continue
-        most = 0
-        for at in range(first[d], last[d] + 1):
-            u = order[at]
-            here = device[u] == d
-            x = 1 if here else 0
-            for e in range(a.input_start[u], a.input_start[u + 1]):
-                p = a.value_source[a.input_value[e]]
-                # What stands before the first node of d has seen none of d.
-                x = max(x, returns[p] + (1 if here and device[p] != d else 0))
-            returns[u] = x
-            if here:
-                call[u] = number + x - 1
-                most = max(most, x)
-        for at in range(first[d], last[d] + 1):
-            returns[order[at]] = 0
-        number += most
-    for i in range(n):
-        if device[i] == host:
-            call[i] = number
-            number += 1
-    return number
-
-
-@one_pass
-def offload(a: Arrays, order: Ints, device: Ints, host: int) -> float:
-    """Latency of one sample; infinite when calls need each other in a circle."""
-    n = len(order)
-    call = np.empty(n, np.int32)
-    count = calls(a, order, device, host, call)
-    start = np.zeros(count + 1, np.int32)
-    for i in range(n):
-        start[call[i] + 1] += 1
-    for b in range(count):
-        start[b + 1] += start[b]
-    member, fill = np.empty(n, np.int32), np.empty(count, np.int32)
-    for b in range(count):
-        fill[b] = start[b]
-    waiting = np.zeros(count, np.int32)
-    for i in range(n):
-        b = call[i]
-        member[fill[b]] = i
-        fill[b] += 1
-        for e in range(a.input_start[i], a.input_start[i + 1]):
-            waiting[b] += call[a.value_source[a.input_value[e]]] != b
-    moved_in = np.full(len(a.value_source), -1, np.int32)
-    ready, high, done, last = np.empty(count, np.int32), 0, 0, 0.0
-    begins = np.zeros(count)
-    for b in range(count):
-        if waiting[b] == 0:
-            ready[high] = b
-            high += 1
-    while high > 0:
-        high -= 1
-        b = ready[high]
-        done += 1
-        t = begins[b]
-        for k in range(start[b], start[b + 1]):
-            i = member[k]
-            d = device[i]
-            t += a.seconds[a.device_class[d], i]
-            if d == host:
-                continue
-            for e in range(a.input_start[i], a.input_start[i + 1]):
-                v = a.input_value[e]
-                if call[a.value_source[v]] != b and moved_in[v] != b:
-                    moved_in[v] = b
-                    t += a.port_latency[d] + a.value_bytes[v] * a.port_per_byte[d]
-            for v in range(a.first_value[i], a.first_value[i + 1]):
-                for e in range(a.value_start[v], a.value_start[v + 1]):
-                    if call[a.value_target[e]] != b:
-                        t += a.port_latency[d] + a.value_bytes[v] * a.port_per_byte[d]
-                        break
-        last = max(last, t)
-        for k in range(start[b], start[b + 1]):
-            i = member[k]
-            for v in range(a.first_value[i], a.first_value[i + 1]):
-                for e in range(a.value_start[v], a.value_start[v + 1]):
-                    c = call[a.value_target[e]]
-                    if c != b:
-                        begins[c] = max(begins[c], t)
-                        waiting[c] -= 1
-                        if waiting[c] == 0:
-                            ready[high] = c
-                            high += 1
-    return last if done == count else np.inf
 
 
 @one_pass

@@ -83,9 +83,7 @@ def _by_trying(problem: Problem, items: Items) -> Proven:
         )
     where = np.full(problem.units, -1, np.int32)
     best = try_all(
-        problem.arrays, problem.topological, problem.rank, problem.contended,
-        problem.host if problem.objective is Objective.OFFLOAD else None, problem.unit, items, problem.capacity,
-        where,
+        problem.arrays, problem.rank, problem.contended, problem.unit, items, problem.capacity, where,
     )  # fmt: skip
     return Proven(where if best < np.inf else None, best)
 

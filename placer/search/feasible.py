@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .clock import topological_order
-from .problem import Flags, Floats, InfeasibleError, Ints, Objective, Problem
+from .problem import Flags, Floats, InfeasibleError, Ints, Problem
 
 UNIONS = 4096  # of demanded sets: enough for 12 sets in every combination; more are not looked at
 PROGRAMME = 20_000  # binary variables that the packing programme may have
@@ -95,8 +95,6 @@ def first_assignment(problem: Problem) -> Ints:
     allowed, memory, capacity = problem.unit_allowed, problem.unit_memory, problem.capacity
     work = problem.seconds.sum(axis=1, where=np.isfinite(problem.seconds))[problem.device_class]
     fastest_first = np.argsort(work, kind="stable").astype(np.int32)
-    if problem.objective is Objective.OFFLOAD:  # the host has all the cores, and is still the slow one
-        fastest_first = np.append(fastest_first[fastest_first != problem.host], np.int32(problem.host))
     for d in fastest_first:
         if allowed[:, d].all() and memory.sum() <= capacity[d]:
             return np.full(problem.units, d, np.int32)

@@ -218,7 +218,7 @@ class _Search:
         fits = p.unit_allowed.all(axis=0) & (p.memory.sum() <= p.capacity)
         seen: set[tuple[object, ...]] = set()
         for d in np.flatnonzero(fits).tolist():
-            like = (int(p.device_class[d]), int(p.slots[d]), d == p.host)
+            like = (int(p.device_class[d]), int(p.slots[d]))
             if like not in seen:  # everything on one of two equal devices is the same twice
                 seen.add(like)
                 yield f"single {d}", np.full(p.units, d, np.int32)
@@ -239,7 +239,6 @@ class _Search:
         price = self.dearer * (CUT_S * states * len(items.memory) ** 2 / 2 + VISIT_S * p.nodes)
         share = CUT_SHARE / 3 if self.is_merged else CUT_SHARE  # a merged problem is walked on, which is worth more
         least = self.left - share * max(self.left, MIN_S if self.dearer == 1.0 else 0.0)
-        host = kinds.of[p.host] if p.objective is Objective.OFFLOAD else -1
         additive = p.objective is not Objective.THROUGHPUT
         allowed = np.ascontiguousarray(items.allowed[:, kinds.first])
         bound = np.inf
@@ -249,7 +248,7 @@ class _Search:
             self.left -= price
             cost, cuts = cut(
                 items, order, p.device_class[kinds.first], kinds.count, allowed, p.capacity[kinds.first],
-                p.port_latency[kinds.first], p.port_per_byte[kinds.first], additive, host, bound,
+                p.port_latency[kinds.first], p.port_per_byte[kinds.first], additive, bound,
             )  # fmt: skip
             if np.isinf(cost):
                 continue
@@ -454,16 +453,14 @@ class _Search:
 
     def _walker(self) -> _Judge:
         p = self.problem
-        a, order, rank = p.arrays, p.topological, p.rank
-        host = p.host if p.objective is Objective.OFFLOAD else None
+        a, rank = p.arrays, p.rank
         price = self.dearer * VISIT_S * (p.nodes + len(a.value_target))
         total = self.left
 
         def judge(items: Items, label: Ints, where: Ints, hot: float, seed: int, number: int) -> float:
             moves = int(min(200 + 30 * len(where) * min(1 + number // 6, 4), 0.05 * total / price))
             walk(
-                a, order, rank, p.contended, host, label[p.unit], items, p.capacity, where, moves, hot, 1e-4,
-                seed,
+                a, rank, p.contended, label[p.unit], items, p.capacity, where, moves, hot, 1e-4, seed,
             )  # fmt: skip
             return moves * price
 
@@ -498,7 +495,7 @@ def _kinds(p: Problem) -> _Kinds:
     for d in range(p.devices):
         like = (
             int(p.device_class[d]), float(p.capacity[d]), float(p.port_latency[d]), float(p.port_per_byte[d]),
-            allowed[:, d].tobytes(), p.objective is Objective.OFFLOAD and d == p.host,
+            allowed[:, d].tobytes(),
         )  # fmt: skip
         of[d] = key.setdefault(like, len(key))
     found = _Kinds(of)

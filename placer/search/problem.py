@@ -13,9 +13,6 @@ Objectives, all in seconds and all to be made small:
 - `THROUGHPUT`: the largest load of a device, the time per sample of a pipeline that is full. A load is all
   execution time plus, for each value with ends inside and outside of the device, one transfer through its
   port (Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph Operators, NeurIPS 2020).
-- `OFFLOAD`: the latency of one sample when accelerators are called from a host, by the same paper. Nodes on
-  the host run as soon as their inputs exist. What an accelerator runs is cut into the fewest calls; a call
-  starts when all its inputs are with the host, moves them in, computes, moves its outputs out.
 """
 
 from __future__ import annotations
@@ -38,7 +35,6 @@ class Objective(StrEnum):
 
     MAKESPAN = "makespan"
     THROUGHPUT = "throughput"
-    OFFLOAD = "offload"
 
 
 class Arrays(NamedTuple):
@@ -90,7 +86,6 @@ class Problem:
         port_latency, port_per_byte: (D,) the same into or out of a device, whatever is at the other end.
         handling, handling_per_byte: (D, D) seconds per message and per byte for which a transfer keeps each of its two devices from
             other work; None: none (makespan only).
-        host: the device that calls the others (offload only).
         contended: whether transfers over the same link wait for each other (makespan only).
         fed_at: (D, n) seconds until a node on each device has what the client feeds to it; None: no time (makespan only).
         back_after: (D, n) seconds until the client has what it fetches from a node on each device; None: no time (makespan only).
@@ -117,7 +112,6 @@ class Problem:
     link_per_byte: Floats
     port_latency: Floats
     port_per_byte: Floats
-    host: int = 0
     contended: bool = False
     priority: Floats | None = None
     home_memory: Floats | None = None
@@ -237,8 +231,6 @@ class Problem:
         device = np.asarray(assignment, np.int32)
         if self.objective is Objective.THROUGHPUT:
             return float(clock.loads(self.arrays, device).max())
-        if self.objective is Objective.OFFLOAD:
-            return float(clock.offload(self.arrays, self.topological, device, self.host))
         start, finish = np.empty(self.nodes), np.empty(self.nodes)
         return float(clock.run(self.arrays, device, self.rank, self.contended, start, finish))
 

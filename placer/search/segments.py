@@ -8,8 +8,7 @@ are inside, so all segments from one start cost time linear in the pins.
 This is the contiguous programme of Tarnawski et al. with an order in place of their ideals: one order is a
 heuristic, the best of several orders matched every optimum that their exact programme reached.
 
-The largest cost of a segment (throughput) or the sum of all (offload, where segments in sequence bound the
-latency from above) is made small. For offload the host may have any number of segments.
+The largest cost of a segment (throughput) or the sum of all (makespan, of which the sum is an estimate) is minimized.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from .problem import Flags, Floats, Ints
 @compiled
 def cut(
     items: Items, order: Ints, kind_class: Ints, kind_count: Ints, kind_allowed: Flags, kind_capacity: Floats,
-    kind_latency: Floats, kind_per_byte: Floats, additive: bool, host: int, bound: float,
+    kind_latency: Floats, kind_per_byte: Floats, additive: bool, bound: float,
 ) -> tuple[float, Ints]:  # fmt: skip
     """The best segments of an order.
 
@@ -34,7 +33,6 @@ def cut(
             number of devices, bytes, and port costs of each kind of device.
         kind_allowed: (m, Q).
         additive: whether costs add up; else the largest counts.
-        host: the kind with any number of segments when additive, or -1. Its segment costs only work.
         bound: segments that cost more are not looked at.
 
     Returns:
@@ -45,12 +43,12 @@ def cut(
     stride, states = np.ones(kinds + 1, np.int64), 1
     for q in range(kinds):
         stride[q] = states
-        states *= 1 if q == host else kind_count[q] + 1
+        states *= kind_count[q] + 1
     stride[kinds] = states
     is_used_up = np.zeros((kinds, states), np.bool_)
     for q in range(kinds):
         for s in range(states):
-            is_used_up[q, s] = q != host and (s // stride[q]) % (kind_count[q] + 1) == kind_count[q]
+            is_used_up[q, s] = (s // stride[q]) % (kind_count[q] + 1) == kind_count[q]
     cost = np.full((m + 1, states), np.inf)
     from_at, from_kind = np.zeros((m + 1, states), np.int32), np.full((m + 1, states), -1, np.int32)
     cost[0, 0] = 0.0
@@ -81,17 +79,14 @@ def cut(
                 any_open |= open_[q]
                 if not open_[q]:
                     continue
-                c = work[q]
-                if q != host:
-                    c += crossing * kind_latency[q] + max(crossing_bytes, 0.0) * kind_per_byte[q]
+                c = work[q] + crossing * kind_latency[q] + max(crossing_bytes, 0.0) * kind_per_byte[q]
                 if c > bound:
                     continue
-                step = 0 if q == host else stride[q]
                 for s in range(states):
                     before = cost[low, s]
                     if before > bound or is_used_up[q, s]:
                         continue
-                    t = s + step
+                    t = s + stride[q]
                     after = before + c if additive else max(before, c)
                     if after < cost[high, t]:
                         cost[high, t] = after
@@ -106,11 +101,8 @@ def cut(
     at, s = m, last
     while at > 0 and cost[m, last] < np.inf:
         q = from_kind[at, s]
-        t = s
-        number = 0
-        if q != host:
-            t = s - stride[q]
-            number = (s // stride[q]) % (kind_count[q] + 1) - 1
+        t = s - stride[q]
+        number = (s // stride[q]) % (kind_count[q] + 1) - 1
         low = from_at[at, s]
         for k in range(low, at):
             found[k] = q * 65536 + number

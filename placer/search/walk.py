@@ -1,7 +1,7 @@
-"""Any objective made small by simulated annealing, each move judged by the exact evaluator.
+"""The makespan made small by simulated annealing, each move judged by the exact evaluator.
 
 Local search by differences needs an objective that a move changes locally; the end of a step on a clock is
-not like that. The evaluators take some microseconds for a thousand nodes, so they judge every move. What
+not like that. The evaluator takes some microseconds for a thousand nodes, so it judges every move. What
 makes this effective are the moves: items of coarse levels, whole chains, go first, and most moves carry an
 item to a device where one of its neighbours is.
 """
@@ -10,36 +10,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from .clock import offload, run
+from .clock import run
 from .compiled import compiled, next_random, seeded
 from .items import Items
 from .problem import Arrays, Floats, Ints
 
 
 @compiled
-def _judged(
-    a: Arrays, order: Ints, rank: Ints, contended: bool, host: int | None, device: Ints, start: Floats, finish: Floats
-) -> float:
-    # What is not asked for is not compiled: Numba leaves out the branch that the type of `host` excludes.
-    if host is None:
-        return run(a, device, rank, contended, start, finish)
-    return offload(a, order, device, host)
-
-
-@compiled
 def walk(
-    a: Arrays, order: Ints, rank: Ints, contended: bool, host: int | None, item_of: Ints, items: Items,
-    capacity: Floats, where: Ints, moves: int, hot: float, cold: float, seed: int,
+    a: Arrays, rank: Ints, contended: bool, item_of: Ints, items: Items, capacity: Floats, where: Ints, moves: int,
+    hot: float, cold: float, seed: int,
 ) -> float:  # fmt: skip
     """Improve `where` (m,), the device of each item, in place; returns the objective.
 
     Args:
-        order, rank: a topological order, and the position of each node by priority.
-        host: the host of an offload problem; None: makespan.
+        rank: the position of each node by priority.
         item_of: (n,) the item of each node.
         moves: how many moves are judged. hot, cold: first and last temperature, as a part of the objective.
     """
-    n, m, devices = len(order), len(where), len(a.device_class)
+    n, m, devices = len(rank), len(where), len(a.device_class)
     node_start, node = np.zeros(m + 1, np.int32), np.empty(n, np.int32)
     for i in range(n):
         node_start[item_of[i] + 1] += 1
@@ -57,7 +46,7 @@ def walk(
     for k in range(m):
         memory[where[k]] += items.memory[k]
     start, finish = np.empty(n), np.empty(n)
-    now = _judged(a, order, rank, contended, host, device, start, finish)
+    now = run(a, device, rank, contended, start, finish)
     best, kept = now, where.copy()
     state, temperature = seeded(seed), hot
     cooling = (cold / hot) ** (1.0 / max(moves, 1))
@@ -96,7 +85,7 @@ def walk(
         if j >= 0:
             for k in range(node_start[j], node_start[j + 1]):
                 device[node[k]] = p
-        after = _judged(a, order, rank, contended, host, device, start, finish)
+        after = run(a, device, rank, contended, start, finish)
         accept = after <= now
         if not accept and after < np.inf:
             state = next_random(state)
@@ -125,11 +114,10 @@ def walk(
 
 @compiled
 def try_all(
-    a: Arrays, order: Ints, rank: Ints, contended: bool, host: int | None, item_of: Ints, items: Items,
-    capacity: Floats, where: Ints,
+    a: Arrays, rank: Ints, contended: bool, item_of: Ints, items: Items, capacity: Floats, where: Ints
 ) -> float:  # fmt: skip
     """The best of all assignments within the constraints, put into `where` (m,); infinite when none is."""
-    n, m, devices = len(order), len(where), len(a.device_class)
+    n, m, devices = len(rank), len(where), len(a.device_class)
     digit, device, memory = np.zeros(m, np.int32), np.empty(n, np.int32), np.empty(devices)
     start, finish, best = np.empty(n), np.empty(n), np.inf
     while True:
@@ -142,7 +130,7 @@ def try_all(
         if fits:
             for i in range(n):
                 device[i] = digit[item_of[i]]
-            value = _judged(a, order, rank, contended, host, device, start, finish)
+            value = run(a, device, rank, contended, start, finish)
             if value < best:
                 best = value
                 for k in range(m):

@@ -22,7 +22,6 @@ def problem(
     after = [sorted({t for s, t in edges if s == u}) for u in range(n)]
     sources = [u for u in range(n) if after[u]]
     size = np.broadcast_to(np.asarray(size, float), n)
-    free = np.arange(d) > 0 if objective is Objective.OFFLOAD else np.ones(d, bool)
     return Problem(
         objective, seconds, devices,
         memory=np.zeros(n) if memory is None else np.asarray(memory, float),
@@ -36,7 +35,7 @@ def problem(
         allowed=np.ones((1, d), bool) if allowed is None else np.asarray(allowed, bool),
         allowed_kind=np.zeros(n, np.int32) if allowed is None else np.arange(n, dtype=np.int32),
         link_latency=np.zeros((d, d)), link_per_byte=1.0 - np.eye(d),
-        port_latency=np.zeros(d), port_per_byte=free.astype(float), contended=contended,
+        port_latency=np.zeros(d), port_per_byte=np.ones(d), contended=contended,
     )  # fmt: skip
 
 

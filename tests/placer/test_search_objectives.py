@@ -52,15 +52,6 @@ def test_loads_follow_the_definition(seed):
     assert loads(p.arrays, where) == pytest.approx(expected)
 
 
-def test_a_call_takes_inputs_in_and_outputs_out_and_leaving_a_device_ends_it():
-    chain = [(0, 1), (1, 2), (2, 3)]
-    p = problem(chain, [[5, 5, 5, 5], [1, 1, 1, 1]], objective=Objective.OFFLOAD, size=2.0)
-    assert p.evaluate([0, 0, 0, 0]) == 20
-    assert p.evaluate([1, 1, 1, 1]) == 4
-    assert p.evaluate([0, 1, 1, 0]) == 5 + (2 + 2 + 2) + 5
-    assert p.evaluate([1, 1, 0, 1]) == (2 + 2) + 5 + (2 + 1)  # two calls, with the host between them
-
-
 def test_a_problem_must_fit_together():
     with pytest.raises(ValueError, match="cycle"):
         problem([(0, 1), (1, 0)], [[1, 1]])

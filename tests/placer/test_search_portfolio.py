@@ -21,10 +21,9 @@ def test_auto_finds_the_best_of_small_problems(objective, seed):
     assert found.lower_bound <= best * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("objective", [Objective.MAKESPAN, Objective.OFFLOAD])
-def test_the_exact_search_refuses_what_it_cannot_try(objective):
+def test_the_exact_search_refuses_what_it_cannot_try():
     with pytest.raises(ValueError, match="more than 50000; try 'auto'"):
-        search(random_problem(1, 40, objective), strategy="exact")
+        search(random_problem(1, 40, Objective.MAKESPAN), strategy="exact")
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -38,8 +37,6 @@ def test_the_exact_search_proves_the_best_largest_load(seed):
 @pytest.mark.parametrize("objective", Objective)
 @pytest.mark.parametrize("strategy", SEARCHES)
 def test_every_strategy_keeps_to_the_constraints(objective, strategy):
-    if strategy in ("heft", "m-etf") and objective is Objective.OFFLOAD:
-        pytest.skip("lists scatter nodes, and calls that need each other in a circle cannot run")
     options = {"capacity": [np.inf] * 3} if strategy == "single" else {}
     p = random_problem(5, 9 if strategy == "exact" else 40, objective, **options)
     found = search(p, strategy=strategy, budget_s=0.2)
