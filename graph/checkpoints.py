@@ -9,6 +9,10 @@ Each task writes its own shard, under a name that no other save uses. When all s
 place by one rename: with it the checkpoint is there, without it it is not, and a checkpoint of the same name that was there
 before stays whole until then. Removing goes the other way: the manifest first.
 
+Two locks of the folder hold off other threads and processes. Whoever saves holds one from the first shard to the last removal
+(`save_turn`), so saves take turns. A manifest is put in place, and shards are removed, under the other: so no shard that a manifest
+names is ever removed, also not by a save whose client was killed and whose step still runs.
+
 The manifest tells for each tensor its type, shape and slices. A variable in parts is one tensor of several slices, so it can be
 restored into any other number of parts: a reader asks for a region, and gets it put together from the slices that overlap it.
 Each slice has a checksum, which is compared whenever the slice is read.
@@ -19,9 +23,13 @@ safetensors has no texts and no bfloat16; they are stored as the bytes that they
 from __future__ import annotations
 
 import json
+import math
+import re
 import secrets
+import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +38,7 @@ import msgpack
 import numpy as np
 
 from .dtypes import DType, as_dtype
-from .durable_files import remove, write_durably
+from .durable_files import PARTIAL, locked, remove, write_bytes_durably, write_durably
 from .errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from .shape import text
 from .sorted_tables import TableError
@@ -39,10 +47,11 @@ from .tensor_bundle import is_bundle, read_bundle, read_piece
 Array = np.ndarray[Any, Any]
 
 FORMAT = "dovetail checkpoint 1"
-# What safetensors.numpy can read; other types are stored as bytes.
-_PLAIN = frozenset(
-    ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
-)
+# What safetensors.numpy can read, and what its files call it; other types are stored as bytes.
+_PLAIN = {
+    "float16": "F16", "float32": "F32", "float64": "F64", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64",
+    "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64", "bool": "BOOL",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +112,6 @@ def write_shard(
     Returns:
         what the manifest will say of it.
     """
-    from safetensors.numpy import save_file  # loaded by those who save
-
     path = Path(f"{prefix}.data-{number:05}-of-{count:05}.{secrets.token_hex(4)}.safetensors")
     stored: dict[str, Array] = {}
     entries = []
@@ -118,8 +125,37 @@ def write_shard(
                 "shape": region.shape, "crc": _checksum(data),
             }
         )  # fmt: skip
-    write_durably(path, lambda partial: save_file(stored, partial))
+    header, ordered = _layout(stored)
+
+    def write(partial: Path) -> None:
+        with partial.open("wb") as file:
+            file.write(header)
+            for data in ordered:
+                file.write(data.reshape(-1).view(np.uint8).data)
+
+    write_durably(path, write, len(header) + sum(d.nbytes for d in ordered))
     return {"file": path.name, "bytes": path.stat().st_size, "slices": entries}
+
+
+def _layout(stored: Mapping[str, Array]) -> tuple[bytes, list[Array]]:
+    """What a safetensors file begins with, and the values that follow: the widest types first, so that all are aligned."""
+    ordered = sorted(stored.items(), key=lambda item: -item[1].itemsize)
+    header, at = {}, 0
+    for key, data in ordered:
+        header[key] = {"dtype": _PLAIN[data.dtype.name], "shape": data.shape, "data_offsets": (at, at + data.nbytes)}
+        at += data.nbytes
+    content = json.dumps(header).encode()
+    content += b" " * (-len(content) % 8)
+    return struct.pack("<Q", len(content)) + content, [data for _, data in ordered]
+
+
+def save_turn(prefix: str) -> AbstractContextManager[None]:
+    """Saves into one folder take turns: hold this during one."""
+    return locked(Path(prefix).parent / ".saves.lock")
+
+
+def _manifests(prefix: str) -> AbstractContextManager[None]:
+    return locked(Path(prefix).parent / ".manifests.lock")
 
 
 def write_manifest(prefix: str, shards: Sequence[Mapping[str, Any]]) -> None:
@@ -129,14 +165,6 @@ def write_manifest(prefix: str, shards: Sequence[Mapping[str, Any]]) -> None:
         InvalidArgumentError: slices of one tensor contradict each other.
         FailedPreconditionError: a shard is not there: the tasks do not share the folder, or two saves have one name.
     """
-    for shard in shards:
-        path = Path(prefix).parent / shard["file"]
-        if not path.is_file() or path.stat().st_size != shard["bytes"]:
-            raise FailedPreconditionError(
-                None, None,
-                f"Shard {path}, which another task has just written, is not there: all tasks must share the folder, and no two "
-                "saves may run under one name at a time",
-            )  # fmt: skip
     tensors: dict[str, Any] = {}
     for number, shard in enumerate(shards):
         for entry in shard["slices"]:
@@ -151,12 +179,17 @@ def write_manifest(prefix: str, shards: Sequence[Mapping[str, Any]]) -> None:
             found["slices"].append({"shard": number, **piece})
     files = [{"file": s["file"], "bytes": s["bytes"]} for s in shards]
     manifest = {"format": FORMAT, "shards": files, "tensors": tensors}
-    write_durably(_index(prefix), lambda partial: _write_text(partial, json.dumps(manifest)))
-    _remove_shards(prefix, keep={s["file"] for s in shards})
-
-
-def _write_text(path: Path, content: str) -> None:
-    path.write_text(content, encoding="utf-8")
+    with _manifests(prefix):
+        for shard in shards:
+            path = Path(prefix).parent / shard["file"]
+            if not path.is_file() or path.stat().st_size != shard["bytes"]:
+                raise FailedPreconditionError(
+                    None, None,
+                    f"Shard {path}, which another task has just written, is not there: all tasks must share the folder, and no two "
+                    "saves may run under one name at a time",
+                )  # fmt: skip
+        write_bytes_durably(_index(prefix), json.dumps(manifest).encode())
+        _remove_shards(prefix, keep={s["file"] for s in shards})
 
 
 def _index(prefix: str) -> Path:
@@ -167,26 +200,31 @@ def _remove_shards(prefix: str, keep: Iterable[str] = ()) -> None:
     """Remove shards of that name, those of saves that were killed among them."""
     base = Path(prefix)
     kept = set(keep)
-    for path in base.parent.iterdir():
+    for path in list(base.parent.iterdir()):
         if path.name.startswith(f"{base.name}.data-") and ".safetensors" in path.name and path.name not in kept:
             remove(path)
 
 
 def remove_checkpoint_files(prefix: str) -> None:
     """Remove a checkpoint, the manifest first."""
-    remove(_index(prefix))
-    _remove_shards(prefix)
+    with _manifests(prefix):
+        remove(_index(prefix))
+        _remove_shards(prefix)
 
 
 def remove_leftovers(base: str) -> None:
-    """Remove shards of saves that were killed: those of checkpoints `base` and `base-<step>` without a manifest."""
-    folder = Path(base).parent
-    for path in list(folder.iterdir()):
-        prefix = path.name.partition(".data-")[0]
-        is_shard = prefix != path.name and ".safetensors" in path.name
-        mine = prefix == Path(base).name or prefix.startswith(f"{Path(base).name}-")
-        if is_shard and mine and not _index(str(folder / prefix)).exists():
-            remove(path)
+    """Remove what saves of checkpoints `base` and `base-<step>` left that failed or were killed; during a turn (`save_turn`).
+
+    Those are files that were not written to their end, and shards of checkpoints without a manifest.
+    """
+    folder, name = Path(base).parent, re.escape(Path(base).name)
+    shard = re.compile(rf"({name}(?:-\d+)?)\.data-.*\.safetensors({PARTIAL})?")
+    other = re.compile(rf"(?:checkpoint|{name}(?:-\d+)?\.(?:index|meta)){PARTIAL}")
+    with _manifests(base):
+        for path in list(folder.iterdir()):
+            found = shard.fullmatch(path.name)
+            if other.fullmatch(path.name) or (found and (found[2] or not _index(str(folder / found[1])).exists())):
+                remove(path)
 
 
 def checkpoint_exists(prefix: str) -> bool:
@@ -219,12 +257,31 @@ class CheckpointReader:
             self._shards: list[dict[str, Any]] = manifest["shards"]
             self._tensors: dict[str, dict[str, Any]] = manifest["tensors"]
             self._dtypes = {name: as_dtype(t["dtype"]) for name, t in self._tensors.items()}
-            if any(Path(s["file"]).name != s["file"] for s in self._shards):
-                raise ValueError("a shard lies elsewhere")
+            self._check()
         except FileNotFoundError:
             raise NotFoundError(None, None, f"There is no checkpoint '{prefix}': {index} does not exist") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as e:
-            raise DataLossError(None, None, f"The manifest {index} is damaged: {e}") from None
+        except (LookupError, ValueError, TypeError, AttributeError, RecursionError, struct.error) as e:
+            raise DataLossError(None, None, f"The manifest {index} is damaged: {e!r}") from None
+        self._opened: dict[int, tuple[Path, Any]] = {}
+
+    def _check(self) -> None:
+        """Raise a ValueError, or what a wrong type leads to, if anything that `region` uses is not as it must be."""
+        for shard in self._shards:
+            if Path(shard["file"]).name != shard["file"] or "\0" in shard["file"] or type(shard["bytes"]) is not int:
+                raise ValueError(f"{shard['file']!r} is no shard beside it")
+        for name, tensor in self._tensors.items():
+            shape = tensor["shape"]
+            _count(shape)
+            for piece in tensor["slices"]:
+                number, offset, sizes = piece["shard"], piece["offset"], piece["shape"]
+                if type(number) is not int or not 0 <= number < len(self._shards):
+                    raise ValueError(f"'{name}' lies in shard {number!r}, which is not there")
+                room = self._shards[number]["bytes"]
+                _count(offset)
+                if 0 <= room < _count(sizes) or any(o + n > f for o, n, f in zip(offset, sizes, shape, strict=True)):
+                    raise ValueError(f"a slice of '{name}' is larger than its shard, or than the whole")
+                if type(piece["crc"]) is not int or ("at" not in piece and not isinstance(piece["key"], str)):
+                    raise ValueError(f"a slice of '{name}' has no key or no checksum")
 
     def _foreign(self, index: bytes) -> dict[str, Any]:
         """What a checkpoint of TensorFlow's has for a manifest."""
@@ -281,31 +338,24 @@ class CheckpointReader:
         for region, piece in pieces:
             if region == wanted:
                 return self._read(name, piece, dtype)
-        out = np.zeros(wanted.shape, dtype.np)
-        missing = out.size
-        for region, piece in pieces:
-            place = wanted.overlap(region)
-            if place is not None:
-                part = self._read(name, piece, dtype)[place[1]]
-                out[place[0]] = part
-                missing -= part.size
+        parts = [(place, piece) for region, piece in pieces if (place := wanted.overlap(region)) is not None]
+        missing = math.prod(wanted.shape) - sum(math.prod(s.stop - s.start for s in mine) for (mine, _), _ in parts)
         if missing:
             raise DataLossError(None, None, f"Checkpoint '{self._prefix}' lacks {missing} elements of '{name}'")
+        out = np.zeros(wanted.shape, dtype.np)
+        for (mine, theirs), piece in parts:
+            out[mine] = self._read(name, piece, dtype)[theirs]
         return out
 
     def _read(self, name: str, piece: Mapping[str, Any], dtype: DType) -> Array:
-        from safetensors import SafetensorError, safe_open
+        from safetensors import SafetensorError
 
-        shard = self._shards[piece["shard"]]
-        path = Path(self._prefix).parent / shard["file"]
+        number = piece["shard"]
+        path, file = self._opened.get(number) or self._open(number, "at" in piece)
         try:
-            size = path.stat().st_size
-            if size != shard["bytes"]:
-                raise DataLossError(None, None, f"Shard {path} has {size} bytes, not {shard['bytes']}: it is damaged")
             if "at" in piece:
                 return read_piece(path, piece, dtype)
-            with safe_open(path, framework="numpy") as file:
-                data = file.get_tensor(piece["key"])
+            data = file.get_tensor(piece["key"])
         except (OSError, SafetensorError, TableError) as e:
             raise DataLossError(None, None, f"Shard {path}, which holds '{name}', cannot be read: {e}") from None
         if _checksum(data) != piece["crc"]:
@@ -315,9 +365,26 @@ class CheckpointReader:
                 "(dt.train.get_checkpoint_state lists those that were kept).",
             )  # fmt: skip
         try:
-            return _from_plain(data, dtype, piece["shape"])
+            found = _from_plain(data, dtype, piece["shape"])
         except (ValueError, msgpack.UnpackException) as e:
             raise DataLossError(None, None, f"Shard {path} is damaged at '{name}': {e}") from None
+        return found
+
+    def _open(self, number: int, foreign: bool) -> tuple[Path, Any]:
+        """A shard's path, and the file; it is opened once, because its header tells of all its tensors."""
+        from safetensors import SafetensorError, safe_open
+
+        shard = self._shards[number]
+        path = Path(self._prefix).parent / shard["file"]
+        try:
+            size = path.stat().st_size
+            if size != shard["bytes"]:
+                raise DataLossError(None, None, f"Shard {path} has {size} bytes, not {shard['bytes']}: it is damaged")
+            found = path, None if foreign else safe_open(path, framework="numpy")
+        except (OSError, ValueError, SafetensorError) as e:
+            raise DataLossError(None, None, f"Shard {path} cannot be read: {e}") from None
+        self._opened[number] = found
+        return found
 
     def debug_string(self) -> bytes:
         """One line per tensor: name, type, shape, as TensorFlow gives it."""
@@ -342,7 +409,18 @@ def _from_plain(data: Array, dtype: DType, shape: Sequence[int]) -> Array:
         out = np.empty(len(words), object)
         out[:] = words
         return out.reshape(shape)
-    return data if dtype.name in _PLAIN else data.view(dtype.np).reshape(shape)
+    if dtype.name not in _PLAIN:
+        return data.view(dtype.np).reshape(shape)
+    if data.dtype != dtype.np or data.shape != tuple(shape):
+        raise ValueError(f"it holds {data.dtype.name} {data.shape}, not {dtype.name} {tuple(shape)}")
+    return data
+
+
+def _count(dims: Sequence[int]) -> int:
+    """How many elements a box of these sizes has. ValueError: they are no sizes."""
+    if not all(type(n) is int and n >= 0 for n in dims):
+        raise ValueError(f"{dims!r} are no sizes")
+    return math.prod(dims)
 
 
 def _checksum(data: Array) -> int:
@@ -350,6 +428,6 @@ def _checksum(data: Array) -> int:
 
 
 __all__ = [
-    "CheckpointReader", "Region", "checkpoint_exists", "remove_checkpoint_files", "remove_leftovers", "write_manifest",
-    "write_shard",
+    "CheckpointReader", "Region", "checkpoint_exists", "remove_checkpoint_files", "remove_leftovers", "save_turn",
+    "write_manifest", "write_shard",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ before the file names it, and an old one is removed after the file has stopped n
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..graph.build import convert, make
-from ..graph.checkpoints import CheckpointReader, Region, checkpoint_exists, remove_leftovers
+from ..graph.checkpoints import CheckpointReader, Region, checkpoint_exists, remove_leftovers, save_turn
 from ..graph.default_graph import get_default_graph
 from ..graph.device import DeviceSpec
 from ..graph.errors import InvalidArgumentError, NotFoundError
@@ -249,18 +250,24 @@ class Saver:
         if global_step is not None:
             step = global_step if isinstance(global_step, Integral) else value_of_step(sess, _tensor_of(global_step))
             prefix = f"{save_path}-{int(step):08d}" if self._pad else f"{save_path}-{int(step)}"
-        sess.run(self._saved, {self._prefix: _absolute(prefix)})
-        if write_meta_graph:
-            self.export_meta_graph(f"{prefix}.{meta_graph_suffix}")
-        if write_state:
-            removed = self._record(prefix)
-            update_checkpoint_state(
-                str(path.parent), prefix, self.last_checkpoints, latest_filename, [t for _, t in self._kept] or None,
-                self._preserved, save_relative_paths=self._relative,
-            )  # fmt: skip
-            for old in removed:
-                remove_checkpoint(old, meta_graph_suffix=meta_graph_suffix)
-            remove_leftovers(str(save_path))
+        with save_turn(prefix):
+            try:
+                sess.run(self._saved, {self._prefix: _absolute(prefix)})
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    remove_leftovers(str(save_path))
+                raise
+            if write_meta_graph:
+                self.export_meta_graph(f"{prefix}.{meta_graph_suffix}")
+            if write_state:
+                removed = self._record(prefix)
+                update_checkpoint_state(
+                    str(path.parent), prefix, self.last_checkpoints, latest_filename, [t for _, t in self._kept] or None,
+                    self._preserved, save_relative_paths=self._relative,
+                )  # fmt: skip
+                for old in removed:
+                    remove_checkpoint(old, meta_graph_suffix=meta_graph_suffix)
+                remove_leftovers(str(save_path))
         return prefix
 
     def _record(self, prefix: str) -> list[str]:

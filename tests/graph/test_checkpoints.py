@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import ml_dtypes
@@ -17,11 +25,19 @@ from dovetail.graph.checkpoints import (
     checkpoint_exists,
     remove_checkpoint_files,
     remove_leftovers,
+    save_turn,
     write_manifest,
     write_shard,
 )
 from dovetail.graph.dtypes import as_dtype
-from dovetail.graph.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from dovetail.graph.durable_files import locked, write_durably
+from dovetail.graph.errors import (
+    DataLossError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    ResourceExhaustedError,
+)
 from dovetail.graph.partitioned import SaveSliceInfo, slices
 
 
@@ -152,6 +168,60 @@ def test_a_damaged_manifest_is_noticed(tmp_path, change):
         CheckpointReader(str(tmp_path / "m"))
 
 
+def _places(value, path=()):
+    """Where anything stands in a JSON value: keys and indices."""
+    if path:
+        yield path
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield from _places(value[key], (*path, key))
+
+
+def test_whatever_is_wrong_in_a_manifest_is_data_loss(tmp_path):
+    value = np.arange(6, dtype=np.float32).reshape(2, 3)
+    write(tmp_path / "m", [("v", "2 3 0,1:0,3", value[:1])], [("v", "2 3 1,1:0,3", value[1:])])
+    index = tmp_path / "m.index"
+    good = index.read_text()
+    noticed = 0
+    for *way, last in _places(json.loads(good)):
+        for junk in ("gone", None, -1, 10**15, 0.5, "x", "..", "a\0", [], {}, [10**15, 10**15], True):
+            manifest = json.loads(good)
+            found = manifest
+            for key in way:
+                found = found[key]
+            if junk == "gone":
+                found.pop(last)
+            else:
+                found[last] = junk
+            index.write_text(json.dumps(manifest))
+            try:
+                reader = CheckpointReader(str(tmp_path / "m"))
+                if reader.has_tensor("v"):
+                    np.testing.assert_array_equal(reader.get_tensor("v"), value)
+                assert reader.debug_string() is not None
+            except DataLossError:
+                noticed += 1
+    assert noticed > 400
+    for text in ("[" * 100_000, "[]", '"x"', "\xff"):
+        index.write_text(text, encoding="latin-1")
+        with pytest.raises(DataLossError, match="manifest .* is damaged"):
+            CheckpointReader(str(tmp_path / "m"))
+
+
+def test_a_shard_is_opened_once_however_many_tensors_it_holds(tmp_path, monkeypatch):
+    import safetensors
+
+    write(tmp_path / "m", [(f"v{i}", "", np.full(2, i)) for i in range(20)], [("w", "", np.ones(3))])
+    opened = []
+    original = safetensors.safe_open
+    monkeypatch.setattr(safetensors, "safe_open", lambda path, **more: opened.append(path) or original(path, **more))
+    reader = CheckpointReader(str(tmp_path / "m"))
+    for i in range(20):
+        np.testing.assert_array_equal(reader.get_tensor(f"v{i}"), [i, i])
+    assert len(opened) == 1
+    reader.get_tensor("w")
+    assert len(opened) == 2
+
+
 def names(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir())
 
@@ -176,8 +246,89 @@ def test_shards_without_a_manifest_are_removed_and_nothing_else(tmp_path):
     write(tmp_path / "m-2", [("v", "", np.zeros(3))])
     (tmp_path / "m-2.index").unlink()
     (tmp_path / "m-3.data-00000-of-00001.0a.safetensors.1f.partial").touch()
+    for name in ("m-1.data-00000-of-00001.0a.safetensors", "m-1.index", "m-1.meta", "m.meta", "checkpoint"):
+        (tmp_path / f"{name}.0123abcd.partial").touch()
     remove_leftovers(str(tmp_path / "m"))
     assert names(tmp_path) == before
+
+
+def test_a_manifest_is_whole_however_many_save_at_once(tmp_path):
+    """Also without turns: a save may lose its shard to another and fail, but what a manifest names is there."""
+    prefix = str(tmp_path / "m")
+    ended, lost = [], []
+
+    def save(number):
+        for _ in range(10):
+            try:
+                write(prefix, [("v", "", np.full(3, number))])
+            except (FailedPreconditionError, FileNotFoundError):
+                lost.append(number)
+        ended.append(number)
+
+    write(prefix, [("v", "", np.full(3, 0))])
+    threads = [threading.Thread(target=save, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(t.is_alive() for t in threads):
+        reader = CheckpointReader(prefix)
+        with contextlib.suppress(DataLossError):  # its shard was removed: a newer manifest stands there
+            assert set(reader.get_tensor("v")) <= {0, 1, 2, 3}
+    for thread in threads:
+        thread.join()
+    assert len(ended) == 4
+    assert set(CheckpointReader(prefix).get_tensor("v")) <= {0, 1, 2, 3}
+    assert len(names(tmp_path)) == 2
+
+
+def _save_in_turns(prefix: str, number: int) -> None:
+    for _ in range(15):
+        with save_turn(prefix):
+            write(prefix, [("v", "", np.full(3, number))], [("w", "", np.full(3, number))])
+
+
+@pytest.mark.slow
+def test_saves_take_turns_across_processes(tmp_path):
+    prefix = str(tmp_path / "m")
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_save_in_turns, args=(prefix, n)) for n in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [p.exitcode for p in processes] == [0, 0, 0]
+    assert len(names(tmp_path)) == 3
+    CheckpointReader(prefix).get_tensor("v")
+
+
+def test_a_lock_is_free_when_its_process_is_killed(tmp_path):
+    code = (
+        "import os, signal, pathlib; from dovetail.graph.durable_files import locked\n"
+        f"with locked(pathlib.Path({str(tmp_path / 'lock')!r})): os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        check=False,
+        timeout=60,
+    )
+    assert found.returncode == -signal.SIGKILL and (tmp_path / "lock").exists()
+    with locked(tmp_path / "lock"):
+        assert (tmp_path / "lock").exists()
+    assert not (tmp_path / "lock").exists()
+
+
+def test_a_full_disk_is_an_error_that_names_path_and_bytes(tmp_path):
+    def write_much(partial: Path) -> None:
+        partial.write_bytes(b"0" * 1000)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(
+        ResourceExhaustedError, match=r"/shard cannot be written: No space left.*4000 bytes are needed, \d+ are"
+    ):
+        write_durably(tmp_path / "shard", write_much, 4000)
+    with pytest.raises(ResourceExhaustedError, match="it was full after 1000 bytes"):
+        write_durably(tmp_path / "shard", write_much)
+    assert names(tmp_path) == []
 
 
 def test_a_shard_that_is_not_there_makes_no_checkpoint(tmp_path):

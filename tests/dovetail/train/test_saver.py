@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -302,6 +303,63 @@ def test_a_checkpoint_that_the_file_names_and_that_is_gone_is_passed_over(tmp_pa
     assert tf.train.latest_checkpoint(str(tmp_path)) == paths[0]
     (tmp_path / "checkpoint").write_text("model_checkpoint_path: broken")
     assert tf.train.get_checkpoint_state(str(tmp_path)) is None and tf.train.latest_checkpoint(str(tmp_path)) is None
+
+
+def test_saves_of_one_path_in_two_threads_take_turns(tmp_path):
+    v, w = variables()
+    savers = [tf.train.Saver(), tf.train.Saver()]
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        failed = []
+
+        def save(saver):
+            try:
+                for _ in range(5):
+                    saver.save(session, str(tmp_path / "m"), write_meta_graph=False)
+            except Exception as e:
+                failed.append(e)
+
+        threads = [threading.Thread(target=save, args=(saver,)) for saver in savers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failed
+        savers[0].restore(session, tf.train.latest_checkpoint(str(tmp_path)))
+    assert len(list(tmp_path.iterdir())) == 3  # the list, the manifest, one shard
+
+
+def test_a_full_disk_fails_the_save_and_leaves_what_was_there(tmp_path):
+    """Files of this process may have 200 kB: the second save is larger."""
+    code = """
+import pathlib, resource, sys
+import numpy as np
+import dovetail as tf
+
+folder = pathlib.Path(sys.argv[1])
+v = tf.get_variable("v", initializer=np.ones(100_000, np.float32))
+small = tf.train.Saver([tf.get_variable("w", initializer=np.ones(10, np.float32))])
+large = tf.train.Saver([v])
+with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    small.save(session, str(folder / "m"))
+    before = sorted(p.name for p in folder.iterdir())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+    try:
+        large.save(session, str(folder / "m"))
+    except tf.errors.ResourceExhaustedError as e:
+        print(e)
+    assert sorted(p.name for p in folder.iterdir()) == before
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "DOVETAIL_BACKEND": "numpy"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert str(tmp_path / "m.data-00000-of-00001") in done.stdout and "4000" in done.stdout
 
 
 # --- killed at every point --------------------------------------------------------------------------------------------
