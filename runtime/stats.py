@@ -13,7 +13,6 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 logger = logging.getLogger(__name__)
@@ -127,91 +126,66 @@ def memory_in_use() -> int:
 
 # --- metrics -----------------------------------------------------------------------------------------------------------
 
-# name of the metric, its type, what it tells, where it stands in the figures
+# name of the metric, its type, its help text, its key in the figures
 _METRICS = (
     ("up_seconds", "gauge", "how long the task has been running", "up_s"),
     ("memory_bytes", "gauge", "memory of the task's process", "memory"),
     ("sessions", "gauge", "sessions that are open at this task's master", "sessions"),
     ("steps_running", "gauge", "steps that run here", "steps_running"),
-    ("steps_started_total", "counter", "steps that this task took part in", "steps_started"),
-    ("steps_failed_total", "counter", "those that ended with an error", "steps_failed"),
-    ("steps_stalled_total", "counter", "steps that were reported to make no progress", "steps_stalled"),
-    ("received_bytes_total", "counter", "bytes of tensors that came from other tasks", "received_bytes"),
-    ("received_messages_total", "counter", "messages with them", "received_messages"),
-    ("refused_total", "counter", "connections that were not let in", "refused"),
+    ("steps_started", "counter", "steps that this task took part in", "steps_started"),
+    ("steps_failed", "counter", "steps that ended with an error", "steps_failed"),
+    ("steps_stalled", "counter", "steps that were reported to make no progress", "steps_stalled"),
+    ("received_bytes", "counter", "bytes of tensors that came from other tasks", "received_bytes"),
+    ("received_messages", "counter", "messages with these tensors", "received_messages"),
+    ("refused", "counter", "connections that were refused", "refused"),
+)
+_LINK_METRICS = (
+    ("sent_bytes", "bytes of tensors sent to a task", "bytes"),
+    ("sent_messages", "messages with these tensors", "messages"),
 )
 
 
-def metrics_text(figures: Mapping[str, Any]) -> str:
-    """Figures in the text format of Prometheus.
-
-    >>> print(metrics_text({"job": "ps", "task_index": 0, "steps_running": 2}))  # doctest: +ELLIPSIS
-    # HELP dovetail_steps_running steps that run here
-    # TYPE dovetail_steps_running gauge
-    dovetail_steps_running{job="ps",task="0"} 2
-    ...
-    """
-    labels = f'job="{figures["job"]}",task="{figures["task_index"]}"'
-    lines = []
-
-    def put(name: str, kind: str, meaning: str, samples: Iterable[tuple[str, Any]]) -> None:
-        lines.append(f"# HELP dovetail_{name} {meaning}")
-        lines.append(f"# TYPE dovetail_{name} {kind}")
-        lines.extend(f"dovetail_{name}{{{labels}{more}}} {value}" for more, value in samples)
-
-    for name, kind, meaning, key in _METRICS:
-        if key in figures:
-            put(name, kind, meaning, [("", figures[key])])
-    links = figures.get("links", ())
-    put(
-        "sent_bytes_total",
-        "counter",
-        "bytes of tensors sent to a task",
-        [(f',to="{k["to"]}"', k["bytes"]) for k in links],
-    )
-    put("sent_messages_total", "counter", "messages with them", [(f',to="{k["to"]}"', k["messages"]) for k in links])
-    return "\n".join(lines) + "\n"
-
-
 class MetricsServer:
-    """Serves `metrics_text` at `http://ADDRESS/metrics`, to anybody who can reach it: figures, and nothing else.
+    """Serves a task's figures at `http://ADDRESS/metrics` for Prometheus.
 
     Args:
         address: `host:port`, or a port of localhost; port 0 picks a free one.
-        figures: gives the figures of the moment.
+        figures: gives the figures of the moment. It is called in a thread of the server's.
 
     Raises:
-        OSError: it cannot listen there. ValueError: this is no address.
+        OSError: the address is taken, or not of this machine. ValueError: it is no address.
     """
 
     def __init__(self, address: str, figures: Callable[[], Mapping[str, Any]]) -> None:
+        # Imported here: only tasks that serve metrics load prometheus_client.
+        from prometheus_client import CollectorRegistry, start_http_server
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+        from prometheus_client.registry import Collector
+
         host, _, port = address.rpartition(":")
         if not port.isdigit():
             raise ValueError(f"{address!r} is no address for metrics: write a port of localhost, or host:port")
 
-        class Handler(BaseHTTPRequestHandler):
-            timeout = 10.0  # who asks slowly keeps a thread no longer
+        class Figures(Collector):
+            def collect(self) -> Iterable[Metric]:
+                now = figures()
+                task = [str(now["job"]), str(now["task_index"])]
+                families = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
+                for name, kind, meaning, key in _METRICS:
+                    if key in now:
+                        family = families[kind](f"dovetail_{name}", meaning, labels=["job", "task"])
+                        family.add_metric(task, now[key])
+                        yield family
+                for name, meaning, key in _LINK_METRICS:
+                    sent = CounterMetricFamily(f"dovetail_{name}", meaning, labels=["job", "task", "to"])
+                    for link in now.get("links", ()):
+                        sent.add_metric([*task, link["to"]], link[key])
+                    yield sent
 
-            def do_GET(self) -> None:
-                """The metrics; there is nothing else."""
-                if self.path.split("?")[0] not in ("/", "/metrics"):
-                    self.send_error(404)
-                    return
-                text = metrics_text(figures()).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                logger.debug("metrics: " + format, *args)
-
-        self._server = ThreadingHTTPServer((host or "127.0.0.1", int(port)), Handler)
-        self._server.daemon_threads = True
+        registry = CollectorRegistry()
+        registry.register(Figures())
+        self._server, self._thread = start_http_server(int(port), host or "127.0.0.1", registry)
         self.address = f"{host or '127.0.0.1'}:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, name="dovetail-metrics", daemon=True)
-        self._thread.start()
 
     def close(self) -> None:
         """Serve no more."""
