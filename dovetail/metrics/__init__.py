@@ -39,10 +39,12 @@ from .means import (
     percentage_below,
     root_mean_squared_error,
 )
+from .ranking import average_precision_at_k, precision_at_k, precision_at_top_k, recall_at_k, recall_at_top_k
 
 __all__ = [
     "accuracy",
     "auc",
+    "average_precision_at_k",
     "false_negatives",
     "false_negatives_at_thresholds",
     "false_positives",
@@ -57,9 +59,13 @@ __all__ = [
     "mean_tensor",
     "percentage_below",
     "precision",
+    "precision_at_k",
     "precision_at_thresholds",
+    "precision_at_top_k",
     "recall",
+    "recall_at_k",
     "recall_at_thresholds",
+    "recall_at_top_k",
     "root_mean_squared_error",
     "sensitivity_at_specificity",
     "specificity_at_sensitivity",

@@ -1,36 +1,31 @@
-"""Metrics of several classes, from the table of what was taken for what."""
+"""Metrics of several classes: how often each was right, and what was taken for what."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ..graph.build import TensorLike
-from ..graph.dtypes import int64
+from ..graph.dtypes import float64, int64
 from ..graph.node import Tensor
-from ..graph.ops.arithmetic import add, subtract, truediv
+from ..graph.ops.arithmetic import add, multiply, subtract
 from ..graph.ops.cast import cast
-from ..graph.ops.compare import greater
+from ..graph.ops.compare import equal, greater
 from ..graph.ops.creation import ones_like
 from ..graph.ops.diagonal import diag_part
 from ..graph.ops.joining import stack
-from ..graph.ops.reduce import reduce_sum
+from ..graph.ops.passing import identity
+from ..graph.ops.reduce import reduce_mean, reduce_sum
 from ..graph.ops.scattering import scatter_nd
+from ..graph.ops.segments import unsorted_segment_sum
 from ..graph.ops.shapes import reshape
-from .totals import Build, Metric, Names, aligned, as_float, metric, ratio, spread
+from .totals import Metric, Names, aligned, as_float, metric, ratio, spread
 
 
-def _of_table(num_classes: int, value: Callable[[Tensor], Tensor]) -> Build:
-    """What a metric counts, and has as its value, that follows from the table."""
-
-    def build(labels: Tensor, predictions: Tensor, weights: Tensor | None) -> Any:
-        labels, predictions, weights = aligned(cast(labels, int64), cast(predictions, int64), weights)
-        cells = stack([reshape(labels, [-1]), reshape(predictions, [-1])], 1)
-        each = as_float(ones_like(predictions)) if weights is None else spread(weights, as_float(predictions))
-        table = scatter_nd(cells, reshape(each, [-1]), [num_classes, num_classes])
-        return {"total_confusion_matrix": table}, value
-
-    return build
+def _flat(labels: Tensor, predictions: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Labels and predictions as vectors of class numbers, and as many weights."""
+    labels, predictions = aligned(cast(labels, int64), cast(predictions, int64))
+    each = as_float(ones_like(predictions)) if weights is None else spread(weights, as_float(predictions))
+    return reshape(labels, [-1]), reshape(predictions, [-1]), reshape(each, [-1])
 
 
 def mean_iou(
@@ -49,17 +44,22 @@ def mean_iou(
         weights, metrics_collections, updates_collections, name: as of `mean`.
 
     Returns:
-        (the value so far, the value after this batch was added), float32 scalars.
+        (the value so far, a float32 scalar; the confusion matrix after this batch was added, float64, a row for each right class).
     """
+
+    def build(labels: Tensor, predictions: Tensor, weights: Tensor | None) -> Any:
+        right, said, each = _flat(labels, predictions, weights)
+        table = scatter_nd(stack([right, said], 1), cast(each, float64), [num_classes, num_classes])
+        return {"total_confusion_matrix": table}, value
 
     def value(table: Tensor) -> Tensor:
         right = diag_part(table)
         union = subtract(add(reduce_sum(table, 0), reduce_sum(table, 1)), right)
-        seen = reduce_sum(as_float(greater(union, 0.0)))
-        return ratio(reduce_sum(ratio(right, union)), seen)
+        seen = reduce_sum(cast(greater(union, 0.0), float64))
+        return as_float(ratio(reduce_sum(ratio(right, union)), seen))
 
-    inputs, build = (labels, predictions, weights), _of_table(num_classes, value)
-    return metric(name, "mean_iou", inputs, build, metrics_collections, updates_collections)
+    inputs = labels, predictions, weights
+    return metric(name, "mean_iou", inputs, build, metrics_collections, updates_collections, identity)
 
 
 def mean_per_class_accuracy(
@@ -71,13 +71,24 @@ def mean_per_class_accuracy(
     updates_collections: Names = None,
     name: str | None = None,
 ) -> Metric:
-    """The accuracy for each class, as the mean over all classes. Arguments as of `mean_iou`."""
+    """The accuracy for each class, as the mean over all classes; the update gives that of each class. Arguments as of `mean_iou`."""
 
-    def value(table: Tensor) -> Tensor:
-        return truediv(reduce_sum(ratio(diag_part(table), reduce_sum(table, 1))), float(num_classes))
+    def build(labels: Tensor, predictions: Tensor, weights: Tensor | None) -> Any:
+        truth, said, each = _flat(labels, predictions, weights)
+        right = multiply(each, as_float(equal(truth, said)))
+        sums = {title: unsorted_segment_sum(x, truth, num_classes) for title, x in (("total", each), ("count", right))}
+        return sums, lambda total, count: reduce_mean(ratio(count, total))
 
-    inputs, build = (labels, predictions, weights), _of_table(num_classes, value)
-    return metric(name, "mean_accuracy", inputs, build, metrics_collections, updates_collections)
+    inputs = labels, predictions, weights
+    return metric(
+        name,
+        "mean_accuracy",
+        inputs,
+        build,
+        metrics_collections,
+        updates_collections,
+        lambda total, count: ratio(count, total),
+    )
 
 
 __all__ = ["mean_iou", "mean_per_class_accuracy"]

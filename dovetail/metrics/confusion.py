@@ -14,7 +14,7 @@ from ..graph.ops.arithmetic import absolute, add, maximum, minimum, multiply, su
 from ..graph.ops.cast import cast
 from ..graph.ops.compare import greater, where_v2
 from ..graph.ops.creation import ones_like
-from ..graph.ops.gathering import gather
+from ..graph.ops.gathering import gather, reverse
 from ..graph.ops.logic import logical_and, logical_not
 from ..graph.ops.math import log
 from ..graph.ops.reduce import reduce_sum
@@ -36,13 +36,13 @@ def _counts(
 ) -> dict[str, Tensor]:
     """How often each case happens in a batch: a scalar, or one number for each threshold."""
     if thresholds is None:
-        labels, predictions, weights = aligned(cast(labels, bool_), cast(predictions, bool_), weights)
+        labels, predictions = aligned(cast(labels, bool_), cast(predictions, bool_))
         said: Tensor = predictions
         truth: Tensor = labels
         each = None if weights is None else spread(weights, as_float(predictions))
         axis = None
     else:
-        labels, scores, weights = aligned(cast(labels, bool_), as_float(predictions), weights)
+        labels, scores = aligned(cast(labels, bool_), as_float(predictions))
         each = None if weights is None else reshape(spread(weights, scores), [1, -1])
         truth = reshape(labels, [1, -1])
         limits = constant(np.asarray(thresholds, np.float32).reshape(-1, 1))
@@ -62,8 +62,8 @@ def _counts(
     return {case: count(both[case]()) for case in cases}
 
 
-def _counted(cases: Sequence[str], value: Callable[..., Tensor], thresholds: Sequence[float] | None = None) -> Build:
-    """What a metric counts, and has as its value, that follows from how often each case happens."""
+def _counted(cases: Sequence[str], value: Callable[..., Tensor], thresholds: Sequence[float]) -> Build:
+    """What a metric counts at thresholds, and has as its value, that follows from how often each case happens."""
 
     def build(labels: Tensor, predictions: Tensor, weights: Tensor | None) -> Any:
         return _counts(labels, predictions, weights, thresholds, cases), value
@@ -83,11 +83,16 @@ _ARGUMENTS = """
 
 
 def _of_classes(name: str, cases: Sequence[str], value: Callable[..., Tensor], doc: str) -> PairMetric:
-    """A metric of predicted classes."""
+    """A metric of predicted classes. Its sums are named as the metrics that count the cases alone."""
     more = _ARGUMENTS.format(
         predictions="predictions: what the model says, likewise.", result="a scalar; 0 where nothing was counted"
     )
-    return of_pairs(name, _counted(cases, value), doc + more)
+
+    def build(labels: Tensor, predictions: Tensor, weights: Tensor | None) -> Any:
+        found = _counts(labels, predictions, weights, None, cases)
+        return {"count" if case == name else f"{case}/count": part for case, part in found.items()}, value
+
+    return of_pairs(name, build, doc + more)
 
 
 class ThresholdMetric(Protocol):
@@ -120,7 +125,8 @@ def _at_thresholds(name: str, cases: Sequence[str], value: Callable[..., Tensor]
         inputs, build = (labels, predictions, weights), _counted(cases, value, list(thresholds))
         return metric(name, own, inputs, build, metrics_collections, updates_collections)
 
-    own = found.__name__ = found.__qualname__ = name
+    found.__name__ = found.__qualname__ = name
+    own = cases[0] if len(cases) == 1 else name
     found.__doc__ = doc + _ARGUMENTS.format(
         predictions="predictions: scores from 0 to 1. thresholds: above which a score means yes.",
         result="one number for each threshold",
@@ -173,11 +179,11 @@ recall_at_thresholds = _at_thresholds("recall_at_thresholds", CASES[:2], _recall
 # --- curves -----------------------------------------------------------------------------------------------------------
 
 
-def _even_thresholds(count: int) -> list[float]:
+def _even_thresholds(count: int, last: float = 1.0 + EPSILON) -> list[float]:
     if count < 2:
         raise ValueError(f"num_thresholds must be at least 2, not {count}")
     inside = [(i + 1) / (count - 1) for i in range(count - 2)]
-    return [0.0 - EPSILON, *inside, 1.0 + EPSILON]
+    return [0.0 - EPSILON, *inside, last]
 
 
 def auc(
@@ -287,15 +293,16 @@ def specificity_at_sensitivity(
     updates_collections: Names = None,
     name: str | None = None,
 ) -> Metric:
-    """The share of right noes at the threshold where the recall comes nearest to `sensitivity`. Other arguments as of `auc`."""
+    """The share of right noes at the highest threshold where the recall comes nearest to `sensitivity`. Other arguments as of `auc`."""
     _check_level(sensitivity)
 
     def value(tp: Tensor, fn: Tensor, tn: Tensor, fp: Tensor) -> Tensor:
         distance = absolute(subtract(_recall(tp, fn), convert(sensitivity, dtype=float32)))
-        at = argmin(distance, 0)
+        at = num_thresholds - 1 - argmin(reverse(distance, [0]), 0)
         return ratio(gather(tn, at), add(gather(tn, at), gather(fp, at)))
 
-    inputs, build = (labels, predictions, weights), _counted(CASES, value, _even_thresholds(num_thresholds))
+    limits = _even_thresholds(num_thresholds, 1.0 - EPSILON)  # the last one too is reached: by a score of 1
+    inputs, build = (labels, predictions, weights), _counted(CASES, value, limits)
     return metric(name, "specificity_at_sensitivity", inputs, build, metrics_collections, updates_collections)
 
 

@@ -74,7 +74,7 @@ def _of_pairs(
     """A metric that is the mean of a function of label and prediction, or `value` of its total and count."""
 
     def build(labels: Tensor, predictions: Tensor, weights: Tensor | None) -> Any:
-        labels, predictions, weights = aligned(labels, predictions, weights)
+        labels, predictions = aligned(labels, predictions)
         return _mean_parts(each(labels, predictions), weights, value)
 
     return of_pairs(
@@ -101,7 +101,7 @@ def _difference(labels: Tensor, predictions: Tensor) -> Tensor:
 
 accuracy = _of_pairs(
     "accuracy",
-    lambda labels, predictions: as_float(equal(predictions, cast(labels, predictions.dtype.base))),
+    lambda labels, predictions: as_float(equal(cast(predictions, labels.dtype.base), labels)),
     "How many predictions equal their labels, of all. Classes, not scores: take `dt.argmax` before.",
 )
 mean_absolute_error = _of_pairs(
@@ -135,8 +135,8 @@ def mean_relative_error(
     `mean_absolute_error`."""
 
     def build(labels: Tensor, predictions: Tensor, normalizer: Tensor, weights: Tensor | None) -> Any:
-        labels, predictions, weights = aligned(labels, predictions, weights)
-        normalizer = as_float(aligned(labels, normalizer, None)[1])
+        labels, predictions = aligned(labels, predictions)
+        normalizer = as_float(aligned(labels, normalizer)[1])
         return _mean_parts(div_no_nan(absolute(_difference(labels, predictions)), normalizer), weights)
 
     inputs = labels, predictions, normalizer, weights
@@ -156,7 +156,7 @@ def mean_cosine_distance(
     size 1 there. Other arguments as of `mean_absolute_error`."""
 
     def build(labels: Tensor, predictions: Tensor, weights: Tensor | None) -> Any:
-        labels, predictions, weights = aligned(labels, predictions, weights)
+        labels, predictions = aligned(labels, predictions)
         products = reduce_sum(multiply(as_float(predictions), as_float(labels)), [dim], keepdims=True)
         if weights is not None and weights.shape.rank == (products.shape.rank or 0) - 1:
             weights = expand_dims(weights, dim)

@@ -12,14 +12,17 @@ from ..distribute.context import get_replica_context
 from ..graph.aggregation import VariableAggregation, VariableSynchronization
 from ..graph.build import TensorLike, convert
 from ..graph.default_graph import get_default_graph
-from ..graph.dtypes import DType, float32
+from ..graph.dtypes import DType, float32, int32
 from ..graph.graph_keys import GraphKeys
 from ..graph.node import Tensor
-from ..graph.ops.arithmetic import div_no_nan as _divide, maximum, multiply
+from ..graph.ops.arithmetic import div_no_nan as _divide, maximum, minimum, multiply
 from ..graph.ops.cast import cast
-from ..graph.ops.creation import ones_like, zeros
+from ..graph.ops.compare import equal, greater
+from ..graph.ops.creation import ones, ones_like, zeros
+from ..graph.ops.joining import concat
+from ..graph.ops.logic import logical_and
 from ..graph.ops.passing import identity, no_op
-from ..graph.ops.shapes import expand_dims, squeeze
+from ..graph.ops.shapes import expand_dims, rank, reshape, shape, squeeze
 from ..graph.variable_scope import variable_scope
 from ..graph.variables import Variable
 
@@ -53,19 +56,21 @@ def metric(
     build: Build,
     metrics_collections: Names,
     updates_collections: Names,
+    updated: Callable[..., Tensor] | None = None,
 ) -> Metric:
     """A metric.
 
     Args:
         inputs: labels, predictions, weights: what `build` is called with, as tensors; None stays None.
         metrics_collections, updates_collections: where the two tensors are put besides.
+        updated: what the update gives, as a function of the sums; None: the value.
     """
     with variable_scope(name, default_name):
         given, value_of = build(*[None if x is None else convert(x) for x in inputs])
         totals = [_total(part, title) for title, part in given.items()]
         value = identity(_of_all_replicas(value_of, totals), name="value")
         added = [total.assign_add(part) for total, part in zip(totals, given.values(), strict=True)]
-        update = identity(value_of(*added), name="update_op")
+        update = identity((updated or value_of)(*added), name="update_op")
     _collect(metrics_collections, value)
     _collect(updates_collections, update)
     return value, update
@@ -125,37 +130,55 @@ def _collect(collections: Names, tensor: Tensor) -> None:
 # --- parts of sums ----------------------------------------------------------------------------------------------------
 
 
-def aligned(labels: Tensor, predictions: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Labels and predictions of one rank, where one of them has a last axis of size 1 too many; weights follow."""
+def aligned(labels: Tensor, predictions: Tensor) -> tuple[Tensor, Tensor]:
+    """Labels and predictions of one rank, where one of them has a last axis of size 1 too many."""
     p, q = predictions.shape.rank, labels.shape.rank
-    if p is not None and q is not None and abs(p - q) == 1:
+    if p is None or q is None:
+        least = minimum(rank(predictions), rank(labels))
+        predictions, labels = _without_last(predictions, least), _without_last(labels, least)
+    elif abs(p - q) == 1:
         longer = predictions if p > q else labels
         if longer.dims is not None and longer.dims[-1] in (1, None):
             if p > q:
                 predictions = squeeze(predictions, [-1])
             else:
                 labels = squeeze(labels, [-1])
-    if weights is not None:
-        w, rank = weights.shape.rank, predictions.shape.rank
-        if w is not None and rank is not None and w not in (0, rank):
-            if w - rank == 1:
-                weights = squeeze(weights, [-1])
-            elif rank - w == 1:
-                weights = expand_dims(weights, -1)
     if not predictions.shape.is_compatible_with(labels.shape):
         raise ValueError(
             f"Predictions have shape {predictions.shape}, and labels {labels.shape}: they must be the same"
         )
-    return labels, predictions, weights
+    return labels, predictions
+
+
+def _without_last(x: Tensor, least: Tensor) -> Tensor:
+    """The tensor of rank `least`: its last axis goes where it has one more. That axis must have size 1."""
+    if x.dims and x.dims[-1] not in (1, None):
+        return x
+    return reshape(x, shape(x)[:least])
+
+
+def _of_rank(weights: Tensor, values: Tensor) -> Tensor:
+    """Weights with a last axis of size 1 less or more, if that gives them the rank of the values; a scalar stays one."""
+    w, v = weights.shape.rank, values.shape.rank
+    if w == 0:
+        return weights
+    if w is not None and v is not None:
+        if w - v == 1:
+            return squeeze(weights, [-1])
+        return expand_dims(weights, -1) if v - w == 1 else weights
+    size, wanted = shape(weights), rank(values)
+    grows = logical_and(equal(rank(weights), wanted - 1), greater(rank(weights), 0))
+    return reshape(weights, concat([size[:wanted], ones(expand_dims(cast(grows, int32), 0), int32)], 0))
 
 
 def spread(weights: TensorLike, values: Tensor) -> Tensor:
-    """Weights, one for each of the values: a scalar weighs all, an axis of size 1 all along it.
+    """Weights, one for each of the values: a scalar weighs all, an axis of size 1 all along it. A last axis of size 1 may be left out,
+    or be too many.
 
     Raises:
         ValueError: the weights have another rank, or another size.
     """
-    given = cast(convert(weights), values.dtype.base)
+    given = _of_rank(cast(convert(weights), values.dtype.base), values)
     w, v = given.dims, values.dims
     fits = (
         not w

@@ -115,14 +115,80 @@ def test_at_thresholds():
     assert found in (tn / (tn + fp))[np.isclose(tp / (tp + fn), 0.7, atol=0.06)].astype(np.float32)
 
 
+def test_specificity_is_that_of_the_highest_threshold_of_the_nearest():
+    """A perfect predictor: every threshold below 1 gives a recall of 1, and only the high ones no wrong alarms."""
+    truth = np.array([0, 1, 0, 1])
+    for scores, expected in (
+        (truth, 1.0),
+        (np.array([0.3, 0.8, 0.4, 1.0]), 1.0),
+        (np.array([0.3, 0.8, 0.9, 1.0]), 0.5),
+    ):
+        with tf.Graph().as_default(), tf.Session() as session:
+            value, update = tf.metrics.specificity_at_sensitivity(truth, tf.constant(scores, tf.float32), 0.9)
+            session.run(tf.local_variables_initializer())
+            assert session.run(update) == pytest.approx(expected)
+            assert session.run(value) == pytest.approx(expected)
+
+
+def several(metric: Any, *arguments: Any) -> Any:
+    """What updates give, and then the value."""
+    value, update = metric(*arguments)
+    with tf.Session() as session:
+        session.run(tf.local_variables_initializer())
+        return session.run(update), session.run(value)
+
+
 def test_several_classes():
     table = np.zeros((3, 3))
     np.add.at(table, (CLASSES.ravel(), TAKEN.ravel()), 1)
     right = table.diagonal()
-    found = over_batches(tf.metrics.mean_per_class_accuracy, CLASSES, TAKEN, 3)
-    assert found == pytest.approx((right / table.sum(1)).mean())
-    found = over_batches(tf.metrics.mean_iou, CLASSES, TAKEN, 3)
-    assert found == pytest.approx((right / (table.sum(0) + table.sum(1) - right)).mean())
+    updated, value = several(tf.metrics.mean_per_class_accuracy, CLASSES, TAKEN, 3)
+    np.testing.assert_allclose(updated, right / table.sum(1), rtol=1e-6)
+    assert value == pytest.approx((right / table.sum(1)).mean())
+    updated, value = several(tf.metrics.mean_iou, CLASSES, TAKEN, 3)
+    np.testing.assert_array_equal(updated, table)
+    assert value == pytest.approx((right / (table.sum(0) + table.sum(1) - right)).mean())
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_weights_and_labels_of_another_rank(known):
+    truth, said, weights = np.array([[1], [0], [0]]), np.array([1, 1, 1]), np.array([[100.0], [1.0], [1.0]])
+    fed = [tf.placeholder(x.dtype, x.shape if known else None) for x in (truth, said, weights)]
+    _, update = tf.metrics.accuracy(*fed)
+    with tf.Session() as session:
+        session.run(tf.local_variables_initializer())
+        assert session.run(update, dict(zip(fed, (truth, said, weights), strict=True))) == pytest.approx(100 / 102)
+
+
+def test_accuracy_takes_predictions_for_what_labels_are():
+    assert several(tf.metrics.accuracy, np.array([0, 1]), np.array([0.7, 1.0]))[0] == 1
+
+
+RANKED = np.array([[0.1, 0.3, 0.2, 0.4], [0.5, 0.2, 0.3, 0.4], [0.0, 0.1, 0.6, 0.3]])
+SEVERAL = [{3, 0}, {1}, {2, 3}]
+AS_SPARSE = tf.SparseTensorValue([[0, 0], [0, 1], [1, 0], [2, 0], [2, 1]], np.array([3, 0, 1, 2, 3]), [3, 2])
+
+
+@pytest.mark.parametrize("labels", [AS_SPARSE, np.array([[3, 0], [1, 1], [2, 3]])], ids=["sparse", "dense"])
+@pytest.mark.parametrize("class_id", [None, 3, 0])
+@pytest.mark.parametrize("weights", [None, np.array([1.0, 2.0, 0.5])])
+def test_of_the_best_classes(labels, class_id, weights):
+    k, best = 2, [set(np.argsort(-row)[:2].tolist()) for row in RANKED]
+    only = set(range(4)) if class_id is None else {class_id}
+    w = np.ones(3) if weights is None else weights
+    hit = sum(v * len(b & s & only) for b, s, v in zip(best, SEVERAL, w, strict=True))
+    said = sum(v * len(b & only) for b, v in zip(best, w, strict=True))
+    right = sum(v * len(s & only) for s, v in zip(SEVERAL, w, strict=True))
+    for metric, whole in ((tf.metrics.precision_at_k, said), (tf.metrics.recall_at_k, right)):
+        found = several(metric, labels, RANKED, k, class_id, weights)
+        np.testing.assert_allclose(found, [hit / whole if whole else np.nan] * 2)
+
+
+def test_average_precision_of_the_best_classes():
+    found = several(tf.metrics.average_precision_at_k, AS_SPARSE, RANKED, 3)
+    each = [(1 / 1 + 0 + 0) / 2, 0.0, (1 / 1 + 2 / 2) / 2]  # 3, 1, 2 of {3, 0}; 0, 3, 2 of {1}; 2, 3, 1 of {2, 3}
+    np.testing.assert_allclose(found, [np.mean(each)] * 2)
+    assert [v.op.name for v in tf.local_variables()] == ["average_precision_at_3/max", "average_precision_at_3/total"]
 
 
 def test_means_and_their_kin():
@@ -161,6 +227,11 @@ def test_names_collections_and_local_variables():
     assert not tf.global_variables()
     again, _ = tf.metrics.mean([1.0])
     assert again.name == "mean_1/value:0"
+    tf.metrics.precision([1], [1])
+    assert [v.op.name for v in tf.local_variables()[-2:]] == [
+        "precision/true_positives/count",
+        "precision/false_positives/count",
+    ]
 
 
 def test_a_last_axis_of_size_one_goes():
