@@ -16,15 +16,17 @@ from .graph.node import Tensor
 from .graph.ops.arithmetic import absolute, add_n, div_no_nan, maximum, minimum, multiply, negative, square, subtract
 from .graph.ops.cast import cast
 from .graph.ops.compare import not_equal
+from .graph.ops.creation import range as range_
 from .graph.ops.math import log
-from .graph.ops.passing import stop_gradient
+from .graph.ops.passing import identity, stop_gradient
 from .graph.ops.reduce import reduce_sum
-from .graph.ops.shapes import expand_dims, size, squeeze
+from .graph.ops.shapes import rank, size, squeeze
 from .graph.ops.softmax import (
     sigmoid_cross_entropy_with_logits,
     softmax_cross_entropy_with_logits_v2,
     sparse_softmax_cross_entropy_with_logits,
 )
+from .graph.ops.weights import broadcast_weights, without_last
 
 
 class Reduction:
@@ -71,7 +73,7 @@ def compute_weighted_loss(
         losses: of floating type, any shape. weights: broadcasts to it: a scalar, or sizes of 1 where they differ.
 
     Raises:
-        ValueError: weights of a rank that does not fit, or an unknown reduction.
+        ValueError: weights of a shape that does not fit, or an unknown reduction.
     """
     Reduction.validate(reduction)
     with get_default_graph().name_scope(scope or "weighted_loss"):
@@ -80,23 +82,17 @@ def compute_weighted_loss(
         wide = values if dtype is float32 else cast(values, float32)
         weight = convert(weights)
         weight = weight if weight.dtype.base is float32 else cast(weight, float32)
-        ranks = weight.shape.rank, wide.shape.rank
-        if None not in ranks and ranks[0] not in (0, ranks[1]):
-            raise ValueError(
-                f"weights of shape {weight.shape} cannot be broadcast to losses of shape {wide.shape}: give a scalar, or the same rank"
-            )
-        weighted = multiply(wide, weight)
-        if reduction == Reduction.NONE:
-            loss = weighted
-        else:
-            loss = reduce_sum(weighted)
-            spread = multiply(weight, wide * 0.0 + 1.0) if ranks[0] != 0 or reduction != Reduction.SUM else weight
-            if reduction == Reduction.MEAN:
-                loss = div_no_nan(loss, reduce_sum(spread))
-            elif reduction == Reduction.SUM_OVER_BATCH_SIZE:
-                loss = div_no_nan(loss, cast(size(wide), float32))
-            elif reduction == _NONZERO:
-                loss = div_no_nan(loss, reduce_sum(cast(not_equal(spread, 0.0), float32)))
+        scalar = weight.shape.rank == 0
+        weight = weight if scalar else broadcast_weights(weight, wide)
+        loss = multiply(wide, weight)
+        if reduction != Reduction.NONE:
+            loss = reduce_sum(loss)
+        if reduction not in (Reduction.NONE, Reduction.SUM):
+            count = cast(size(wide), float32)
+            if reduction != Reduction.SUM_OVER_BATCH_SIZE:
+                each = weight if reduction == Reduction.MEAN else cast(not_equal(weight, 0.0), float32)
+                count = multiply(each, count) if scalar else reduce_sum(each)
+            loss = div_no_nan(loss, count, name="value")
         result: Tensor = loss if dtype is float32 else cast(loss, dtype)
         add_loss(result, loss_collection)
         return result
@@ -132,6 +128,28 @@ def absolute_difference(
     return compute_weighted_loss(
         absolute(subtract(given, true)), weights, scope or "absolute_difference", loss_collection, reduction
     )
+
+
+def mean_pairwise_squared_error(
+    labels: Any, predictions: Any, weights: Any = 1.0, scope: str | None = None,
+    loss_collection: str | None = GraphKeys.LOSSES,
+) -> Tensor:  # fmt: skip
+    """The squares of the differences between the errors of each two elements of an example, as twice their mean over the pairs; summed
+    over the batch. Labels and predictions are (batch, ...), weights (batch,) with as many axes of size 1, or a scalar, or of their shape.
+    """
+    true, given = _pair(labels, predictions)
+    with get_default_graph().name_scope(scope or "mean_pairwise_squared_error"):
+        error = subtract(given, true)
+        weight = cast(weights, float32)
+        present = broadcast_weights(cast(not_equal(weight, 0.0), float32), error)
+        axes = range_(1, rank(error))
+        count = reduce_sum(present, axes, keepdims=True)
+        others = maximum(count - 1.0, 0.0)
+        squares, sums = reduce_sum(square(error), axes, keepdims=True), reduce_sum(error, axes, keepdims=True)
+        pairs = 2.0 * (div_no_nan(squares, others) - div_no_nan(square(sums), count * others))
+        loss = identity(reduce_sum(multiply(pairs, weight)), name="value")
+    add_loss(loss, loss_collection)
+    return loss
 
 
 def huber_loss(
@@ -214,13 +232,16 @@ def sparse_softmax_cross_entropy(
     >>> loss = dt.losses.sparse_softmax_cross_entropy(labels, logits)
     """
     given, true, weight = convert(logits), convert(labels), convert(weights)
-    if true.shape.rank is not None and true.shape.rank == given.shape.rank:
+    if None in (true.shape.rank, given.shape.rank):
+        true = without_last(true, rank(given) - 1)
+    elif true.shape.rank == given.shape.rank:
         true = squeeze(true, [-1])
-        weight = squeeze(weight, [-1]) if weight.shape.rank == given.shape.rank else weight
+    if None in (true.shape.rank, weight.shape.rank):
+        weight = without_last(weight, rank(true))
+    elif weight.shape.rank == true.shape.rank + 1:
+        weight = squeeze(weight, [-1])
     true = true if true.dtype.is_integer else cast(true, int64)
     losses = sparse_softmax_cross_entropy_with_logits(labels=true, logits=given)
-    for _ in range((losses.shape.rank or 0) - (weight.shape.rank or 0) if weight.shape.rank else 0):
-        weight = expand_dims(weight, -1)
     return compute_weighted_loss(
         losses, weight, scope or "sparse_softmax_cross_entropy_loss", loss_collection, reduction
     )
@@ -276,6 +297,7 @@ __all__ = [
     "hinge_loss",
     "huber_loss",
     "log_loss",
+    "mean_pairwise_squared_error",
     "mean_squared_error",
     "sigmoid_cross_entropy",
     "softmax_cross_entropy",

@@ -125,7 +125,7 @@ def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
     """The NumPy array for a value, with TensorFlow's defaults: Python floats are float32, ints int32.
 
     Raises:
-        TypeError: no element type fits, or an int does not fit into `dtype`. ValueError: ragged lists.
+        TypeError: no element type fits, or an int does not fit into `dtype`. ValueError: ragged lists, or None.
     """
     if isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
@@ -135,6 +135,8 @@ def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
         if array.dtype == dtype.np:
             return array
         return array.astype(dtype.np)
+    if value is None:
+        raise ValueError("Cannot make a tensor of None: None values not supported.")
     if hasattr(value, "__dlpack__") or hasattr(value, "__array__"):
         return to_array(np.asarray(value), dtype)
     leaf = _first_leaf(value)

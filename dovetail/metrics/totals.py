@@ -12,17 +12,15 @@ from ..distribute.context import get_replica_context
 from ..graph.aggregation import VariableAggregation, VariableSynchronization
 from ..graph.build import TensorLike, convert
 from ..graph.default_graph import get_default_graph
-from ..graph.dtypes import DType, float32, int32
+from ..graph.dtypes import DType, float32
 from ..graph.graph_keys import GraphKeys
 from ..graph.node import Tensor
-from ..graph.ops.arithmetic import div_no_nan as _divide, maximum, minimum, multiply
+from ..graph.ops.arithmetic import div_no_nan as _divide, maximum, minimum
 from ..graph.ops.cast import cast
-from ..graph.ops.compare import equal, greater
-from ..graph.ops.creation import ones, ones_like, zeros
-from ..graph.ops.joining import concat
-from ..graph.ops.logic import logical_and
+from ..graph.ops.creation import zeros
 from ..graph.ops.passing import identity, no_op
-from ..graph.ops.shapes import expand_dims, rank, reshape, shape, squeeze
+from ..graph.ops.shapes import rank, squeeze
+from ..graph.ops.weights import broadcast_weights, of_rank, without_last
 from ..graph.variable_scope import variable_scope
 from ..graph.variables import Variable
 
@@ -135,7 +133,7 @@ def aligned(labels: Tensor, predictions: Tensor) -> tuple[Tensor, Tensor]:
     p, q = predictions.shape.rank, labels.shape.rank
     if p is None or q is None:
         least = minimum(rank(predictions), rank(labels))
-        predictions, labels = _without_last(predictions, least), _without_last(labels, least)
+        predictions, labels = without_last(predictions, least), without_last(labels, least)
     elif abs(p - q) == 1:
         longer = predictions if p > q else labels
         if longer.dims is not None and longer.dims[-1] in (1, None):
@@ -150,27 +148,6 @@ def aligned(labels: Tensor, predictions: Tensor) -> tuple[Tensor, Tensor]:
     return labels, predictions
 
 
-def _without_last(x: Tensor, least: Tensor) -> Tensor:
-    """The tensor of rank `least`: its last axis goes where it has one more. That axis must have size 1."""
-    if x.dims and x.dims[-1] not in (1, None):
-        return x
-    return reshape(x, shape(x)[:least])
-
-
-def _of_rank(weights: Tensor, values: Tensor) -> Tensor:
-    """Weights with a last axis of size 1 less or more, if that gives them the rank of the values; a scalar stays one."""
-    w, v = weights.shape.rank, values.shape.rank
-    if w == 0:
-        return weights
-    if w is not None and v is not None:
-        if w - v == 1:
-            return squeeze(weights, [-1])
-        return expand_dims(weights, -1) if v - w == 1 else weights
-    size, wanted = shape(weights), rank(values)
-    grows = logical_and(equal(rank(weights), wanted - 1), greater(rank(weights), 0))
-    return reshape(weights, concat([size[:wanted], ones(expand_dims(cast(grows, int32), 0), int32)], 0))
-
-
 def spread(weights: TensorLike, values: Tensor) -> Tensor:
     """Weights, one for each of the values: a scalar weighs all, an axis of size 1 all along it. A last axis of size 1 may be left out,
     or be too many.
@@ -178,19 +155,7 @@ def spread(weights: TensorLike, values: Tensor) -> Tensor:
     Raises:
         ValueError: the weights have another rank, or another size.
     """
-    given = _of_rank(cast(convert(weights), values.dtype.base), values)
-    w, v = given.dims, values.dims
-    fits = (
-        not w
-        or v is None
-        or (len(w) == len(v) and all(a in (1, None, b) or b is None for a, b in zip(w, v, strict=True)))
-    )
-    if not fits:
-        raise ValueError(
-            f"weights of shape {given.shape} cannot be broadcast to values of shape {values.shape}: each axis must have "
-            "size 1, or that of the values"
-        )
-    return multiply(given, ones_like(values))
+    return broadcast_weights(of_rank(cast(convert(weights), values.dtype.base), values), values)
 
 
 def ratio(part: Tensor, whole: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -153,6 +154,12 @@ def test_reductions(reduction: str, expected: object) -> None:
     assert tf.losses.get_losses() == [loss]
 
 
+def pairs(errors: list[list[float]], weights: list[float]) -> float:
+    """Twice the mean over the pairs of each example of the squared differences of their errors, weighted and summed up."""
+    each = [np.mean([(a - b) ** 2 for a, b in itertools.combinations(row, 2)]) for row in errors]
+    return float(np.dot(each, weights))
+
+
 def test_formulas() -> None:
     labels, logits = np.float32([[1, 0], [0, 1]]), np.float32([[2, -1], [0.5, 0.25]])
     p = 1 / (1 + np.exp(-logits))
@@ -176,6 +183,10 @@ def test_formulas() -> None:
             tf.losses.sparse_softmax_cross_entropy([[0], [1]], logits, weights=[1.0, 3.0]),
             (-np.log([softmax[0, 0], softmax[1, 1]]) * [1, 3]).mean(),
         ),
+        "pairs": (
+            tf.losses.mean_pairwise_squared_error(labels, logits, [[1.0], [3.0]]),
+            pairs([[1, -1], [0.5, -0.75]], [1, 3]),
+        ),
     }
     total = tf.losses.get_total_loss()
     with tf.Session() as session:
@@ -184,11 +195,27 @@ def test_formulas() -> None:
         np.testing.assert_allclose(session.run(total), sum(e for _, e in cases.values()), rtol=1e-5)
 
 
+def test_labels_of_unknown_rank() -> None:
+    labels, logits, weights = tf.placeholder(tf.int32), tf.placeholder(tf.float32), tf.placeholder(tf.float32)
+    loss = tf.losses.sparse_softmax_cross_entropy(labels, logits, weights)
+    assert loss.op.name == "sparse_softmax_cross_entropy_loss/value"
+    with tf.Session() as session:
+        for fed in ([[0], [1]], [0, 1]):
+            for weight in ([[1.0], [3.0]], [1.0, 3.0], 2.0):
+                found = session.run(loss, {labels: fed, logits: [[0.0, 0.0], [0.0, 0.0]], weights: weight})
+                assert found == pytest.approx(2 * np.log(2))
+        with pytest.raises(tf.errors.InvalidArgumentError, match="can not be broadcast"):
+            session.run(loss, {labels: [0, 1], logits: np.zeros((2, 2)), weights: np.ones((2, 1, 1))})
+
+
 def test_what_losses_refuse() -> None:
     with pytest.raises(ValueError, match="differ"):
         tf.losses.mean_squared_error(np.zeros(3), np.zeros(4))
-    with pytest.raises(ValueError, match="cannot be broadcast"):
-        tf.losses.mean_squared_error(np.zeros((3, 2)), np.zeros((3, 2)), np.ones(3))
+    for weights in (np.ones(3), np.ones((3, 4))):
+        with pytest.raises(ValueError, match="can not be broadcast"):
+            tf.losses.mean_squared_error(np.zeros((3, 1)), np.zeros((3, 1)), weights)
+    with pytest.raises(ValueError, match="None values not supported"):
+        tf.losses.mean_squared_error(np.zeros(3), np.zeros(3), None)
     with pytest.raises(ValueError, match="Invalid ReductionKey"):
         tf.losses.mean_squared_error(np.zeros(3), np.zeros(3), reduction="mean")
     with pytest.raises(ValueError, match="no loss in the collection"):

@@ -269,7 +269,7 @@ def test_replicas_count_together():
 def test_what_is_refused():
     with pytest.raises(ValueError, match="must be the same"):
         tf.metrics.accuracy(tf.constant([1, 2, 3]), tf.constant([1, 2]))
-    with pytest.raises(ValueError, match="cannot be broadcast"):
+    with pytest.raises(ValueError, match="can not be broadcast"):
         tf.metrics.mean(tf.constant([1.0, 2.0, 3.0]), weights=[1.0, 2.0])
     with pytest.raises(ValueError, match="curve"):
         tf.metrics.auc([True], [0.5], curve="roc")
