@@ -460,6 +460,7 @@ from .graph.ops.segments import (
     unsorted_segment_mean,
     unsorted_segment_min,
     unsorted_segment_prod,
+    unsorted_segment_sqrt_n,
     unsorted_segment_sum,
 )
 from .graph.ops.separated_values import (
@@ -1205,6 +1206,7 @@ __all__ = [
     "unsorted_segment_mean",
     "unsorted_segment_min",
     "unsorted_segment_prod",
+    "unsorted_segment_sqrt_n",
     "unsorted_segment_sum",
     "unstack",
     "variable_axis_size_partitioner",

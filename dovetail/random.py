@@ -1,6 +1,12 @@
 """`dt.random`: random numbers that do not depend on where they are made."""
 
 from .graph.default_graph import set_random_seed
+from .graph.ops.candidate_sampling import (
+    all_candidate_sampler,
+    fixed_unigram_candidate_sampler,
+    log_uniform_candidate_sampler,
+    uniform_candidate_sampler,
+)
 from .graph.ops.random import (
     categorical,
     multinomial,
@@ -18,8 +24,11 @@ from .graph.ops.stateless_random import (
 )
 
 __all__ = [
+    "all_candidate_sampler",
     "categorical",
+    "fixed_unigram_candidate_sampler",
     "get_seed",
+    "log_uniform_candidate_sampler",
     "multinomial",
     "normal",
     "random_crop",
@@ -30,4 +39,5 @@ __all__ = [
     "stateless_uniform",
     "truncated_normal",
     "uniform",
+    "uniform_candidate_sampler",
 ]

@@ -285,13 +285,16 @@ def graph_of(*values: Any) -> Graph:
 def convert_pair(x: TensorLike, y: TensorLike, name: str) -> tuple[Tensor, Tensor, str]:
     """Both operands of a binary op as tensors of one element type, and the node's name.
 
-    A Python value takes the other operand's type and becomes a Const under the op's own scope (`add/y`).
+    A Python value takes the other operand's type and becomes a Const under the op's own scope (`add/y`). Where neither is a tensor, an
+    array in front keeps its type.
     """
     if isinstance(x, Tensor) and isinstance(y, Tensor):
         return x, y, name
     with graph_of(x, y).op_scope(name) as scope:
-        if isinstance(x, Tensor) or hasattr(x, "_as_tensor"):
-            a = convert(x)
+        first = isinstance(x, Tensor) or hasattr(x, "_as_tensor")
+        array = isinstance(x, (np.ndarray, np.generic)) and not (isinstance(y, Tensor) or hasattr(y, "_as_tensor"))
+        if first or array:
+            a = convert(x) if first else convert(x, name="x")
             b = convert(y, name="y", prefer=a.dtype.base)
         else:
             b = convert(y, name="y")

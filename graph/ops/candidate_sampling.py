@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..build import TensorLike, convert, make
-from ..dtypes import float32, float64, int64
+from ..dtypes import float32, float64, int32, int64
 from ..node import Node, Tensor
 from ..opdef import Attrs, Cost, Output, Trait, define, size
 from ..philox import Stream
 from ..state import Context
 from .arithmetic import add, divide, subtract
 from .cast import cast
-from .compare import equal
-from .creation import ones_like, zeros_like
+from .compare import equal, where
+from .creation import ones_like, range as range_, zeros_like
 from .embedding import embedding_lookup
 from .joining import concat
 from .linalg import matmul
@@ -235,6 +235,43 @@ def fixed_unigram_candidate_sampler(
     )  # fmt: skip
 
 
+def all_candidate_sampler(
+    true_classes: TensorLike, num_true: int, num_sampled: int, unique: bool, seed: int | None = None, name: str | None = None
+) -> Candidates:  # fmt: skip
+    """All classes from 0 to `num_sampled` - 1, each expected once: for tests. Results as of `log_uniform_candidate_sampler`."""
+    with op_scope(name, "AllCandidateSampler", true_classes):
+        true = cast(convert(true_classes, name="true_classes"), int64)
+        every = range_(convert(num_sampled, int64))
+        return Candidates(every, ones_like(true, float32), ones_like(every, float32))
+
+
+class AccidentalHits(NamedTuple):
+    """Drawn classes that are true ones: row, place among the drawn, and what to add to their logits."""
+
+    indices: Tensor
+    ids: Tensor
+    weights: Tensor
+
+
+def compute_accidental_hits(
+    true_classes: TensorLike, sampled_candidates: TensorLike, num_true: int, seed: int | None = None, name: str | None = None
+) -> AccidentalHits:  # fmt: skip
+    """Where drawn classes meet true ones of the same row, to be taken out.
+
+    Args:
+        true_classes: int64 `[batch, num_true]`. sampled_candidates: int64 `[num_sampled]`, each class once.
+
+    Returns:
+        Rows int32, places int64 and weights float32 (the lowest number), all `[hits]`.
+    """
+    with op_scope(name, "ComputeAccidentalHits", true_classes, sampled_candidates):
+        true, drawn = (cast(convert(x), int64) for x in (true_classes, sampled_candidates))
+        found = where(equal(expand_dims(true, 2), reshape(drawn, [1, 1, -1])))
+        return AccidentalHits(
+            cast(found[:, 0], int32), found[:, 2], ones_like(found[:, 0], float32) * float(np.finfo(np.float32).min)
+        )
+
+
 # --- losses -----------------------------------------------------------------------------------------------------------
 
 
@@ -309,6 +346,7 @@ def _sampled_logits(
         if sampled_values is None:
             sampled_values = log_uniform_candidate_sampler(true, num_true, num_sampled, True, num_classes, seed=seed)
         sampled, true_count, sampled_count = (stop_gradient(v) for v in sampled_values)
+        sampled = cast(sampled, int64)
         wanted = concat([reshape(true, [-1]), sampled], 0)
         rows = embedding_lookup(weights, wanted, partition_strategy=strategy)
         offsets = embedding_lookup(biases, wanted, partition_strategy=strategy)
@@ -336,7 +374,10 @@ def _almost_never(x: Tensor) -> float:
 
 
 __all__ = [
+    "AccidentalHits",
     "Candidates",
+    "all_candidate_sampler",
+    "compute_accidental_hits",
     "fixed_unigram_candidate_sampler",
     "log_uniform_candidate_sampler",
     "nce_loss",

@@ -12,6 +12,7 @@ Chellapilla, Puri and Simard, 2006). Narrow types are computed in float32.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -156,7 +157,7 @@ def _rows(x: Array, window: Window) -> Array:
     order.
     """
     seen = np.moveaxis(patches(x, window), 3, 5)
-    return seen.reshape(-1, window.taps[0] * window.taps[1] * x.shape[3])
+    return seen.reshape(math.prod(seen.shape[:3]), math.prod(seen.shape[3:]))
 
 
 def _conv(x: Array, w: Array, **attrs: Any) -> Array:
@@ -183,7 +184,8 @@ def _conv_filter(x: Array, sizes: Array, grad: Array, **attrs: Any) -> Array:
     w = tuple(dims_of(sizes))
     _check_result(y.shape, image.shape, w, attrs, False)
     window = window_of(attrs, (w[0], w[1]))
-    return (_rows(image, window).T @ y.reshape(-1, y.shape[3])).reshape(w).astype(x.dtype, copy=False)
+    each = y.reshape(math.prod(y.shape[:3]), y.shape[3])
+    return (_rows(image, window).T @ each).reshape(w).astype(x.dtype, copy=False)
 
 
 # --- the depthwise convolution ------------------------------------------------------------------------------
@@ -503,6 +505,40 @@ def depthwise_conv2d_native(
         x = convert(input, name="input")
         w = convert(filter, x.dtype.base if not isinstance(filter, Tensor) else None, name="filter")
         return apply("DepthwiseConv2dNative", (x, w), _attrs(strides, padding, data_format, dilations), scope)
+
+
+def depthwise_conv2d_native_backprop_input(
+    input_sizes: TensorLike,
+    filter: TensorLike,
+    out_backprop: TensorLike,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NHWC",
+    dilations: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """The gradient of `depthwise_conv2d_native` for its input, which has the sizes `input_sizes`."""
+    with op_scope(name, "DepthwiseConv2dNativeBackpropInput", input_sizes, filter, out_backprop) as scope:
+        operands = index_operand(input_sizes, "input_sizes"), convert(filter), convert(out_backprop)
+        attrs = _attrs(strides, padding, data_format, dilations)
+        return apply("DepthwiseConv2dNativeBackpropInput", operands, attrs, scope)
+
+
+def depthwise_conv2d_native_backprop_filter(
+    input: TensorLike,
+    filter_sizes: TensorLike,
+    out_backprop: TensorLike,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NHWC",
+    dilations: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """The gradient of `depthwise_conv2d_native` for its filter, which has the sizes `filter_sizes`."""
+    with op_scope(name, "DepthwiseConv2dNativeBackpropFilter", input, filter_sizes, out_backprop) as scope:
+        operands = convert(input), index_operand(filter_sizes, "filter_sizes"), convert(out_backprop)
+        attrs = _attrs(strides, padding, data_format, dilations)
+        return apply("DepthwiseConv2dNativeBackpropFilter", operands, attrs, scope)
 
 
 def depthwise_conv2d(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -13,12 +14,14 @@ from ..node import Node, Tensor
 from ..opdef import Attrs, Output, default_cost, define, size
 from ..shape import Dims, as_dims, merge
 from .activations import relu
-from .arithmetic import divide, multiply, subtract
+from .arithmetic import add, divide, multiply, subtract
 from .cast import cast
 from .common import allowed, same_type
-from .compare import greater_equal, where_v2
+from .compare import greater_equal, less_equal, where_v2
 from .creation import zeros_like
 from .linalg import matmul
+from .logic import logical_and
+from .math import exp, log
 from .operands import need_rank, need_rank_at_least, op_scope
 from .random import random_uniform
 from .shapes import shape
@@ -127,6 +130,28 @@ def relu_layer(x: TensorLike, weights: TensorLike, biases: TensorLike, name: str
     """relu(matmul(x, weights) + biases)."""
     with op_scope(name, "relu_layer", x, weights, biases) as scope:
         return relu(xw_plus_b(x, weights, biases), name=scope)
+
+
+def log_poisson_loss(
+    targets: TensorLike, log_input: TensorLike, compute_full_loss: bool = False, name: str | None = None
+) -> Tensor:
+    """exp(log_input) - log_input * targets: the Poisson loss for the logarithm of a prediction.
+
+    Args:
+        targets, log_input: of one shape. compute_full_loss: with log(targets!) by Stirling's formula, for targets above 1.
+    """
+    with op_scope(name, "log_poisson_loss", log_input, targets) as scope:
+        z = convert(log_input, name="log_input")
+        true = convert(targets, z.dtype.base, name="targets")
+        if not true.shape.is_compatible_with(z.shape):
+            raise ValueError(f"log_input and targets must have the same shape ({z.shape} vs {true.shape})")
+        loss = subtract(exp(z), multiply(z, true), name=None if compute_full_loss else scope)
+        if not compute_full_loss:
+            return loss
+        small = logical_and(greater_equal(true, 0), less_equal(true, 1))
+        safe = where_v2(small, 1, true)  # whose logarithm is finite, so that the gradient of what is not taken is, too
+        stirling = true * log(safe) - true + 0.5 * log(2 * math.pi * safe)
+        return add(loss, where_v2(small, 0, stirling), name=scope)
 
 
 # --- dropout

@@ -15,13 +15,14 @@ import numpy as np
 
 from ..build import TensorLike, apply, convert
 from ..dtypes import FLOATS, NUMBERS, DType
+from ..errors import UnimplementedError
 from ..node import Node, Tensor
 from ..opdef import Attrs, Cost, Output, default_cost, define, size
 from ..shape import Dims, merge
 from ..static_value import static_dims
 from .common import allowed, same_type
 from .operands import dims_of, need_index, need_rank, op_scope
-from .shapes import shape
+from .shapes import reshape, shape
 from .windows import (
     Window,
     as_layout,
@@ -266,7 +267,8 @@ def max_pool(
         input: newer name of `value`.
 
     Raises:
-        ValueError: the window does not fit, or reaches over batches or channels.
+        ValueError: the window does not fit, or reaches over batches. UnimplementedError: it reaches over channels otherwise than over
+            these alone, in steps of its size, which divides them.
     """
     return _pool("MaxPool", value, ksize, strides, padding, data_format, name, input)
 
@@ -305,4 +307,32 @@ def _pool(
         "data_format": data_format,
     }
     with op_scope(name, op, images) as scope:
-        return apply(op, (convert(images, name="value"),), attrs, scope)
+        x = convert(images, name="value")
+        size, steps, last = attrs["ksize"], attrs["strides"], 1 if data_format == "NCHW" else 3
+        if op == "MaxPool" and size[last] > 1:
+            return _max_over_channels(x, size, steps, last, scope)
+        return apply(op, (x,), attrs, scope)
+
+
+def _max_over_channels(
+    x: Tensor, size: tuple[int, ...], steps: tuple[int, ...], last: int, scope: str | None
+) -> Tensor:
+    """The largest of each so many channels: the pixels are the rows of a picture that is as wide as there are channels."""
+    window, channels = size[last], x.dims[last] if x.dims is not None else None
+    unable = None
+    if last == 1 or any(n != 1 for n in (*size[:last], *steps[:last])):
+        unable = f"MaxPooling supports exactly one of pooling across depth or pooling across width/height: {size}"
+    elif steps[last] != window:
+        unable = (
+            f"Depthwise max pooling requires the depth window to equal the depth stride: {window} and {steps[last]}"
+        )
+    elif channels is None or channels % window:
+        unable = (
+            f"Depthwise max pooling requires the depth window to evenly divide the input depth: {window} and {channels}"
+        )
+    if unable is not None:
+        raise UnimplementedError(None, None, unable)
+    n, height, width = (shape(x)[i] if d is None else d for i, d in enumerate((x.dims or ())[:3]))
+    rows = reshape(x, [n, -1, channels, 1])
+    found = max_pool(rows, [1, window], [1, window], "VALID")
+    return reshape(found, [n, height, width, channels // window], name=scope)

@@ -223,13 +223,33 @@ def unsorted_segment_mean(
     data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
 ) -> Tensor:
     """Means of the rows with one id; zeros for an id that no row has. See `unsorted_segment_sum`."""
+    with op_scope(name, "UnsortedSegmentMean", data, segment_ids, num_segments):
+        total, counts = _sums_and_counts(data, segment_ids, num_segments)
+        return total / counts
+
+
+def unsorted_segment_sqrt_n(
+    data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
+) -> Tensor:
+    """Sums of the rows with one id, over the square root of how many there are; zeros for an id that no row has.
+
+    See `unsorted_segment_sum`.
+    """
+    from .arithmetic import sqrt
+
+    with op_scope(name, "UnsortedSegmentSqrtN", data, segment_ids, num_segments):
+        total, counts = _sums_and_counts(data, segment_ids, num_segments)
+        return total / sqrt(counts)
+
+
+def _sums_and_counts(data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike) -> tuple[Tensor, Tensor]:
+    """The sum of each segment, and how many rows it has, at least 1, with as many axes."""
     from .arithmetic import maximum
 
-    with op_scope(name, "UnsortedSegmentMean", data, segment_ids, num_segments):
-        rows, ids = convert(data, name="data"), index_operand(segment_ids, "segment_ids")
-        total = unsorted_segment_sum(rows, ids, num_segments)
-        counts = maximum(unsorted_segment_sum(ones_like(ids, rows.dtype.base), ids, num_segments), 1)
-        return total / _with_trailing_ones(counts, total)
+    rows, ids = convert(data, name="data"), index_operand(segment_ids, "segment_ids")
+    total = unsorted_segment_sum(rows, ids, num_segments)
+    counts = maximum(unsorted_segment_sum(ones_like(ids, rows.dtype.base), ids, num_segments), 1)
+    return total, _with_trailing_ones(counts, total)
 
 
 # Segments whose ids are sorted: their number is the last id + 1, and an id that no row has gets zeros.

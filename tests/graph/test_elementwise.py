@@ -313,3 +313,11 @@ def test_functions_work_outside_of_the_graphs_own_block():
 def test_work_counts_what_is_read(build, flops):
     node = build(placeholder("float32", [2, 3])).op
     assert node.opdef.cost_of(node).flops == flops
+
+
+def test_an_array_in_front_keeps_its_type_where_no_tensor_is() -> None:
+    wide = np.array([1.0, 2.0])
+    for found in (a.add(wide, 0.1), a.add(0.1, wide), a.add(wide, np.float32(0.1)), a.maximum(wide, 0.5)):
+        assert found.dtype.name == "float64"
+    assert a.add(np.array([1, 2]), 1).dtype.name == "int64"
+    np.testing.assert_array_equal(value(a.add(wide, 0.1)), wide + 0.1)
