@@ -130,11 +130,10 @@ def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
     if isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
         if dtype is None:
-            found = as_dtype(array.dtype)
-            return array if found is not dtypes.string else array.astype(object)
-        if array.dtype == dtype.np:
-            return array
-        return array.astype(dtype.np)
+            return array if as_dtype(array.dtype) is not dtypes.string else _string_array(value, array, None)
+        if dtype is dtypes.string or array.dtype.kind in "US":
+            return _string_array(value, array, dtype)
+        return array if array.dtype == dtype.np else array.astype(dtype.np)
     if value is None:
         raise ValueError("Cannot make a tensor of None: None values not supported.")
     if hasattr(value, "__dlpack__") or hasattr(value, "__array__"):
@@ -154,7 +153,7 @@ def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
         default = None if _has_array(value) else _DEFAULT_TYPES.get(array.dtype.kind)
         dtype = default or as_dtype(array.dtype)
     if dtype is dtypes.string:
-        raise TypeError(f"Expected text, got {_short(value)}")
+        return _string_array(value, array, dtype)
     if dtype.is_integer and array.dtype.kind == "f" and array.size:
         raise TypeError(
             f"Expected {dtype.name}, got {_short(value)} of type float: a fraction would be lost; use dt.cast"
@@ -168,15 +167,19 @@ def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
 
 
 def _string_array(value: Any, array: np.ndarray[Any, Any], dtype: DType | None) -> np.ndarray[Any, Any]:
+    """An array of bytes: text is encoded in UTF-8. TypeError: an element is no text, or `dtype` is not string."""
     if dtype not in (None, dtypes.string):
         raise TypeError(f"Expected {dtype.name if dtype else ''}, got {_short(value)}")
-    out = np.empty(array.shape, object)
-    flat = array.astype(object).ravel()
+    flat = array.astype(object, copy=False).ravel()
+    kinds = set(map(type, flat))
+    if kinds <= {bytes}:
+        return flat.reshape(array.shape)
+    out = np.empty(len(flat), object)
     for i, item in enumerate(flat):
         if not isinstance(item, (str, bytes)):
-            raise TypeError(f"Cannot make a tensor of {_short(value)}: {type(item).__name__} is no element type")
-        out.reshape(-1)[i] = item.encode() if isinstance(item, str) else item
-    return out
+            raise TypeError(f"Expected text, got {_short(value)}: {type(item).__name__} is no text")
+        out[i] = item.encode() if isinstance(item, str) else bytes(item)
+    return out.reshape(array.shape)
 
 
 _NUMBER_TYPES = frozenset({bool, int, float, complex})

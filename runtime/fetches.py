@@ -177,7 +177,7 @@ def feed_value(tensor: Tensor, value: Any) -> Any:
         except (TypeError, ValueError) as e:
             raise type(e)(f"Cannot feed Tensor '{tensor.name}' (made at {tensor.op.source}): {e}") from None
         if array.dtype != dtype.np:
-            if (array.dtype == object) != (dtype is string):
+            if (array.dtype == object) != (dtype is string) and array.size:
                 raise TypeError(
                     f"Cannot feed a value of type {array.dtype} for Tensor '{tensor.name}' of type {dtype.name} (made at "
                     f"{tensor.op.source})"

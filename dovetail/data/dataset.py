@@ -24,7 +24,7 @@ from .checks import AUTOTUNE, checked, described, positive, shapes_for
 from .given import Given, Seeds, Source, whole_number
 from .iterator import Iterator
 from .mapping import Traced, ahead, in_order
-from .spec import Array, Component, Element, flatten, pack, refuse_sparse
+from .spec import Array, Component, Element, as_array, flatten, pack, refuse_sparse
 
 
 class Dataset:
@@ -275,7 +275,7 @@ class Dataset:
             shapes = [as_dims(s) for s in shapes_for(padded_shapes, self._structure)]
         values = [None] * len(shapes) if padding_values is None else flatten(padding_values)
         fills = [
-            (b"" if c.dtype.np == np.dtype(object) else 0) if v is None else v
+            (b"" if c.dtype.np == np.dtype(object) else 0) if v is None else as_array(v, c.dtype)
             for c, v in zip(self._components, values, strict=True)
         ]
 

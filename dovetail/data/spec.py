@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..graph.build import to_array
 from ..graph.dtypes import DType, as_dtype
 from ..graph.errors import UnimplementedError
 from ..graph.node import Tensor
@@ -77,10 +78,7 @@ def as_array(value: Any, dtype: DType | None = None) -> Array:
         return np.asarray(value, dtype.np)
     array = np.asarray(value)
     if array.dtype.kind in "USO":
-        out = np.empty(array.shape, object)
-        for at, item in np.ndenumerate(array):
-            out[at] = item.encode() if isinstance(item, str) else bytes(item)
-        return out
+        return to_array(array)
     if not isinstance(value, (np.ndarray, np.generic)):
         array = array.astype({"f": np.float32, "i": np.int32}.get(array.dtype.kind, array.dtype))
     return array
