@@ -520,7 +520,6 @@ from .graph.ops.sparse_arranging import (
     sparse_slice,
     sparse_split,
     sparse_tensor_to_dense,
-    sparse_to_dense,
     sparse_to_indicator,
     sparse_transpose,
 )
@@ -538,6 +537,7 @@ from .graph.ops.sparse_math import (
     sparse_softmax,
     sparse_tensor_dense_matmul,
 )
+from .graph.ops.sparse_to_dense import sparse_to_dense
 from .graph.ops.state import (
     assign,
     assign_add,

@@ -10,11 +10,12 @@ from ..dtypes import as_dtype, float32, int32, int64
 from ..node import Tensor
 from .arithmetic import add, div_no_nan, maximum, multiply, truediv
 from .cast import cast
-from .compare import equal, where_v2
+from .compare import equal, greater_equal, where_v2
 from .creation import ones_like, zeros_like
 from .joining import stack
 from .math import log
-from .reduce import reduce_max, reduce_mean
+from .passing import Assert, with_dependencies
+from .reduce import reduce_all, reduce_max, reduce_mean
 from .scattering import scatter_nd
 from .segments import unsorted_segment_sum
 from .shapes import reshape
@@ -75,6 +76,8 @@ def bincount(
     """
     with get_default_graph().name_scope("bincount"):
         values = cast(reshape(convert(arr), [-1]), int32)
+        check = Assert(reduce_all(greater_equal(values, 0)), ["Input arr must be non-negative, it is", values])
+        values = with_dependencies([check], values)
         length = add(reduce_max(values), 1)
         length = maximum(length, 0)  # the greatest of no numbers is the least there is, and one more is still negative
         if minlength is not None:

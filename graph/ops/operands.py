@@ -78,13 +78,13 @@ def need_index(tensor: Tensor, what: str) -> None:
 def need_rank(dims: Dims, rank: int, what: str) -> None:
     """ValueError when the shape is known to have another rank."""
     if dims is not None and len(dims) != rank:
-        raise ValueError(f"{what} must have rank {rank}, not {len(dims)}")
+        raise ValueError(f"{what}: Shape must be rank {rank} but is rank {len(dims)}")
 
 
 def need_rank_at_least(dims: Dims, rank: int, what: str) -> None:
     """ValueError when the shape is known to have a smaller rank."""
     if dims is not None and len(dims) < rank:
-        raise ValueError(f"{what} must have at least rank {rank}, not {len(dims)}")
+        raise ValueError(f"{what}: Shape must be at least rank {rank} but is rank {len(dims)}")
 
 
 def normal_axis(axis: int, rank: int, what: str = "axis") -> int:

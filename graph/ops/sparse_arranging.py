@@ -25,9 +25,10 @@ from .partitions import boolean_mask
 from .passing import Assert
 from .reduce import reduce_all, reduce_max, reduce_prod, reduce_sum
 from .scan import cumprod
-from .segments import unsorted_segment_max, unsorted_segment_sum
-from .shapes import expand_dims, reshape, shape, size
+from .segments import unsorted_segment_sum
+from .shapes import expand_dims, reshape, shape
 from .sorting import argsort
+from .sparse_to_dense import sparse_to_dense
 
 
 class FilledRows(NamedTuple):
@@ -77,55 +78,6 @@ def sparse(value: Any) -> SparseTensor:
 
 
 # --- from and to dense -----------------------------------------------------------------------------------------------
-
-
-def sparse_to_dense(
-    sparse_indices: TensorLike,
-    output_shape: TensorLike,
-    sparse_values: TensorLike,
-    default_value: TensorLike = 0,
-    validate_indices: bool = True,
-    name: str | None = None,
-) -> Tensor:
-    """A tensor with some elements set and the others at a default.
-
-    Args:
-        sparse_indices: coordinates: `[n, rank]`; `[n]` for a vector; a scalar for one element of one.
-        output_shape: shape of the result. sparse_values: the elements, `[n]`, or one for all.
-        default_value: what the others are; text needs one.
-        validate_indices: refuse coordinates out of order, given twice, or outside, in each step.
-
-    Raises:
-        InvalidArgumentError: in a step, for such coordinates. Without the check, the last element of a place counts.
-
-    >>> sparse_to_dense([[0, 1], [1, 2]], [2, 3], [5, 6])   # evaluates to [[0, 5, 0], [0, 0, 6]]
-    """
-    with op_scope(name, "SparseToDense", sparse_indices, sparse_values) as scope:
-        at = cast(convert(sparse_indices), int64)
-        whole = cast(convert(output_shape), int64)
-        values = convert(sparse_values)
-        if at.dims is None:
-            raise ValueError("sparse_indices must have a known rank")
-        if len(at.dims) < 2:
-            at = reshape(at, [-1, 1])
-        if values.dims == ():
-            values = fill(shape(at)[:1], values)
-        places = places_of(at, whole)
-        if validate_indices:
-            places = _checked(at, places, whole)
-        other = convert(default_value, values.dtype.base)
-        which = unsorted_segment_max(range_(1, size(places) + 1), places, reduce_prod(whole))
-        table = concat([reshape(other, [1]), values], 0)
-        return reshape(gather(table, maximum(which, 0)), whole, name=scope)
-
-
-def _checked(indices: Tensor, places: Tensor, whole: Tensor) -> Tensor:
-    inside = reduce_all(logical_and(greater_equal(indices, 0), less(indices, whole)))
-    rising = reduce_all(greater(places[1:], places[:-1]))
-    ok = Assert(inside, ["indices are out of bounds: they are", indices, "in a tensor of shape", whole])
-    order = Assert(rising, ["indices are repeated or out of order: they are", indices, "(see sparse_reorder)"])
-    with places.graph.control_dependencies([ok, order]):
-        return add(places, 0)
 
 
 def sparse_tensor_to_dense(
@@ -387,7 +339,6 @@ __all__ = [
     "sparse_slice",
     "sparse_split",
     "sparse_tensor_to_dense",
-    "sparse_to_dense",
     "sparse_to_indicator",
     "sparse_transpose",
 ]

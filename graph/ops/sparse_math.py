@@ -11,7 +11,7 @@ from ..node import Tensor
 from ..sparse_tensor import SparseTensor
 from .arithmetic import absolute, divide, maximum, minimum, multiply, rsqrt, subtract
 from .cast import cast
-from .compare import greater, greater_equal, less, where
+from .compare import equal, greater, greater_equal, less, where
 from .creation import ones_like, zeros_like
 from .embedding import embedding_lookup
 from .gathering import gather, gather_nd
@@ -20,6 +20,7 @@ from .logic import logical_and, logical_or
 from .math import exp
 from .operands import normal_axis, op_scope
 from .partitions import unique
+from .passing import Assert, with_dependencies
 from .reduce import reduce_prod
 from .scattering import tensor_scatter_nd_add
 from .segments import segment_mean, segment_sum, unsorted_segment_max, unsorted_segment_sum
@@ -233,8 +234,25 @@ def sparse_tensor_dense_matmul(
         if adjoint_b:
             dense = transpose(dense)
         row, column = (1, 0) if adjoint_a else (0, 1)
+        dense = _rows_for(dense, sp, column)
         parts = multiply(gather(dense, sp.indices[:, column]), expand_dims(sp.values, 1))
         return unsorted_segment_sum(parts, sp.indices[:, row], sp.dense_shape[row])
+
+
+def _rows_for(dense: Tensor, sp: SparseTensor, axis: int) -> Tensor:
+    """`dense`, checked to have one row for each number along an axis of a sparse matrix."""
+    rows, size = dense.dims[0] if dense.dims else None, sp.shape[axis].value
+    if rows is not None and size is not None:
+        if rows != size:
+            raise ValueError(
+                f"Dimensions must be equal, but are {size} and {rows}: the inner sizes of a matrix product"
+            )
+        return dense
+    found, wanted = shape(dense, out_type=int64)[0], sp.dense_shape[axis]
+    check = Assert(
+        equal(found, wanted), ["Cannot multiply A and B because inner dimension does not match:", wanted, "vs.", found]
+    )
+    return with_dependencies([check], dense)  # type: ignore[no-any-return]
 
 
 # --- rows that belong together ----------------------------------------------------------------------------------------

@@ -550,7 +550,7 @@ def _errors() -> None:
         (lambda: conv.conv2d(x, w, 1, [[1, 0], [0, 0]]), "four pairs"),
         (lambda: conv.conv2d(x, w, 1, "SAME", data_format="HWC"), "data_format must be 'NHWC' or"),
         (lambda: conv.conv2d(x, w, 1, "SAME", filters=w), "Give the filter once"),
-        (lambda: conv.conv2d(placeholder("float32", [4, 4]), w, 1, "SAME"), "the image must have rank 4"),
+        (lambda: conv.conv2d(placeholder("float32", [4, 4]), w, 1, "SAME"), "the image: Shape must be rank 4"),
         (lambda: conv.conv2d_transpose(x, w, [1, 9, 5, 2], 1), "the gradient has shape"),
         (lambda: conv.conv2d_transpose(x, w, [9, 5, 2], 1), "must hold four sizes, not 3"),
         (lambda: conv.separable_conv2d(x, w, w, 1, "SAME"), "must have one tap"),

@@ -653,7 +653,7 @@ def _batch_norm_errors() -> None:
         nn.fused_batch_norm(x, [1.0] * 2, [0.0] * 3)
     with pytest.raises(ValueError, match="data_format must be 'NHWC' or 'NCHW', not 'NDHWC'"):
         nn.fused_batch_norm(x, [1.0] * 3, [0.0] * 3, data_format="NDHWC")
-    with pytest.raises(ValueError, match="must have rank 4"):
+    with pytest.raises(ValueError, match="must be rank 4"):
         nn.fused_batch_norm(placeholder("float32", [2, 3]), [1.0] * 3, [0.0] * 3)
     with pytest.raises(TypeError, match="requested dtype float32 for Tensor with dtype float64"):
         nn.fused_batch_norm(x, constant([1.0] * 3, "float64"), [0.0] * 3)

@@ -284,6 +284,39 @@ def test_sparse_to_dense_takes_vectors_and_scalars():
     assert (a.tolist(), b.tolist()) == ([9, 1, 9, 1, 9], [0, 0, 7, 0])
 
 
+@pytest.mark.parametrize(
+    ("at", "shape", "values", "default", "problem"),
+    [
+        ([1, 3], [5], [1, 2, 3], 0, r"sparse_values has incorrect shape \[3\], should be \[\] or \[2\]"),
+        ([1, 3], [5], [[1], [2]], 0, "sparse_values has incorrect shape"),
+        ([1, 3], [5], [1, 2], [0], "default_value should be a scalar"),
+        ([[1, 1]], [5], [1], 0, "output_shape has incorrect number of elements"),
+        ([1, 7], [5], [1, 2], 0, r"indices\[1\] = \[7\] is out of bounds"),
+    ],
+)
+def test_sparse_to_dense_takes_one_value_for_each_place(at, shape, values, default, problem):
+    found = tf.sparse_to_dense(at, shape, values, default, validate_indices=False)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=problem):
+        run(found)
+
+
+def test_products_of_sizes_that_do_not_match_are_refused():
+    a = tf.SparseTensor([[0, 0], [1, 1]], [1.0, 2.0], [2, 2])
+    with pytest.raises(ValueError, match="2 and 3"):
+        tf.sparse_tensor_dense_matmul(a, tf.ones([3, 2]))
+    b = tf.placeholder(tf.float32, [None, 2])
+    product = tf.sparse_tensor_dense_matmul(a, b, adjoint_a=True)
+    with tf.Session() as session:
+        assert session.run(product, {b: np.ones((2, 2))}).tolist() == [[1, 1], [2, 2]]
+        with pytest.raises(tf.errors.InvalidArgumentError, match="inner dimension does not match"):
+            session.run(product, {b: np.ones((3, 2))})
+
+
+def test_negative_numbers_are_not_counted():
+    with pytest.raises(tf.errors.InvalidArgumentError, match="non-negative"):
+        run(tf.bincount([1, -1, 2]))
+
+
 def test_shapes_that_contradict_each_other_are_refused():
     with pytest.raises(ValueError, match="needs indices"):
         tf.SparseTensor([[0, 0]], [1, 2], [2, 2])
