@@ -589,6 +589,8 @@ from .graph.serialize import (
 from .graph.shape import (
     Dimension,
     TensorShape,
+    dimension_at_index,
+    dimension_value,
 )
 from .graph.sparse_tensor import (
     SparseTensor,
@@ -715,6 +717,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "AUTO_REUSE",
+    "VERSION",
     "AggregationMethod",
     "Assert",
     "Barrier",
@@ -765,7 +768,6 @@ __all__ = [
     "TensorShape",
     "TextLineReader",
     "ThreadPoolOptionProto",
-    "VERSION",
     "VarLenFeature",
     "Variable",
     "VariableAggregation",
@@ -869,6 +871,8 @@ __all__ = [
     "diag",
     "diag_part",
     "digamma",
+    "dimension_at_index",
+    "dimension_value",
     "disable_control_flow_v2",
     "disable_eager_execution",
     "disable_resource_variables",

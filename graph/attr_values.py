@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from .dtypes import DType, as_dtype
-from .tensor_protos import dims_of, make_ndarray, set_shape, tensor_proto
+from .shape import dims_of_proto, set_dims
+from .tensor_protos import make_ndarray, tensor_proto
 from .tensorflow_ops import MisfitError
 
 _FIELDS = {
@@ -42,13 +43,13 @@ def write_attr(proto: Any, kind: str, value: Any) -> None:
             field = getattr(proto.list, _FIELDS[inner])
             for item in value:
                 if inner == "shape":
-                    set_shape(field.add(), item)
+                    set_dims(field.add(), item)
                 elif inner == "tensor":
                     field.add().CopyFrom(tensor_proto(item))
                 else:
                     field.append(_plain(inner, item))
         elif kind == "shape":
-            set_shape(proto.shape, value)
+            set_dims(proto.shape, value)
         elif kind == "tensor":
             proto.tensor.CopyFrom(tensor_proto(np.asarray(value)))
         else:
@@ -92,7 +93,7 @@ def _value(kind: str, value: Any) -> Any:
         case "type":
             return read_type(value)
         case "shape":
-            return dims_of(value)
+            return dims_of_proto(value)
         case "tensor":
             return make_ndarray(value)
         case "float":

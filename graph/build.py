@@ -17,7 +17,7 @@ from .dtypes import DType, as_dtype
 from .graph import Graph
 from .node import Node, Tensor
 from .opdef import define
-from .shape import as_dims, is_static, text
+from .shape import Dimension, TensorShape, as_dims, is_static, text
 
 TensorLike: TypeAlias = Any
 """Anything that stands for a tensor: a Tensor, a variable, an array, a number, a (nested) list of those."""
@@ -60,7 +60,11 @@ def convert(value: TensorLike, dtype: Any = None, name: str | None = None, prefe
 
             tensor = packed(value, dtype.base if dtype is not None else None, name or "packed")
         else:
-            return constant(value, dtype if dtype is not None else _preferred(value, prefer), name=name or "Const")
+            sizes = isinstance(value, (Dimension, TensorShape))
+            if sizes and dtype is not None and not dtype.is_integer:
+                raise TypeError(f"Cannot convert a {type(value).__name__} to dtype {dtype.name}; use dt.cast")
+            wanted = dtype if dtype is not None else _preferred(value, prefer)
+            return constant(value, wanted, name=name or ("shape_as_tensor" if sizes else "Const"))
     if dtype is not None and tensor.dtype.base is not dtype.base:
         raise TypeError(
             f"Tensor conversion requested dtype {dtype.name} for Tensor with dtype {tensor.dtype.name}: {tensor!r}; use dt.cast"
@@ -93,7 +97,7 @@ def _preferred(value: Any, prefer: DType | None) -> DType | None:
         return _array_preferred(value, prefer.base)
     if isinstance(value, bool) or prefer.base.is_bool:
         return prefer.base if isinstance(value, bool) and prefer.base.is_bool else None
-    if isinstance(value, int):
+    if isinstance(value, (int, Dimension, TensorShape)):
         return prefer.base
     if isinstance(value, float):
         return prefer.base if prefer.is_floating or prefer.is_complex else None
@@ -138,6 +142,11 @@ def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
         raise ValueError("Cannot make a tensor of None: None values not supported.")
     if hasattr(value, "__dlpack__") or hasattr(value, "__array__"):
         return to_array(np.asarray(value), dtype)
+    if isinstance(value, TensorShape):
+        if not value.is_fully_defined():
+            raise ValueError(f"Cannot convert a partially known TensorShape to a Tensor: {value}; use dt.shape(tensor)")
+        sizes = np.array(value.as_list(), np.int64)
+        return sizes.astype(dtype.np if dtype is not None else np.int32 if (sizes < 2**31).all() else np.int64)
     leaf = _first_leaf(value)
     try:
         # Text goes through objects: NumPy's own text types drop zero bytes at the end, and cannot mix text and bytes.
@@ -146,6 +155,8 @@ def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
         raise ValueError(f"Cannot make a tensor of {_short(value)}: its lists have unequal lengths") from e
     except OverflowError as e:
         raise TypeError(f"Cannot make a tensor of {_short(value)}: {e}") from e
+    if array.dtype.kind == "O":
+        array = _sizes(array)
     if array.dtype.kind in "USO":
         return _string_array(value, array, dtype)
     if dtype is None:
@@ -164,6 +175,19 @@ def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
     if dtype.is_integer and (converted != array).any():  # a number that does not fit wraps around
         raise TypeError(f"{_short(value)} does not fit into {dtype.name} ({dtype.min} to {dtype.max})")
     return converted
+
+
+def _sizes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The numbers of an array with `Dimension`s among its elements; another array as it is. ValueError: one is unknown."""
+    flat = array.ravel()
+    if not any(isinstance(v, Dimension) for v in flat):
+        return array
+    if any(isinstance(v, Dimension) and v.value is None for v in flat):
+        raise ValueError(
+            f"Cannot convert an unknown Dimension to a Tensor: {', '.join(map(str, flat))}; use dt.shape(tensor) for sizes that "
+            "only the running graph knows"
+        )
+    return np.array([int(v) if isinstance(v, Dimension) else v for v in flat]).reshape(array.shape)
 
 
 def _string_array(value: Any, array: np.ndarray[Any, Any], dtype: DType | None) -> np.ndarray[Any, Any]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
+
+from .messages import message
 
 Dims: TypeAlias = tuple[int | None, ...] | None
 MAX_RANK = 254
@@ -110,6 +112,8 @@ def as_dims(value: Any) -> Dims:
         return None
     if isinstance(value, TensorShape):
         return value.dims_tuple
+    if hasattr(value, "unknown_rank"):  # a TensorShapeProto
+        return dims_of_proto(value)
     if hasattr(value, "__index__") and not hasattr(value, "__iter__"):  # SupportsIndex would cost 5 µs here
         return (_as_size(value),)
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
@@ -131,8 +135,28 @@ def _as_size(d: Any) -> int | None:
     return None if size == -1 else size
 
 
+def set_dims(proto: Any, dims: Dims) -> None:
+    """Write a shape into a `TensorShapeProto`."""
+    if dims is None:
+        proto.unknown_rank = True
+    else:
+        proto.SetInParent()
+        for d in dims:
+            proto.dim.add(size=-1 if d is None else d)
+
+
+def dims_of_proto(proto: Any) -> Dims:
+    """The shape that a `TensorShapeProto` tells."""
+    if proto.unknown_rank:
+        return None
+    return tuple(None if d.size < 0 else int(d.size) for d in proto.dim)
+
+
 class Dimension:
-    """One size of a `TensorShape`, possibly unknown. Behaves like its int; `.value` is the int or None (TF1's spelling)."""
+    """One size of a `TensorShape`, possibly unknown. Behaves like its int; `.value` is the int or None (TF1's spelling).
+
+    Arithmetic with an unknown size gives an unknown size. Comparing with one gives None, as in TensorFlow 1.
+    """
 
     __slots__ = ("value",)
 
@@ -148,50 +172,104 @@ class Dimension:
 
     __int__ = __index__
 
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, Dimension):
-            return self.value == other.value
-        return self.value == other
-
     def __hash__(self) -> int:
         return hash(self.value)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Dimension, (self.value,)
+
     def __repr__(self) -> str:
+        return f"Dimension({self.value})"
+
+    def __str__(self) -> str:
         return "?" if self.value is None else str(self.value)
 
-    def _with(self, other: Any, f: Any) -> Dimension:
-        b = _as_size(other)
-        return Dimension(None if self.value is None or b is None else f(self.value, b))
+    # --- together with another one, or a number ---------------------------------------------------------------------
 
-    def __add__(self, other: Any) -> Dimension:
-        return self._with(other, operator.add)
+    def is_compatible_with(self, other: Any) -> bool:
+        """Whether both may be the same size."""
+        return compatible((self.value,), (_as_size(other),))
 
-    def __sub__(self, other: Any) -> Dimension:
-        return self._with(other, operator.sub)
+    def assert_is_compatible_with(self, other: Any) -> None:
+        """ValueError unless `is_compatible_with(other)`."""
+        if not self.is_compatible_with(other):
+            raise ValueError(f"Dimensions {self} and {other} are not compatible")
 
-    def __mul__(self, other: Any) -> Dimension:
-        return self._with(other, operator.mul)
+    def merge_with(self, other: Any) -> Dimension:
+        """What is known when both are the same size; ValueError when they cannot be."""
+        self.assert_is_compatible_with(other)
+        return self if self.value is not None else Dimension(other)
 
-    def __floordiv__(self, other: Any) -> Dimension:
-        return self._with(other, operator.floordiv)
+    def _with(self, other: Any, f: Callable[[int, int], Any]) -> Any:
+        """`f` of both sizes; None when one is unknown."""
+        b = other.value if isinstance(other, Dimension) else other
+        if b is not None and not hasattr(b, "__index__"):
+            return NotImplemented
+        return None if self.value is None or b is None else f(self.value, operator.index(b))
 
-    def __mod__(self, other: Any) -> Dimension:
-        return self._with(other, operator.mod)
+    def _size(self, other: Any, f: Callable[[int, int], int]) -> Any:
+        """`f` of both sizes as a size. ValueError: it is negative."""
+        found = self._with(other, f)
+        if found is not NotImplemented and found is not None and found < 0:
+            raise ValueError(f"Dimension {found} must be >= 0")
+        return found if found is NotImplemented else Dimension(found)
+
+    def __add__(self, other: Any) -> Any:
+        return self._size(other, operator.add)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._size(other, operator.sub)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._size(other, lambda a, b: b - a)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._size(other, operator.mul)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return self._size(other, operator.floordiv)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return self._size(other, lambda a, b: b // a)
+
+    def __mod__(self, other: Any) -> Any:
+        return self._size(other, operator.mod)
+
+    def __rmod__(self, other: Any) -> Any:
+        return self._size(other, lambda a, b: b % a)
 
     __radd__ = __add__
     __rmul__ = __mul__
 
-    def __lt__(self, other: Any) -> bool:
-        return int(self) < int(other)
+    def __truediv__(self, other: Any) -> Any:
+        if hasattr(other, "__rtruediv__") and not isinstance(other, (Dimension, int, float)):
+            return NotImplemented  # a tensor knows what to do
+        raise _no_fraction("Dimension", type(other).__name__)
 
-    def __le__(self, other: Any) -> bool:
-        return int(self) <= int(other)
+    def __rtruediv__(self, other: Any) -> Any:
+        raise _no_fraction(type(other).__name__, "Dimension")
 
-    def __gt__(self, other: Any) -> bool:
-        return int(self) > int(other)
+    def __eq__(self, other: object) -> Any:
+        return self._with(other, operator.eq)
 
-    def __ge__(self, other: Any) -> bool:
-        return int(self) >= int(other)
+    def __ne__(self, other: object) -> Any:
+        return self._with(other, operator.ne)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._with(other, operator.lt)
+
+    def __le__(self, other: Any) -> Any:
+        return self._with(other, operator.le)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._with(other, operator.gt)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._with(other, operator.ge)
+
+
+def _no_fraction(a: str, b: str) -> TypeError:
+    return TypeError(f"unsupported operand type(s) for /: '{a}' and '{b}', please use // instead")
 
 
 class TensorShape:
@@ -253,6 +331,24 @@ class TensorShape:
         b = as_dims(other)
         return TensorShape(None if self.dims_tuple is None or b is None else self.dims_tuple + b)
 
+    __add__ = concatenate
+
+    def __radd__(self, other: Any) -> TensorShape:
+        return TensorShape(other).concatenate(self)
+
+    def most_specific_compatible_shape(self, other: Any) -> TensorShape:
+        """What both have in common: sizes that differ are unknown, and all is where the ranks differ."""
+        b = as_dims(other)
+        if self.dims_tuple is None or b is None or len(self.dims_tuple) != len(b):
+            return TensorShape(None)
+        return TensorShape([x if x == y else None for x, y in zip(self.dims_tuple, b, strict=True)])
+
+    def as_proto(self) -> Any:
+        """A `TensorShapeProto`."""
+        proto = message("TensorShapeProto")()
+        set_dims(proto, self.dims_tuple)
+        return proto
+
     def with_rank(self, rank: int) -> TensorShape:
         """This shape, known to have that rank; ValueError when it has another."""
         return self.merge_with((None,) * rank)
@@ -297,7 +393,10 @@ class TensorShape:
 
     def __getitem__(self, key: Any) -> Any:
         if self.dims_tuple is None:
-            return TensorShape(None) if isinstance(key, slice) else Dimension(None)
+            if not isinstance(key, slice):
+                return Dimension(None)
+            start, stop = key.start or 0, key.stop
+            return TensorShape(None if stop is None or min(start, stop) < 0 else (None,) * (stop - start))
         picked = self.dims_tuple[key]
         return TensorShape(picked) if isinstance(key, slice) else Dimension(picked)
 
@@ -312,6 +411,9 @@ class TensorShape:
     def __hash__(self) -> int:
         return hash(self.dims_tuple)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TensorShape, (self.dims_tuple,)
+
     def __bool__(self) -> bool:
         return self.dims_tuple is not None
 
@@ -325,3 +427,14 @@ class TensorShape:
 def unknown_shape(ndims: int | None = None) -> TensorShape:
     """A shape of that rank with unknown sizes; of unknown rank when None."""
     return TensorShape(None if ndims is None else (None,) * ndims)
+
+
+def dimension_value(dimension: Any) -> int | None:
+    """The int of a `Dimension`, or None when it is unknown; an int or None as it is."""
+    return _as_size(dimension)
+
+
+def dimension_at_index(shape: TensorShape, index: int) -> Dimension:
+    """One size of a shape, unknown where the rank is."""
+    found: Dimension = shape[index]
+    return found

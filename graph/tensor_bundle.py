@@ -22,8 +22,8 @@ from .crc32c import crc32c, mask, masked
 from .dtypes import DType, as_dtype, string
 from .durable_files import write_bytes_durably, write_durably
 from .messages import message
+from .shape import dims_of_proto, set_dims
 from .sorted_tables import TableError, is_table, read_table, read_varint, varint, write_table
-from .tensor_protos import dims_of, set_shape
 
 Array = np.ndarray[Any, Any]
 
@@ -54,7 +54,7 @@ def read_bundle(prefix: str, index: bytes) -> tuple[list[str], dict[str, dict[st
         if key in slices:
             continue
         entry = _parsed("BundleEntryProto", value)
-        title, dims = key.decode(), dims_of(entry.shape)
+        title, dims = key.decode(), dims_of_proto(entry.shape)
         if dims is None or None in dims:
             raise TableError(f"the shape of '{title}' is not known")
         shape = [int(d or 0) for d in dims]
@@ -149,7 +149,7 @@ def write_bundle(prefix: str, tensors: Iterable[tuple[str, Array]]) -> None:
                 data, crc = _bytes_of(value, dtype)
                 file.write(data)
                 entry = message("BundleEntryProto")(dtype=dtype.enum, offset=at, size=len(data), crc32c=mask(crc))
-                set_shape(entry.shape, value.shape)
+                set_dims(entry.shape, value.shape)
                 entries[name.encode()] = entry.SerializeToString()
 
     write_durably(path, write)

@@ -25,7 +25,7 @@ from .dtypes import (
 )
 from .errors import InvalidArgumentError
 from .messages import message
-from .shape import Dims
+from .shape import dims_of_proto, set_dims
 
 Array = np.ndarray[Any, Any]
 
@@ -64,7 +64,7 @@ def tensor_proto(array: Array) -> Any:
     """A `TensorProto` of an array; texts are bytes or str."""
     dtype = as_dtype(array.dtype)
     proto = message("TensorProto")(dtype=dtype.enum)
-    set_shape(proto.tensor_shape, array.shape)
+    set_dims(proto.tensor_shape, array.shape)
     if dtype is string:
         proto.string_val.extend([v.encode() if isinstance(v, str) else bytes(v) for v in array.ravel()])
     else:
@@ -78,7 +78,7 @@ def make_ndarray(tensor: Any) -> Array:
     Raises:
         InvalidArgumentError: it is malformed.
     """
-    dims = dims_of(tensor.tensor_shape)
+    dims = dims_of_proto(tensor.tensor_shape)
     if dims is None or None in dims:
         raise InvalidArgumentError(None, None, "A TensorProto's shape is not known")
     shape = tuple(d for d in dims if d is not None)
@@ -111,21 +111,4 @@ def _array(tensor: Any, dtype: DType, count: int) -> Array:
     return fill_shape(found, (count,))  # the last value stands for all that follow
 
 
-def set_shape(proto: Any, dims: Dims) -> None:
-    """Write a shape into a `TensorShapeProto`."""
-    if dims is None:
-        proto.unknown_rank = True
-    else:
-        proto.SetInParent()
-        for d in dims:
-            proto.dim.add(size=-1 if d is None else d)
-
-
-def dims_of(proto: Any) -> Dims:
-    """The shape that a `TensorShapeProto` tells."""
-    if proto.unknown_rank:
-        return None
-    return tuple(None if d.size < 0 else int(d.size) for d in proto.dim)
-
-
-__all__ = ["dims_of", "make_ndarray", "make_tensor_proto", "set_shape", "tensor_proto"]
+__all__ = ["make_ndarray", "make_tensor_proto", "tensor_proto"]

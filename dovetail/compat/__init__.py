@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..graph.shape import dimension_at_index, dimension_value
 from . import v1
 
 bytes_or_text_types = (bytes, str)
@@ -60,6 +61,8 @@ __all__ = [
     "as_text",
     "bytes_or_text_types",
     "complex_types",
+    "dimension_at_index",
+    "dimension_value",
     "integral_types",
     "path_to_str",
     "real_types",

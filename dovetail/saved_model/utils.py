@@ -8,7 +8,7 @@ from ..graph.build import convert
 from ..graph.default_graph import get_default_graph
 from ..graph.messages import message
 from ..graph.node import Tensor
-from ..graph.tensor_protos import set_shape
+from ..graph.shape import set_dims
 
 
 def build_tensor_info(tensor: Any) -> Any:
@@ -19,7 +19,7 @@ def build_tensor_info(tensor: Any) -> Any:
     """
     found = tensor if isinstance(tensor, Tensor) else convert(tensor)
     info = message("TensorInfo")(name=found.name, dtype=found.dtype.base.enum)
-    set_shape(info.tensor_shape, found.dims)
+    set_dims(info.tensor_shape, found.dims)
     return info
 
 
