@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import unittest
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from importlib.util import find_spec
 from typing import Any, NoReturn
 from unittest import mock
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from .graph.build import placeholder
 from .graph.default_graph import get_default_graph, get_default_session, reset_default_graph, set_random_seed
 from .graph.device import DeviceSpec
-from .graph.dtypes import bfloat16, float16
+from .graph.dtypes import as_dtype, bfloat16, float16
 from .graph.errors import OpError
 from .graph.gradients import gradients
 from .graph.graph import Graph
@@ -112,11 +112,12 @@ class TestCase(unittest.TestCase):
     test_session = cached_session
 
     def evaluate(self, tensors: Any) -> Any:
-        """The values of tensors, or of a structure of them, in the default session."""
+        """The values of tensors, or of a structure of them, in the default session; without one, in this test's cached session."""
         session = get_default_session()
-        if session is None:
-            raise RuntimeError("evaluate needs a session: call it inside `with self.session():`")
-        return session.run(tensors)
+        if session is not None:
+            return session.run(tensors)
+        with self.cached_session() as session:
+            return session.run(tensors)
 
     def _array(self, given: Any) -> npt.NDArray[Any]:
         """A value as an array; a tensor is evaluated."""
@@ -201,6 +202,14 @@ class TestCase(unittest.TestCase):
         x = self._array(a)
         self.assertLess(x.max(), comparison_target)
 
+    def assertAllGreaterEqual(self, a: Any, comparison_target: float) -> None:
+        """All elements are greater than a number, or equal to it."""
+        self.assertGreaterEqual(self._array(a).min(), comparison_target)
+
+    def assertAllLessEqual(self, a: Any, comparison_target: float) -> None:
+        """All elements are less than a number, or equal to it."""
+        self.assertLessEqual(self._array(a).max(), comparison_target)
+
     def assertAllInRange(self, target: Any, lower_bound: float, upper_bound: float) -> None:
         """All elements are within bounds, which count."""
         x = self._array(target)
@@ -227,6 +236,40 @@ class TestCase(unittest.TestCase):
         self.assertEqual(len(farray1), len(farray2), msg)
         for a, b in zip(farray1, farray2, strict=True):
             self.assertNear(float(a), float(b), err, msg)
+
+    def assertNDArrayNear(self, ndarray1: Any, ndarray2: Any, err: float, msg: str | None = None) -> None:
+        """The norm of the difference of two arrays is less than `err`."""
+        self.assertLess(float(np.linalg.norm(self._array(ndarray1) - self._array(ndarray2))), err, msg)
+
+    def assertDTypeEqual(self, target: Any, expected_dtype: Any) -> None:
+        """An array or tensor has this element type."""
+        found = target if isinstance(target, (Tensor, np.ndarray, np.generic)) else self._array(target)
+        self.assertIs(as_dtype(found.dtype).base, as_dtype(expected_dtype).base)
+
+    def assertProtoEquals(self, expected_message_maybe_ascii: Any, message: Any, msg: str | None = None) -> None:
+        """Two messages are equal; the first may be in text form."""
+        wanted = expected_message_maybe_ascii
+        if isinstance(wanted, (str, bytes)):
+            from google.protobuf import text_format  # a heavy library
+
+            wanted = text_format.Parse(wanted, type(message)())
+        self.assertEqual(str(wanted), str(message), msg)
+
+    def assertLen(self, container: Sized, expected_len: int, msg: str | None = None) -> None:
+        """A container has so many elements."""
+        self.assertEqual(len(container), expected_len, msg)
+
+    def assertEmpty(self, container: Sized, msg: str | None = None) -> None:
+        """A container has no elements."""
+        self.assertEqual(len(container), 0, msg)
+
+    def assertNotEmpty(self, container: Sized, msg: str | None = None) -> None:
+        """A container has elements."""
+        self.assertNotEqual(len(container), 0, msg)
+
+    def assertBetween(self, value: Any, minv: Any, maxv: Any, msg: str | None = None) -> None:
+        """A number is within bounds, which count."""
+        self.assertTrue(minv <= value <= maxv, msg or f"{value!r} is not between {minv!r} and {maxv!r}")
 
     def assertDeviceEqual(self, device1: Any, device2: Any, msg: str | None = None) -> None:
         """Two names of one device."""
@@ -382,41 +425,62 @@ def create_local_cluster(
 
 
 def compute_gradient(
-    x: Tensor,
-    x_shape: Sequence[int],
+    x: Any,
+    x_shape: Sequence[Any],
     y: Tensor,
     y_shape: Sequence[int],
     x_init_value: Any = None,
     delta: float = 1e-3,
     init_targets: Any = None,
     extra_feed_dict: Mapping[Any, Any] | None = None,
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+) -> Any:
     """The derivative of `y` by `x` twice, in the default session: as gradients give it, and as differences do.
 
     Args:
-        x, y: tensors of floating type. x_shape, y_shape: their shapes.
+        x, y: tensors of floating type. x_shape, y_shape: their shapes. `x` may be a list of tensors; `x_shape` and `x_init_value`
+            are lists then, too, and each tensor is moved by itself.
         x_init_value: where; None: a random point. delta: how far `x` is moved.
         init_targets: what is run first. extra_feed_dict: fed in each step.
 
     Returns:
-        two `[elements of x, elements of y]`.
+        two `[elements of x, elements of y]`; a list of such pairs for a list.
     """
     session = get_default_session()
     if session is None:
         raise RuntimeError("compute_gradient needs a session: call it inside `with dt.Session():`")
     if init_targets is not None:
         session.run(init_targets)
-    at = np.random.random_sample(x_shape) if x_init_value is None else np.asarray(x_init_value)
-    at, feeds = at.astype(x.dtype.np), dict(extra_feed_dict or {})
+    if isinstance(x, (list, tuple)):
+        starts = [None] * len(x) if x_init_value is None else x_init_value
+        return [
+            _jacobians(session, *each, y, y_shape, start, delta, extra_feed_dict)
+            for *each, start in zip(x, x_shape, starts, strict=True)
+        ]
+    return _jacobians(session, x, x_shape, y, y_shape, x_init_value, delta, extra_feed_dict)
+
+
+def _jacobians(
+    session: Any,
+    x: Tensor,
+    x_shape: Sequence[int],
+    y: Tensor,
+    y_shape: Sequence[int],
+    start: Any,
+    delta: float,
+    fed: Any,
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    at = np.random.random_sample(x_shape) if start is None else np.asarray(start)
+    at, feeds = at.astype(x.dtype.np), dict(fed or {})
     rows, columns = int(np.prod(x_shape)), int(np.prod(y_shape))
     analytic, numeric = np.zeros((2, rows, columns))
-    weights = placeholder(y.dtype.base, y_shape)
+    shape = y.shape.as_list() if y.shape.is_fully_defined() else list(y_shape)  # of as many elements
+    weights = placeholder(y.dtype.base, shape)
     (dx,) = gradients(y, [x], [weights])
     for j in range(columns):
         one = np.zeros(columns, y.dtype.np)
         one[j] = 1
         if dx is not None:
-            analytic[:, j] = _dense(session.run(dx, {**feeds, x: at, weights: one.reshape(y_shape)}), x_shape).ravel()
+            analytic[:, j] = _dense(session.run(dx, {**feeds, x: at, weights: one.reshape(shape)}), x_shape).ravel()
     for i in range(rows):
         ends = []
         for sign in (1, -1):
@@ -437,8 +501,8 @@ def _dense(found: Any, shape: Sequence[int]) -> npt.NDArray[Any]:
 
 
 def compute_gradient_error(
-    x: Tensor,
-    x_shape: Sequence[int],
+    x: Any,
+    x_shape: Sequence[Any],
     y: Tensor,
     y_shape: Sequence[int],
     x_init_value: Any = None,
@@ -446,9 +510,10 @@ def compute_gradient_error(
     init_targets: Any = None,
     extra_feed_dict: Mapping[Any, Any] | None = None,
 ) -> float:
-    """The largest difference between the two of `compute_gradient`; 0 for empty ones."""
-    a, b = compute_gradient(x, x_shape, y, y_shape, x_init_value, delta, init_targets, extra_feed_dict)
-    return float(np.abs(a - b).max()) if a.size else 0.0
+    """The largest difference between the two of `compute_gradient`; 0 for empty ones. Of a list, the largest of all."""
+    found = compute_gradient(x, x_shape, y, y_shape, x_init_value, delta, init_targets, extra_feed_dict)
+    pairs = found if isinstance(found, list) else [found]
+    return max((float(np.abs(a - b).max()) for a, b in pairs if a.size), default=0.0)
 
 
 __all__ = [

@@ -126,7 +126,7 @@ _DEFAULT_TYPES = {"f": dtypes.float32, "i": dtypes.int32, "b": dtypes.bool_, "c"
 
 
 def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
-    """The NumPy array for a value, with TensorFlow's defaults: Python floats are float32, ints int32.
+    """The NumPy array for a value, with TensorFlow's defaults: Python floats are float32, ints int32 (int64 if they need it).
 
     Raises:
         TypeError: no element type fits, or an int does not fit into `dtype`. ValueError: ragged lists, or None.
@@ -145,8 +145,7 @@ def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
     if isinstance(value, TensorShape):
         if not value.is_fully_defined():
             raise ValueError(f"Cannot convert a partially known TensorShape to a Tensor: {value}; use dt.shape(tensor)")
-        sizes = np.array(value.as_list(), np.int64)
-        return sizes.astype(dtype.np if dtype is not None else np.int32 if (sizes < 2**31).all() else np.int64)
+        return to_array(value.as_list() or np.zeros(0, np.int32), dtype)
     leaf = _first_leaf(value)
     try:
         # Text goes through objects: NumPy's own text types drop zero bytes at the end, and cannot mix text and bytes.
@@ -162,6 +161,8 @@ def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
     if dtype is None:
         # A list of arrays keeps the arrays' own type; Python's numbers take TensorFlow's defaults.
         default = None if _has_array(value) else _DEFAULT_TYPES.get(array.dtype.kind)
+        if default is dtypes.int32 and (array.astype(np.int32) != array).any():
+            default = dtypes.int64
         dtype = default or as_dtype(array.dtype)
     if dtype is dtypes.string:
         return _string_array(value, array, dtype)
@@ -269,14 +270,18 @@ def constant(
 
 
 def fill_shape(array: np.ndarray[Any, Any], shape: tuple[int, ...], verify: bool = False) -> np.ndarray[Any, Any]:
-    """A value in this shape, its last element repeated where there are too few. ValueError: it does not fit."""
+    """A value in this shape, its last element repeated where there are too few.
+
+    Raises:
+        ValueError: it has too many elements. TypeError: it has another shape, with `verify`.
+    """
     if array.shape == shape:
         return array.copy()
     if verify:
-        raise ValueError(f"The value has shape {text(array.shape)}, not {text(shape)}")
+        raise TypeError(f"Expected Tensor's shape: {text(shape)}, got {text(array.shape)}.")
     count = int(np.prod(shape))
     if array.size > count or (array.size == 0 and count):
-        raise ValueError(f"Too many elements for shape {text(shape)}: it holds {count}, the value has {array.size}")
+        raise ValueError(f"Too many elements provided: shape {text(shape)} holds {count}, the value has {array.size}")
     flat = array.ravel()
     return np.concatenate([flat, np.repeat(flat[-1:], count - array.size)]).reshape(shape)
 

@@ -126,6 +126,8 @@ def _as_size(d: Any) -> int | None:
         return d.value
     if d is None:
         return None
+    if isinstance(d, float) and d.is_integer():  # n / 2, as programs write it
+        d = int(d)
     try:
         size = operator.index(d)
     except TypeError:
@@ -203,6 +205,8 @@ class Dimension:
     def _with(self, other: Any, f: Callable[[int, int], Any]) -> Any:
         """`f` of both sizes; None when one is unknown."""
         b = other.value if isinstance(other, Dimension) else other
+        if isinstance(b, float) and b.is_integer():
+            b = int(b)
         if b is not None and not hasattr(b, "__index__"):
             return NotImplemented
         return None if self.value is None or b is None else f(self.value, operator.index(b))
@@ -424,9 +428,10 @@ class TensorShape:
         return f"TensorShape({None if self.dims_tuple is None else list(self.dims_tuple)})"
 
 
-def unknown_shape(ndims: int | None = None) -> TensorShape:
-    """A shape of that rank with unknown sizes; of unknown rank when None."""
-    return TensorShape(None if ndims is None else (None,) * ndims)
+def unknown_shape(rank: int | None = None, ndims: int | None = None) -> TensorShape:
+    """A shape of that rank (`ndims`, its older name) with unknown sizes; of unknown rank when None."""
+    found = rank if rank is not None else ndims
+    return TensorShape(None if found is None else (None,) * found)
 
 
 def dimension_value(dimension: Any) -> int | None:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from .dtypes import DType
 from .node import Node, Tensor
 from .opdef import Trait
 from .shape import Dims, is_static, of_rank
@@ -124,6 +125,8 @@ class _Evaluation:
         if not _may_be_small(tensor):
             return None
         inputs = [self.of(t) for t in node.inputs]
+        if op.name == "Pack" and node.attrs["axis"] == 0 and tensor.dims:
+            inputs = [i or _unknown(tensor.dims[1:], tensor.dtype) for i in inputs]  # all have the shape of any
         if any(i is None or i.value.size > _MAX_ELEMENTS for i in inputs):
             return None
         partials = [i for i in inputs if i is not None]
@@ -147,12 +150,15 @@ def _complete(value: Array) -> _Partial:
 
 def _nothing_known(tensor: Tensor) -> _Partial | None:
     """A value of known shape and unknown elements; only of integers, which sizes are made of."""
-    if not tensor.dtype.is_integer or not is_static(tensor.dims):
+    return _unknown(tensor.dims, tensor.dtype)
+
+
+def _unknown(dims: Dims, dtype: DType) -> _Partial | None:
+    if not dtype.is_integer or not is_static(dims):
         return None
-    dims = tensor.dims
     if math.prod(dims) > _MAX_ELEMENTS:  # type: ignore[arg-type]
         return None
-    return _Partial(np.ones(dims, tensor.dtype.np), np.zeros(dims, np.bool_))
+    return _Partial(np.ones(dims, dtype.np), np.zeros(dims, np.bool_))
 
 
 def _metadata(node: Node, tensor: Tensor) -> _Partial | None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from .build import fill_shape, to_array
 from .dtypes import (
+    INTEGERS,
     DType,
     as_dtype,
     bfloat16,
@@ -67,6 +68,8 @@ def tensor_proto(array: Array) -> Any:
     set_dims(proto.tensor_shape, array.shape)
     if dtype is string:
         proto.string_val.extend([v.encode() if isinstance(v, str) else bytes(v) for v in array.ravel()])
+    elif array.size == 1 and dtype.base in (*INTEGERS, float32, float64, bool_):
+        getattr(proto, _LISTS.get(dtype, "int_val")).extend(array.ravel().tolist())
     else:
         proto.tensor_content = np.ascontiguousarray(array).tobytes()
     return proto

@@ -285,7 +285,8 @@ def linspace(start: TensorLike, stop: TensorLike, num: TensorLike, name: str | N
             last = stop
             first = convert(start, name="start", prefer=last.dtype.base)
         else:
-            first = convert(start, name="start", prefer=float32)
+            own = isinstance(start, (np.ndarray, np.generic)) and as_dtype(start.dtype).is_floating
+            first = convert(start, name="start", prefer=None if own else float32)
             last = convert(stop, name="stop", prefer=first.dtype.base)
         return apply("LinSpace", (first, last, index_operand(num, "num")), None, scope)
 
@@ -299,16 +300,22 @@ def eye(
 ) -> Tensor:
     """The identity matrix, or a batch of them; square unless `num_columns` is given.
 
-    Shape `batch_shape + [rows, columns]`.
+    Shape `batch_shape + [rows, columns]`; `batch_shape` may be a tensor.
     """
+    from .cast import cast
     from .diagonal import matrix_band_part
+    from .joining import concat
 
     with op_scope(name, "eye", num_rows, num_columns) as scope:
         columns = num_rows if num_columns is None else num_columns
         wanted = as_dtype(dtype).base
-        batch = [] if batch_shape is None else list(as_dims(batch_shape) or ())
-        if not isinstance(num_rows, Tensor) and not isinstance(columns, Tensor):
-            dims = (*batch, int(num_rows), int(columns))
+        batch = [] if batch_shape is None else batch_shape
+        if not any(isinstance(v, Tensor) or _has_tensor(v) for v in (num_rows, columns, batch)):
+            dims = (*(as_dims(batch) or ()), int(num_rows), int(columns))
             if math.prod(d or 0 for d in dims) < _SMALL:
                 return constant(np.broadcast_to(np.eye(*dims[-2:]), dims), wanted, name=scope)  # type: ignore[arg-type]
-        return matrix_band_part(ones([*batch, num_rows, columns], wanted), 0, 0, scope)
+            return matrix_band_part(ones(dims, wanted), 0, 0, scope)
+        sizes = index_operand([num_rows, columns], "sizes")
+        sizes.set_shape([2])
+        whole = concat([cast(index_operand(batch, "batch_shape"), int32), cast(sizes, int32)], 0)
+        return matrix_band_part(ones(whole, wanted), 0, 0, scope)

@@ -59,6 +59,10 @@ def test_values_of_tensors_are_compared() -> None:
             case.assertNotAllEqual(x, [1, 3])
             case.assertAllGreater(x, 0)
             case.assertAllLess(x, 3)
+            case.assertAllGreaterEqual(x, 1)
+            case.assertAllLessEqual(x, 2)
+            case.assertNDArrayNear(x, [1.1, 2.0], 0.2)
+            case.assertDTypeEqual(x, np.float32)
             case.assertAllInRange(x, 1, 2)
             case.assertAllInSet(x, [1, 2, 3])
             assert case.evaluate([x, {"y": x[0]}])[1] == {"y": 1.0}
@@ -67,6 +71,12 @@ def test_values_of_tensors_are_compared() -> None:
         case.assertArrayNear([1.0], [1.1], 0.2)
         case.assertDeviceEqual("/job:ps/cpu:0", "/job:ps/device:CPU:0")
         case.assertStartsWith("abc", "ab")
+        case.assertProtoEquals("dim { size: 2 }", x.shape.as_proto())
+        case.assertLen([1, 2], 2)
+        case.assertEmpty([])
+        case.assertNotEmpty({1})
+        case.assertBetween(2, 1, 2)
+        case.assertEqual(case.evaluate(x).tolist(), [1.0, 2.0])  # without a session around it
 
     passes(body)
 
@@ -82,6 +92,15 @@ def test_values_of_tensors_are_compared() -> None:
         (lambda c: c.assertNotAllEqual([1.0], [1.0]), "equal at all elements"),
         (lambda c: c.assertAllGreater([1.0, 2.0], 1), "not greater than 1"),
         (lambda c: c.assertAllLess([1.0, 2.0], 2), "not less than 2"),
+        (lambda c: c.assertAllGreaterEqual([1.0, 2.0], 1.5), "not greater than or equal to 1.5"),
+        (lambda c: c.assertAllLessEqual([1.0, 2.0], 1.5), "not less than or equal to 1.5"),
+        (lambda c: c.assertNDArrayNear([1.0], [2.0], 0.5), "not less than 0.5"),
+        (lambda c: c.assertDTypeEqual([1.0], np.float32), "is not"),
+        (lambda c: c.assertProtoEquals("unknown_rank: true", tf.TensorShape([2]).as_proto()), "unknown_rank"),
+        (lambda c: c.assertLen([1], 2), "1 != 2"),
+        (lambda c: c.assertEmpty([1]), "1 != 0"),
+        (lambda c: c.assertNotEmpty([]), "0 == 0"),
+        (lambda c: c.assertBetween(3, 1, 2), "3 is not between 1 and 2"),
         (lambda c: c.assertAllInRange([1.0, 5.0], 0, 2), "are not in [0, 2]"),
         (lambda c: c.assertAllInSet([1, 5], [1]), "{5} are not in {1}"),
         (lambda c: c.assertNear(1.0, 2.0, 0.5), "1.0 != 2.0 +/- 0.5"),
@@ -140,6 +159,12 @@ def test_gradients_are_compared_with_differences() -> None:
         analytic, numeric = tf.test.compute_gradient(x, [2, 3], rows, [2, 3], x_init_value=np.ones([2, 3]))
         np.testing.assert_allclose(analytic, numeric, atol=1e-6)
         assert analytic.shape == (6, 6) and analytic[3, 0] == 2.0
+        a, b = tf.constant([[2.0], [3.0]]), tf.constant([[4.0]])
+        product = tf.reshape(tf.matmul(a, b), [1, 2])
+        by_a, by_b = tf.test.compute_gradient([a, b], [[2, 1], [1, 1]], product, [2, 1], [[[2.0], [3.0]], [[4.0]]])
+        np.testing.assert_allclose(by_a[0], [[4, 0], [0, 4]])
+        np.testing.assert_allclose(by_b[0], [[2, 3]])
+        assert tf.test.compute_gradient_error([a, b], [[2, 1], [1, 1]], product, [2, 1]) < 1e-2
         wrong = x + tf.stop_gradient(x)
         assert tf.test.compute_gradient_error(x, [2, 3], wrong, [2, 3]) == pytest.approx(1)
 

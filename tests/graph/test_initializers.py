@@ -42,9 +42,9 @@ def test_a_large_constant_is_no_value_in_the_graph():
 
 
 def test_constant_shapes_are_verified():
-    with pytest.raises(ValueError, match="shape"):
+    with pytest.raises(TypeError, match="Expected Tensor.s shape"):
         init.constant_initializer([1.0, 2.0], verify_shape=True)([3])
-    with pytest.raises(ValueError, match="shape"):
+    with pytest.raises(TypeError, match="Expected Tensor.s shape"):
         init.constant_initializer(1.0)([3], verify_shape=True)
     with pytest.raises(ValueError, match="Too many elements"):
         init.constant_initializer([1.0, 2.0, 3.0])([2])
