@@ -78,6 +78,12 @@ def static_value(tensor: Tensor) -> Array | None:
     return found.value if found is not None and found.complete else None
 
 
+def partly_known(tensor: Tensor) -> list[Any] | None:
+    """The value as nested lists with None for elements that are not known; None when nothing is, not even the shape."""
+    found = _Evaluation().of(tensor)
+    return None if found is None else np.where(found.known, found.value, None).tolist()
+
+
 def static_dims(tensor: Tensor) -> Dims:
     """The shape that a vector of sizes stands for, as far as it is known; -1 stands for an unknown size.
 

@@ -11,7 +11,7 @@ from ..build import TensorLike, apply, convert
 from ..node import Node, Tensor
 from ..opdef import Attrs, Output, define
 from ..shape import of_rank, text
-from ..static_value import static_value
+from ..static_value import partly_known, static_value
 from .common import same_type
 from .joining import stack
 from .operands import (
@@ -24,7 +24,6 @@ from .operands import (
     need_index,
     need_rank,
     op_scope,
-    static_ints,
 )
 from .shapes import reshape, shape, transpose
 
@@ -40,17 +39,18 @@ def _tile_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         return [(x.dtype.base, None)]
     if multiples.dims is not None and multiples.dims[0] not in (rank, None):
         raise ValueError(f"multiples must have one number for each of the {rank} dimensions, not {multiples.dims[0]}")
-    times = static_ints(multiples)
+    times = partly_known(multiples)
     if times is None or x.dims is None:
         return [(x.dtype.base, of_rank(rank))]
-    if min(times, default=0) < 0:
+    if any(m is not None and m < 0 for m in times):
         raise ValueError(f"multiples must not be negative: {times}")
-    return [
-        (
-            x.dtype.base,
-            tuple(0 if m == 0 else None if d is None else d * m for d, m in zip(x.dims, times, strict=True)),
-        )
-    ]
+    return [(x.dtype.base, tuple(_times(d, m) for d, m in zip(x.dims, times, strict=True)))]
+
+
+def _times(d: int | None, m: int | None) -> int | None:
+    if d == 0 or m == 0:
+        return 0
+    return None if d is None or m is None else d * m
 
 
 def _tile(x: Array, multiples: Array) -> Array:
@@ -95,15 +95,14 @@ def _padded(x: Tensor, paddings: Tensor, sign: int = 1) -> Output:
         return x.dtype.base, None
     if paddings.dims is not None and paddings.dims[0] not in (rank, None):
         raise ValueError(f"paddings must have one row for each of the {rank} dimensions, not {paddings.dims[0]}")
-    rows = static_value(paddings)
+    rows = partly_known(paddings)
     if rows is None or x.dims is None:
         return x.dtype.base, of_rank(rank)
-    if np.size(rows) and np.min(rows) < 0:
-        raise ValueError(f"paddings must not be negative: {rows.tolist()}")
-    sums = [int(before + after) for before, after in rows]
-    dims = tuple(None if d is None else d + sign * s for d, s in zip(x.dims, sums, strict=True))
+    if any(v is not None and v < 0 for row in rows for v in row):
+        raise ValueError(f"paddings must not be negative: {rows}")
+    dims = tuple(None if d is None or None in row else d + sign * sum(row) for d, row in zip(x.dims, rows, strict=True))
     if any(d is not None and d < 0 for d in dims):
-        raise ValueError(f"paddings {rows.tolist()} are larger than the shape {text(x.dims)}")
+        raise ValueError(f"paddings {rows} are larger than the shape {text(x.dims)}")
     return x.dtype.base, dims
 
 

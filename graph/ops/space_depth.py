@@ -5,17 +5,22 @@ TensorFlow: `tf.space_to_depth`, `tf.depth_to_space`, `tf.space_to_batch(_nd)`, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..build import TensorLike, convert
+from ..dtypes import int32
 from ..node import Tensor
+from ..shape import compatible
 from ..static_value import static_value
-from .joining import stack
+from .cast import cast
+from .joining import concat, stack, unstack
 from .operands import op_scope
 from .padding import pad
+from .passing import identity
 from .shapes import reshape, shape as shape_of, transpose
 from .slicing import slice as slice_
 
@@ -78,19 +83,22 @@ def space_to_batch_nd(input: TensorLike, block_shape: Any, paddings: Any, name: 
     """Each m-th element of an axis in another row of the batch, for the first axes after it.
 
     Args:
-        input: [batch, ...]. block_shape: m for each of the axes 1, 2, ..., known before the graph runs.
-        paddings: [[before, after], ...] zeros for each of those axes, known, too; with them each is a multiple of its m.
+        input: [batch, ...]. block_shape: m for each of the axes 1, 2, ...; how many there are is known before the graph runs.
+        paddings: [[before, after], ...] zeros for each of those axes; with them each is a multiple of its m.
 
     Returns:
         [batch * prod(block_shape), (axis + padding) / m ..., rest...]; the place within a block counts slower than the batch.
 
     Raises:
-        ValueError: more axes than there are, an axis that is no multiple, or values that are not known.
+        ValueError: more axes than there are, or an axis that is no multiple. InvalidArgumentError: so, in a step.
     """
     with op_scope(name, "SpaceToBatchND", input) as scope:
         x = convert(input, name="input")
-        blocks, pads = _numbers(block_shape, "block_shape", 1), _numbers(paddings, "paddings", 2)
-        rank, count = _rank(x, len(blocks), len(pads), "paddings")
+        blocks = _blocks(block_shape)
+        pads = _pairs(paddings, "paddings", len(blocks))
+        if x.dims is None:
+            return _on_first_axes(x, len(blocks), lambda flat: space_to_batch_nd(flat, blocks, pads), scope)
+        rank, count = _rank(x, len(blocks))
         x = pad(x, [[0, 0], *pads, *[[0, 0]] * (rank - count - 1)])
         n, *axes = _sizes(x, "")
         for size, m in zip(axes, blocks, strict=False):
@@ -100,7 +108,7 @@ def space_to_batch_nd(input: TensorLike, block_shape: Any, paddings: Any, name: 
         rest = axes[count:]
         order = [*inside, 0, *outside, *range(2 * count + 1, 2 * count + 1 + len(rest))]
         found = transpose(_reshape(x, [n, *cut, *rest]), order)
-        return _reshape(found, [n * int(np.prod(blocks)), *cut[::2], *rest], scope)
+        return _reshape(found, [n * math.prod(blocks), *cut[::2], *rest], scope)
 
 
 def batch_to_space_nd(input: TensorLike, block_shape: Any, crops: Any, name: str | None = None) -> Tensor:
@@ -118,10 +126,13 @@ def batch_to_space_nd(input: TensorLike, block_shape: Any, crops: Any, name: str
     """
     with op_scope(name, "BatchToSpaceND", input) as scope:
         x = convert(input, name="input")
-        blocks, cuts = _numbers(block_shape, "block_shape", 1), _numbers(crops, "crops", 2)
-        _, count = _rank(x, len(blocks), len(cuts), "crops")
+        blocks = _blocks(block_shape)
+        cuts = _pairs(crops, "crops", len(blocks))
+        if x.dims is None:
+            return _on_first_axes(x, len(blocks), lambda flat: batch_to_space_nd(flat, blocks, cuts), scope)
+        _, count = _rank(x, len(blocks))
         n, *axes = _sizes(x, "")
-        whole = int(np.prod(blocks))
+        whole = math.prod(blocks)
         _divisible((n,), whole, "rows of the batch")
         batch, rest = n // whole, axes[count:]
         order = [count, *[v for i in range(count) for v in (count + 1 + i, i)]]
@@ -129,30 +140,30 @@ def batch_to_space_nd(input: TensorLike, block_shape: Any, crops: Any, name: str
         joined = transpose(_reshape(x, [*blocks, batch, *axes]), order)
         sizes = [size * m for size, m in zip(axes, blocks, strict=False)]
         found = _reshape(joined, [batch, *sizes, *rest])
-        if not any(v for pair in cuts for v in pair):
+        if all(isinstance(v, int) and v == 0 for pair in cuts for v in pair):
             return _reshape(found, [batch, *sizes, *rest], scope)
         begin = [0, *[before for before, _ in cuts], *[0] * len(rest)]
         left = [size - before - after for size, (before, after) in zip(sizes, cuts, strict=True)]
         if any(isinstance(v, int) and v < 0 for v in left):
             raise ValueError(f"crops {cuts} are more than there is: {sizes}")
-        return slice_(found, begin, _packed([batch, *left, *rest]), scope)
+        return slice_(found, _packed(begin), _packed([batch, *left, *rest]), scope)
 
 
 def space_to_batch(input: TensorLike, paddings: Any, block_size: int, name: str | None = None) -> Tensor:
     """`space_to_batch_nd` of the two axes of an image, [batch, height, width, channels]."""
-    return space_to_batch_nd(input, [block_size, block_size], paddings, name or "SpaceToBatch")
+    return space_to_batch_nd(_four_axes(input), [block_size, block_size], paddings, name or "SpaceToBatch")
 
 
 def batch_to_space(input: TensorLike, crops: Any, block_size: int, name: str | None = None) -> Tensor:
     """`batch_to_space_nd` of the two axes of an image, [batch, height, width, channels]."""
-    return batch_to_space_nd(input, [block_size, block_size], crops, name or "BatchToSpace")
+    return batch_to_space_nd(_four_axes(input), [block_size, block_size], crops, name or "BatchToSpace")
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------
 
 
 def _image(input: TensorLike, block_size: Any, data_format: str) -> tuple[Tensor, int]:
-    x = convert(input, name="input")
+    x = _four_axes(input)
     if data_format not in ("NHWC", "NCHW"):
         raise ValueError(f"data_format must be 'NHWC' or 'NCHW', not {data_format!r}")
     if not isinstance(block_size, (int, np.integer)) or block_size < 2:
@@ -171,29 +182,60 @@ def _sizes(x: Tensor, data_format: str) -> Sizes:
     return [known[i] for i in (0, 2, 3, 1)] if data_format == "NCHW" else known
 
 
-def _rank(x: Tensor, blocks: int, pairs: int, what: str) -> tuple[int, int]:
+def _rank(x: Tensor, blocks: int) -> tuple[int, int]:
     if x.shape.rank is None or x.shape.rank < blocks + 1:
         raise ValueError(f"block_shape has {blocks} numbers, and the input has shape {x.shape}")
-    if pairs != blocks:
-        raise ValueError(f"block_shape has {blocks} numbers, {what} {pairs} pairs")
     return x.shape.rank, blocks
 
 
-def _numbers(value: Any, name: str, rank: int) -> list[Any]:
-    found = static_value(convert(value, name=name))
+def _four_axes(input: TensorLike) -> Tensor:
+    """An image as a tensor; one of unknown rank must have four axes."""
+    x = convert(input, name="input")
+    if x.dims is None:
+        x = identity(x)
+        x.set_shape([None] * 4)
+    return x
+
+
+def _on_first_axes(x: Tensor, count: int, f: Callable[[Tensor], Tensor], name: str) -> Tensor:
+    """`f` of a tensor of unknown rank, whose axes behind the batch and `count` more are seen as one."""
+    whole = shape_of(x)
+    flat = reshape(x, concat([whole[: count + 1], [-1]], 0))
+    flat.set_shape([None] * (count + 2))
+    found = f(flat)
+    return reshape(found, concat([shape_of(found)[:-1], whole[count + 1 :]], 0), name)
+
+
+def _blocks(value: Any) -> Sizes:
+    """The numbers of block_shape: ints, or scalar tensors where only the running graph knows them."""
+    given = convert(value, name="block_shape")
+    if given.dims is None or len(given.dims) != 1 or given.dims[0] is None:
+        raise ValueError(f"block_shape must be a list of numbers of known length, not of shape {given.shape}")
+    found = static_value(given)
     if found is None:
-        raise ValueError(f"{name} must be known before the graph runs")
-    if found.ndim != rank or (rank == 2 and found.shape[1] != 2) or (found < (1 if rank == 1 else 0)).any():
-        raise ValueError(
-            f"{name} {'is a list of numbers from 1 on' if rank == 1 else 'is a list of pairs from 0 on'}, not {value!r}"
-        )
-    numbers: list[Any] = found.astype(np.int64).tolist()
-    return numbers
+        return unstack(cast(given, int32))
+    if (found < 1).any():
+        raise ValueError(f"block_shape is a list of numbers from 1 on, not {value!r}")
+    return found.tolist()  # type: ignore[no-any-return]
 
 
-def _divisible(sizes: Sequence[Any], by: int, what: str) -> None:
+def _pairs(value: Any, name: str, count: int) -> list[Sizes]:
+    """Paddings or crops for `count` axes, as `_blocks`."""
+    given = convert(value, name=name)
+    if not compatible(given.dims, (count, 2)):
+        raise ValueError(f"{name} must have shape [{count}, 2] for as many blocks, not {given.shape}")
+    found = static_value(given)
+    if found is None:
+        rows = reshape(cast(given, int32), [count, 2])
+        return [unstack(row) for row in unstack(rows)]
+    if (found < 0).any():
+        raise ValueError(f"{name} is a list of pairs from 0 on, not {value!r}")
+    return found.tolist()  # type: ignore[no-any-return]
+
+
+def _divisible(sizes: Sequence[Any], by: Any, what: str) -> None:
     for size in sizes:
-        if isinstance(size, int) and size % by:
+        if isinstance(size, int) and isinstance(by, int) and size % by:
             raise ValueError(f"{what} must be a multiple of {by}, and {size} is not")
 
 

@@ -42,3 +42,30 @@ def test_values_keep_their_own_type():
     assert tf.linspace(0.0, 0.1, 3).dtype == tf.float32
     assert tf.constant(2**40).dtype == tf.int64 and tf.constant([1, -(2**31)]).dtype == tf.int32
     assert tf.placeholder(tf.float32, [6 / 2, None]).shape.as_list() == [3, None]
+
+
+def test_blocks_and_paddings_are_late():
+    x = np.arange(2 * 4 * 6 * 2, dtype=np.float32).reshape(2, 4, 6, 2)
+    early = tf.space_to_batch_nd(x, [2, 3], [[1, 1], [0, 3]])
+    blocks, pads = tf.placeholder_with_default([2, 3], [2]), late([[1, 1], [0, 3]])
+    for image in (tf.constant(x), late(x)):
+        parts = tf.space_to_batch_nd(image, blocks, pads)
+        whole = tf.batch_to_space_nd(parts, blocks, pads)
+        wanted, found, back = run([early, parts, whole])
+        np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(back, x)
+    assert tf.space_to_depth(tf.placeholder(tf.float32), 2).shape.as_list() == [None] * 4
+    assert tf.space_to_batch(tf.placeholder(tf.float32), tf.placeholder(tf.int32), 2).shape.rank == 4
+
+
+def test_shapes_are_known_where_a_part_of_the_sizes_is():
+    n = tf.placeholder(tf.int32)
+    assert tf.tile(tf.zeros([1, 7]), [n, 2]).shape.as_list() == [None, 14]
+    assert tf.pad(tf.zeros([4, 4]), [[1, 2], n]).shape.as_list() == [7, None]
+    assert tf.pad(tf.zeros([4, 4]), [[n, 0], [1, 2]]).shape.as_list() == [None, 7]
+    assert tf.reshape(tf.placeholder(tf.float32), [n, 37]).shape.as_list() == [None, 37]
+
+
+def test_a_missing_size_of_no_elements_is_found():
+    x = tf.placeholder(tf.float32, [0, 6])
+    assert run(tf.reshape(x, [0, -1, 3]), {x: np.zeros((0, 6))}).shape == (0, 2, 3)
