@@ -67,7 +67,7 @@ SETTINGS = {
         Setting(
             "DOVETAIL_DETERMINISTIC",
             0,
-            "1: kernels are compiled before they run, and none is chosen by measuring: the same bits in every run; 0: for mirrored replicas only",
+            "1: kernels are compiled before they run, none is chosen by measuring: the same bits in every run; 0: mirrored replicas only",
         ),
         Setting(
             "DOVETAIL_CHECKPOINT_DIR",
