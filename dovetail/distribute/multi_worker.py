@@ -194,13 +194,16 @@ class MultiWorkerMirroredStrategy(Strategy):
         rest = [i for i in range(len(rows)) if i not in set(dense)]
         others = super()._mean_gradients([gradients[i] for i in rest], [variables[i] for i in rest])
         found = dict(zip(rest, others, strict=True))
-        local = [d.partition("/device:")[2] for d in self._devices]
-        members = [f"{w}/device:{d}" for w in self._workers for d in local]
+        members = self._replica_names()
         way, made = self._communication.value.lower(), graph.get_collection_ref(_MADE)
         with graph.name_scope("reduce"):
             means = all_reduced(columns, self._devices, members, self._rank * count, way, made, ReduceOp.MEAN)
             found.update(zip(dense, map(PerReplica, means), strict=True))
         return [found[i] for i in range(len(rows))]
+
+    def _replica_names(self) -> Sequence[str]:
+        local = [d.partition("/device:")[2] for d in self._devices]
+        return [f"{w}/device:{d}" for w in self._workers for d in local] or self._devices
 
     def _each_meets(self) -> bool:
         """Whether each replica takes part in collectives for itself: always but where GPUs would have to go by the host's memory."""

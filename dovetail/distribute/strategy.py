@@ -22,6 +22,7 @@ from ..graph.structure import flatten, map_structure, pack
 from ..graph.variable_creation import variable_creator_scope
 from .context import contexts, entered, get_replica_context
 from .extended import Extended
+from .mirror_check import compared
 from .reduction import CrossDeviceOps, ReduceOp, ReductionToOneDevice
 from .replica import ReplicaContext, run_replicas
 from .values import DistributedValues, DistributedVariable, PerReplica, component, select
@@ -84,6 +85,10 @@ class Strategy:
     def _initial_across(self, value: Any, name: str) -> Any:
         """The initial value that all processes start with."""
         return value
+
+    def _replica_names(self) -> Sequence[str]:
+        """The devices of all replicas that go in step, those of other processes included."""
+        return self._devices
 
     @property
     def cluster_resolver(self) -> Any:
@@ -419,7 +424,7 @@ class Strategy:
             copies += [(select(i, gradient), component(variable, i)) for i in range(count)]
         graph = get_default_graph()
         with self.extended._plain_variables():
-            update = optimizer._apply_here(copies, None, name)
+            update = compared(self, [v for _, v in known], optimizer._apply_here(copies, None, name))
             if global_step is None:
                 node: Node = update
                 return node

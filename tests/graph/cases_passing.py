@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import zlib
 from contextlib import redirect_stderr
 
 import numpy as np
@@ -11,11 +12,11 @@ import pytest
 from op_table import OpCase, ScriptCase, real
 
 from dovetail.graph.build import apply, constant, placeholder
-from dovetail.graph.errors import InvalidArgumentError
+from dovetail.graph.errors import InternalError, InvalidArgumentError
 from dovetail.graph.gradients import gradients
 from dovetail.graph.graph import Graph
 from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops import array as a, python_function
+from dovetail.graph.ops import array as a, checksums as c, python_function
 
 
 def run(fetches, feeds=None):
@@ -90,6 +91,32 @@ def _asserts():
         a.Assert(x, [x])
 
 
+def _checksums():
+    x, y = placeholder("float32", [2]), placeholder("int8", [3])
+    sums = c.checksum([x, y], every=2)
+    check = c.check_same(
+        a.stack([sums, [zlib.crc32(np.float32([1, 2])), zlib.crc32(b"abc")]]), ["x", "y"], ["/cpu:0", "/cpu:1"]
+    )
+    session = Interpreter(x.graph)
+    fed = {x: [1, 2], y: [97, 98, 99]}
+    assert session.run(sums, fed).tolist() == [0, 0]  # not its turn
+    assert session.run([sums, check], fed)[0].tolist() == [zlib.crc32(np.float32([1, 2])), zlib.crc32(b"abc")]
+    other = {x: [1, 2], y: [97, 98, 100]}
+    session.run(check, other)
+    with pytest.raises(
+        InternalError, match="variable 'y' differ after 3 updates.* /cpu:0 has [0-9a-f]{8}, /cpu:1 has 352441c2"
+    ):
+        session.run(check, other)
+    for wrong, error in (
+        (lambda: c.checksum([x], every=0), ValueError),
+        (lambda: c.checksum([constant("a")]), TypeError),
+    ):
+        with pytest.raises(error):
+            wrong()
+    with pytest.raises(ValueError, match="a row for each replica"):
+        c.check_same(sums, ["x", "y"], ["/cpu:0", "/cpu:1"])
+
+
 PASSING = [
     OpCase("Identity", a.identity, [real(2, 3)], lambda x: x, ("float32", "bfloat16", "bool", "int8"), True),
     ScriptCase(("StopGradient", "PreventGradient"), _gates),
@@ -97,6 +124,7 @@ PASSING = [
     ScriptCase(("NoOp",), _groups),
     ScriptCase(("Print",), _prints),
     ScriptCase(("Assert",), _asserts),
+    ScriptCase(("Checksum", "SameChecksums"), _checksums),
 ]
 
 

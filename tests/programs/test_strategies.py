@@ -109,3 +109,13 @@ def test_a_killed_worker_ends_the_training_of_all_with_an_error_that_names_it() 
             assert "/job:worker/replica:0/task:1" in text
             assert "Error" in text
             assert cluster.process("worker", i).returncode == 1
+
+
+@pytest.mark.slow
+def test_workers_hold_the_same_bits_after_every_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path))  # the kernels that the first step compiles
+    command = [sys.executable, str(SCRIPT.with_name("mirrored_bits.py")), "120"]
+    with tf.LocalCluster({"worker": 2}, programs={"worker": command}, piped=["worker"]) as cluster:
+        first, second = (_result(_lines(cluster, i)) for i in range(2))
+    assert len(first) == 120
+    assert first == second

@@ -202,3 +202,22 @@ def test_each_replica_of_a_worker_takes_part_for_itself(workers):
         2,
         3,
     ]  # both variables in one bucket
+
+
+def test_a_worker_that_drifts_apart_is_named(workers, monkeypatch):
+    monkeypatch.setenv("DOVETAIL_CHECK", "1")
+    monkeypatch.setattr("dovetail.distribute.mirror_check.EVERY", 1)
+
+    def build(strategy):
+        def replica():
+            v = dt.get_variable("v", [3])
+            return dt.train.GradientDescentOptimizer(0.1).minimize(dt.nn.l2_loss(v))
+
+        train = strategy.group(strategy.run(replica))
+        own = dt.trainable_variables()[0].values[0].assign_add([float(strategy._rank)] * 3)
+        return own, train
+
+    with pytest.raises(
+        dt.errors.InternalError, match="'v' differ after 1 updates.*task:0/device:CPU:1 has .*task:1/device:CPU:0 has"
+    ):
+        workers(build)

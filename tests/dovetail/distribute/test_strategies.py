@@ -455,3 +455,24 @@ def test_a_pipeline_of_ones_own_gives_each_replica_an_element(devices):
                 parts = session.run(list(strategy.experimental_local_results(found)))
                 first = 4 * len(devices) * step
                 np.testing.assert_array_equal(np.concatenate(parts), first + 2 * np.arange(2 * len(devices)))
+
+
+def test_copies_that_drift_apart_are_an_error_where_that_is_checked(monkeypatch):
+    monkeypatch.setenv("DOVETAIL_CHECK", "1")
+    monkeypatch.setattr("dovetail.distribute.mirror_check.EVERY", 2)
+    strategy = distribute.MirroredStrategy(TWO)
+    with strategy.scope():
+
+        def replica():
+            right, wrong = dt.get_variable("right", [3]), dt.get_variable("wrong", [2])
+            return dt.train.MomentumOptimizer(0.1, 0.9).minimize(dt.nn.l2_loss(right) + dt.nn.l2_loss(wrong))
+
+        train = strategy.group(strategy.run(replica))
+    with dt.Session(config=CONFIG) as session:
+        session.run(dt.global_variables_initializer())
+        for _ in range(4):
+            session.run(train)
+        session.run(dt.trainable_variables()[1].values[1].assign_add([0.0, 1e-6]))
+        session.run(train)  # the fifth
+        with pytest.raises(dt.errors.InternalError, match="'wrong' differ after 6 updates.* /device:CPU:1 has"):
+            session.run(train)
