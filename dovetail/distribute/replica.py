@@ -4,7 +4,9 @@ Theory of operation. `run_replicas` calls the function once per replica, each ti
 Where the function calls `merge_call`, it stops, and the other replicas are built up to the same call; then the merge function
 runs once, across replicas, on what all of them passed, and each replica goes on with its part of the result. A function that
 can stop in the middle needs a stack of its own, so with more than one replica each has a thread. Only one of them runs at any
-time, in the order of replicas, so the graph comes out the same each time.
+time, in the order of replicas, so the graph comes out the same each time. Who waits for a turn gives up the graph's lock meanwhile,
+so `run` may stand in the body of a loop, which holds it. A replica that goes in step with no other one is
+built in the caller's thread.
 
 The open blocks of the graph (names, devices, control edges) are exchanged whenever another replica's turn comes. Variables
 are made by the first replica, for all; the others, which make theirs in the same order, are given these.
@@ -105,7 +107,16 @@ class ReplicaContext:
 
 def run_replicas(strategy: Strategy, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call `fn` once per replica of this process, in step, and give the results together."""
-    return _Run(strategy, get_default_graph()).all(fn, args, kwargs)
+    graph = get_default_graph()
+    if strategy.num_replicas_in_sync > 1:
+        return _Run(strategy, graph).all(fn, args, kwargs)
+    name, device = graph.scopes.name, strategy._devices[0]
+    with (
+        graph.name_scope(f"{name}/" if name else None),
+        graph.device(device),
+        entered(strategy, strategy._only_replica),
+    ):
+        return fn(*select(0, list(args)), **select(0, dict(kwargs)))
 
 
 class _Replica:
@@ -114,7 +125,7 @@ class _Replica:
     def __init__(self, context: ReplicaContext, scopes: Scopes) -> None:
         self.context = context
         self.scopes = scopes
-        self.turn, self.stopped = threading.Semaphore(0), threading.Semaphore(0)
+        self.has_turn = False
         self.done = False
         self.result: Any = None
         self.error: BaseException | None = None
@@ -129,6 +140,8 @@ class _Run:
         self.made: list[DistributedVariable] = []  # variables, in the order in which the first replica made them
         self._replicas: list[_Replica] = []
         self._abandoned = False
+        self._flow = graph.scopes.flow
+        self._turns = threading.Condition(graph._lock)
 
     def all(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Build all replicas; the first error of one of them is raised."""
@@ -179,8 +192,9 @@ class _Run:
     def _give_turn(self, replica: _Replica, check: bool = True) -> None:
         """Let a replica run until it meets the others or ends."""
         self._enter(replica.scopes)
-        replica.turn.release()
-        replica.stopped.acquire()
+        self._turn_goes(replica, True)
+        with self._turns:
+            self._turns.wait_for(lambda: not replica.has_turn)
         if check and replica.error is not None:
             raise replica.error
 
@@ -208,10 +222,17 @@ class _Run:
         except BaseException as e:
             replica.error = e
         replica.done = True
-        replica.stopped.release()
+        self._turn_goes(replica, False)
+
+    def _turn_goes(self, replica: _Replica, to_replica: bool) -> None:
+        """Give a replica its turn, or end it."""
+        with self._turns:
+            replica.has_turn = to_replica
+            self._turns.notify_all()
 
     def _await_turn(self, replica: _Replica) -> None:
-        replica.turn.acquire(timeout=TURN_S)
+        with self._turns:
+            self._turns.wait_for(lambda: replica.has_turn, TURN_S)
         self._enter(replica.scopes)
 
     def meet(
@@ -219,8 +240,13 @@ class _Run:
     ) -> Any:
         """A replica has come to a merge call: it stops until the others have, and the call is done."""
         replica = self._replicas[context._local_id]
+        if replica.scopes.flow is not self._flow:
+            raise RuntimeError(
+                "merge_call called in a branch or a loop: what all replicas do together (an optimizer's apply_gradients, an "
+                "all_reduce, an assignment that is aggregated) must stand outside `cond` and `while_loop`"
+            )
         replica.merge = fn, args, kwargs
-        replica.stopped.release()
+        self._turn_goes(replica, False)
         self._await_turn(replica)
         if self._abandoned:
             raise _Stopped
@@ -237,11 +263,6 @@ class _Run:
                 "aggregated), and the others have ended without: every replica must come to the same calls, in the same order"
             )
         first = self._replicas[0]
-        if any(r.scopes.flow is not outer.flow for r in self._replicas):
-            raise RuntimeError(
-                "merge_call called in a branch or a loop: what all replicas do together (an optimizer's apply_gradients, an "
-                "all_reduce, an assignment that is aggregated) must stand outside `cond` and `while_loop`"
-            )
         assert first.merge is not None
         fn = first.merge[0]
         merged = [r.merge for r in self._replicas if r.merge is not None]

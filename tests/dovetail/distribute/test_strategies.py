@@ -476,3 +476,68 @@ def test_copies_that_drift_apart_are_an_error_where_that_is_checked(monkeypatch)
         session.run(train)  # the fifth
         with pytest.raises(dt.errors.InternalError, match="'wrong' differ after 6 updates.* /device:CPU:1 has"):
             session.run(train)
+
+
+@pytest.mark.parametrize("meet", ["merge_call", "all_reduce", "minimize", "assign"])
+@pytest.mark.parametrize("place", ["loop", "branch"])
+def test_replicas_do_not_meet_in_a_loop_of_their_own(meet, place):
+    strategy = distribute.MirroredStrategy(TWO)
+
+    def together(v):
+        context = distribute.get_replica_context()
+        if meet == "merge_call":
+            context.merge_call(lambda strategy: None)
+        elif meet == "all_reduce":
+            return context.all_reduce("SUM", dt.constant(1.0))
+        elif meet == "minimize":
+            with dt.control_dependencies([dt.train.GradientDescentOptimizer(0.1).minimize(dt.square(v))]):
+                return dt.constant(1.0)
+        else:
+            return v.assign_add(1.0)
+        return dt.constant(1.0)
+
+    def replica():
+        v = dt.get_variable("v", initializer=1.0, aggregation=dt.VariableAggregation.SUM)
+        if place == "loop":
+            return dt.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, together(v)), [0, 0.0])[1]
+        return dt.cond(dt.constant(True), lambda: together(v), lambda: 0.0)
+
+    with strategy.scope(), pytest.raises(RuntimeError, match="merge_call called in a branch or a loop"):
+        strategy.run(replica)
+    assert dt.constant(1.0, name="after").op.name == "after"
+
+
+def test_replicas_meet_where_run_stands_in_a_loop():
+    strategy = distribute.MirroredStrategy(TWO)
+    with strategy.scope():
+        v = dt.get_variable("v", initializer=[1.0, 1.0])
+
+        def replica():
+            scale = float(distribute.get_replica_context().replica_id_in_sync_group)
+            return dt.train.GradientDescentOptimizer(0.5).minimize(dt.reduce_sum(v * scale))
+
+        def body(i):
+            with dt.control_dependencies([strategy.group(strategy.run(replica))]):
+                return i + 1
+
+        train = dt.while_loop(lambda i: i < 3, body, [0])
+    with dt.Session(config=CONFIG) as session:
+        session.run(dt.global_variables_initializer())
+        session.run(train)
+        for copy in session.run(list(v.values)):
+            np.testing.assert_allclose(copy, [0.25, 0.25])
+
+
+def test_a_single_replica_may_meet_itself_anywhere():
+    with distribute.OneDeviceStrategy("/cpu:0").scope() as strategy:
+        v = dt.get_variable("v", initializer=1.0, aggregation=dt.VariableAggregation.SUM)
+
+        def replica():
+            step = dt.train.GradientDescentOptimizer(0.25).minimize
+            return dt.cond(dt.constant(True), lambda: dt.group(step(dt.square(v))), lambda: dt.no_op())
+
+        train = strategy.run(replica)
+    with dt.Session() as session:
+        session.run(dt.global_variables_initializer())
+        session.run(train)
+        assert session.run(v) == 0.5
