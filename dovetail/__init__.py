@@ -63,6 +63,7 @@ from .compat.functions import (
     tables_initializer,
 )
 from .compat.switches import (
+    control_flow_v2_enabled,
     disable_control_flow_v2,
     disable_eager_execution,
     disable_tensor_equality,
@@ -109,6 +110,7 @@ from .graph.build import (
 from .graph.control_flow import (
     case,
     cond,
+    switch_case,
     while_loop,
 )
 from .graph.data_flow import (
@@ -177,6 +179,7 @@ from .graph.gradient_accumulators import (
     SparseConditionalAccumulator,
 )
 from .graph.gradients import (
+    UnconnectedGradients,
     gradients,
 )
 from .graph.graph import Graph
@@ -380,6 +383,7 @@ from .graph.ops.passing import (
     Assert,
     Print,
     group,
+    guarantee_const,
     identity,
     identity_n,
     no_op,
@@ -576,7 +580,9 @@ from .graph.own_gradients import (
     NotDifferentiable,
     RegisterGradient,
     custom_gradient,
+    grad_pass_through,
     hessians,
+    recompute_grad,
 )
 from .graph.partitioners import (
     fixed_size_partitioner,
@@ -768,6 +774,7 @@ __all__ = [
     "TensorShape",
     "TextLineReader",
     "ThreadPoolOptionProto",
+    "UnconnectedGradients",
     "VarLenFeature",
     "Variable",
     "VariableAggregation",
@@ -850,6 +857,7 @@ __all__ = [
     "container",
     "contrib",
     "control_dependencies",
+    "control_flow_v2_enabled",
     "convert_to_tensor",
     "convert_to_tensor_or_indexed_slices",
     "convert_to_tensor_or_sparse_tensor",
@@ -937,11 +945,13 @@ __all__ = [
     "global_variables_initializer",
     "glorot_normal_initializer",
     "glorot_uniform_initializer",
+    "grad_pass_through",
     "gradients",
     "graph_util",
     "greater",
     "greater_equal",
     "group",
+    "guarantee_const",
     "half",
     "hessians",
     "identity",
@@ -1058,6 +1068,7 @@ __all__ = [
     "read_file",
     "realdiv",
     "reciprocal",
+    "recompute_grad",
     "reduce_all",
     "reduce_any",
     "reduce_euclidean_norm",
@@ -1169,6 +1180,7 @@ __all__ = [
     "substr",
     "subtract",
     "summary",
+    "switch_case",
     "tables_initializer",
     "tan",
     "tanh",

@@ -33,7 +33,7 @@ from .graph import Graph
 from .graph_keys import GraphKeys
 from .node import Node, Tensor
 from .ops import control as _control  # noqa: F401  (defines the steering ops)
-from .ops.compare import less
+from .ops.compare import less, where_v2
 from .ops.logic import logical_and
 from .ops.passing import identity
 from .shape import Dims, TensorShape, compatible, text
@@ -85,13 +85,13 @@ def cond(
         pred = convert(pred, name="pred")
         branches = make_branches(graph, pred, f"a branch of '{scope[:-1]}'", BranchContext)
         results = [
-            _branch_results(context, function, which)
+            _branch_results(context, function, which, strict)
             for context, function, which in zip(branches, (true_fn, false_fn), ("true_fn", "false_fn"), strict=True)
         ]
         if branches[0].outer is None:
             for context in branches:
                 graph.add_to_collection(GraphKeys.COND_CONTEXT, context)
-        return _merged(results, strict)
+        return _merged(results)
 
 
 def make_branches(graph: Graph, pred: Tensor, name: str, kind: Callable[..., Branch]) -> tuple[Branch, Branch]:
@@ -110,10 +110,14 @@ def make_branches(graph: Graph, pred: Tensor, name: str, kind: Callable[..., Bra
     return yes, no
 
 
-def _branch_results(context: BranchContext, function: Callable[[], Any], which: str) -> tuple[Any, list[Tensor]]:
+def _branch_results(
+    context: BranchContext, function: Callable[[], Any], which: str, strict: bool
+) -> tuple[Any, list[Tensor]]:
     """What a branch's function returns, and its leaves as tensors that are dead in the other branch."""
     with context.open():
         result = function()
+        if not strict and isinstance(result, (list, tuple)) and len(result) == 1:
+            (result,) = result
         if result is None:
             raise ValueError(f"{which} must have a return value")
         leaves = []
@@ -130,7 +134,7 @@ def _branch_results(context: BranchContext, function: Callable[[], Any], which: 
     return result, leaves
 
 
-def _merged(results: Sequence[tuple[Any, list[Tensor]]], strict: bool) -> Any:
+def _merged(results: Sequence[tuple[Any, list[Tensor]]]) -> Any:
     (structure, when_true), (other, when_false) = results
     same_structure(structure, other, ("what true_fn returns", "what false_fn returns"))
     for i, (t, f) in enumerate(zip(when_true, when_false, strict=True)):
@@ -140,10 +144,7 @@ def _merged(results: Sequence[tuple[Any, list[Tensor]]], strict: bool) -> Any:
                 f"number {i} is {t.dtype.base.name} ({t.name}) and {f.dtype.base.name} ({f.name})"
             )
     merges = [make("Merge", pair).outputs[0] for pair in zip(when_false, when_true, strict=True)]
-    packed = pack(structure, merges)
-    if not strict and isinstance(packed, (list, tuple)) and len(packed) == 1:
-        return packed[0]
-    return packed
+    return pack(structure, merges)
 
 
 def case(
@@ -190,6 +191,62 @@ def case(
             return build()
         with get_default_graph().control_dependencies([_at_most_one(preds)]):
             return build()
+
+
+def switch_case(
+    branch_index: Any, branch_fns: Any, default: Callable[[], Any] | None = None, name: str = "switch_case"
+) -> Any:
+    """Run the function with a number.
+
+    Args:
+        branch_index: whole number of rank 0.
+        branch_fns: list of functions without arguments, or of pairs (number, function), or a dict of those. The numbers are those
+            from 0 on, in any order. All functions return the same structure of tensors.
+        default: what to run for any other number; None: the last function.
+        name: scope of the nodes.
+
+    Raises:
+        TypeError: not functions, or not whole numbers. ValueError: there are none, or a number is missing or given twice.
+
+    >>> y = switch_case(i, [lambda: x, lambda: -x], default=lambda: 0.0)
+    """
+    pairs = list(branch_fns.items()) if isinstance(branch_fns, Mapping) else branch_fns
+    if not isinstance(pairs, (list, tuple)):
+        raise TypeError(f"branch_fns must be a list, tuple, or dict, not {branch_fns!r}")
+    if not pairs:
+        raise ValueError("branch_fns must hold at least one function")
+    if all(map(callable, pairs)):
+        pairs = list(enumerate(pairs))
+    for pair in pairs:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or type(pair[0]) is not int or not callable(pair[1]):
+            raise TypeError(f"branch_fns takes functions, or pairs of an int and a function, not {pair!r}")
+    if sorted(i for i, _ in pairs) != list(range(len(pairs))):
+        raise ValueError(
+            f"branch indices must form contiguous range of [0 to {len(pairs)}), but are {[i for i, _ in pairs]}"
+        )
+    functions = [f for _, f in sorted(pairs, key=lambda pair: pair[0])]
+    if default is not None:
+        if not callable(default):
+            raise TypeError("default must be a function")
+        functions.append(default)
+    with _graph_of([branch_index]).op_scope(name):
+        number = convert(branch_index, name="branch_index")
+        last = len(functions) - 1
+        number = where_v2(logical_and(number >= 0, number < last), number, last)
+        return _one_of(number, functions, 0)
+
+
+def _one_of(number: Tensor, functions: Sequence[Callable[[], Any]], first: int) -> Any:
+    """Run the function with a number; they are numbered from `first` on. Halves them until one is left."""
+    if len(functions) == 1:
+        return functions[0]()
+    half = len(functions) // 2
+    return cond(
+        number < first + half,
+        lambda: _one_of(number, functions[:half], first),
+        lambda: _one_of(number, functions[half:], first + half),
+        strict=True,
+    )
 
 
 def _choice(pred: Any, function: Callable[[], Any], otherwise: Callable[[], Any], strict: bool) -> Callable[[], Any]:
@@ -279,7 +336,7 @@ def while_loop(
         raise ValueError("loop_vars must hold at least one variable")
     with _graph_of(flatten(variables)).op_scope(name or "while"):
         graph = get_default_graph()
-        single = len(variables) == 1 and not return_same_structure
+        single = len(flatten(variables)) == 1 and not return_same_structure
         if maximum_iterations is not None:
             limit = convert(maximum_iterations, name="maximum_iterations")
             if limit.dims not in (None, ()):
@@ -478,4 +535,4 @@ def _graph_of(values: Sequence[Any]) -> Graph:
     return next((g for g in graphs if isinstance(g, Graph)), None) or get_default_graph()
 
 
-__all__ = ["PARALLEL_ITERATIONS", "case", "cond", "while_loop"]
+__all__ = ["PARALLEL_ITERATIONS", "case", "cond", "switch_case", "while_loop"]

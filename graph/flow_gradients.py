@@ -180,7 +180,12 @@ class FlowGradients:
         if node.type == "Exit":
             loop = self.loop_of(node)
             return loop is not None and not loop.back_prop
-        return node.back_edge is not None and self.loop_of(node) in self._chain
+        return self.is_variable_here(node)
+
+    def is_variable_here(self, node: Node) -> bool:
+        """Whether a node is the Merge of a variable of a loop that `gradients` is called in, and which may not be closed yet."""
+        loop = self.loop_of(node) if node.type == "Merge" else None
+        return loop is not None and loop in self._chain and node.outputs[0] in loop.merges
 
     def last_first(
         self, nodes: Sequence[Node], level: LoopContext | None

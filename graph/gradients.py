@@ -11,8 +11,9 @@ Names follow TensorFlow: the gradient of `dense/MatMul` is built under `gradient
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import enum
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from .build import apply, constant, convert
 from .default_graph import get_default_graph
 from .dtypes import DType, resource
 from .flow import LoopContext
-from .flow_gradients import FlowGradients
+from .flow_gradients import FlowGradients, zeros_for
 from .graph import Graph
 from .indexed_slices import IndexedSlices, sum_slices
 from .node import Node, Tensor
@@ -34,6 +35,13 @@ from .shape import compatible, is_static, merge, text
 _HANDS_ON_ROWS = frozenset({"Identity", "ReadVariableOp"})
 
 
+class UnconnectedGradients(enum.Enum):
+    """What `gradients` gives for an x that no y depends on: None, or zeros."""
+
+    NONE = "none"
+    ZERO = "zero"
+
+
 def gradients(
     ys: Any,
     xs: Any,
@@ -43,12 +51,12 @@ def gradients(
     gate_gradients: bool = False,
     aggregation_method: int | None = None,
     stop_gradients: Any = None,
-    unconnected_gradients: Any = "none",
+    unconnected_gradients: Any = UnconnectedGradients.NONE,
 ) -> list[Any]:
     """The derivatives of the sum of ys with respect to each of xs, as new nodes of the graph.
 
     Args:
-        ys: tensor or list of tensors to differentiate, of floating type.
+        ys: tensor or list of tensors to differentiate. Nothing flows back from those of whole numbers.
         xs: tensor, variable, or list of those. A partitioned variable means the list of its parts.
         grad_ys: weights of the ys, each of its y's shape, or None for ones.
         name: scope of the new nodes.
@@ -56,14 +64,14 @@ def gradients(
             otherwise the device blocks around this call apply.
         gate_gradients, aggregation_method: accepted for TensorFlow 1's sake; they change no number.
         stop_gradients: tensors to treat as constants.
-        unconnected_gradients: what an x gets that no y depends on: "none" or "zero".
+        unconnected_gradients: what an x gets that no y depends on, an `UnconnectedGradients`.
 
     Returns:
         One per x: a tensor of its shape and type; `IndexedSlices` where only rows were used; None where no y
             depends on it.
 
     Raises:
-        TypeError: a y, or a grad_y, is not of floating type. ValueError: a wrong number of grad_ys, or a
+        TypeError: a y is no number, or a grad_y is not of its y's type. ValueError: a wrong number of grad_ys, or a
             wrong shape.
 
     >>> x = constant(3.0)
@@ -73,13 +81,16 @@ def gradients(
     weights = _as_list(grad_ys) if grad_ys is not None else [None] * len(targets)
     if len(weights) != len(targets):
         raise ValueError(f"{len(targets)} ys need as many grad_ys, not {len(weights)}")
-    unconnected = str(getattr(unconnected_gradients, "value", unconnected_gradients)).lower()
-    if unconnected not in ("none", "zero"):
-        raise ValueError(f"unconnected_gradients must be 'none' or 'zero', not {unconnected_gradients!r}")
+    try:
+        unconnected = UnconnectedGradients(unconnected_gradients)
+    except ValueError:
+        raise ValueError(
+            f"Unknown value for unconnected_gradients: {unconnected_gradients!r}; it may be 'none' or 'zero'"
+        ) from None
     if not targets:
         return [None] * len(sources)
     graph = _graph_of([*targets, *sources])
-    with graph.as_default(), graph.name_scope(name):
+    with graph.as_default(), graph.name_scope(name) as scope, _called(graph, scope.rstrip("/")):
         pass_ = ReversePass(
             graph,
             [convert(y, name="y") for y in targets],
@@ -90,11 +101,23 @@ def gradients(
         pass_.start(weights)
         pass_.run()
         found = [pass_.total(x) for x in pass_.sources]
-        if unconnected == "zero":
-            from .ops.array import zeros_like
-
-            found = [zeros_like(x) if g is None else g for x, g in zip(pass_.sources, found, strict=True)]
+        if graph.has_flow and any(g is None for g in found):
+            zero = pass_.cut_off_at_loops()
+            found = [zeros_for(x) if g is None and x in zero else g for x, g in zip(pass_.sources, found, strict=True)]
+        if unconnected is UnconnectedGradients.ZERO:
+            found = [zeros_for(x) if g is None else g for x, g in zip(pass_.sources, found, strict=True)]
     return found
+
+
+@contextmanager
+def _called(graph: Graph, name: str) -> Iterator[None]:
+    """A block in which gradient rules know the call by its name."""
+    scopes = graph.scopes
+    saved, scopes.gradient_call = scopes.gradient_call, name
+    try:
+        yield
+    finally:
+        scopes.gradient_call = saved
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -133,11 +156,8 @@ class ReversePass:
 
     def __init__(self, graph: Graph, ys: list[Tensor], xs: list[Tensor], stops: list[Tensor], colocate: bool) -> None:
         for y in ys:
-            if not (y.dtype.is_floating or y.dtype.is_complex):
-                raise TypeError(
-                    f"Cannot differentiate {y!r}: gradients exist of floating types only; "
-                    "use dt.cast before the computation"
-                )
+            if not (y.dtype.is_floating or y.dtype.is_complex or y.dtype.is_integer):
+                raise TypeError(f"Cannot differentiate {y!r}: gradients exist of numbers only")
         for t in (*ys, *xs, *stops):
             if t.graph is not graph:
                 raise ValueError(f"{t!r} belongs to another graph than {ys[0]!r}; all ys and xs must be of one graph")
@@ -153,6 +173,8 @@ class ReversePass:
     def start(self, weights: Sequence[Any]) -> None:
         """Give each y its weight."""
         for i, (y, weight) in enumerate(zip(self.ys, weights, strict=True)):
+            if not _is_differentiable(y.dtype) and y not in self.wanted:
+                continue  # nothing flows back from whole numbers
             with self.beside(y.op):
                 grad = _ones_for(y, f"grad_ys_{i}") if weight is None else _checked_weight(y, weight, i)
                 self.received.setdefault(y, []).append(grad)
@@ -233,17 +255,9 @@ class ReversePass:
 
     def _nodes_between(self) -> frozenset[Node]:
         """The nodes to visit: those on a differentiable path from an x to a y."""
-        # Backwards from ys, over differentiable tensors only; a stopped tensor ends a path.
-        above: set[Node] = set()
-        todo = [y.op for y in self.ys if y not in self.stops]
-        has_flow = self.graph.has_flow
-        while todo:
-            node = todo.pop()
-            if node in above or self._rule(node) is None or (has_flow and self.flow.stops(node)):
-                continue
-            above.add(node)
-            todo.extend(t.op for t in self._inputs(node))
-        if has_flow:
+        above = self._above()
+        if self.graph.has_flow:
+            self._refuse_initial_values(above)
             return self._reached_from_xs(above)
         # Forwards from xs, within those: one sweep in order of creation.
         on_path: set[Node] = set()
@@ -251,6 +265,51 @@ class ReversePass:
             if any(self._leads_to_an_x(t, on_path) for t in node.inputs):
                 on_path.add(node)
         return frozenset(on_path)
+
+    def _refuse_initial_values(self, above: set[Node]) -> None:
+        """ValueError if a y is of one iteration, and an x of the value that one of the loop's variables has before the first."""
+        merges = {t.op for n in above for t in n.inputs if self.flow.is_variable_here(t.op)}
+        before = self._above([m.inputs[0].op for m in merges]) if merges else set()
+        if self._reached_from_xs(before):
+            raise ValueError(
+                f"Cannot compute gradient inside while loop with respect to {[x.name for x in self.wanted]}: the first value of a loop "
+                "variable depends on it, and other iterations have other values. Differentiate by what the body is given, or outside"
+            )
+
+    def _above(
+        self, ends: Sequence[Node] | None = None, without_rules: bool = False, unused_exits: bool = False
+    ) -> set[Node]:
+        """The nodes from which a path leads to a y, over differentiable tensors only; a stopped tensor ends a path.
+
+        Args:
+            ends: instead of the nodes of ys.
+            without_rules: go through nodes without a gradient rule, too.
+            unused_exits: with one variable of a loop, take all of them.
+        """
+        above: set[Node] = set()
+        if ends is None:
+            ends = [y.op for y in self.ys if y not in self.stops and _is_differentiable(y.dtype)]
+        todo = list(ends)
+        has_flow = self.graph.has_flow
+        while todo:
+            node = todo.pop()
+            if node in above or not (without_rules or self._rule(node)) or (has_flow and self.flow.stops(node)):
+                continue
+            above.add(node)
+            todo.extend(t.op for t in self._inputs(node))
+            loop = self.flow.loop_of(node) if unused_exits and node.type == "Exit" else None
+            if loop is not None:
+                todo.extend(t.op for t in loop.exits if _is_differentiable(t.dtype))
+        return above
+
+    def cut_off_at_loops(self) -> set[Tensor]:
+        """The xs from which all paths to ys end in a loop or behind it (`stop_gradient`), but not those to others of its variables.
+
+        Their gradients are zeros, as in TensorFlow, where a loop is differentiated by all of its variables or none.
+        """
+        by_loops = self._reached_from_xs(self._above(unused_exits=True))
+        in_any_way = self._reached_from_xs(self._above(without_rules=True))
+        return {x for x in self.wanted if all(any(x in n.inputs for n in found) for found in (by_loops, in_any_way))}
 
     def _inputs(self, node: Node) -> list[Tensor]:
         """The inputs through which something may flow back."""

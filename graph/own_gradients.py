@@ -162,14 +162,49 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
     return decorated
 
 
+def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator for a function of which gradients pass as if it gave what it is given.
+
+    TensorFlow: `tf.grad_pass_through`.
+    """
+
+    @custom_gradient
+    def passing(*args: Any, **kwargs: Any) -> Any:
+        def grad(*dys: Any, variables: Any = ()) -> Any:
+            return (dys, [None] * len(variables)) if variables else dys
+
+        return f(*args, **kwargs), grad
+
+    return passing
+
+
+def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator for a function that its gradient runs once more, so that what it makes need not be kept until then.
+
+    TensorFlow: `tf.recompute_grad`.
+    """
+
+    @custom_gradient
+    def forgetting(*args: Any, **kwargs: Any) -> Any:
+        def grad(*dys: Any, variables: Any = ()) -> Any:
+            with get_default_graph().control_dependencies([dy.op for dy in dys]):
+                again = [identity(a) for a in args]
+                result = flatten(f(*again, **kwargs))
+            found = gradients(result, [*again, *variables], grad_ys=list(dys))
+            return (found[: len(args)], found[len(args) :]) if variables else found
+
+        return f(*args, **kwargs), grad
+
+    return forgetting
+
+
 def _listed(found: Any) -> list[Any]:
     return list(found) if isinstance(found, (list, tuple)) else [found]
 
 
 def _variables_read(nodes: Sequence[Node], graph: Graph) -> list[Any]:
     """The trainable variables whose place or value these nodes take."""
-    made = set(nodes)
-    sources = {t.op for n in nodes for t in n.inputs if t.op not in made}
+    sources = {t.op for n in nodes for t in n.inputs}
     return [
         v
         for v in dict.fromkeys(graph.get_collection(GraphKeys.TRAINABLE_VARIABLES))

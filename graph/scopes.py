@@ -170,6 +170,7 @@ class Scopes:
     gradients: dict[str, Any] = field(
         default_factory=dict
     )  # op -> gradient rule of nodes made now, in place of its own
+    gradient_call: str = ""  # name scope of the call of `gradients` that is running
 
     def mark_seen(self, node: Node) -> None:
         """What takes this node's outputs waits for the inputs of the open `control_dependencies` blocks through it."""

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from .build import apply, constant, convert, make
 from .default_graph import get_default_graph
 from .dtypes import DType, as_dtype, int32
@@ -13,6 +15,7 @@ from .graph import Graph
 from .node import Node, Tensor
 from .ops import tensor_arrays as _ops  # noqa: F401  (defines the ops)
 from .shape import Dims, TensorShape, as_dims, merge, text
+from .static_value import static_value
 
 
 class TensorArray:
@@ -143,12 +146,12 @@ class TensorArray:
 
     def _learn(self, dims: Dims) -> None:
         """A value of this shape has been written."""
-        if not self._infer_shape:
-            return
         try:
-            self._dims[0] = merge(self._dims[0], dims)
+            merged = merge(self._dims[0], dims)
         except ValueError:
             raise ValueError(f"Inconsistent shapes: saw {text(dims)} but expected {text(self._dims[0])}") from None
+        if self._infer_shape:
+            self._dims[0] = merged
 
     def identity(self) -> TensorArray:
         """The same list, after all that has been done to it so far; for control dependencies."""
@@ -213,11 +216,16 @@ class TensorArray:
 
     def split(self, value: Any, lengths: Any, name: str | None = None) -> TensorArray:
         """The list with all elements set, from a tensor cut along its first axis into pieces of these lengths."""
+        from .ops.cast import cast
+
         with self._handle.graph.op_scope(name or "TensorArraySplit"):
             tensor = self._element(value)
-            self._learn(None if tensor.dims is None else (None, *tensor.dims[1:]))
             with self._beside(tensor), self._handle.graph.op_scope("TensorArraySplitV3") as scope:
-                inputs = (self._handle, tensor, convert(lengths, int32, name="lengths"), self._flow)
+                counts = cast(convert(lengths, name="lengths"), int32)
+                known = static_value(counts)
+                rows = int(known.flat[0]) if known is not None and known.size and np.ptp(known) == 0 else None
+                self._learn(None if tensor.dims is None else (rows, *tensor.dims[1:]))
+                inputs = (self._handle, tensor, counts, self._flow)
                 return self._with(apply("TensorArraySplitV3", inputs, None, scope))
 
     def size(self, name: str | None = None) -> Tensor:

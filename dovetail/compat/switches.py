@@ -16,6 +16,11 @@ def executing_eagerly() -> bool:
 executing_eagerly_outside_functions = executing_eagerly
 
 
+def control_flow_v2_enabled() -> bool:
+    """False: branches and loops are made of TensorFlow 1's nodes."""
+    return False
+
+
 def disable_v2_behavior() -> None:
     """Does nothing: behaviour is that of TensorFlow 1."""
 
@@ -45,6 +50,7 @@ enable_tensor_equality = _refused("enable_tensor_equality", "== compares who a t
 
 
 __all__ = [
+    "control_flow_v2_enabled",
     "disable_control_flow_v2",
     "disable_eager_execution",
     "disable_tensor_equality",

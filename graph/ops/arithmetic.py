@@ -290,7 +290,8 @@ def _pow_gradient(node: Node, grad: Tensor) -> Pair:
     exponent = static_value(y)
     if exponent is None or not np.all(exponent):
         less = where_v2(equal(y, 0), 1, less)  # x ** 0 has no slope, even at x = 0, where x ** -1 is infinite
-    return unbroadcast(x, y, multiply(grad, multiply(y, power(x, less))), multiply(grad, multiply(z, log_x)))
+    # The weight first: where it is zero, what a narrow type is too small for must not become infinite.
+    return unbroadcast(x, y, multiply(multiply(grad, y), power(x, less)), multiply(multiply(grad, z), log_x))
 
 
 define_elementwise(

@@ -95,7 +95,7 @@ def xlogy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     with get_default_graph().name_scope(name or "xlogy"):
         a = convert(x)
         b = convert(y, dtype=a.dtype.base)
-        return multiply(a, log(where_v2(_zero(a), ones_like(b), b)))
+        return where_v2(_zero(a), zeros_like(a), multiply(a, log(_safe(a, b))))
 
 
 def xdivy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
@@ -103,7 +103,7 @@ def xdivy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     with get_default_graph().name_scope(name or "xdivy"):
         a = convert(x)
         b = convert(y, dtype=a.dtype.base)
-        return truediv(a, where_v2(_zero(a), ones_like(b), b))
+        return where_v2(_zero(a), zeros_like(a), truediv(a, _safe(a, b)))
 
 
 def multiply_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
@@ -119,6 +119,11 @@ def reciprocal_no_nan(x: TensorLike, name: str | None = None) -> Tensor:
     with get_default_graph().name_scope(name or "reciprocal_no_nan"):
         a = convert(x)
         return div_no_nan(ones_like(a), a)
+
+
+def _safe(x: Tensor, y: Tensor) -> Tensor:
+    """y, and 1 where x is 0."""
+    return where_v2(_zero(x), ones_like(y), y)
 
 
 def _zero(x: Tensor) -> Tensor:

@@ -55,6 +55,11 @@ def identity(input: TensorLike, name: str | None = None) -> Any:
         return apply("Identity", (convert(input, name="input"),), None, scope)
 
 
+def guarantee_const(input: TensorLike, name: str | None = None) -> Any:
+    """`identity`. What TensorFlow may conclude from the promise that the value stays the same, is not concluded here."""
+    return identity(input, name or "GuaranteeConst")
+
+
 def _each_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     if not inputs:
         raise ValueError("at least one input is needed")

@@ -144,6 +144,22 @@ def _unsorted_extreme_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [where_v2(is_winner, shared, zeros_like(shared)), None, None]
 
 
+def _product_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    """For sorted and unsorted ids. An element's factor is the product of the others, which is zero where one of those is zero."""
+    from .arithmetic import multiply, subtract
+    from .cast import cast
+    from .compare import equal, where_v2
+
+    data, ids, *count = node.inputs
+    is_zero = equal(data, 0)
+    rest = where_v2(is_zero, 1, data)
+    products = apply(node.type, (rest, ids, *count))
+    zeros = apply(node.type.replace("Prod", "Sum"), (cast(is_zero, int32), ids, *count))
+    other_zeros = subtract(_gather_kept(zeros, ids, data)[0], cast(is_zero, int32))
+    factors = _gather_kept(multiply(convert(grad), products), ids, data)[0] / rest
+    return [where_v2(equal(other_zeros, 0), factors, 0), *[None] * (1 + len(count))]
+
+
 def _one_flop_per_row_element(node: Node) -> Cost:
     return Cost(float(static_size(node.inputs[0])), move_cost(node).bytes)
 
@@ -152,7 +168,7 @@ for _kind, _gradient in (
     ("Sum", _unsorted_sum_gradient),
     ("Max", _unsorted_extreme_gradient),
     ("Min", _unsorted_extreme_gradient),
-    ("Prod", None),
+    ("Prod", _product_gradient),
 ):
     define(
         f"UnsortedSegment{_kind}",
@@ -212,7 +228,7 @@ def unsorted_segment_min(
 def unsorted_segment_prod(
     data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
 ) -> Tensor:
-    """Product of the rows with one id; ones for an id that no row has. No gradient.
+    """Product of the rows with one id; ones for an id that no row has.
 
     See `unsorted_segment_sum`.
     """
@@ -306,12 +322,12 @@ def _segment_extreme_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [where_v2(is_winner, shared, zeros_like(shared)), None]
 
 
-_segment_gradients: dict[str, Callable[..., Sequence[Any]] | None] = {
+_segment_gradients: dict[str, Callable[..., Sequence[Any]]] = {
     "Sum": lambda node, grad: [gather(grad, node.inputs[1]), None],
     "Mean": _segment_mean_gradient,
     "Max": _segment_extreme_gradient,
     "Min": _segment_extreme_gradient,
-    "Prod": None,
+    "Prod": _product_gradient,
 }
 for _kind, _rule in _segment_gradients.items():
     define(
@@ -352,5 +368,5 @@ def segment_min(data: TensorLike, segment_ids: TensorLike, name: str | None = No
 
 
 def segment_prod(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
-    """Products of neighbouring rows with one id; no gradient. See `segment_sum`."""
+    """Products of neighbouring rows with one id. See `segment_sum`."""
     return _segment("SegmentProd", data, segment_ids, name)

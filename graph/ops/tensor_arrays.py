@@ -76,16 +76,23 @@ class ArrayState:
                     f"Could not read index {index} twice because it was cleared after a previous read "
                     "(perhaps try setting clear_after_read = false?)"
                 )
-            dims = self.shapes[index]
-            if dims is None:
-                if not is_static(self.dims):
-                    raise self._error(f"Could not read index {index}: it was never written, and its shape is not known")
-                dims = tuple(d for d in self.dims or () if d is not None)
-            return np.zeros(dims, self.dtype.np)
+            return np.zeros(self._dims_at(index), self.dtype.np)
         if self.once:
             self.values[index] = None
             self.cleared.add(index)
         return value
+
+    def _dims_at(self, index: int) -> tuple[int, ...]:
+        """The shape of an element that is zero: what it was, or what all elements have."""
+        written = self.shapes[index]
+        if written is not None:
+            return written
+        if is_static(self.dims):
+            return tuple(d for d in self.dims or () if d is not None)
+        others = {dims for dims in self.shapes if dims is not None}
+        if len(others) != 1:
+            raise self._error(f"Could not read index {index}: it was never written, and its shape is not known")
+        return others.pop()
 
     def _check_index(self, index: int, doing: str, grow: bool) -> None:
         size = len(self.values)
@@ -263,14 +270,7 @@ def _gradient_array(node: Node, flow: Tensor, grad: Tensor) -> Any:
         node.attrs.get("dtype") or grad.dtype.base, handle=node.inputs[0], flow=flow, infer_shape=False,
         element_shape=node.attrs.get("element_shape"), colocate_with_first_write_call=False,
     )  # fmt: skip
-    return array.grad(_source(grad))
-
-
-def _source(grad: Tensor) -> str:
-    """The name of the `gradients` call in which a gradient was made: its outermost scope."""
-    parts = grad.op.name.split("/")
-    at = next((i for i, p in enumerate(parts) if p.startswith("gradients")), 0)
-    return "/".join(parts[: at + 1])
+    return array.grad(node.graph.scopes.gradient_call)
 
 
 def _read_gradient(node: Node, grad: Tensor) -> Sequence[Any]:
@@ -299,7 +299,7 @@ def _gradient_of_value(node: Node, value: Tensor, flow: Tensor) -> Any:
     array = TensorArray(
         value.dtype.base, handle=node.inputs[0], flow=flow, infer_shape=False, colocate_with_first_write_call=False
     )
-    return array.grad(_source(flow))
+    return array.grad(node.graph.scopes.gradient_call)
 
 
 def _concat_gradient(node: Node, grad: Tensor, _lengths: Any) -> Sequence[Any]:
@@ -308,7 +308,11 @@ def _concat_gradient(node: Node, grad: Tensor, _lengths: Any) -> Sequence[Any]:
 
 
 def _split_gradient(node: Node, flow: Tensor) -> Sequence[Any]:
-    return [None, _gradient_of_value(node, node.inputs[1], flow).concat(), None, flow]
+    from .shapes import shape
+
+    value = node.inputs[1]
+    rows = _gradient_of_value(node, value, flow).concat()
+    return [None, rows[: shape(value)[0]], None, flow]  # behind them is what was written to further elements
 
 
 _STATE: dict[str, Any] = {"cost": no_cost, "traits": Trait.STATEFUL}

@@ -116,6 +116,7 @@ CASES = [
         lambda x, i: a.unsorted_segment_prod(x, i, 4),
         [real(5, 2), MIXED],
         _segments(np.multiply, 1),
+        grad=True,
     ),
     OpCase(
         "UnsortedSegmentSum",
@@ -151,6 +152,7 @@ CASES = [
         a.segment_prod,
         [real(5), SORTED],
         lambda x, i: np.where(np.arange(4) == 2, 1, _segments(np.multiply, 1)(x, i)),
+        grad=True,
         dynamic=True,
     ),
     OpCase(

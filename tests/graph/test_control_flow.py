@@ -418,6 +418,49 @@ def test_a_graph_cannot_be_sent_in_the_middle_of_a_loop(graph: tf.Graph) -> None
     assert graph_to_bytes(graph)
 
 
+@pytest.mark.parametrize(("number", "expected"), [(0, 1.0), (1, 2.0), (2, 3.0), (-1, 9.0), (3, 9.0)])
+def test_switch_case_takes_the_one_with_the_number(graph: tf.Graph, number: int, expected: float) -> None:
+    n, ran = tf.placeholder(tf.int32, []), tf.Variable(0.0)
+
+    def branch(value: float) -> Callable[[], Any]:
+        return lambda: tf.assign_add(ran, value) * 1.0
+
+    functions = {2: branch(3.0), 0: branch(1.0), 1: branch(2.0)}
+    chosen, last = tf.switch_case(n, functions, default=branch(9.0)), tf.switch_case(n, [lambda: 1.0, lambda: 9.0])
+    interpreter = Interpreter(graph)
+    interpreter.run(ran.initializer)
+    assert interpreter.run(chosen, {n: number}) == expected
+    assert interpreter.run(ran) == expected  # one of them
+    assert interpreter.run(last, {n: number}) == (1.0 if number == 0 else 9.0)
+
+
+@pytest.mark.parametrize(
+    ("functions", "error", "words"),
+    [
+        ([], ValueError, "at least one"),
+        (3, TypeError, "list, tuple, or dict"),
+        ([(0, 1)], TypeError, "pairs of an int and a function"),
+        ({0: bool, 2: bool}, ValueError, "contiguous range"),
+        ([(0, bool), (0, bool)], ValueError, "contiguous range"),
+    ],
+)
+def test_wrong_functions_of_switch_case(functions: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        tf.switch_case(tf.constant(0), functions)
+
+
+def test_one_result_need_not_be_in_a_list_in_both_branches() -> None:
+    p = tf.placeholder(tf.bool, [])
+    y = tf.cond(p, lambda: tf.constant(1.0), lambda: [tf.constant(2.0)])
+    assert [run(y, {p: v}) for v in (True, False)] == [1.0, 2.0]
+    with pytest.raises(TypeError, match="structures differ"):
+        tf.cond(p, lambda: tf.constant(1.0), lambda: [tf.constant(2.0)], strict=True)
+
+
+def test_an_empty_list_beside_one_variable() -> None:
+    assert run(tf.while_loop(lambda i, _: i < 3, lambda i, e: (i + 1, e), [0, []])) == 3
+
+
 # --- as bytes, and as a schedule ----------------------------------------------------------------------------
 
 

@@ -292,3 +292,57 @@ def test_every_client_builds_the_same_backward_loop() -> None:
 
     first = build(0)
     assert all(build(count) == first for count in (50, 500, 5))
+
+
+def test_weights_of_what_lists_give() -> None:
+    """The lists of gradients are found by the call, whatever the weight is made in; calls in one scope have their own."""
+    x = tf.constant([1.0, 2.0, 3.0])
+    with tf.name_scope("somewhere"):
+        weights = tf.constant([1.0, 10.0, 100.0])
+        y = tf.map_fn(lambda v: v * v, x)
+        first, second = tf.gradients(y, x, name="first"), tf.gradients(y, x, [weights], name="second")
+    summed = tf.gradients(tf.scan(lambda a, v: a + v, x), x, grad_ys=weights)
+    cell = tf.nn.rnn_cell.BasicRNNCell(1, activation=tf.identity)
+    inputs = tf.ones([3, 1, 1])
+    outputs, _ = tf.nn.dynamic_rnn(cell, inputs, dtype=tf.float32, time_major=True)
+    recurrent = tf.gradients(outputs, inputs, grad_ys=[tf.reshape(weights, [3, 1, 1])])
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        found = session.run([*first, *second, *summed])
+        assert [f.tolist() for f in found] == [[2, 4, 6], [2, 40, 600], [111, 110, 100]]
+        w, u = session.run(cell.weights[0])[:, 0]
+        wanted = [w * (1 + u * (10 + u * 100)), w * (10 + u * 100), w * 100]
+        np.testing.assert_allclose(session.run(recurrent)[0][:, 0, 0], wanted, rtol=1e-4)
+
+
+def test_a_list_that_grows_after_it_was_split() -> None:
+    x = tf.constant([1.0, 2.0, 3.0])
+    rows = tf.TensorArray(tf.float32, size=0, dynamic_size=True).split(x, [1, 2]).write(2, [4.0]).concat()
+    (grad,) = tf.gradients(rows * rows, x)
+    with tf.Session() as session:
+        assert session.run([rows, grad])[1].tolist() == [2.0, 4.0, 6.0]
+
+
+def test_what_a_loop_stops_is_zero() -> None:
+    """As in TensorFlow: None is for what no path leads to."""
+    x, y, z = tf.constant(3.0), tf.constant(2.0), tf.constant(1.0)
+
+    def body(x: Any, y: Any, z: Any) -> Any:
+        stopped = tf.stop_gradient(tf.square(y))
+        return x * x + stopped, stopped, z
+
+    found, *_ = tf.while_loop(lambda x, *_: x < 100.0, body, [x, y, z])
+    grads = tf.gradients(found, [x, y, z])
+    assert grads[2] is None
+    with tf.Session() as session:
+        assert session.run(grads[:2]) == [156.0, 0.0]
+
+
+def test_gradients_in_a_body_by_first_values_are_refused() -> None:
+    x = tf.placeholder(tf.float32, [])
+
+    def body(i: Any, v: Any) -> Any:
+        return i + 1, tf.gradients(v * 2.0, x)[0]
+
+    with pytest.raises(ValueError, match="Cannot compute gradient inside while loop with respect to .*first value"):
+        tf.while_loop(lambda i, _: i < 3, body, [0, x + 1.0])

@@ -149,6 +149,16 @@ def test_rows_are_dealt_out() -> None:
     assert run(b.read(2)).tolist() == [3]
 
 
+def test_what_is_known_of_elements() -> None:
+    """All have the shape of one that was written, also those that never were; pieces may have one length."""
+    a = tf.TensorArray(tf.float32, 3, clear_after_read=False).write(0, tf.placeholder_with_default([1.0, 2.0], None))
+    assert run([a.read(1), a.stack()])[0].tolist() == [0.0, 0.0]
+    lengths = tf.constant([2, 2], tf.int64)
+    assert tf.TensorArray(tf.int32, 2).split([1, 2, 3, 4], lengths).read(0).shape.as_list() == [2]
+    with pytest.raises(ValueError, match="Inconsistent shapes"):
+        tf.TensorArray(tf.float32, 2, element_shape=[None, 2], infer_shape=False).write(0, [[1.0, 2.0, 3.0]])
+
+
 def test_a_list_may_grow() -> None:
     a = tf.TensorArray(tf.int32, 0, dynamic_size=True)
     _, a = tf.while_loop(lambda i, a: i < 4, lambda i, a: (i + 1, a.write(i, i * i)), [0, a])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from dovetail.graph.build import constant, convert, placeholder
-from dovetail.graph.gradients import gradients
+from dovetail.graph.gradients import UnconnectedGradients, gradients
 from dovetail.graph.graph import Graph
 from dovetail.graph.indexed_slices import IndexedSlices
 from dovetail.graph.interpret import Interpreter
@@ -17,8 +17,10 @@ from dovetail.graph.node import Tensor
 from dovetail.graph.ops import arithmetic as a, math as m
 from dovetail.graph.ops.array import gather, identity, stop_gradient
 from dovetail.graph.ops.cast import cast
+from dovetail.graph.ops.counting import xdivy, xlogy
 from dovetail.graph.ops.reduce import reduce_mean, reduce_prod, reduce_sum
 from dovetail.graph.ops.scan import argmax
+from dovetail.graph.ops.segments import segment_prod, unsorted_segment_prod
 from dovetail.graph.variables import Variable
 
 
@@ -272,12 +274,49 @@ def test_the_gradient_knows_the_shape(graph):
 # --- errors -------------------------------------------------------------------------------------------------
 
 
-def test_integer_ys_are_refused(graph):
-    x = constant(2)
-    before = len(graph)
-    with pytest.raises(TypeError, match="Cannot differentiate .*int32.*use dt.cast"):
-        gradients(x * x, x)
-    assert len(graph) == before + 1  # the product
+def test_nothing_flows_back_from_whole_numbers(graph):
+    x, n = constant(3.0), constant(2)
+    assert gradients(n * n, [x, n]) == [None, None]
+    (g,) = gradients([n * n, x * x], x)
+    assert Interpreter(graph, check=True).run([g]) == [6.0]
+    (g,) = gradients(n, n)
+    assert Interpreter(graph, check=True).run([g]) == [1]
+
+
+def test_text_is_refused(graph):
+    x = constant(2.0)
+    with pytest.raises(TypeError, match="Cannot differentiate .*string.*numbers only"):
+        gradients(constant("a"), x)
+    assert len(graph) == 2
+
+
+@pytest.mark.parametrize("use_resource", [False, True])
+def test_what_is_not_connected_may_get_zeros(graph, use_resource):
+    v = Variable([1.0, 2.0], use_resource=use_resource)
+    (g,) = gradients(constant(1.0), v, unconnected_gradients=UnconnectedGradients.ZERO)
+    assert Interpreter(graph, check=True).run([g])[0].tolist() == [0.0, 0.0]
+    with pytest.raises(ValueError, match="Unknown value for unconnected_gradients: 'one'"):
+        gradients(constant(1.0), v, unconnected_gradients="one")
+
+
+def test_products_of_factors_that_are_zero(graph):
+    x, ids = constant([2.0, 3.0, 0.0, 0.0, 4.0, 0.0, 5.0]), [0, 0, 0, 1, 1, 2, 2]
+    wanted = [0.0, 0.0, 6.0, 4.0, 0.0, 5.0, 0.0]
+    (unsorted,) = gradients(unsorted_segment_prod(x, ids, 3), x)
+    (in_order,) = gradients(segment_prod(x, ids), x)
+    (left_out,) = gradients(unsorted_segment_prod(x[:2], [0, -1], 1), x)
+    found = Interpreter(graph, check=True).run([unsorted, in_order, left_out])
+    assert [f.tolist() for f in found] == [wanted, wanted, [1.0, *[0.0] * 6]]
+
+
+def test_where_nothing_is_multiplied_with_something_infinite(graph):
+    x, y = constant([0.0, 3.0]), constant([2.0, 2.0])
+    quotient, product = gradients(xdivy(x, y), [x, y]), gradients(xlogy(x, y), [x, y])
+    wanted = [[0.0, 0.5], [0.0, -0.75], [0.0, np.log(2.0)], [0.0, 1.5]]
+    np.testing.assert_allclose(Interpreter(graph, check=True).run([*quotient, *product]), wanted, rtol=1e-6)
+    narrow = constant([6.0], "float16")  # 6 ** 6 * log(6) is more than it can hold
+    power = gradients(narrow**narrow, narrow, grad_ys=constant([0.0], "float16"))
+    assert Interpreter(graph, check=True).run(power) == [0.0]
 
 
 def test_wrong_weights_are_refused(graph):

@@ -137,3 +137,36 @@ def test_second_derivatives():
     )
     with pytest.raises(ValueError, match="do not depend"):
         tf.hessians(tf.constant(1.0), x)
+
+
+def test_variables_that_the_function_makes_get_gradients_too():
+    @tf.custom_gradient
+    def f(x):
+        y = tf.layers.dense(x, 3, use_bias=False)
+        return y, lambda dy, variables=None: (tf.zeros_like(x), [tf.ones_like(v) for v in variables])
+
+    x = tf.ones([2, 4])
+    with tf.variable_scope("f", use_resource=True):
+        y = f(x)
+    (kernel,) = tf.trainable_variables()
+    of_x, of_kernel = run(tf.gradients(y, [x, kernel]))
+    assert not of_x.any()
+    assert of_kernel.tolist() == np.ones((4, 3)).tolist()
+
+
+def test_gradients_pass_a_function():
+    x = tf.constant(VALUES)
+    (g,) = tf.gradients(tf.grad_pass_through(tf.round)(x) ** 2, x)
+    np.testing.assert_array_equal(run(g), 2 * np.round(VALUES))
+
+
+def test_a_function_is_run_again_for_its_gradient(graph):
+    v = tf.get_variable("v", initializer=2.0, use_resource=True)
+    x = tf.constant(VALUES)
+    y = tf.recompute_grad(lambda x: tf.exp(v * x))(x)
+    before = len([n for n in graph.get_operations() if n.type == "Exp"])
+    of_x, of_v = tf.gradients(y, [x, v])
+    assert len([n for n in graph.get_operations() if n.type == "Exp"]) == before + 1
+    found = run([of_x, of_v])
+    np.testing.assert_allclose(found[0], 2 * np.exp(2 * VALUES), rtol=1e-5)
+    np.testing.assert_allclose(found[1], np.sum(VALUES * np.exp(2 * VALUES)), rtol=1e-5)
