@@ -8,7 +8,7 @@ graph changes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -227,6 +227,10 @@ class Graph(Blocks):
     def flow_of(self, node: Node) -> FlowContext | None:
         """The branch or loop in which a node's outputs are; None outside all. A loop's Exits are outside it."""
         return self._flow.get(node)
+
+    def set_flow(self, homes: Mapping[Node, FlowContext]) -> None:
+        """Tell in which branch or loop the outputs of nodes are that came without."""
+        self._flow.update(homes)
 
     @property
     def has_flow(self) -> bool:

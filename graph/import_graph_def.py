@@ -21,6 +21,7 @@ from .messages import message
 from .node import Node, Tensor
 from .opdef import opdef
 from .records import FORMAT, VERSION, MalformedError
+from .recovered_flow import recover_flow
 from .scopes import DeviceBlock, requested_device
 from .source import Origin, caller, locate
 from .tensorflow_nodes import COMPOSED, UnsupportedError, attrs_of, composed_attrs, op_of
@@ -129,7 +130,7 @@ class _Importer:
             if not node.colocation:
                 node.blocks = DeviceBlock(around, node.device, self.origin) if node.device else around
                 node.device = requested_device(node, node.blocks)
-        arrived.join()
+        recover_flow(self.graph, arrived.join())
         return {name: arrived.nodes[number] for name, number in self.numbers.items()}
 
     def _check(self) -> None:

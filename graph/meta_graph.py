@@ -30,6 +30,7 @@ from .lookup import element_by_name
 from .node import Node, Tensor
 from .partitioned import SaveSliceInfo
 from .records import MAX_RECORD
+from .recovered_flow import recover_flow
 from .serialize import records
 from .variable_kinds import RefVariable, ResourceVariable
 from .variables import Variable
@@ -141,6 +142,7 @@ def read_meta_graph(
     except _MISFITS as e:
         raise _bad(meta, f"its saver does not fit its variables: {type(e).__name__}: {e}") from None
     nodes = arrived.join()
+    recover_flow(graph, nodes)
     for name, values in collections.items():
         for value in values:
             graph.add_to_collection(name, value)

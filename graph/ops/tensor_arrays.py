@@ -322,7 +322,7 @@ define("TensorArrayV3", infer=_new_rule, reference=_new, cost=no_cost, traits=Tr
 define(
     "TensorArrayGradV3",
     infer=_grad_rule,
-    reference=lambda context, array, flow, source: (array.gradient(source), _FLOW),
+    reference=lambda context, array, flow, *, source: (array.gradient(source), _FLOW),
     **_STATE,
 )
 define("TensorArrayWriteV3", infer=_write_rule, reference=_write, gradient=_write_gradient, **_STATE)

@@ -67,6 +67,43 @@ def test_training_goes_on_from_the_files_alone(tmp_path: Path, use_resource: boo
         assert again.last_checkpoints == written[1:]  # max_to_keep came along
 
 
+@pytest.mark.parametrize(("written", "scope"), [("meta graph", "again"), ("graph_def", None)])
+def test_gradients_through_imported_branches_and_loops(written: str, scope: str | None) -> None:
+    """Both in each other, a list of tensors, and a variable; gradients there are already stay as they are."""
+
+    def gradient(prefix: str = "") -> Any:
+        graph = tf.get_default_graph()
+        y, x = (graph.get_tensor_by_name(f"{prefix}{name}:0") for name in ("y", "x"))
+        with tf.Session() as session:
+            session.run(f"{prefix}v/Assign")
+            return session.run(
+                [y, tf.gradients(y, x)[0], tf.gradients(y, graph.get_tensor_by_name(f"{prefix}v/read:0"))[0]], {x: 1.5}
+            )
+
+    with tf.Graph().as_default():
+        x, w = tf.placeholder(tf.float32, [], name="x"), tf.Variable(0.5, name="v", use_resource=False)
+
+        def turn(i: Any, a: Any) -> Any:
+            def inner(j: Any, b: Any) -> Any:
+                return j + 1, tf.cond(b > 4.0, lambda: b * w, lambda: b * x + w)
+
+            return i + 1, tf.while_loop(lambda j, _: j < i, inner, [0, a])[1]
+
+        looped = tf.while_loop(lambda i, _: i < 4, turn, [0, x])[1]
+        mapped = tf.map_fn(lambda e: e * e * w, tf.stack([x, x * x]))
+        chosen = tf.cond(x > 1.0, lambda: tf.while_loop(lambda a: a < 5.0, lambda a: a * x, [x]), lambda: -x)
+        y = tf.identity(looped + tf.reduce_sum(mapped) + chosen, name="y")
+        tf.gradients(y, x)
+        given = tf.train.export_meta_graph() if written == "meta graph" else tf.get_default_graph().as_graph_def()
+        wanted = gradient()
+    with tf.Graph().as_default():
+        if written == "meta graph":
+            tf.train.import_meta_graph(given, import_scope=scope)
+        else:
+            tf.import_graph_def(given, name=scope or "")
+        np.testing.assert_allclose(gradient(f"{scope}/" if scope else ""), wanted, rtol=1e-6)
+
+
 def test_two_copies_have_states_of_their_own(tmp_path: Path) -> None:
     with tf.Graph().as_default():
         v = tf.get_variable("v", initializer=1.0, use_resource=True)
