@@ -73,6 +73,44 @@ def test_flags_are_set_and_asked_for_by_name(monkeypatch: pytest.MonkeyPatch):
         tf.flags.DEFINE_integer("level", 1, "")
 
 
+def test_flags_show_themselves_as_objects(monkeypatch: pytest.MonkeyPatch):
+    flags = tf.flags.FlagValues()
+    monkeypatch.setattr(tf.flags, "FLAGS", flags)
+    monkeypatch.setattr(sys, "argv", ["program", "--rate=0.5", "--tags=a,b"])
+    tf.flags.DEFINE_float(flag_name="rate", default_value="0.1", docstring="a rate")  # the arguments' old names
+    tf.flags.DEFINE_list("tags", None)
+    tf.flags.DEFINE_integer("count", 3, "a number", lower_bound=0)
+    assert not flags.is_parsed() and flags["rate"].value == 0.1
+    assert flags.rate == 0.5 and flags.is_parsed()
+    every = getattr(flags, "__flags")  # noqa: B009  (in this spelling no class can change the name)
+    assert {name: flag.value for name, flag in every.items()} == {"rate": 0.5, "tags": ["a", "b"], "count": 3}
+    rate, count = flags["rate"], flags["count"]
+    assert (rate.name, rate.default, rate.help, rate.present, rate.using_default_value) == (
+        "rate",
+        0.1,
+        "a rate",
+        1,
+        False,
+    )
+    assert (count.present, count.using_default_value) == (0, True)
+    flags["count"].value = 4
+    flags.set_default("count", 9)
+    assert (flags.count, count.default) == (4, 9)
+    assert flags.get_flag_value("other", 1) == 1 and len(flags) == 3
+    assert flags.flags_into_string() == "--count=4\n--rate=0.5\n--tags=['a', 'b']\n"
+    flags.unparse_flags()
+    assert (rate.value, count.value, flags.is_parsed()) == (0.1, 9, False)
+    del flags.rate
+    tf.flags.DEFINE_string("rate", "slow")
+    flags.mark_as_parsed()  # the command line is not read
+    assert (flags.rate, flags.tags) == ("slow", None)
+    assert flags(["program", "--rate", "fast", "rest"]) == ["program", "rest"] and flags.rate == "fast"
+    with pytest.raises(SystemExit):
+        flags(["program", "--count=-1"])
+    with pytest.raises(KeyError):
+        flags["other"]
+
+
 def test_messages_go_to_the_logger_of_the_package(caplog: pytest.LogCaptureFixture):
     before = logging.getLogger("dovetail").level
     try:
