@@ -8,6 +8,7 @@ from .cluster import cluster
 from .demo import demo
 from .inspect import devices, plan
 from .keys import keys
+from .old_programs import PASS_ON, tf1
 from .serve import server
 from .watch import status, top
 
@@ -28,6 +29,7 @@ def version() -> None:
 
 for _command in (demo, devices, server, status, top, plan, version):
     app.command()(_command)
+app.command(context_settings=PASS_ON)(tf1)
 app.add_typer(cluster, name="cluster")
 app.add_typer(keys, name="keys")
 

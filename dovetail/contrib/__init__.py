@@ -1,5 +1,8 @@
 """What TensorFlow 1's programs take from `tf.contrib`, as far as it is there; it lives elsewhere."""
 
+from typing import Any
+
+from ..tf1.names import substitute
 from . import (
     cluster_resolver,
     data,
@@ -17,6 +20,12 @@ from . import (
     training,
     util,
 )
+
+
+def __getattr__(name: str) -> Any:
+    said = substitute(f"contrib.{name}")
+    raise AttributeError(f"module 'dovetail.contrib' has no attribute {name!r}{said and f': {said}'}")
+
 
 __all__ = [
     "cluster_resolver",
