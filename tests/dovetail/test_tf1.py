@@ -309,7 +309,11 @@ def main(_):
         step = tf.contrib.framework.get_or_create_global_step()
         train = tf.train.GradientDescentOptimizer(0.1).minimize(loss, global_step=step)
     hooks = [tf.train.StopAtStepHook(last_step=60)]
-    with tf.train.MonitoredTrainingSession(server.target, is_chief=FLAGS.task_index == 0, hooks=hooks) as sess:
+    # The other worker may come late or be done.
+    config = tf.ConfigProto(device_filters=["/job:ps", "/job:worker/task:%d" % FLAGS.task_index])
+    with tf.train.MonitoredTrainingSession(
+        server.target, is_chief=FLAGS.task_index == 0, hooks=hooks, config=config
+    ) as sess:
         value = 0.0
         while not sess.should_stop():
             value, _ = sess.run([weight, train], {x: [1.0, 2.0]})
