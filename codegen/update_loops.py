@@ -30,7 +30,7 @@ _OPERATIONS: dict[Any, Callable[..., Any]] = {
     np.true_divide: operator.truediv,
     np.negative: operator.neg,
 }
-_FUNCTIONS = {np.sqrt: "sqrt", np.absolute: "abs", np.sign: "sign", np.maximum: "maximum"}
+_FUNCTIONS = {np.sqrt: "sqrt", np.absolute: "abs", np.sign: "sign", np.maximum: "maximum", np.power: "pow"}
 
 
 class _Array(np.lib.mixins.NDArrayOperatorsMixin):

@@ -7,12 +7,13 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..graph.graph import Graph
 from ..graph.ops.summaries import messages
+from ..io.records import tf_record_iterator
 from ..placer.plan import Plan
 
 _files = itertools.count()
@@ -81,8 +82,11 @@ class FileWriter:
 
     def add_scalar(self, tag: str, value: float, global_step: Any = None) -> None:
         """Write a number that is known here; TensorFlow has no such shortcut."""
-        pb = messages()
-        self.add_summary(pb.Summary(value=[pb.Summary.Value(tag=tag, simple_value=float(value))]), global_step)
+        self.add_summary(scalar_summary(tag, value), global_step)
+
+    def add_meta_graph(self, meta_graph_def: Any, global_step: Any = None) -> None:
+        """Write a `MetaGraphDef`."""
+        self._add(self._events.Event(meta_graph_def=meta_graph_def.SerializeToString()), global_step)
 
     def add_event(self, event: Any) -> None:
         """Write an `Event` message."""
@@ -154,6 +158,26 @@ class FileWriter:
         self.close()
 
 
+def scalar_summary(tag: str, value: float) -> Any:
+    """A `Summary` message of one number."""
+    pb = messages()
+    return pb.Summary(value=[pb.Summary.Value(tag=tag, simple_value=float(value))])
+
+
+def summary_iterator(path: str) -> Iterator[Any]:
+    """The `Event` messages of an event file, from its beginning.
+
+    Raises:
+        UnimplementedError: tensorboardX is not installed. DataLossError: the file is damaged.
+
+    >>> for event in train.summary_iterator("/tmp/run/events.out.tfevents.1"):
+    ...     print(event.step, [value.tag for value in event.summary.value])
+    """
+    _, events = _tensorboard()
+    for record in tf_record_iterator(path):
+        yield events.Event.FromString(record)
+
+
 def _graph_bytes(graph: Graph, devices: Mapping[str, str]) -> bytes:
     """A graph as TensorBoard's `GraphDef`."""
     from tensorboardX.proto.graph_pb2 import GraphDef
@@ -204,4 +228,4 @@ class FileWriterCache:
             FileWriterCache._cache.clear()
 
 
-__all__ = ["FileWriter", "FileWriterCache"]
+__all__ = ["FileWriter", "FileWriterCache", "scalar_summary", "summary_iterator"]

@@ -12,9 +12,10 @@ from ..placer.device_setter import (
     byte_size_load_fn,
     replica_device_setter,
 )
+from ..summary.writer import summary_iterator
 from . import experimental
 from .adadelta import AdadeltaOptimizer
-from .adagrad import AdagradOptimizer
+from .adagrad import AdagradDAOptimizer, AdagradOptimizer
 from .adam import AdamOptimizer, AdamWOptimizer
 from .basic_session_run_hooks import (
     FeedFnHook,
@@ -125,6 +126,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "AdadeltaOptimizer",
+    "AdagradDAOptimizer",
     "AdagradOptimizer",
     "AdamOptimizer",
     "AdamWOptimizer",
@@ -228,6 +230,7 @@ __all__ = [
     "slice_input_producer",
     "start_queue_runners",
     "string_input_producer",
+    "summary_iterator",
     "update_checkpoint_state",
     "write_graph",
 ]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..graph.default_graph import get_default_graph
 from .session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from .training_util import get_global_step
 
@@ -139,7 +140,9 @@ class StepCounterHook(SessionRunHook):
     def _tell(self, rate: float, step: int) -> None:
         logger.info("%s: %g", self._tag, rate)
         if self._writer is not None:
-            self._writer.add_scalar(self._tag, rate, step)
+            from ..summary.writer import scalar_summary
+
+            self._writer.add_summary(scalar_summary(self._tag, rate), step)
 
     def end(self, session: Any) -> None:
         if self._writer is not None:
@@ -161,7 +164,7 @@ class LoggingTensorHook(SessionRunHook):
     """Logs values of tensors.
 
     Args:
-        tensors: tensors or their names; or a dictionary from what to call them.
+        tensors: tensors or their names, where `loss` means `loss:0`; or a dictionary from what to call them.
         every_n_iter, every_n_secs: how often; at most one. at_end: also, or only, at the end.
         formatter: from a dictionary of values to the line; None: `name = value, ...`.
 
@@ -224,9 +227,9 @@ class LoggingTensorHook(SessionRunHook):
 
 
 def _element(element: Any) -> Any:
-    from ..graph.default_graph import get_default_graph
-
-    return get_default_graph().as_graph_element(element) if isinstance(element, str) else element
+    if not isinstance(element, str):
+        return element
+    return get_default_graph().as_graph_element(element if ":" in element else f"{element}:0")
 
 
 class NanLossDuringTrainingError(RuntimeError):

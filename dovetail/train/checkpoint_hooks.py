@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ..graph.default_graph import get_default_graph
 from .basic_session_run_hooks import SecondOrStepTimer, needed_step
 from .checkpoint_state import checkpoint_exists
+from .meta_graph import write_training_graph
 from .session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 
 logger = logging.getLogger(__name__)
@@ -34,10 +36,10 @@ class CheckpointSaverHook(SessionRunHook):
     """Saves a checkpoint at the start, every so often, and at the end.
 
     Args:
-        checkpoint_dir: the folder. save_secs, save_steps: how often; exactly one of them.
+        checkpoint_dir: the folder; made if it is not there. save_secs, save_steps: how often; exactly one of them.
         saver, scaffold: what saves: a `Saver`, or the scaffold's; exactly one of them, or none: the graph's only saver.
         checkpoint_basename: how checkpoints are called. listeners: `CheckpointSaverListener`s.
-        save_graph_def: write the graph beside each checkpoint, as text.
+        save_graph_def: write the graph beside each checkpoint, and as `graph.pbtxt`.
     """
 
     def __init__(
@@ -54,7 +56,8 @@ class CheckpointSaverHook(SessionRunHook):
         if saver is not None and scaffold is not None:
             raise ValueError("You cannot provide both saver and scaffold.")
         self._saver, self._scaffold = saver, scaffold
-        self._path = str(Path(checkpoint_dir) / checkpoint_basename)
+        self._folder = Path(checkpoint_dir)
+        self._path = str(self._folder / checkpoint_basename)
         self._timer = SecondOrStepTimer(save_secs, save_steps)
         self._listeners = list(listeners or [])
         self._saves_graph = save_graph_def
@@ -65,11 +68,14 @@ class CheckpointSaverHook(SessionRunHook):
 
     def begin(self) -> None:
         self._step = needed_step(self)
+        self._folder.mkdir(parents=True, exist_ok=True)
         for listener in self._listeners:
             listener.begin()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         step = int(session.run(self._step))
+        if self._saves_graph:
+            write_training_graph(get_default_graph(), self._folder)
         # The checkpoint from which this session was restored stays as it is: other workers may have gone on since.
         if not checkpoint_exists(f"{self._path}-{step}"):
             self._save(session, step)

@@ -93,17 +93,21 @@ class Coordinator:
         except Exception:
             self.request_stop(sys.exc_info())
 
+    @property
+    def requested_exception(self) -> BaseException | None:
+        """The error that was given with the request to stop; None: there was none."""
+        with self._lock:
+            return self._error
+
     def raise_requested_exception(self) -> None:
         """Raise the error that was given with the request to stop, if there was one."""
-        with self._lock:
-            error = self._error
+        error = self.requested_exception
         if error is not None:
             raise error
 
     def leaves_open(self) -> bool:
         """Whether it has stopped for an error after which a new session goes on, with the same queues."""
-        with self._lock:
-            return isinstance(self._error, self._survived)
+        return isinstance(self.requested_exception, self._survived)
 
     # --- waiting ---------------------------------------------------------------------------------------------------
 

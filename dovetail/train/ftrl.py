@@ -12,13 +12,14 @@ class FtrlOptimizer(RuleOptimizer):
 
     Args:
         learning_rate: number, scalar tensor, or function that gives one.
-        learning_rate_power: only -0.5, TensorFlow's default: the rate falls with the root of the sum of squares.
+        learning_rate_power: the rate falls with this power of the sum of squares; not positive.
         initial_accumulator_value: where the sums of squares start; not negative.
         l1_regularization_strength, l2_regularization_strength: penalties; not negative.
+        l2_shrinkage_regularization_strength: one of the weights' size, beside the second, which only steadies; not negative.
         use_locking: see `Optimizer`. name: name of its nodes and slots.
 
     Raises:
-        ValueError: a setting below zero, or another power.
+        ValueError: a setting below zero, or a power above.
     """
 
     rule = "Ftrl"
@@ -34,13 +35,24 @@ class FtrlOptimizer(RuleOptimizer):
         l2_regularization_strength: Any = 0.0,
         use_locking: bool = False,
         name: str = "Ftrl",
+        accum_name: str | None = None,
+        linear_name: str | None = None,
+        l2_shrinkage_regularization_strength: Any = 0.0,
     ) -> None:
-        if learning_rate_power != -0.5:
-            raise ValueError(f"learning_rate_power can only be -0.5 here, not {learning_rate_power}")
+        if learning_rate_power > 0:
+            raise ValueError(f"learning_rate_power {learning_rate_power} needs to be negative or zero")
         l1, l2 = l1_regularization_strength, l2_regularization_strength
         not_negative(
             initial_accumulator_value=initial_accumulator_value,
             l1_regularization_strength=l1,
             l2_regularization_strength=l2,
+            l2_shrinkage_regularization_strength=l2_shrinkage_regularization_strength,
         )
-        super().__init__(use_locking, name, lr=learning_rate, initial=initial_accumulator_value, l1=l1, l2=l2)
+        super().__init__(
+            use_locking, name, lr=learning_rate, initial=initial_accumulator_value, l1=l1, l2=l2,
+            l2_shrinkage=l2_shrinkage_regularization_strength, lr_power=learning_rate_power,
+        )  # fmt: skip
+        self._slot_op_names = {"accum": accum_name or name, "linear": linear_name or name}
+        if learning_rate_power != -0.5 or l2_shrinkage_regularization_strength != 0:
+            self.rule = "FtrlV2"
+            self.scalars = {**self.scalars, "l2_shrinkage": "l2_shrinkage", "lr_power": "lr_power"}

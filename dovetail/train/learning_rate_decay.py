@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.build import TensorLike, convert
-from ..graph.dtypes import FLOATS, float32
+from ..graph.dtypes import FLOATS, as_dtype, float32, int32, int64
 from ..graph.node import Tensor
 from ..graph.ops.arithmetic import maximum, minimum, power as power_of
 from ..graph.ops.cast import cast
@@ -135,7 +135,7 @@ def piecewise_constant(x: Any, boundaries: Sequence[Any], values: Sequence[Any],
     """`values[i]` up to and including step `boundaries[i]`; after the last one the last value.
 
     Raises:
-        ValueError: not one value more than boundaries.
+        ValueError: not one value more than boundaries; boundaries are not of the step's type, or values of different types.
     """
     if len(values) != len(boundaries) + 1:
         raise ValueError(
@@ -143,9 +143,19 @@ def piecewise_constant(x: Any, boundaries: Sequence[Any], values: Sequence[Any],
         )
     step = convert(x)
     with step.graph.name_scope(name or "PiecewiseConstant"):
-        rates = convert(list(values))
-        passed = greater(step, cast(convert(list(boundaries)), step.dtype.base))
+        if len({_is_floating(v) for v in values}) > 1:
+            raise ValueError(f"Values must have elements all with the same dtype, not {list(values)}")
+        rates, bounds = convert(list(values)), convert(list(boundaries))
+        if bounds.dtype.base is not step.dtype.base and (bounds.dtype.base, step.dtype.base) != (int32, int64):
+            raise ValueError(
+                f"Boundaries ({bounds.dtype.base.name}) must have the same dtype as x ({step.dtype.base.name})"
+            )
+        passed = greater(step, cast(bounds, step.dtype.base))
         return gather(rates, reduce_sum(cast(passed, "int32")))
+
+
+def _is_floating(value: Any) -> bool:
+    return as_dtype(getattr(value, "dtype", None) or np.asarray(value).dtype).base.is_floating
 
 
 def cosine_decay(

@@ -53,10 +53,26 @@ class LiveSession:
         self.coord.raise_requested_exception()
         return self.stopped or self.coord.should_stop()
 
+    def raise_lost(self) -> None:
+        """Raise the error of a thread that has lost a task."""
+        if isinstance(self.coord.requested_exception, LOST):
+            self.coord.raise_requested_exception()
+
     def run(
         self, fetches: Any, feeds: Mapping[Any, Any] | None, options: RunOptions | None, metadata: RunMetadata | None
     ) -> Any:
-        """A step, with the hooks around it."""
+        """A step, with the hooks around it. Where it fails because a thread has lost a task, the thread's error is raised."""
+        try:
+            return self._run(fetches, feeds, options, metadata)
+        except LOST:
+            raise
+        except Exception:
+            self.raise_lost()
+            raise
+
+    def _run(
+        self, fetches: Any, feeds: Mapping[Any, Any] | None, options: RunOptions | None, metadata: RunMetadata | None
+    ) -> Any:
         if self.should_stop():
             raise RuntimeError("Run called even after should_stop requested.")
         context = SessionRunContext(SessionRunArgs(fetches, feeds), self.session)

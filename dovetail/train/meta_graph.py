@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import io
+import logging
 from pathlib import Path
 from typing import Any
 
 from ..graph.default_graph import get_default_graph
 from ..graph.durable_files import write_bytes_durably, write_durably
+from ..graph.errors import InvalidArgumentError, UnimplementedError
 from ..graph.graph import Graph
 from ..graph.graph_keys import GraphKeys
 from ..graph.meta_graph import FORMAT, MetaGraph, read_meta_graph, write_meta_graph
 from ..graph.text import format_graph
 from .saver import Saver, arguments_of
-from .tensorflow_meta_graph import import_tensorflow_meta_graph, is_meta_graph
+from .tensorflow_meta_graph import import_tensorflow_meta_graph, is_meta_graph, meta_graph_def
+
+logger = logging.getLogger(__name__)
 
 
 def export_meta_graph(
@@ -140,8 +144,25 @@ def write_graph(graph_or_graph_def: Any, logdir: Any, name: str, as_text: bool =
     return str(path)
 
 
+def write_training_graph(graph: Graph, folder: Any, writer: Any = None) -> None:
+    """Write `graph.pbtxt` into a training program's folder, and the graph into its event file; a word in the log where that cannot be.
+
+    Args:
+        writer: a `FileWriter`, or None.
+    """
+    if writer is not None:
+        writer.add_graph(graph)
+    try:
+        found = graph.as_graph_def(add_shapes=True)
+        write_graph(found, folder, "graph.pbtxt")
+        if writer is not None:
+            writer.add_meta_graph(meta_graph_def(found, graph))
+    except (UnimplementedError, InvalidArgumentError) as e:
+        logger.info("The graph is not written to %s: %s", folder, e)
+
+
 def _write_text(path: Path, graph: Graph) -> None:
     path.write_text(format_graph(graph) + "\n", encoding="utf-8")
 
 
-__all__ = ["export_meta_graph", "import_meta_graph", "write_graph"]
+__all__ = ["export_meta_graph", "import_meta_graph", "write_graph", "write_training_graph"]

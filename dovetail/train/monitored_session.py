@@ -10,6 +10,7 @@ The chief restores into all tasks, also those that did not die, so that all vari
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -42,12 +43,15 @@ class StepContext:
         self.run_with_hooks = run_with_hooks
 
     def request_stop(self) -> None:
-        """Leave the loop: OutOfRange-like, as in TensorFlow."""
+        """Leave `run_step_fn`, and the session's `with` block, by a StopIteration."""
         raise StopIteration("step_fn has requested the iterations to stop.")
 
 
 class _Monitored:
     """What both kinds share."""
+
+    runs_queue_runners = True
+    """Its sessions start the queue runners themselves."""
 
     def __init__(
         self,
@@ -120,7 +124,18 @@ class _Monitored:
 
     def run_step_fn(self, step_fn: Callable[[StepContext], Any]) -> Any:
         """Call `step_fn(step_context)`: it may run steps without hooks by `step_context.session`, and one with them by
-        `step_context.run_with_hooks`."""
+        `step_context.run_with_hooks`.
+
+        Raises:
+            StopIteration: the function called `step_context.request_stop()`. It ends the `with` block of the session, without an error.
+            ValueError: the function does not take the one argument.
+        """
+        taken = tuple(inspect.signature(step_fn).parameters)
+        if len(taken) != 1:
+            raise ValueError(
+                "`step_fn` may either have one `step_context` argument, or `self` and `step_context` if it's an instance "
+                f"method. Got {taken} instead."
+            )
 
         def do(live: LiveSession) -> Any:
             def run_with_hooks(
@@ -130,9 +145,11 @@ class _Monitored:
 
             try:
                 return step_fn(StepContext(live.session, run_with_hooks))
-            except StopIteration:
-                live.stopped = True
-                return None
+            except (StopIteration, *LOST):
+                raise
+            except Exception:
+                live.raise_lost()
+                raise
 
         return self._with_session(do)
 
@@ -148,6 +165,7 @@ class _Monitored:
             if not self._recovers:
                 return True
             self._lost(e)
+            self._make()
             return False
         except Exception:
             return True
@@ -235,11 +253,9 @@ class SingularMonitoredSession(_Monitored):
     def __enter__(self) -> SingularMonitoredSession:
         return self
 
-    def raw_session(self) -> Session:
-        """The session below the hooks."""
-        if self._live is None:
-            raise RuntimeError("Session is already closed.")
-        return self._live.session
+    def raw_session(self) -> Session | None:
+        """The session below the hooks; None once this one is closed."""
+        return None if self._live is None else self._live.session
 
 
 def MonitoredTrainingSession(

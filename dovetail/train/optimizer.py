@@ -7,7 +7,7 @@ updates are done.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..distribute.context import get_strategy, has_strategy
@@ -67,7 +67,7 @@ class Optimizer:
 
     def minimize(
         self,
-        loss: Tensor,
+        loss: Tensor | Callable[[], Tensor],
         global_step: Any = None,
         var_list: Any = None,
         gate_gradients: int = GATE_OP,
@@ -79,7 +79,7 @@ class Optimizer:
         """A node that takes one step down the gradient of `loss`.
 
         Args:
-            loss: what to minimise, a tensor of floating type.
+            loss: what to minimise, a tensor of floating type, or a function that gives one.
             global_step: a variable to count up after the update, or None.
             var_list: variables to change, or lists of those; None: the trainable ones. A partitioned
                 variable means its parts.
@@ -111,7 +111,7 @@ class Optimizer:
 
     def compute_gradients(
         self,
-        loss: Tensor,
+        loss: Tensor | Callable[[], Tensor],
         var_list: Any = None,
         gate_gradients: int = GATE_OP,
         aggregation_method: int | None = None,
@@ -128,6 +128,8 @@ class Optimizer:
                 "gate_gradients must be one of: Optimizer.GATE_NONE, Optimizer.GATE_OP, "
                 f"Optimizer.GATE_GRAPH. Not {gate_gradients}"
             )
+        if callable(loss):
+            loss = loss()
         _check_types([loss])
         if grad_loss is not None:
             _check_types([grad_loss])
@@ -175,6 +177,10 @@ class Optimizer:
         if not given:
             raise ValueError("No variables provided.")
         for _, v in given:
+            if isinstance(v, Tensor):
+                raise NotImplementedError(
+                    f"Trying to update a Tensor {v!r}: only variables can be changed by gradients"
+                )
             if not isinstance(v, Variable):
                 raise TypeError(f"Only variables can be changed by gradients, not {v!r}")
         pairs = [(g, v) for g, v in given if g is not None]
@@ -250,9 +256,10 @@ class Optimizer:
         return self._slots.get(name, {}).get(var)
 
     def variables(self) -> list[Any]:
-        """All variables that it keeps: slots, and what belongs to no single variable. Sorted by name."""
+        """All variables that it keeps in the default graph: slots, and what belongs to no single variable. Sorted by name."""
         kept = [slot for slots in self._slots.values() for slot in slots.values()]
-        return sorted([*kept, *self._non_slot.values()], key=lambda v: str(v.name))
+        graph = get_default_graph()
+        return sorted((v for v in (*kept, *self._non_slot.values()) if v.graph is graph), key=lambda v: str(v.name))
 
     def _slot_dict(self, slot_name: str) -> dict[Variable, Any]:
         return self._slots.setdefault(slot_name, {})

@@ -38,24 +38,27 @@ class ProfilerHook(SessionRunHook):
         self._folder = Path(output_dir)
 
     def begin(self) -> None:
-        self._seen: int | None = None  # the global step, from before or after the last update
+        self._next: int | None = None  # what the global step will be after the next step
+        self._lag = 0  # how far what a step fetches is behind: 1 if that is from before the update
         self._due = False
         self._step = needed_step(self)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
-        self._due = self._seen is not None and self._timer.should_trigger_for_step(self._seen + 1)
+        self._due = self._next is not None and self._timer.should_trigger_for_step(self._next)
         options = RunOptions(trace_level=RunOptions.FULL_TRACE) if self._due else None
         return SessionRunArgs(self._step, options=options)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         step = int(run_values.results)
-        if self._seen is None:
-            self._timer.update_last_triggered_step(step)
+        if self._next is None:
+            self._lag = min(max(int(run_context.session.run(self._step)) - step, 0), 1)
+            self._timer.update_last_triggered_step(step + self._lag - 1)
+        step += self._lag
         if self._due:
             step = int(run_context.session.run(self._step))
             self._timer.update_last_triggered_step(step)
             self._save(run_values.run_metadata.trace, step)
-        self._seen = step
+        self._next = step + 1
 
     def _save(self, trace: Any, step: int) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -160,7 +160,9 @@ class QueueRunner:
 
     def _cancel_on_stop(self, sess: Any, coord: Coordinator) -> None:
         coord.wait_for_stop()
-        if coord.leaves_open():  # closing the session ends the waits; what is run here could reach a task that is back already
+        if (
+            coord.leaves_open()
+        ):  # closing the session ends the waits; what is run here could reach a task that is back already
             return
         try:
             sess.run(self._cancel_op)
@@ -186,7 +188,7 @@ def start_queue_runners(
     """Make, and unless told otherwise start, the threads of all runners in a collection of the session's graph.
 
     Args:
-        sess: the session; None: the default one.
+        sess: the session; None: the default one. A monitored session has started them itself: then there is nothing to do.
 
     Raises:
         ValueError: there is no session. TypeError: it is none.
@@ -198,7 +200,9 @@ def start_queue_runners(
                 "Cannot start queue runners: No default session is registered. Use `with sess.as_default()`."
             )
     if not hasattr(sess, "run"):
-        raise TypeError(f"sess must be a Session, not {sess!r}")
+        raise TypeError(f"sess must be a tf.Session, not {sess!r}")
+    if getattr(sess, "runs_queue_runners", False):
+        return []
     runners = sess.graph.get_collection(collection)
     if not runners:
         logger.warning("`start_queue_runners` was called when no queue runners were defined.")

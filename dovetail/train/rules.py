@@ -8,7 +8,10 @@ from typing import Any
 from ..graph.build import convert
 from ..graph.initializers import Constant, Initializer
 from ..graph.node import Tensor
+from ..graph.ops.creation import fill
+from ..graph.ops.shapes import shape
 from ..graph.ops.training import RULES, apply_update
+from ..graph.shape import is_static
 from .optimizer import Optimizer, as_type
 
 
@@ -24,6 +27,8 @@ class RuleOptimizer(Optimizer):
     slots: Mapping[str, tuple[str, float | str | type[Initializer]]] = {}
     scalars: Mapping[str, str] = {}
     flags: Mapping[str, bool] = {}
+    _slot_op_names: Mapping[str, str] = {}
+    """Slot -> the end of its variables' names, where that is not the optimizer's."""
 
     def __init__(self, use_locking: bool, name: str, **settings: Any) -> None:
         super().__init__(use_locking, name)
@@ -34,13 +39,15 @@ class RuleOptimizer(Optimizer):
         for v in var_list:
             for slot, start in self.slots.values():
                 value = self._settings[start] if isinstance(start, str) else start
+                end = self._slot_op_names.get(slot, self._name)
                 if value == 0:
-                    self._zeros_slot(v, slot, self._name)
+                    self._zeros_slot(v, slot, end)
+                elif not is_static(v.get_shape().dims_tuple) and not isinstance(value, type):
+                    start_value = fill(shape(v.initialized_value()), convert(value, v.dtype.base))
+                    self._get_or_make_slot(v, start_value, slot, end)
                 else:
                     initializer = value() if isinstance(value, type) else Constant(value)
-                    self._get_or_make_slot_with_initializer(
-                        v, initializer, v.get_shape(), v.dtype.base, slot, self._name
-                    )
+                    self._get_or_make_slot_with_initializer(v, initializer, v.get_shape(), v.dtype.base, slot, end)
 
     def _prepare(self) -> None:
         for name in self.scalars.values():

@@ -64,7 +64,8 @@ class Scaffold:
             RuntimeError: a collection has several of what there must be one of.
         """
         keys = GraphKeys
-        self._init_op = self._init_op or self.get_or_default("init_op", keys.INIT_OP, global_variables_initializer)
+        if self._init_op is None:
+            self._init_op = self.get_or_default("init_op", keys.INIT_OP, global_variables_initializer)
         if self._ready_op is None:
             self._ready_op = self.get_or_default("ready_op", keys.READY_OP, report_uninitialized_variables)
         if self._ready_for_local_init_op is None:

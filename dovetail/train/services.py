@@ -58,7 +58,9 @@ class StepCounterService(LooperThread):
         rate = (step - self._before) / passed if passed > 0 else float("inf")
         self._at, self._before = now, step
         logger.info("%s: %g", self._tag, rate)
-        self._writer.add_scalar(self._tag, rate, step)
+        from ..summary.writer import scalar_summary
+
+        self._writer.add_summary(scalar_summary(self._tag, rate), step)
 
 
 class CheckpointService(LooperThread):

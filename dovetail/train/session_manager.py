@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from ..graph.default_graph import get_default_graph
 from ..graph.errors import DeadlineExceededError, FailedPreconditionError, OpError
 from ..graph.graph import Graph
@@ -25,7 +27,8 @@ class SessionManager:
 
     Args:
         local_init_op: initialises what each process has for itself; run in every session, also after a restore.
-        ready_op: gives the names of variables without a value; none: ready. None: always ready.
+        ready_op: gives the names of variables without a value; none: ready. An operation that raises FailedPreconditionError where
+            one has no value. None: always ready.
         ready_for_local_init_op: the same for what `local_init_op` needs.
         graph: the graph; None: the default one.
         recovery_wait_secs: how long `wait_for_session` waits between two looks.
@@ -212,12 +215,12 @@ def not_ready(op: Any, sess: Any, what: str) -> str | None:
     if op is None:
         return None
     try:
-        missing = sess.run(op)
+        missing = np.asarray(sess.run(op))
     except FailedPreconditionError as e:
         if "uninitialized" not in str(e):
             raise
         return f"{what}: {e}"
-    names = [n.decode() for n in missing]
+    names = [n.decode() for n in missing.ravel() if isinstance(n, bytes)]
     return f"{what}: Variables not initialized: {', '.join(names)}" if names else None
 
 

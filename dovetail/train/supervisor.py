@@ -25,6 +25,7 @@ from ..graph.variable_lists import global_variables, global_variables_initialize
 from ..runtime.config import ConfigProto, RunOptions
 from ..runtime.session import Session
 from .coordinator import Coordinator, LooperThread
+from .meta_graph import write_training_graph
 from .queue_runner import QueueRunner
 from .saver import Saver
 from .scaffold import Scaffold
@@ -51,7 +52,8 @@ class Supervisor:
         is_chief: whether this process initialises, saves and writes summaries.
         init_op, init_feed_dict, init_fn: initialise the variables: a node, what to feed it, and `init_fn(session)` after it.
         local_init_op, local_init_run_options: initialise what each process has for itself.
-        logdir: folder of checkpoints and summaries, which all tasks see; None: neither is written.
+        logdir: folder of checkpoints, summaries and the graph (`graph.pbtxt`), which all tasks see; the chief makes it. None: none of
+            these is written.
         summary_op: the summaries to write, as one string tensor. saver: a `Saver`. global_step: the global step. Of these, and of the
             nodes above, `USE_DEFAULT` means what the graph's collections hold, or what is usual; None means none.
         save_summaries_secs, save_model_secs: how often summaries, and checkpoints, are written, in seconds; 0: never.
@@ -110,9 +112,7 @@ class Supervisor:
         with self._graph.as_default():
             self._ready_op = _or_default(ready_op, keys.READY_OP, report_uninitialized_variables)
             self._ready_for_local_init_op = _or_default(
-                ready_for_local_init_op,
-                keys.READY_FOR_LOCAL_INIT_OP,
-                lambda: report_uninitialized_variables(global_variables()),
+                ready_for_local_init_op, keys.READY_FOR_LOCAL_INIT_OP, lambda: None
             )
             self._local_init_op = _or_default(local_init_op, keys.LOCAL_INIT_OP, Scaffold.default_local_init_op)
             self._init_op = _or_default(init_op, keys.INIT_OP, global_variables_initializer)
@@ -121,6 +121,8 @@ class Supervisor:
             self._global_step = _or_default(global_step, None, lambda: get_global_step(self._graph))
             if self._saver is not None:
                 self._saver.build()
+        if logdir and is_chief:
+            Path(logdir).mkdir(parents=True, exist_ok=True)
         if self._local_init_op is None:
             self._ready_for_local_init_op = None
         self._summary_writer = summary_writer
@@ -430,9 +432,9 @@ class Supervisor:
             raise RuntimeError(f"Only chief supervisor can call {what}(): give is_chief=True to one of them")
 
     def _write_graph(self) -> None:
-        """The graph into the event file, once per file."""
-        if self._summary_writer is not None and not self._graph_written:
-            self._summary_writer.add_graph(self._graph)
+        """The graph into the folder and the event file, once per file."""
+        if self._logdir and not self._graph_written:
+            write_training_graph(self._graph, self._logdir, self._summary_writer)
             self._graph_written = True
 
 

@@ -155,7 +155,8 @@ class SyncReplicasOptimizer(Optimizer):
                 (given if var.device == step.device else elsewhere).append(give)
                 accumulators.append((accumulator, var.device))
         with graph.device(step.device):
-            update = self._opt.apply_gradients(averaged, step)
+            with graph.name_scope(None):  # its variables are called as without this optimizer
+                update = self._opt.apply_gradients(averaged, step)
             tokens = self._tokens = FIFOQueue(
                 -1, step.dtype.base, shapes=[()], name="sync_token_q", shared_name="sync_token_q"
             )

@@ -118,6 +118,14 @@ def _is_initialized(handle: Tensor, names: Names) -> str:
     return made.outputs[0].name.removeprefix(names.prefix)
 
 
+def meta_graph_def(graph_def: Any, graph: Graph) -> Any:
+    """The `MetaGraphDef` of a graph's `GraphDef`, with the graph's collections."""
+    meta = message("MetaGraphDef")()
+    meta.graph_def.CopyFrom(graph_def)
+    write_collections(graph, meta)
+    return meta
+
+
 def write_collections(graph: Graph, meta: Any) -> None:
     """Write a graph's collections into a `MetaGraphDef`: variables, nodes, tensors and numbers."""
     nodes = {node.name for node in meta.graph_def.node}
@@ -166,4 +174,4 @@ def variable_def(v: RefVariable | ResourceVariable) -> Any:
     return found
 
 
-__all__ = ["import_tensorflow_meta_graph", "is_meta_graph", "variable_def", "write_collections"]
+__all__ = ["import_tensorflow_meta_graph", "is_meta_graph", "meta_graph_def", "variable_def", "write_collections"]

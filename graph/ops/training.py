@@ -197,6 +197,42 @@ def _ftrl(var: Array, accum: Array, linear: Array, grad: Array, *, lr: Array, l1
     return -_shrunk(linear, l1) / (np.sqrt(new) / lr + l2 + l2), new, linear
 
 
+def _ftrl_v2(
+    var: Array,
+    accum: Array,
+    linear: Array,
+    grad: Array,
+    *,
+    lr: Array,
+    l1: Array,
+    l2: Array,
+    l2_shrinkage: Array,
+    lr_power: Array,
+) -> Sequence[Array]:
+    # The same with any power, and a penalty that the sums of squares do not see.
+    new = accum + grad * grad
+    before, after = np.power(accum, -lr_power), np.power(new, -lr_power)
+    linear = linear + grad + (l2_shrinkage + l2_shrinkage) * var - (after - before) / lr * var
+    return -_shrunk(linear, l1) / (after / lr + l2 + l2), new, linear
+
+
+def _dual_averaging(
+    var: Array,
+    sums: Array,
+    squares: Array,
+    grad: Array,
+    *,
+    lr: Array,
+    l1: Array,
+    l2: Array,
+    global_step: Array,
+) -> Sequence[Array]:
+    # Duchi, Hazan and Singer, 2011: from the sums of all gradients, not from the last weights.
+    sums = sums + grad
+    squares = squares + grad * grad
+    return -lr * _shrunk(sums, l1 * global_step) / (l2 * global_step * lr + np.sqrt(squares)), sums, squares
+
+
 def _proximal_gradient_descent(var: Array, grad: Array, *, alpha: Array, l1: Array, l2: Array) -> Sequence[Array]:
     # Duchi and Singer, 2009: a step, then the penalties.
     return (_shrunk(var - alpha * grad, alpha * l1) / (np.ones((), var.dtype) + alpha * l2),)
@@ -259,6 +295,16 @@ RULES = {
         UpdateRule("CenteredRMSProp", ("mg", "ms", "mom"), _RMS_SCALARS, (), {}, _centered_rms_prop, 16),
         UpdateRule("Adadelta", ("accum", "accum_update"), ("lr", "rho", "epsilon"), (), {}, _adadelta, 15),
         UpdateRule("Ftrl", ("accum", "linear"), (), ("lr", "l1", "l2"), {}, _ftrl, 16),
+        UpdateRule("FtrlV2", ("accum", "linear"), (), ("lr", "l1", "l2", "l2_shrinkage", "lr_power"), {}, _ftrl_v2, 30),
+        UpdateRule(
+            "DualAveraging",
+            ("gradient_accumulator", "gradient_squared_accumulator"),
+            (),
+            ("lr", "l1", "l2", "global_step"),
+            {},
+            _dual_averaging,
+            14,
+        ),
         UpdateRule(
             "ProximalGradientDescent",
             (),

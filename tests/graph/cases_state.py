@@ -8,7 +8,7 @@ CASES: list[object] = []
 
 _RULES = (
     *("GradientDescent", "Momentum", "KerasMomentum", "Adagrad", "Adam", "AdamW", "Lamb", "RMSProp", "CenteredRMSProp"),
-    *("Adadelta", "Ftrl", "ProximalGradientDescent", "ProximalAdagrad"),
+    *("Adadelta", "Ftrl", "FtrlV2", "DualAveraging", "ProximalGradientDescent", "ProximalAdagrad"),
 )
 _SCATTERS = ("Add", "Div", "Max", "Min", "Mul", "Sub", "Update")
 

@@ -313,8 +313,137 @@ def test_step_functions_run_with_and_without_hooks():
 
         assert session.run_step_fn(work) == 2
         assert told == ["a begin", "a created", "a before", "a after None"]
+        with pytest.raises(ValueError, match="may either have one `step_context` argument"):
+            session.run_step_fn(lambda context, more: None)
+        with pytest.raises(StopIteration):
+            session.run_step_fn(lambda context: context.request_stop())
+        assert not session.should_stop()
         session.run_step_fn(lambda context: context.request_stop())
-        assert session.should_stop()
+        told.append("not reached")
+    assert told[-1] == "a end 2"
+
+
+# --- errors of threads ------------------------------------------------------------------------------------------------
+
+
+class LostBySideThread(tf.train.SessionRunHook):
+    """A side thread tells the coordinator of a lost task after the second step, which then fails otherwise, if `then` says so."""
+
+    def __init__(self, then: Exception | None) -> None:
+        self.then, self.left = then, 2
+
+    def after_create_session(self, session, coord):
+        self.coord = coord
+
+    def after_run(self, run_context, run_values):
+        self.left -= 1
+        if self.left == 0:
+            lost = tf.errors.AbortedError(None, None, "gone")
+            thread = threading.Thread(target=self.coord.request_stop, args=(lost,))
+            thread.start()
+            thread.join()
+            if self.then is not None:
+                raise self.then
+
+
+class CountingCreator:
+    def __init__(self) -> None:
+        self.made = 0
+
+    def create_session(self) -> tf.Session:
+        self.made += 1
+        return tf.Session()
+
+
+@pytest.mark.parametrize("then", [tf.errors.CancelledError, tf.errors.OutOfRangeError, None])
+@pytest.mark.parametrize("by", ["run", "run_step_fn"])
+def test_a_task_that_a_thread_has_lost_means_a_new_session_however_the_step_fails(then, by):
+    value, creator = tf.identity(tf.constant(3)), CountingCreator()
+    hook = LostBySideThread(None if then is None else then(None, None, "the session is closed"))
+    with tf.train.MonitoredSession(creator, [hook]) as session:
+        for _ in range(2):
+            found = session.run(value) if by == "run" else session.run_step_fn(lambda c: c.run_with_hooks(value))
+            assert found == 3
+        assert not session.should_stop()
+        assert creator.made == 2
+        assert session.run(value) == 3
+
+
+def test_another_error_of_a_thread_does_not_hide_a_hooks():
+    class Failed(tf.train.SessionRunHook):
+        def after_create_session(self, session, coord):
+            self.coord = coord
+
+        def after_run(self, run_context, run_values):
+            self.coord.request_stop(ValueError("a thread's"))
+            raise KeyError("mine")
+
+    value = tf.identity(tf.constant(3))
+    session = tf.train.MonitoredSession(hooks=[Failed()])
+    with pytest.raises(KeyError, match="mine"):
+        session.run(value)
+    with pytest.raises(ValueError, match="a thread's"):
+        session.close()
+
+
+# --- what a session is made of ----------------------------------------------------------------------------------------
+
+
+def test_a_monitored_session_starts_queue_runners_itself_and_is_empty_when_closed():
+    session = tf.train.SingularMonitoredSession()
+    assert tf.train.start_queue_runners(session) == []
+    with pytest.raises(TypeError, match=r"must be a tf\.Session"):
+        tf.train.start_queue_runners(3)
+    session.close()
+    assert session.raw_session() is None
+
+
+def test_names_without_an_output_and_writers_with_tensorflows_methods_do(caplog):
+    op, _ = counting()
+    tf.constant(2.5, name="loss")
+    written = []
+
+    class Writer:
+        def add_summary(self, summary, global_step=None):
+            written.append((summary.value[0].tag, global_step))
+
+        def flush(self):
+            pass
+
+    hooks = [
+        tf.train.LoggingTensorHook({"p": "loss"}, every_n_iter=1),
+        tf.train.StepCounterHook(every_n_steps=1, summary_writer=Writer()),
+        tf.train.StopAtStepHook(num_steps=2),
+    ]
+    with caplog.at_level(logging.INFO, logger="dovetail"), tf.train.MonitoredSession(hooks=hooks) as session:
+        while not session.should_stop():
+            session.run(op)
+    assert any(r.getMessage().startswith("p = 2.5") for r in caplog.records)
+    assert written == [("global_step/sec", 2)]
+
+
+def test_a_checkpoint_hook_makes_its_folder_and_writes_the_graph(tmp_path: Path):
+    op, _ = counting()
+    folder = tmp_path / "runs" / "1"
+    with tf.train.MonitoredTrainingSession(checkpoint_dir=str(folder)) as session:
+        session.run(op)
+    assert 'name: "global_step"' in (folder / "graph.pbtxt").read_text()
+    assert tf.train.latest_checkpoint(str(folder)) == str(folder / "model.ckpt-1")
+
+
+def test_an_init_op_may_be_a_tensor():
+    v = tf.Variable(1.0)
+    with tf.train.MonitoredSession(tf.train.ChiefSessionCreator(tf.train.Scaffold(init_op=v.assign(5.0)))) as session:
+        assert session.run(v) == 5.0
+
+
+def test_an_operation_can_say_whether_a_session_is_ready():
+    v = tf.get_variable("v", initializer=1.0)
+    manager = tf.train.SessionManager(ready_op=tf.assert_variables_initialized())
+    with pytest.raises(RuntimeError, match="did not make model ready"):
+        manager.prepare_session("", init_op=tf.no_op())
+    with manager.prepare_session("", init_op=v.initializer) as session:
+        assert session.run(v) == 1.0
 
 
 def test_a_scaffold_takes_what_is_there_and_makes_the_rest(graph):

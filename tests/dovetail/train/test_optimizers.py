@@ -284,7 +284,15 @@ def test_the_nodes_of_adam_have_tensorflows_names(graph):
         *("w/Adam/Initializer/zeros", "w/Adam", "w/Adam/Assign", "w/Adam/read"),
         *("w/Adam_1/Initializer/zeros", "w/Adam_1", "w/Adam_1/Assign", "w/Adam_1/read"),
         *("Adam/learning_rate", "Adam/beta1", "Adam/beta2", "Adam/epsilon"),
-        *("Adam/update_w/ApplyAdam", "Adam/read", "Adam/mul", "Adam/Assign", "Adam/read_1", "Adam/mul_1", "Adam/Assign_1"),
+        *(
+            "Adam/update_w/ApplyAdam",
+            "Adam/read",
+            "Adam/mul",
+            "Adam/Assign",
+            "Adam/read_1",
+            "Adam/mul_1",
+            "Adam/Assign_1",
+        ),
         "Adam/update",
         *("Adam/value", "Adam"),
     ]
@@ -357,6 +365,40 @@ def test_a_slot_of_a_variable_of_unknown_shape(graph):
     run.run(global_variables_initializer())
     run.run(train_op)
     np.testing.assert_allclose(run.run(w), [0.5, 1.5])
+
+
+def test_a_slot_that_starts_elsewhere_of_a_variable_of_unknown_shape(graph):
+    w = Variable(np.float32([1, 2]), validate_shape=False)
+    train_op = AdagradOptimizer(0.5, 0.44).minimize(reduce_sum(w.value()))
+    run = Interpreter(graph)
+    run.run(global_variables_initializer())
+    run.run(train_op)
+    np.testing.assert_allclose(run.run(w), [1 - 0.5 / 1.2, 2 - 0.5 / 1.2], rtol=1e-6)
+
+
+def test_the_loss_may_be_a_function(graph):
+    w = Variable(np.float32([1, 2]))
+    optimizer = GradientDescentOptimizer(0.5)
+    train_op = optimizer.minimize(lambda: reduce_sum(w * 2.0))
+    run = Interpreter(graph)
+    run.run(global_variables_initializer())
+    run.run(train_op)
+    np.testing.assert_allclose(run.run(w), [0, 1])
+    x = constant(3.0)
+    ((gradient, of),) = optimizer.compute_gradients(lambda: x * x, [x])
+    assert of is x and run.run(gradient) == 6.0
+    with pytest.raises(NotImplementedError, match="Trying to update a Tensor"):
+        optimizer.apply_gradients([(gradient, x)])
+
+
+def test_variables_are_those_of_the_default_graph(graph):
+    optimizer = AdamOptimizer()
+    optimizer.minimize(reduce_sum(Variable([1.0], name="a")))
+    with Graph().as_default():
+        optimizer.minimize(reduce_sum(Variable([1.0], name="b")))
+        names = ["b/Adam", "b/Adam_1", "beta1_power", "beta2_power"]
+        assert [v.op.name for v in optimizer.variables()] == names
+    assert "a/Adam" in [v.op.name for v in optimizer.variables()]
 
 
 # --- arguments ----------------------------------------------------------------------------------------------
@@ -461,7 +503,7 @@ def test_wrong_arguments(graph):
     with pytest.raises(ValueError, match="No gradients provided for any variable"):
         opt.apply_gradients([(None, w)])
     with pytest.raises(TypeError, match="Only variables"):
-        opt.apply_gradients([(constant([1.0]), constant([1.0]))])
+        opt.apply_gradients([(constant([1.0]), "w")])
     with pytest.raises(TypeError, match="Gradient must be convertible"):
         opt.apply_gradients([(object(), w)])
     with pytest.raises(ValueError, match="gate_gradients must be one of"):

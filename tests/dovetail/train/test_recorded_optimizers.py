@@ -106,11 +106,66 @@ def test_a_weight_of_zero_is_moved_by_the_optimizers_of_norms():
             assert (session.run(w) < 0).all()
 
 
+@pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_ftrl_with_shrinkage_and_another_power_follows_its_formula(sparse, use_resource):
+    lr, power, l1, l2, shrink = 0.3, -0.7, 0.2, 0.1, 0.05
+    optimizer = tf.train.FtrlOptimizer(
+        lr, power, 0.2, l1, l2, accum_name="sums", l2_shrinkage_regularization_strength=shrink
+    )
+    found = path_of(optimizer, 4, sparse, "float32", use_resource)
+    assert [v.op.name for v in optimizer.variables()] == ["Variable/Ftrl", "Variable/sums"]
+    w, n, z = START.copy(), np.full_like(START, 0.2), np.zeros_like(START)
+    rows = np.array([True, not sparse, True])
+    for value in found:
+        g = np.array([[3, -4], [0, 0], [1.5, 2.5]]) if sparse else 2 * SCALE * w
+        new = n + g * g
+        z = np.where(rows[:, None], z + g + 2 * shrink * w - (new**-power - n**-power) / lr * w, z)
+        n = new
+        moved = np.where(np.abs(z) > l1, (np.sign(z) * l1 - z) / (n**-power / lr + 2 * l2), 0)
+        w = np.where(rows[:, None], moved, w)
+        np.testing.assert_allclose(value, w, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_dual_averaging_follows_its_formula(sparse, use_resource):
+    step = tf.Variable(0, dtype=tf.int64, trainable=False)
+    optimizer = tf.train.AdagradDAOptimizer(0.5, step, 0.1, 0.3, 0.02)
+    w = tf.Variable(START.astype("f4"), use_resource=use_resource)
+    gradient: Any = tf.constant(np.array([[1, 2], [3, -4], [0.5, 0.5]], "f4"))
+    dense = np.array([[1, 2], [3, -4], [0.5, 0.5]])
+    if sparse:
+        gradient = tf.IndexedSlices(gradient, tf.constant([2, 0, 2]), tf.constant([3, 2]))
+        dense = np.array([[3, -4], [0, 0], [1.5, 2.5]])
+    op = optimizer.apply_gradients([(gradient, w)], global_step=step)
+    assert optimizer.get_slot_names() == ["gradient_accumulator", "gradient_squared_accumulator"]
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        for t in range(1, 5):
+            session.run(op)
+            sums, squares = t * dense, 0.1 + t * dense**2
+            expected = (
+                -0.5 * np.sign(sums) * np.maximum(np.abs(sums) - 0.3 * t, 0) / (0.02 * t * 0.5 + np.sqrt(squares))
+            )
+            expected[1] = START[1] if sparse else expected[1]
+            np.testing.assert_allclose(session.run(w), expected, rtol=1e-5)
+    with pytest.raises(ValueError, match="must be positive"):
+        tf.train.AdagradDAOptimizer(0.1, step, 0.0)
+
+
+def test_piecewise_constant_takes_no_mixed_types():
+    with pytest.raises(ValueError, match="same dtype as x"):
+        tf.train.piecewise_constant(tf.constant(0), [-1.0, 1.5], [1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match="all with the same dtype"):
+        tf.train.piecewise_constant(tf.constant(0.0), [-1.0, 1.0], [1.0, 2, 3])
+
+
 def test_ftrl_makes_weights_exactly_zero_and_refuses_what_it_has_not():
     found = path_of(tf.train.FtrlOptimizer(0.5, l1_regularization_strength=50.0), 2, False, "float32")
     assert (found[-1] == 0).all()
-    with pytest.raises(ValueError, match="can only be -0.5"):
-        tf.train.FtrlOptimizer(0.1, learning_rate_power=-0.3)
+    with pytest.raises(ValueError, match="needs to be negative or zero"):
+        tf.train.FtrlOptimizer(0.1, learning_rate_power=0.3)
     with pytest.raises(ValueError, match="greater than or equal to zero"):
         tf.train.ProximalGradientDescentOptimizer(0.1, l1_regularization_strength=-1.0)
 

@@ -84,7 +84,9 @@ def test_services_write_summaries_steps_and_the_graph(tmp_path):
     tags = {(v.tag, e.step) for e in found if e.HasField("summary") for v in e.summary.value}
     assert {("twice", 3), ("twice", 77)} <= tags
     assert any(tag == "global_step/sec" for tag, _ in tags)
-    assert sum(e.HasField("graph_def") for e in found) == 1
+    assert sum(e.HasField("graph_def") for e in found) == sum(e.HasField("meta_graph_def") for e in found) == 1
+    (file,) = tmp_path.glob("events*")
+    assert [e.wall_time for e in tf.train.summary_iterator(str(file))] == [e.wall_time for e in found]
     assert [e.session_log.status for e in found if e.HasField("session_log")] == [1, 2]  # START, STOP
 
 
@@ -131,6 +133,18 @@ def test_queues_are_filled_until_the_session_ends():
     sv = tf.train.Supervisor()
     with sv.managed_session() as session:
         assert [session.run(taken) for _ in range(6)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_chief_makes_its_folder_and_writes_the_graph_and_a_checkpoint_without_a_writer(tmp_path):
+    step, _ = counting()
+    folder = tmp_path / "runs" / "1"
+    sv = tf.train.Supervisor(logdir=str(folder), summary_writer=None)
+    assert sv.ready_for_local_init_op is None
+    with sv.managed_session() as session:
+        path = sv.saver.save(session, sv.save_path, global_step=step)  # while the service saves its first one
+    assert tf.train.latest_checkpoint(str(folder)) == path == str(folder / "model.ckpt-0")
+    tf.train.load_checkpoint(path).get_tensor("global_step")
+    assert 'name: "global_step"' in (folder / "graph.pbtxt").read_text()
 
 
 def test_what_is_given_is_taken_and_none_is_none(tmp_path):

@@ -99,6 +99,15 @@ def test_nodes_stand_where_they_belong(graph):
     assert opt.get_slot_names() == [] and opt.variables() == []
 
 
+def test_its_variables_are_called_as_without_it(graph):
+    v = tf.get_variable("v", initializer=1.0)
+    step = tf.train.get_or_create_global_step()
+    opt = tf.train.SyncReplicasOptimizer(tf.train.AdamOptimizer(), 2)
+    opt.minimize(v * 2.0, global_step=step)
+    names = {u.op.name for u in tf.global_variables()}
+    assert names == {"v", "global_step", "v/Adam", "v/Adam_1", "beta1_power", "beta2_power"}
+
+
 def test_averages_are_moved_after_each_update():
     average = tf.train.ExponentialMovingAverage(0.5)
     w = tf.get_variable("w", initializer=[0.0, 0.0])
