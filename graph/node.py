@@ -179,6 +179,12 @@ class Tensor(TensorOperators):
         """Run the default (or given) session for this tensor's value."""
         return self.graph.session_for(session, "eval").run(self, feed_dict)
 
+    @property
+    def assign(self) -> Callable[..., Tensor]:
+        """Of a slice of a variable, `v[1:]`: `assign(value)` sets it. AttributeError: it is another tensor."""
+        method: Any = operators["assign"](self)
+        return method
+
     def __iter__(self) -> Iterator[Tensor]:
         if not self.dims or self.dims[0] is None:
             raise TypeError(f"Cannot iterate over {self!r}: its first size is not known before the graph runs")

@@ -44,7 +44,7 @@ class Creation(type):
 
 _ARGUMENTS = (
     "initial_value", "trainable", "collections", "validate_shape", "caching_device", "name", "variable_def", "dtype",
-    "expected_shape", "import_scope", "constraint", "use_resource", "synchronization", "aggregation",
+    "expected_shape", "import_scope", "constraint", "use_resource", "synchronization", "aggregation", "shape",
 )  # fmt: skip
 
 

@@ -31,7 +31,6 @@ from .ops import scatter_state, state
 from .variables import Variable
 
 _REFERENCE_CHANGES: dict[str, Callable[..., Any]] = {
-    "Assign": state.assign,
     "AssignAdd": state.assign_add,
     "AssignSub": state.assign_sub,
 }
@@ -84,7 +83,10 @@ class RefVariable(Variable):
         return apply("Identity", (self._handle,), None, "read")
 
     def _change(self, op: str, value: TensorLike, name: str | None, read_value: bool) -> Any:
-        changed = _REFERENCE_CHANGES[op](self._handle, value, name=name)
+        if op == "Assign":
+            changed = state.assign(self._handle, value, validate_shape=not self._may_change_shape, name=name)
+        else:
+            changed = _REFERENCE_CHANGES[op](self._handle, value, name=name)
         return changed if read_value else changed.op
 
 
@@ -156,7 +158,7 @@ class ResourceVariable(Variable):
         return scatter_state.resource_gather(self._handle, indices, name)
 
     def _change(self, op: str, value: TensorLike, name: str | None, read_value: bool) -> Any:
-        node = state.change_resource(f"{op}VariableOp", self._handle, value, name)
+        node = state.change_resource(f"{op}VariableOp", self._handle, value, name, not self._may_change_shape)
         return self._after(node) if read_value else node
 
 

@@ -177,8 +177,9 @@ def variable_scope(
         raise ValueError("reuse cannot be True without a name_or_scope")
     if name_or_scope is not None and not isinstance(name_or_scope, (str, VariableScope)):
         raise TypeError(f"name_or_scope must be a string or a VariableScope, not {name_or_scope!r}")
-    if partitioner is not None and not callable(partitioner):
-        raise ValueError(f"Partitioner must be callable, but received: {partitioner}")
+    for function, what in ((partitioner, "Partitioner"), (custom_getter, "custom_getter")):
+        if function is not None and not callable(function):
+            raise ValueError(f"{what} must be callable, but received: {function}")
     graph = graph_of(*(values or ()))
     open_ = _open(graph)
     outer, counts = open_.scope, open_.counts
@@ -206,8 +207,11 @@ def variable_scope(
         counts[name] = counts.get(name, 0) + 1
         before = dict(counts)
         try:
-            yield open_.scope
+            opened_scope = open_.scope
+            yield opened_scope
         finally:
+            if open_.scope is not opened_scope:
+                raise RuntimeError(f"Improper nesting of variable_scope: '{name}' is left before a scope inside it")
             # A scope that is opened by its name again numbers the default names inside it from the start, so that they are found.
             # A scope object may be entered while the scope is open, which then goes on with its own numbers.
             if not isinstance(name_or_scope, VariableScope):
@@ -321,6 +325,8 @@ def get_variable(
     }
     copies = {"synchronization": synchronization, "aggregation": aggregation}
     arguments |= {k: v for k, v in copies.items() if v is not None}  # custom getters need not know them
+    if custom_getter is not None and not callable(custom_getter):
+        raise ValueError(f"custom_getter must be callable, but received: {custom_getter}")
     getter = _composed(custom_getter, scope.custom_getter)
     graph = get_default_graph()
     get = VariableStore.of(graph).get

@@ -16,7 +16,7 @@ import numpy as np
 
 from .build import convert, to_array
 from .default_graph import get_default_graph
-from .dtypes import DType, as_dtype, float32
+from .dtypes import DType, as_dtype, float32, string
 from .graph import Graph
 from .graph_keys import GraphKeys
 from .node import Tensor
@@ -282,7 +282,7 @@ def _default_initializer(name: str, dtype: DType) -> Any:
 
     if dtype.is_floating:
         return initializers.glorot_uniform_initializer()
-    if dtype.is_integer or dtype.is_bool:
+    if dtype.is_integer or dtype.is_bool or dtype is string:
         return initializers.zeros_initializer()
     raise ValueError(f"An initializer for variable {name} of {dtype.name} is required")
 

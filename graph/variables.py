@@ -12,7 +12,6 @@ from .aggregation import VariableAggregation, VariableSynchronization
 from .build import TensorLike, apply
 from .default_graph import get_default_graph
 from .dtypes import DType, as_dtype
-from .errors import UnimplementedError
 from .graph import Graph
 from .graph_keys import GraphKeys
 from .node import Node, Tensor, TensorOperators
@@ -20,6 +19,15 @@ from .ops import scatter_state, state
 from .partitioned import SaveSliceInfo as _SaveSliceInfo
 from .shape import TensorShape, as_dims, compatible, is_static, text
 from .variable_creation import Creation, resource_variables_enabled
+
+
+def _defined(variable_def: Any, import_scope: str | None) -> Variable:
+    """The variable of the default graph that a `VariableDef` tells of."""
+    from .meta_graph import Names
+    from .variable_defs import variable_from_def
+
+    nodes = {node.name: node for node in get_default_graph().nodes}
+    return variable_from_def(variable_def, Names(nodes, f"{import_scope.strip('/')}/" if import_scope else ""))
 
 
 class Variable(TensorOperators, metaclass=Creation):
@@ -34,13 +42,14 @@ class Variable(TensorOperators, metaclass=Creation):
         validate_shape: whether its shape is fixed to the initial value's.
         caching_device: a device that keeps the value read in a step, for all readers of the step.
         name: name of its node (None: `Variable`), made unique.
-        variable_def: not supported; here because TensorFlow 1 has it in this position.
+        variable_def: instead of all else, what `to_proto` gave: the variable of nodes that are there already.
         dtype: element type; None: the initial value's.
         expected_shape: a shape that the initial value must fit.
-        import_scope: not supported; here because TensorFlow 1 has it in this position.
+        import_scope: for `variable_def`: the scope that the nodes were imported into.
         constraint: function that optimizers apply to the value after each update.
         use_resource: whether it is a resource variable; None: see `enable_resource_variables`.
         synchronization, aggregation: how its copies are kept, where a distribution strategy makes several.
+        shape: what is known of the shape of all its values; None: the initial value's. `TensorShape(None)` lets it change.
 
     Raises:
         ValueError: no initial value, one of unknown shape, or a wrong argument.
@@ -67,12 +76,15 @@ class Variable(TensorOperators, metaclass=Creation):
     _handle: Tensor
     _constraint: Callable[[Any], Any] | None
     _trainable: bool
+    _given_shape: TensorShape | None = None
 
-    def __new__(cls, *args: Any, use_resource: bool | None = None, **kwargs: Any) -> Variable:
+    def __new__(cls, *args: Any, use_resource: bool | None = None, variable_def: Any = None, **kwargs: Any) -> Variable:
         if cls is Variable:  # arguments have names here: `Creation` has seen to that
             from .variable_kinds import RefVariable, ResourceVariable
 
             is_resource = resource_variables_enabled() if use_resource is None else use_resource
+            if variable_def is not None:
+                is_resource = variable_def.is_resource
             cls = ResourceVariable if is_resource else RefVariable
         return object.__new__(cls)
 
@@ -92,11 +104,13 @@ class Variable(TensorOperators, metaclass=Creation):
         use_resource: bool | None = None,
         synchronization: Any = None,
         aggregation: Any = None,
+        shape: Any = None,
     ) -> None:
-        if variable_def is not None or import_scope is not None:
-            raise UnimplementedError(
-                None, None, "variable_def and import_scope are not supported; load a saved graph instead"
-            )
+        if variable_def is not None:
+            if initial_value is not None:
+                raise ValueError("variable_def and initial_value are mutually exclusive.")
+            self.__dict__.update(_defined(variable_def, import_scope).__dict__)
+            return
         if initial_value is None:
             raise ValueError("initial_value must be specified.")
         if collections is not None and not isinstance(collections, (list, tuple, set)):
@@ -108,6 +122,7 @@ class Variable(TensorOperators, metaclass=Creation):
             raise ValueError("The `constraint` argument must be a callable.")
         self._trainable = trainable is not False
         self._constraint = constraint
+        self._given_shape = None if shape is None else TensorShape(shape)
         graph = get_default_graph()
         with graph.init_scope(), graph.name_scope(name or "Variable") as scope:
             wanted = None if dtype is None else as_dtype(dtype).base
@@ -137,6 +152,13 @@ class Variable(TensorOperators, metaclass=Creation):
                 f"Variable '{scope[:-1]}': the initial value has shape {text(value.dims)}, "
                 f"expected_shape is {text(expected)}"
             )
+        if self._given_shape is not None:
+            if not compatible(value.dims, self._given_shape.dims_tuple):
+                raise ValueError(
+                    f"Variable '{scope[:-1]}': the initial value's shape {text(value.dims)} is not compatible with the explicitly "
+                    f"supplied `shape` argument {text(self._given_shape.dims_tuple)}"
+                )
+            return self._given_shape.dims_tuple
         if not validate_shape:
             return None
         if not is_static(value.dims):
@@ -215,6 +237,23 @@ class Variable(TensorOperators, metaclass=Creation):
         """What the initializer assigns."""
         return self._initial_value
 
+    def to_proto(self, export_scope: str | None = None) -> Any:
+        """Its nodes' names as TensorFlow's `VariableDef`. None: it is not in `export_scope`."""
+        from .variable_defs import variable_def
+
+        found = variable_def(self._single())
+        scope = f"{export_scope.strip('/')}/" if export_scope else ""
+        if not found.variable_name.startswith(scope):
+            return None
+        for name in ("variable_name", "initializer_name", "snapshot_name", "initial_value_name"):
+            setattr(found, name, getattr(found, name).removeprefix(scope))
+        return found
+
+    @classmethod
+    def from_proto(cls, variable_def: Any, import_scope: str | None = None) -> Variable:
+        """The variable of the default graph that a `VariableDef` tells of."""
+        return _defined(variable_def, import_scope)
+
     def _set_save_slice_info(self, save_slice_info: _SaveSliceInfo) -> None:
         self.save_slice_info = save_slice_info
 
@@ -292,6 +331,10 @@ class Variable(TensorOperators, metaclass=Creation):
     ) -> Any:
         """A node that subtracts `delta`, atomically; result as of `assign`."""
         return self._change("AssignSub", delta, name, read_value)
+
+    @property
+    def _may_change_shape(self) -> bool:
+        return self._given_shape is not None and not self._given_shape.is_fully_defined()
 
     def _change(self, op: str, value: TensorLike, name: str | None, read_value: bool) -> Any:
         raise NotImplementedError

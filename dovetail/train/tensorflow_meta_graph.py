@@ -7,16 +7,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..graph.aggregation import VariableAggregation, VariableSynchronization
 from ..graph.default_graph import get_default_graph
-from ..graph.errors import InvalidArgumentError
 from ..graph.graph import Graph
 from ..graph.graph_def_parts import without
 from ..graph.graph_keys import GraphKeys
 from ..graph.import_graph_def import import_graph_def
 from ..graph.messages import message
-from ..graph.meta_graph import Names, variable_of
+from ..graph.meta_graph import Names
 from ..graph.node import Node, Tensor
+from ..graph.variable_defs import variable_def, variable_from_def
 from ..graph.variable_kinds import RefVariable, ResourceVariable
 from ..graph.variables import Variable
 from .tensorflow_savers import SAVERS
@@ -72,7 +71,7 @@ def _values(key: str, kept: Any, names: Names, known: dict[str, Variable]) -> It
             for data in kept.bytes_list.value:
                 told = message("VariableDef").FromString(data)
                 if told.variable_name not in known:
-                    known[told.variable_name] = _variable(told, names)
+                    known[told.variable_name] = variable_from_def(told, names)
                 yield known[told.variable_name]
         case "node_list":
             for name in kept.node_list.value:
@@ -82,40 +81,6 @@ def _values(key: str, kept: Any, names: Names, known: dict[str, Variable]) -> It
             yield from kept.int64_list.value
         case "float_list":
             yield from kept.float_list.value
-
-
-def _variable(told: Any, names: Names) -> Variable:
-    """The variable that a `VariableDef` tells of."""
-    try:
-        initializer = names.node(told.initializer_name)
-        initial = told.initial_value_name or initializer.inputs[1].name.removeprefix(names.prefix)
-        parts: dict[str, Any] = {
-            "place": told.variable_name, "initial_value": initial, "initializer": told.initializer_name, "starts_by": None,
-            "trainable": told.trainable, "slice": None, "read": told.snapshot_name,
-            "synchronization": VariableSynchronization(told.synchronization).name,
-            "aggregation": VariableAggregation(told.aggregation).name,
-        }  # fmt: skip
-        if told.HasField("save_slice_info_def"):
-            part = told.save_slice_info_def
-            parts["slice"] = (part.full_name, list(part.full_shape), list(part.var_offset), list(part.var_shape))
-        if told.is_resource:
-            parts |= {"is_initialized": _is_initialized(names.tensor(told.variable_name), names), "cached": None}
-        return variable_of(parts, names)
-    except (KeyError, ValueError, IndexError) as e:
-        raise InvalidArgumentError(
-            None, None, f"Variable '{told.variable_name}' of this MetaGraphDef does not fit its graph: {e}"
-        ) from None
-
-
-def _is_initialized(handle: Tensor, names: Names) -> str:
-    """The name of a tensor that tells whether a variable has a value; made if there is none."""
-    for node in names.nodes.values():
-        if node.type == "VarIsInitializedOp" and node.inputs[0] is handle:
-            return node.outputs[0].name.removeprefix(names.prefix)
-    made = handle.graph.create("VarIsInitializedOp", [handle], None, f"{handle.op.name}/IsInitialized/")
-    assert isinstance(names.nodes, dict)
-    names.nodes[made.name] = made
-    return made.outputs[0].name.removeprefix(names.prefix)
 
 
 def meta_graph_def(graph_def: Any, graph: Graph) -> Any:
@@ -153,25 +118,4 @@ def _write_value(kept: Any, value: Any, nodes: set[str]) -> None:
         kept.float_list.value.append(single)
 
 
-def variable_def(v: RefVariable | ResourceVariable) -> Any:
-    """The `VariableDef` of a variable."""
-    found = message("VariableDef")(
-        variable_name=v._handle.name,
-        initializer_name=v._initializer.name,
-        snapshot_name=(v._element if isinstance(v, ResourceVariable) else v._snapshot).name,
-        initial_value_name=v._initial_value.name,
-        is_resource=isinstance(v, ResourceVariable),
-        trainable=bool(v._trainable),
-        synchronization=v.synchronization.value,
-        aggregation=v.aggregation.value,
-    )
-    part = v.save_slice_info
-    if part is not None:
-        told = found.save_slice_info_def
-        told.full_name = part.full_name
-        for name in ("full_shape", "var_offset", "var_shape"):
-            getattr(told, name).extend(getattr(part, name))
-    return found
-
-
-__all__ = ["import_tensorflow_meta_graph", "is_meta_graph", "meta_graph_def", "variable_def", "write_collections"]
+__all__ = ["import_tensorflow_meta_graph", "is_meta_graph", "meta_graph_def", "write_collections"]

@@ -214,11 +214,14 @@ def _need_encoding(vectors: Sequence[Tensor], attrs: Attrs) -> int | None:
 
 
 def _strided_slice_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    x, begin, end, strides = inputs
+    x, *index = inputs
+    return [(x.dtype.base, sliced_dims(x.dims, *index, attrs))]
+
+
+def sliced_dims(dims: Dims, begin: Tensor, end: Tensor, strides: Tensor, attrs: Attrs) -> Dims:
+    """The shape of a strided slice, as far as it is known. TypeError, ValueError: the encoding is none, or does not fit the shape."""
     count = _need_encoding((begin, end, strides), attrs)
-    if count is None:
-        return [(x.dtype.base, None)]
-    return [(x.dtype.base, _sliced_dims(x.dims, count, attrs, _static_index(begin, end, strides, count, attrs)))]
+    return None if count is None else _sliced_dims(dims, count, attrs, _static_index(begin, end, strides, count, attrs))
 
 
 def _static_index(begin: Tensor, end: Tensor, strides: Tensor, count: int, masks: Attrs) -> tuple[Index, ...] | None:
@@ -255,7 +258,7 @@ def _partial(vector: Tensor, count: int) -> list[int | None]:
     return [None] * count
 
 
-def _checked_index(dims: tuple[int, ...], begin: Array, end: Array, strides: Array, masks: Attrs) -> tuple[Index, ...]:
+def checked_index(dims: tuple[int, ...], begin: Array, end: Array, strides: Array, masks: Attrs) -> tuple[Index, ...]:
     """The Python index, checked against a complete shape."""
     try:
         index = python_index(dims_of(begin), dims_of(end), dims_of(strides), masks)
@@ -267,7 +270,7 @@ def _checked_index(dims: tuple[int, ...], begin: Array, end: Array, strides: Arr
 
 def _strided_slice(x: Array, begin: Array, end: Array, strides: Array, **masks: int) -> Array:
     # A string picked out of an object array is no array; asarray makes it one again.
-    return np.asarray(x[_checked_index(x.shape, begin, end, strides, masks)], x.dtype)
+    return np.asarray(x[checked_index(x.shape, begin, end, strides, masks)], x.dtype)
 
 
 def _strided_slice_gradient(node: Node, grad: Any) -> Sequence[Any]:
@@ -289,19 +292,17 @@ define(
 def _strided_slice_grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     wanted, begin, end, strides, grad = inputs
     need_index(wanted, "shape")
-    count = _need_encoding((begin, end, strides), attrs)
     dims = static_dims(wanted)
-    if count is not None:
-        sliced = _sliced_dims(dims, count, attrs, _static_index(begin, end, strides, count, attrs))
-        if not compatible(sliced, grad.dims):
-            raise ValueError(f"the slice has shape {text(sliced)}, its gradient {text(grad.dims)}")
+    sliced = sliced_dims(dims, begin, end, strides, attrs)
+    if not compatible(sliced, grad.dims):
+        raise ValueError(f"the slice has shape {text(sliced)}, its gradient {text(grad.dims)}")
     return [(grad.dtype.base, dims)]
 
 
 def _strided_slice_grad(wanted: Array, begin: Array, end: Array, strides: Array, grad: Array, **masks: int) -> Array:
     dims = tuple(dims_of(wanted))
     out = np.zeros(dims, grad.dtype)
-    out[_checked_index(dims, begin, end, strides, masks)] = grad
+    out[checked_index(dims, begin, end, strides, masks)] = grad
     return out
 
 

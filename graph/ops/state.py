@@ -455,7 +455,7 @@ def read_variable(handle: Tensor, name: str | None = None) -> Tensor:
     return apply("ReadVariableOp", (handle,), None, name)
 
 
-def change_resource(op: str, handle: Tensor, value: TensorLike, name: str | None) -> Node:
+def change_resource(op: str, handle: Tensor, value: TensorLike, name: str | None, validate_shape: bool = True) -> Node:
     """Add a node that changes a resource variable by one value of its type and shape."""
     dtype, dims = place_of(handle)
     with handle.graph.as_default():
@@ -463,6 +463,6 @@ def change_resource(op: str, handle: Tensor, value: TensorLike, name: str | None
     return make(
         op,
         (handle, value),
-        {"validate_shape": True, "shape": dims} if op == "AssignVariableOp" else None,
+        {"validate_shape": validate_shape, "shape": dims} if op == "AssignVariableOp" else None,
         name,
     )

@@ -55,6 +55,32 @@ def _changes(kind, use_resource):
         np.testing.assert_array_equal(before, START)  # a value once read stays
 
 
+def _slices(use_resource):
+    v = Variable(START, use_resource=use_resource)
+    run = Interpreter(get_default_graph(), check=True)
+    expected, row = START.copy(), placeholder("int32", [])
+    slices = [
+        (np.s_[1], 4),
+        (np.s_[1:, ::-2], (2, 2)),
+        (np.s_[..., 0], 3),
+        (np.s_[0, None, 2:], (1, 2)),
+        (np.s_[2, 3], ()),
+    ]
+    run.run(global_variables_initializer())
+    for at, dims in slices:
+        value = np.full(dims, 7.0, np.float32) + np.arange(np.prod(dims), dtype=np.float32).reshape(dims)
+        expected[at] = value
+        np.testing.assert_array_equal(run.run(v[at].assign(value)), expected)
+    before, expected[1] = run.run(v.read_value()), 1.0
+    np.testing.assert_array_equal(run.run(v[row].assign([1.0] * 4), {row: 1}), expected)
+    assert before[1, 0] != 1.0  # a value once read stays
+    with pytest.raises(ValueError, match="the slice has shape"):
+        v[1].assign([1.0])
+    with pytest.raises(AttributeError, match="no slice of a variable"):
+        (v * 2.0)[1].assign([1.0] * 4)
+    assert not hasattr(constant(START), "assign")
+
+
 def _errors(use_resource):
     v = Variable(START, use_resource=use_resource)
     unknown = Variable(START, validate_shape=False, name="unknown", use_resource=use_resource)
@@ -88,4 +114,5 @@ CASES = [
         ScriptCase((f"{'Resource' * r}ScatterNdAdd",), partial(_errors, r), f"scatter_nd errors {r}")
         for r in (False, True)
     ),
+    *(ScriptCase((f"{'Resource' * r}StridedSliceAssign",), partial(_slices, r), f"slices {r}") for r in (False, True)),
 ]

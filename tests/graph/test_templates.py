@@ -7,7 +7,8 @@ from dovetail.graph.graph import Graph
 from dovetail.graph.initializers import ones_initializer
 from dovetail.graph.templates import make_template
 from dovetail.graph.variable_lists import global_variables
-from dovetail.graph.variable_scope import get_variable, variable_scope
+from dovetail.graph.variable_scope import get_local_variable, get_variable, variable_scope
+from dovetail.graph.variables import Variable
 
 
 def test_calls_share_variables_and_templates_do_not() -> None:
@@ -42,3 +43,26 @@ def test_a_graph_tells_its_scopes_and_collections() -> None:
             assert graph.get_name_scope() == "a/b"
         graph.add_to_collection("kept", 1)
         assert "kept" in graph.collections
+
+
+def test_a_template_tells_its_variables() -> None:
+    def module(trainable: bool) -> None:
+        get_variable("w", [], trainable=trainable)
+        get_local_variable("l", [])
+
+    with Graph().as_default():
+        now, later = make_template("now", module, True, trainable=True), make_template("later", module, trainable=False)
+        assert (now.variable_scope_name, later.variable_scope_name, now.variables) == ("now/", None, [])
+        now()
+        later()
+        told = [now.variables, later.global_variables, now.trainable_variables, later.trainable_variables]
+        told += [later.local_variables, later.non_trainable_variables]
+        assert [[v.op.name for v in kept] for kept in told] == [
+            ["now/w", "now/l"], ["later/w"], ["now/w"], [], ["later/l"], ["later/w", "later/l"]
+        ]  # fmt: skip
+        careless = make_template("careless", lambda: Variable(1.0))
+        careless()
+        with pytest.raises(ValueError, match="made trainable variables"):
+            careless()
+        with pytest.raises(ValueError, match="name cannot be None"):
+            make_template(None, module)

@@ -230,11 +230,8 @@ def test_each_graph_has_its_own(graph):
         (lambda: get_variable("w", [None, 2]), ValueError, "must be fully defined"),
         (lambda: get_variable("w", [2], initializer=[1.0, 2.0]), ValueError, "do not specify shape"),
         (lambda: get_variable("w", initializer=np.float32([1]), dtype="int32"), ValueError, "don't match"),
-        (
-            lambda: get_variable("w", [2], dtype="string"),
-            ValueError,
-            "An initializer for variable w of string",
-        ),
+        (lambda: get_variable("w", [2], custom_getter=3), ValueError, "custom_getter must be callable"),
+        (lambda: variable_scope("a", custom_getter=3).__enter__(), ValueError, "custom_getter must be callable"),
         (lambda: get_variable("w", [2], partitioner=3), ValueError, "Partitioner must be callable"),
         (lambda: variable_scope("a", partitioner=3).__enter__(), ValueError, "Partitioner must be callable"),
         (lambda: variable_scope(None).__enter__(), TypeError, "name_or_scope is required"),
@@ -287,3 +284,18 @@ def test_a_local_variable_may_be_in_collections_of_its_own(graph):
         assert not v.trainable
         assert v in graph.get_collection("local_variables")
         assert (v in graph.get_collection("mine")) == (v.op.name == "a")
+
+
+def test_a_variable_of_text_is_empty_at_first(graph):
+    text = get_variable("text", [2], dtype="string")
+    interpreter = Interpreter(graph)
+    interpreter.run(text.initializer)
+    assert interpreter.run(text.value()).tolist() == [b"", b""]
+
+
+def test_scopes_are_left_in_order(graph):
+    outer, inner = variable_scope("outer"), variable_scope("inner")
+    outer.__enter__()
+    inner.__enter__()
+    with pytest.raises(RuntimeError, match="Improper nesting of variable_scope: 'outer'"):
+        outer.__exit__(None, None, None)

@@ -5,7 +5,7 @@ import pytest
 
 from dovetail.graph import dtypes
 from dovetail.graph.build import constant, convert, placeholder
-from dovetail.graph.errors import FailedPreconditionError, UnimplementedError
+from dovetail.graph.errors import FailedPreconditionError
 from dovetail.graph.graph import Graph
 from dovetail.graph.interpret import Interpreter
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
@@ -218,7 +218,7 @@ def test_assert_variables_initialized(graph):
         ({"initial_value": 1.0, "collections": "vars"}, ValueError, "list, tuple, or set"),
         ({"initial_value": 1.0, "constraint": 3}, ValueError, "callable"),
         ({"initial_value": 1.0, "expected_shape": [2]}, ValueError, "expected_shape"),
-        ({"initial_value": 1.0, "import_scope": "x"}, UnimplementedError, "import_scope"),
+        ({"initial_value": [1.0] * 3, "shape": [4]}, ValueError, "not compatible with the explicitly supplied `shape`"),
         ({"initial_value": [1.5], "dtype": "int32"}, TypeError, "int32"),
     ],
 )
@@ -275,3 +275,35 @@ def test_load_and_eval_ask_for_a_session(graph):
     for call in (v.eval, lambda: v.load(2.0)):
         with pytest.raises(ValueError, match="No default session"):
             call()
+
+
+@pytest.mark.parametrize("use_resource", [False, True])
+def test_a_variable_may_hold_values_of_any_shape_that_is_told(graph, use_resource):
+    v = Variable([[1.0]], shape=[None, None], use_resource=use_resource)
+    assert v.shape.as_list() == [None, None]
+    run = Interpreter(graph)
+    run.run(v.initializer)
+    run.run(v.assign([[1.0, 2.0]]).op)
+    assert run.run(v.read_value()).tolist() == [[1.0, 2.0]]
+
+
+@pytest.mark.parametrize("use_resource", [False, True])
+def test_a_variable_is_made_of_what_tells_of_its_nodes(graph, use_resource):
+    with graph.name_scope("a"):
+        v = Variable(3.0, trainable=False, name="v", use_resource=use_resource, caching_device="/cpu:0")
+    definition, inside = v.to_proto(), v.to_proto(export_scope="a")
+    assert (definition.variable_name, inside.variable_name) == ("a/v:0", "v:0")
+    assert v.to_proto(export_scope="b") is None
+    before = len(graph)
+    for again in (
+        Variable(variable_def=definition),
+        Variable(variable_def=inside, import_scope="a"),
+        type(v)(variable_def=definition),
+        Variable.from_proto(definition),
+    ):
+        assert type(again) is type(v)
+        assert (again.op, again.initializer, again.trainable) == (v.op, v.initializer, False)
+    assert len(graph) == before
+    assert global_variables() == [v]
+    with pytest.raises(ValueError, match="mutually exclusive"):
+        Variable(1.0, variable_def=definition)
