@@ -212,6 +212,19 @@ class Blocks(Contents):
         self._names_in_use: dict[str, int] = {}
         self._scopes = Scopes()
         self._thread_scopes: threading.local | None = None
+        self.functions = 0
+        """How many functions were traced inside this graph (`FunctionGraph`)."""
+
+    def encloses(self, graph: Blocks) -> bool:
+        """Whether a graph is around this one: only around those of functions."""
+        return False
+
+    def _traced(self) -> Graph | None:
+        """The graph of the function inside this graph that this thread traces now; None: it traces none."""
+        graphs = open_blocks.graphs
+        if not self.functions or not graphs or graphs[-1] is self:
+            return None
+        return graphs[-1] if graphs[-1].encloses(self) else None
 
     @property
     def scopes(self) -> Scopes:
@@ -239,7 +252,7 @@ class Blocks(Contents):
         Raises:
             ValueError: malformed text, at entry. RuntimeError: blocks left in the wrong order.
         """
-        return DeviceContext(self, device_name_or_function)
+        return DeviceContext(self._traced() or self, device_name_or_function)
 
     def gradient_override_map(self, op_type_map: Mapping[str, str]) -> AbstractContextManager[None]:
         """A block whose nodes of these ops have other gradients.
@@ -259,28 +272,30 @@ class Blocks(Contents):
 
         `ignore_existing=True` also hides outer `colocate_with` blocks; only then may `op` be None.
         """
-        return colocated(self, op, ignore_existing)
+        traced = self._traced()
+        return colocated(self, op, ignore_existing) if traced is None else traced.colocate_with(op, ignore_existing)
 
     def init_scope(self) -> AbstractContextManager[None]:
         """A block for what outlives a step, such as a variable: no control edges from the blocks around it.
 
         Directly inside `colocate_with`, the device blocks that this hides apply again, as in TensorFlow.
         """
-        return outside_the_step(self)
+        return outside_the_step(self._traced() or self)
 
     def control_dependencies(self, control_inputs: Iterable[Any] | None) -> AbstractContextManager[None]:
         """A block whose nodes run after the given nodes, tensors or variables.
 
         None hides the blocks around it, and the branches and loops: what is made inside is outside all of them.
         """
-        return waiting_for(self, control_inputs)
+        traced = self._traced()
+        return waiting_for(self, control_inputs) if traced is None else traced.control_dependencies(control_inputs)
 
     def name_scope(self, name: str | None) -> AbstractContextManager[str]:
         """A block whose nodes' names start with `<name>/`. Gives the scope's name with a slash at the end.
 
         A name that ends in '/' is taken as it stands (re-entering a scope); None or '' leaves all scopes.
         """
-        return NameContext(self, name)
+        return NameContext(self._traced() or self, name)
 
     def get_name_scope(self) -> str:
         """Name of the open scopes, without a slash at the end; '' outside of all."""

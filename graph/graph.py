@@ -86,7 +86,7 @@ class Graph(Blocks):
 
         So that the constants of `x + 1` land in x's graph, whichever graph is the default one.
         """
-        return OpContext(self, name)
+        return OpContext(self._traced() or self, name)
 
     def session_for(self, session: Any, method: str) -> Any:
         """The given or else the default session; ValueError when there is none or it runs another graph."""
@@ -130,6 +130,8 @@ class Graph(Blocks):
             attrs = {}
         if origin is None:
             origin = caller()
+        if self.functions and (function := self._traced()) is not None:
+            return function.create(definition, inputs, attrs, name, origin=origin)
         if self._finalized:
             self._check_not_finalized(f"adding a {definition.name} at {locate(origin)}")
         for t in inputs:

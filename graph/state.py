@@ -56,13 +56,17 @@ class Resources:
 
     Attributes:
         collectives: where the task's collective ops meet those of others.
+        default_container: where state lives that names no container.
         together: what somebody has found, and finds again as long as no container is cleared: by whom.
         version: how often a container was cleared.
+        inner: what runs functions for kernels of the task: it is told to `cancel` them when the task ends.
     """
 
-    def __init__(self, collectives: Collectives | None = None) -> None:
+    def __init__(self, collectives: Collectives | None = None, default_container: str = "") -> None:
+        self.default_container = default_container
         self.collectives = Collectives() if collectives is None else collectives
         self._containers: dict[str, dict[str, Any]] = {}
+        self.inner: weakref.WeakSet[Any] = weakref.WeakSet()
         self.together: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self.version = 0
         self._posts: dict[tuple[str, str], Post] = {}  # of resources that are there, and of some that are to come

@@ -99,6 +99,12 @@ def withdraw(address: str) -> None:
         del _servers[address]
 
 
+def tasks_here() -> list[str]:
+    """The tasks of the servers of this process."""
+    found = [server() for process, server in list(_servers.values()) if process == process_id()]
+    return [s.task for s in found if s is not None]
+
+
 def find(address: str, incarnation: int) -> LocalServer | None:
     """The server that listens at `address`, if it is one of this process and the one meant."""
     found = _servers.get(address)

@@ -17,6 +17,7 @@ from ..codegen.cuda.driver import gpu_memory
 from ..graph.errors import CancelledError, DeadlineExceededError, InternalError, OpError
 from ..graph.graph import Graph
 from ..graph.settings import setting
+from ..graph.state import Resources, SessionState
 from ..placer.cluster import Cluster, local_devices
 from ..placer.plan import Plan
 from .config import ConfigProto
@@ -32,9 +33,23 @@ def in_process(graph: Graph, config: ConfigProto) -> InProcess:
     """The target of a session without servers: one task, no sockets, no threads."""
     emulated = setting("DOVETAIL_EMULATE_GPUS")
     devices = local_devices(LOCAL_TASK, config.device_count, emulated, gpu_memory=gpu_memory())
-    worker = Worker(LOCAL_TASK, devices, default_container="localhost")
-    master = Master(LOCAL_TASK, _OwnWorker(worker))
-    return InProcess(master, worker, graph, config)
+    return _with_worker(Worker(LOCAL_TASK, devices, default_container="localhost"), graph, config)
+
+
+def within_task(graph: Graph, resources: Resources, make_state: Callable[[int], SessionState]) -> InProcess:
+    """The target of a session inside a task's own kernels: on the CPU, with the task's state."""
+    config = ConfigProto()
+    devices = local_devices(LOCAL_TASK, config.device_count)
+    worker = Worker(
+        LOCAL_TASK, devices, default_container=resources.default_container, resources=resources, make_state=make_state
+    )
+    found = _with_worker(worker, graph, config)
+    resources.inner.add(found)
+    return found
+
+
+def _with_worker(worker: Worker, graph: Graph, config: ConfigProto) -> InProcess:
+    return InProcess(Master(LOCAL_TASK, _OwnWorker(worker)), worker, graph, config)
 
 
 class _OwnWorker:
@@ -177,6 +192,10 @@ class InProcess:
             why = f"waited {min(limits):.1f} s, last because {late[0]}" if late[0] else f"ran for {min(limits):.1f} s"
             raise DeadlineExceededError(None, None, f"Timed out: this step {why}")
         return result
+
+    def cancel(self) -> None:
+        """End all steps, without closing what others have."""
+        self._worker.close_session(self._session.handle)
 
     def close(self) -> None:
         """As `Target.close`."""

@@ -64,6 +64,7 @@ class Session:
         config: ConfigProto | None = None,
         *,
         wait_for_cluster: float | None = None,
+        _within: Target | None = None,
     ) -> None:
         self._config = check_config(config).settled()
         if wait_for_cluster is not None:
@@ -81,7 +82,10 @@ class Session:
         self._numbers = itertools.count(1)  # of partial runs
         self._lock = threading.Lock()
         self._contexts: list[AbstractContextManager[Any]] = []
-        if target:
+        self._target: Target
+        if _within is not None:
+            self._target = _within
+        elif target:
             if self._config.use_per_session_threads or self._config.session_inter_op_thread_pool:
                 raise InvalidArgumentError(
                     None, None,
@@ -92,7 +96,7 @@ class Session:
                 logger.warning("place_pruned_graph is ignored: the server at %s places the whole graph", target)
             from .remote import reach  # ZeroMQ is loaded by those who use it
 
-            self._target: Target = reach(address_of(target), self._config, wait_for_cluster or 0.0)
+            self._target = reach(address_of(target), self._config, wait_for_cluster or 0.0)
         else:
             from .in_process import (
                 in_process,  # master and worker, and so the code generator, are loaded by those who use them here

@@ -83,6 +83,7 @@ class Worker:
         collectives: where its collective ops meet those of other tasks; None: there are no others.
         ask: (task, its incarnation, step, session, wants): ask another task for variables: see `direct_reads.py`.
         lends: which GPUs of other tasks read this one's GPU memory: see `gpu_loans.py`; None: none.
+        resources: the state of the task; None: new. make_state: what a session keeps between steps, from its seed.
         threads: size of the pool that runs programs which are not small; 0: everything runs in the caller's thread.
     """
 
@@ -99,12 +100,16 @@ class Worker:
         threads: int = 0,
         default_container: str = "",
         collectives: Collectives | None = None,
+        resources: Resources | None = None,
+        make_state: Callable[[int], SessionState] = SessionState,
     ) -> None:
         self.task = task
         self.devices = tuple(devices)
         self._gpus = frozenset(str(d.name) for d in devices if d.name.device_type == "GPU" and not d.emulated)
-        self.resources = Resources(collectives)
+        self._has_own_state = resources is None
+        self.resources = Resources(collectives, default_container) if resources is None else resources
         self.default_container = default_container
+        self._make_state = make_state
         self._out = push or _nowhere
         self.expect = expect
         self.is_near = is_near
@@ -135,7 +140,8 @@ class Worker:
             session = self._sessions.get(handle)
             if session is None:
                 session = self._sessions[handle] = WorkerSession(
-                    Resources(self.resources.collectives) if isolated else self.resources, SessionState(seed)
+                    Resources(self.resources.collectives, self.default_container) if isolated else self.resources,
+                    self._make_state(seed),
                 )
             return session
 
@@ -448,6 +454,8 @@ class Worker:
             steps = list(self._steps.values())
         for step in steps:
             step.abort(f"The server of {self.task} was stopped")
+        for functions in list(self.resources.inner) if self._has_own_state else ():
+            functions.cancel()
         self.direct.close()
         if self.pool is not None:
             self.pool.shutdown(wait=False, cancel_futures=True)

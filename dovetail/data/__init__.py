@@ -4,26 +4,29 @@
 >>> x, y = dataset.make_one_shot_iterator().get_next()
 """
 
-from . import experimental
+from . import decoding as _decoding, experimental  # noqa: F401  (it says how a worker reads descriptions)
 from .dataset import Dataset
-from .files import NpyDataset, TextLineDataset
+from .file_datasets import FixedLengthRecordDataset, NpyDataset, TextLineDataset, TFRecordDataset
 from .iterator import (
     Iterator,
+    get_output_classes,
     get_output_shapes,
     get_output_types,
     make_initializable_iterator,
     make_one_shot_iterator,
 )
-from .records import FixedLengthRecordDataset, TFRecordDataset
+from .options import Options
 
 __all__ = [
     "Dataset",
     "FixedLengthRecordDataset",
     "Iterator",
     "NpyDataset",
+    "Options",
     "TFRecordDataset",
     "TextLineDataset",
     "experimental",
+    "get_output_classes",
     "get_output_shapes",
     "get_output_types",
     "make_initializable_iterator",

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..graph.dtypes import as_dtype
-from ..graph.shape import TensorShape, as_dims, compatible
+import numpy as np
+
+from ..graph.build import convert, to_array
+from ..graph.dtypes import as_dtype, int64, string
+from ..graph.node import Tensor
+from ..graph.ops.joining import stack
+from ..graph.shape import Dimension, Dims, TensorShape, as_dims, compatible
+from .given import Number, as_known, known
 from .spec import Component, Element, as_array, flatten, pack
 
 AUTOTUNE = -1
@@ -19,9 +25,102 @@ def positive(name: str, value: int) -> None:
         raise ValueError(f"{name} must be at least 1, not {value}")
 
 
+def at_least_one(name: str, number: Number) -> None:
+    """ValueError unless a number is at least 1, if it is known."""
+    value = as_known(number)
+    if value is not None:
+        positive(name, value)
+
+
+def common(a: Dims, b: Dims) -> Dims:
+    """The shape that both shapes have: sizes that differ are unknown."""
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return tuple([m if m == n else None for m, n in zip(a, b, strict=True)])
+
+
+def dims_of_shape(shape: Any, late: list[Tensor], dims: Dims) -> Any:
+    """Sizes to fill up to, None for the largest; "given" for a tensor that only a step will tell, which goes to `late`.
+
+    Raises:
+        TypeError: they are no whole numbers. ValueError: they are no list, or elements of `dims` do not fit.
+    """
+    found = _sizes(shape, late)
+    rank = late[-1].dims if found == "given" else None
+    check_padded(dims, found if rank is None or rank[0] is None else (None,) * rank[0])
+    return found
+
+
+def _sizes(shape: Any, late: list[Tensor]) -> Any:
+    if isinstance(shape, TensorShape):
+        return shape.dims_tuple
+    if isinstance(shape, (list, tuple)):
+        shape = [n.value if isinstance(n, Dimension) else n for n in shape]
+        if not any(isinstance(n, Tensor) for n in shape):
+            return _whole(shape, shape)
+        shape = stack([convert(n, dtype=int64) if not isinstance(n, Tensor) else n for n in shape])
+    if shape is None:
+        return None
+    found = known(shape)
+    if isinstance(found, Tensor):
+        if found.dtype.base is not int64 or (found.dims is not None and len(found.dims) != 1):
+            raise TypeError(
+                f"Padded shape {shape} must be a 1-D tensor of tf.int64 values, but its element type is {found.dtype.name}"
+            )
+        late.append(found)
+        return "given"
+    return _whole(shape, found)
+
+
+def _whole(shape: Any, sizes: Any) -> Dims:
+    if None not in sizes:
+        array = np.asarray(sizes)
+        if array.ndim != 1:
+            raise ValueError(
+                f"Padded shape {shape} must be a 1-D tensor of tf.int64 values, but its shape was {array.shape}."
+            )
+        if array.size and array.dtype.kind not in "iu":
+            raise TypeError(
+                f"Padded shape {shape} must be a 1-D tensor of tf.int64 values, but its element type was {array.dtype}."
+            )
+    return tuple([None if n is None or int(n) < 0 else int(n) for n in sizes])
+
+
+def check_padded(dims: Dims, wanted: Any) -> None:
+    """ValueError: elements of a shape cannot be filled up to another one."""
+    if dims is None or wanted is None or wanted == "given":
+        return
+    fits = len(dims) == len(wanted) and all(n is None or m is None or n <= m for n, m in zip(dims, wanted, strict=True))
+    if not fits:
+        raise ValueError(
+            f"The padded shape {TensorShape(wanted)} is not compatible with the corresponding input component shape {TensorShape(dims)}."
+        )
+
+
+def padding(value: Any, component: Component) -> Any:
+    """What a component is filled up with. TypeError: it is of another type. ValueError: no scalar."""
+    if value is None:
+        return np.array(b"", object) if component.dtype is string else np.zeros((), component.dtype.np)
+    found = known(value)
+    if isinstance(found, Tensor):
+        dtype, dims = found.dtype.base, found.dims
+    else:
+        if not isinstance(value, Tensor) and not isinstance(found, (np.ndarray, np.generic)):
+            found = to_array(found, component.dtype)
+        found = as_array(found)
+        dtype, dims = as_dtype(found.dtype), found.shape
+    if dims is not None and dims != ():
+        raise ValueError(f"Padding value should be a scalar, but is not: {value!r}.")
+    if dtype is not component.dtype:
+        raise TypeError(f"Padding value tensor ({value!r}) does not match output type: {component.dtype.name}")
+    return found
+
+
 def shapes_for(shapes: Any, structure: Any) -> list[Any]:
     """The shapes for a structure: a shape may itself be a list or a tuple."""
     if isinstance(structure, tuple) and isinstance(shapes, tuple):
+        if len(structure) != len(shapes):
+            raise TypeError(f"The structures differ: {len(structure)} parts, and shapes {shapes}")
         return [s for part, inner in zip(shapes, structure, strict=True) for s in shapes_for(part, inner)]
     if isinstance(structure, dict) and isinstance(shapes, dict):
         return [s for key in sorted(structure) for s in shapes_for(shapes[key], structure[key])]

@@ -1,33 +1,42 @@
 """`Dataset`: a pipeline of elements.
 
-Theory. A data set is a description; nothing runs until an iterator takes from it. It can be walked from any position: `walk(seeds,
-skip)` gives the elements after the first `skip` ones. Most kinds leave elements out without making them (a batch of 64 leaves out
-64 rows, a `map` does not call its function, a `repeat` leaves out whole rounds), so an input is restored quickly. What is random
-depends only on the seeds: those of the iterator, of the shuffle, and the number of the round.
+Theory. A data set is a description (a kind, parameters, the data sets that it is made from); nothing runs until an iterator takes from
+it. How elements come from the description is said for each kind in `walks.py`, `files.py` and `records.py`. A description can be sent
+(`encoding.py`), so an iterator runs where it is placed: in this process, or in a worker's.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Iterator as Walk, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-from .. import gfile
-from ..graph.dtypes import bool_, int64
-from ..graph.errors import NotFoundError
-from ..graph.shape import Dims, TensorShape, as_dims
-from .checks import AUTOTUNE, checked, described, positive, shapes_for
-from .given import Given, Seeds, Source, whole_number
-from .iterator import Iterator
-from .mapping import Traced, ahead, in_order
-from .spec import Array, Component, Element, as_array, flatten, pack, refuse_sparse
+from ..graph.dtypes import bool_, int64, string
+from ..graph.node import Tensor
+from ..graph.shape import Dims, TensorShape
+from ..graph.state import Resources
+from . import files as _files, records as _records, walks as _walks  # noqa: F401  (they register kinds)
+from .checks import (
+    AUTOTUNE,
+    at_least_one,
+    common,
+    described,
+    dims_of_shape,
+    padding,
+    positive,
+    shapes_for,
+)
+from .function import DatasetFunction, Function, dataset_traced, folded, given_in, traced
+from .given import At, Given, Source, as_known, known, seed_of, whole_number
+from .iterator import Iterator, single_element
+from .kinds import Described
+from .options import Options
+from .spec import Component, Element, flatten, pack, refuse_sparse
 
 
-class Dataset:
+class Dataset(Described):
     """Elements of one structure: nested tuples and dictionaries of arrays.
 
     >>> dataset = Dataset.range(10).shuffle(10, seed=1).batch(4)
@@ -36,28 +45,37 @@ class Dataset:
 
     def __init__(
         self,
+        kind: str,
         structure: Any,
         components: Sequence[Component],
-        walk: Callable[[Seeds, int], Walk[Element]],
+        inputs: Sequence[Dataset] = (),
         size: float | None = None,
-        given: Sequence[Given] = (),
+        **params: Any,
     ) -> None:
+        self._kind, self._params = kind, params
         self._structure = structure
         self._components = tuple(components)
-        self._walk = walk
-        self._size = size  # how many elements; infinity: without end; None: nobody knows
-        self._given = tuple(given)  # whose values an initializer brings
+        self._inputs = tuple(inputs)
+        self._size = size
+        self._memory = {}
+        found = [g for d in inputs for g in d._given] + given_in(tuple(params.values()))
+        self._given = tuple(dict.fromkeys(g for g in found if g.count))  # whose values an initializer brings
+        self._options = next((d._options for d in inputs if d._options is not None), None)
 
-    def _then(
-        self,
-        structure: Any,
-        components: Sequence[Component],
-        walk: Callable[[Seeds, int], Walk[Element]],
-        size: float | None = None,
-        given: Sequence[Given] = (),
-    ) -> Dataset:
-        """What a transformation makes of this data set."""
-        return Dataset(structure, components, walk, size, (*self._given, *given))
+    def _then(self, kind: str, size: float | None = None, like: Dataset | None = None, **params: Any) -> Dataset:
+        """What a transformation that changes no element makes of this data set. `like`: has the elements that come out."""
+        like = like or self
+        return Dataset(kind, like._structure, like._components, (self,), size, **params)
+
+    def _from(self, *seeds: int) -> Walk[Element]:
+        """All elements, here and now."""
+        return self._walk(At(seeds))
+
+    def walk_from(self, seed: int, skip: int, values: Sequence[Any], task: Resources) -> Walk[Element]:
+        """The elements behind the first `skip` ones, with the values of its tensors, in the order of `_given`; none: not known."""
+        left = iter(values)
+        brought = {g: [next(left) for _ in range(g.count)] for g in self._given} if values else {}
+        return self._walk(At((seed,), brought, task), skip)
 
     # --- sources ---------------------------------------------------------------------------------------------------
 
@@ -82,91 +100,75 @@ class Dataset:
         sizes = {d[0] if d else None for d in shapes if d is not None}
         if () in shapes or len(sizes - {None}) > 1:
             raise ValueError(f"All components need the same number of rows: {shapes}")
-
-        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-            parts = source.of(seeds)
-            counts = {len(p) if p.ndim else None for p in parts}
-            if len(counts) != 1 or None in counts:
-                raise ValueError(f"All components need the same number of rows: {[p.shape for p in parts]}")
-            for i in range(skip, len(parts[0])):
-                yield [p[i : i + 1].reshape(p.shape[1:]) for p in parts]  # also text stays an array of objects
-
         components = [Component(c.dtype, None if c.dims is None else c.dims[1:]) for c in source.components]
         count = next(iter(sizes)) if len(sizes) == 1 and None not in shapes else None
-        return Dataset(tensors, components, walk, count, source.given)
+        return Dataset("tensor_slices", tensors, components, (), count, arrays=source.arrays, given=source.given)
 
     @staticmethod
     def from_tensors(tensors: Any) -> Dataset:
         """One element: the arrays, or tensors, as they are; see `from_tensor_slices`."""
         source = Source(flatten(tensors))
-
-        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-            if skip == 0:
-                yield source.of(seeds)
-
-        return Dataset(tensors, source.components, walk, 1, source.given)
+        return Dataset("tensors", tensors, source.components, (), 1, arrays=source.arrays, given=source.given)
 
     @staticmethod
-    def range(*args: int) -> Dataset:
-        """int64 numbers, as Python's `range` has them."""
-        numbers = range(*args)
-
-        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-            for n in numbers[skip:]:
-                yield [np.asarray(n, np.int64)]
-
-        return Dataset(0, [Component(int64, ())], walk, len(numbers))
+    def range(*args: Any) -> Dataset:
+        """int64 numbers, as Python's `range` has them. They may be tensors: see `from_tensor_slices`."""
+        numbers = [whole_number(n) for n in args]
+        if not 1 <= len(numbers) <= 3:
+            raise ValueError(f"Invalid `args`. The length of `args` should be between 1 and 3 but was {len(numbers)}.")
+        ends = [n for n in map(as_known, numbers) if n is not None]
+        size = len(range(*ends)) if len(ends) == len(numbers) else None
+        return Dataset("range", 0, [Component(int64, ())], (), size, args=tuple(numbers))
 
     @staticmethod
     def from_generator(
         generator: Callable[..., Any], output_types: Any, output_shapes: Any = None, args: Sequence[Any] = ()
     ) -> Dataset:
-        """What a Python function generates, each time it is called.
+        """What a Python function generates, each time it is called. It runs in this process only.
 
         Args:
-            generator: gives something to iterate over. args: what it is called with.
+            generator: gives something to iterate over. args: arrays or tensors that it is called with, as arrays.
             output_types: the element types, in the structure of an element. output_shapes: their shapes; None: unknown.
         """
+        if not callable(generator):
+            raise TypeError("`generator` must be callable.")
         structure, components = described(output_types, output_shapes)
-
-        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-            for element in itertools.islice(iter(generator(*args)), skip, None):
-                yield checked(element, structure, components)
-
-        return Dataset(structure, components, walk)
+        source = Source(list(args))
+        return Dataset(
+            "generator", structure, components, generator=generator, arrays=source.arrays, given=source.given
+        )
 
     @staticmethod
-    def list_files(file_pattern: Any, shuffle: bool | None = None, seed: int | None = None) -> Dataset:
+    def list_files(file_pattern: Any, shuffle: bool | None = None, seed: Any = None) -> Dataset:
         """The names of the files that match a pattern, or one of several: `/data/train-*.tfrecord`.
 
-        Args:
-            shuffle: in random order, another one in each round; None: so, too. False: sorted. seed: as of `shuffle`.
+        They are looked for when an iterator starts, where it runs: NotFoundError in that step if there is none.
 
-        Raises:
-            NotFoundError: no file matches.
+        Args:
+            file_pattern: text, several, or a tensor of them.
+            shuffle: in random order, another one in each round; None: so, too. False: sorted. seed: as of `shuffle`.
         """
-        patterns = [file_pattern] if isinstance(file_pattern, (str, bytes, os.PathLike)) else list(file_pattern)
-        found = sorted({name for p in patterns for name in gfile.Glob(os.fsdecode(p))})
-        if not found:
-            raise NotFoundError(None, None, f"No files matched pattern: {', '.join(map(os.fsdecode, patterns))}")
-        names = Dataset.from_tensor_slices(np.array(found, object))
-        return names if shuffle is False else names.shuffle(len(found), seed)
+        if isinstance(file_pattern, (list, tuple)):
+            file_pattern = [os.fsdecode(p) if isinstance(p, os.PathLike) else p for p in file_pattern]
+        elif isinstance(file_pattern, os.PathLike):
+            file_pattern = os.fsdecode(file_pattern)
+        source = Source([file_pattern])
+        names = Dataset("matching_files", "", [Component(string, ())], arrays=source.arrays, given=source.given)
+        return names if shuffle is False else names.shuffle(2**31, seed)
 
     @staticmethod
     def zip(datasets: Any) -> Dataset:
         """Elements of several data sets side by side, in a tuple or dictionary, as long as the shortest."""
-        parts: list[Dataset] = flatten(datasets)
+        parts: list[Any] = flatten(datasets)
+        for part in parts:
+            if not isinstance(part, Dataset):
+                raise TypeError(
+                    f"The argument to `Dataset.zip()` must be a nested structure of `Dataset` objects, not {part!r}"
+                )
         structure = pack(datasets, [p._structure for p in parts])
-
-        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-            for elements in zip(*[p._walk((*seeds, i), skip) for i, p in enumerate(parts)], strict=False):
-                yield [a for e in elements for a in e]
-
         sizes = [p._size for p in parts]
         size = None if None in sizes else min(s for s in sizes if s is not None)
-        return Dataset(
-            structure, [c for p in parts for c in p._components], walk, size, [g for p in parts for g in p._given]
-        )
+        return Dataset("zip", structure, [c for p in parts for c in p._components], parts, size)
 
     # --- what an element is ----------------------------------------------------------------------------------------
 
@@ -180,309 +182,263 @@ class Dataset:
         """Shapes, in the structure of an element."""
         return pack(self._structure, [TensorShape(c.dims) for c in self._components])
 
-    # --- transformations -------------------------------------------------------------------------------------------
+    @property
+    def output_classes(self) -> Any:
+        """`Tensor` in the structure of an element; a sparse tensor has three."""
+        return pack(self._structure, [Tensor] * len(self._components))
+
+    # --- one by one ------------------------------------------------------------------------------------------------
 
     def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
         """`transformation_func(self)`."""
-        return transformation_func(self)
+        found = transformation_func(self)
+        if not isinstance(found, Dataset):
+            raise TypeError(f"`transformation_func` must return a Dataset, not {found!r}")
+        return found
 
-    def map(self, map_func: Callable[..., Any], num_parallel_calls: int | None = None) -> Dataset:
+    def map(self, map_func: Callable[..., Any], num_parallel_calls: Any = None) -> Dataset:
         """A function of each element, made of graph ops; a tuple is given as several arguments.
 
+        The function is called once, with placeholders in a graph of its own, and gives tensors in any structure. It may use what the
+        graph around it has: variables, tables and queues as they are at each call, in the task where the iterator is; other tensors
+        with the values that they have when the iterator starts.
+
         Args:
-            map_func: is called once, with placeholders in a graph of its own, and gives tensors in any structure.
             num_parallel_calls: how many elements are worked on at once; their order stays. AUTOTUNE: one per processor.
         """
-        if num_parallel_calls == AUTOTUNE:
-            num_parallel_calls = os.cpu_count() or 1
-        traced = Traced(self, map_func)
+        function, structure = self._traced(map_func, "Dataset.map()")
+        calls = None if num_parallel_calls is None else whole_number(num_parallel_calls)
+        return Dataset("map", structure, function.components, (self,), self._size, function=function, calls=calls)
 
-        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-            call = traced.callable()
-            elements = self._walk(seeds, skip)
-            if not num_parallel_calls or num_parallel_calls == 1:
-                for element in elements:
-                    yield call(element)
-                return
-            with ThreadPoolExecutor(num_parallel_calls) as pool:
-                yield from in_order(pool, call, elements, num_parallel_calls)
-
-        return self._then(traced.structure, traced.components, walk, self._size)
+    map_with_legacy_function = map
+    """`map` (TensorFlow has an older way to trace functions under this name)."""
 
     def filter(self, predicate: Callable[..., Any]) -> Dataset:
         """The elements for which a function of graph ops gives True."""
-        traced = Traced(self, predicate)
-        if len(traced.components) != 1 or traced.components[0].dtype is not bool_:
+        return self._then("filter", function=self._predicate(predicate, "Dataset.filter()"))
+
+    filter_with_legacy_function = filter
+    """`filter`, likewise."""
+
+    def _traced(self, function: Callable[..., Any], what: str) -> tuple[Function, Any]:
+        return traced(function, self._structure, self._components, what)
+
+    def _predicate(self, function: Callable[..., Any], what: str) -> Function:
+        found, _ = self._traced(function, what)
+        if (
+            len(found.outputs) != 1
+            or found.outputs[0].dtype.base is not bool_
+            or found.outputs[0].dims not in ((), None)
+        ):
             raise ValueError("`predicate` must return a scalar boolean tensor.")
+        return found
 
-        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-            keep = traced.callable()
-            return itertools.islice((e for e in self._walk(seeds, 0) if keep(e)[0]), skip, None)
-
-        return self._then(self._structure, self._components, walk)
-
-    def shuffle(self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True) -> Dataset:
+    def shuffle(self, buffer_size: Any, seed: Any = None, reshuffle_each_iteration: bool | None = None) -> Dataset:
         """In random order: each element is drawn from the next `buffer_size` ones.
 
         Args:
-            seed: for the same order in each run. reshuffle_each_iteration: another order in each round of a `repeat`.
+            seed: for the same order in each run; None: that of the graph (`set_random_seed`), or else another order with each start.
+            reshuffle_each_iteration: another order in each round of a `repeat`; None: so. Numbers may be tensors.
         """
-        positive("buffer_size", buffer_size)
+        size = whole_number(buffer_size)
+        at_least_one("buffer_size", size)
+        again = reshuffle_each_iteration is not False
+        return self._then("shuffle", self._size, buffer_size=size, seed=seed_of(seed), reshuffle=again)
 
-        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-            started, *rounds = seeds
-            key = [started if seed is None else seed, *(rounds if reshuffle_each_iteration else ())]
-            rng = np.random.default_rng([int(k) & (2**64 - 1) for k in key])
+    def enumerate(self, start: Any = 0) -> Dataset:
+        """Each element behind its number: `(number, element)`."""
+        return Dataset.zip((Dataset.range(start, 2**63 - 1), self))
 
-            def draw() -> Walk[Element]:
-                buffer: list[Element] = []
-                for element in self._walk(seeds, 0):
-                    if len(buffer) < buffer_size:
-                        buffer.append(element)
-                        continue
-                    i = int(rng.integers(buffer_size))
-                    drawn, buffer[i] = buffer[i], element
-                    yield drawn
-                for i in rng.permutation(len(buffer)):
-                    yield buffer[i]
+    def unbatch(self) -> Dataset:
+        """The rows of each element, one by one."""
+        refuse_sparse(self._structure, "unbatch")
+        components = [Component(c.dtype, None if c.dims is None else c.dims[1:]) for c in self._components]
+        return Dataset("unbatch", self._structure, components, (self,))
 
-            return itertools.islice(draw(), skip, None)
+    def repeat(self, count: Any = None) -> Dataset:
+        """The elements again and again: `count` rounds; None or -1: without end. The number may be a tensor: see `from_tensor_slices`."""
+        rounds = whole_number(-1 if count is None else count)
+        number, size = as_known(rounds), self._size
+        total: float | None = None
+        if size is not None and number is not None:
+            total = size * number if number >= 0 else (float("inf") if size else 0)
+        return self._then("repeat", total, count=rounds)
 
-        return self._then(self._structure, self._components, walk, self._size)
+    def take(self, count: Any) -> Dataset:
+        """The first `count` elements; -1: all. The number may be a tensor: see `from_tensor_slices`."""
+        number = whole_number(count)
+        first = as_known(number)
+        size = self._size if first is not None and first < 0 else _least(first, self._size)
+        return self._then("take", size, count=number)
 
-    def batch(self, batch_size: Any, drop_remainder: bool = False) -> Dataset:
+    def skip(self, count: Any) -> Dataset:
+        """All but the first `count` elements; -1: none. The number may be a tensor: see `from_tensor_slices`."""
+        number = whole_number(count)
+        first = as_known(number)
+        size: float | None = None
+        if first is not None and self._size is not None:
+            size = 0 if first < 0 else max(0, self._size - first)
+        return self._then("skip", size, count=number)
+
+    def shard(self, num_shards: Any, index: Any) -> Dataset:
+        """Every `num_shards`-th element, from `index` on: each worker its own. Shuffle after it, or with a seed before it.
+
+        The numbers may be tensors: see `from_tensor_slices`.
+        """
+        shards, which = whole_number(num_shards), whole_number(index)
+        count, first = as_known(shards), as_known(which)
+        if count is not None and count < 1:
+            raise ValueError(f"num_shards must be >= 1; got {count}")
+        if count is not None and first is not None and not 0 <= first < count:
+            raise ValueError(f"index must be in [0, {count}), not {first}")
+        size = self._size if count is not None and first is not None else None
+        if size is not None and count is not None and first is not None and size != float("inf"):
+            size = max(0, -(-(size - first) // count))
+        return self._then("shard", size, num_shards=shards, index=which)
+
+    def cache(self, filename: Any = "") -> Dataset:
+        """Keep the elements of the first round, and give the same ones in the rounds after it.
+
+        Args:
+            filename: a file to keep them in, which later runs of the program find; "": in memory. It is written when a round is complete.
+        """
+        name = known(filename)
+        if isinstance(name, str) and not name:
+            return self._then("cache", self._size, filename=None, given=None)
+        source = Source([os.fspath(name) if isinstance(name, os.PathLike) else name])
+        return self._then("cache", self._size, filename=source.arrays, given=source.given)
+
+    def prefetch(self, buffer_size: Any) -> Dataset:
+        """Make up to `buffer_size` elements ahead, in a thread, where the iterator is; AUTOTUNE: two."""
+        size = whole_number(buffer_size)
+        number = as_known(size)
+        if number is not None and number < 1 and number != AUTOTUNE:
+            positive("buffer_size", number)
+        return self._then("prefetch", self._size, buffer_size=size)
+
+    def with_options(self, options: Options) -> Dataset:
+        """The same with options. They change nothing: elements always come in a fixed order."""
+        found = self._then("take", self._size, count=-1)
+        found._options = options if self._options is None else self._options.merge(options)
+        return found
+
+    def options(self) -> Options:
+        """Those of `with_options`."""
+        return self._options or Options()
+
+    # --- batches ---------------------------------------------------------------------------------------------------
+
+    def batch(self, batch_size: Any, drop_remainder: Any = False) -> Dataset:
         """`batch_size` elements stacked; the last batch may have fewer, unless `drop_remainder`. Shapes must agree.
 
-        The size may be a tensor: see `from_tensor_slices`.
+        The arguments may be tensors: see `from_tensor_slices`.
         """
-        return self._batched(batch_size, drop_remainder, np.stack, [c.dims for c in self._components])
+        return self._batched("batch", batch_size, drop_remainder, [c.dims for c in self._components])
 
     def padded_batch(
         self,
         batch_size: Any,
         padded_shapes: Any = None,
         padding_values: Any = None,
-        drop_remainder: bool = False,
+        drop_remainder: Any = False,
     ) -> Dataset:
         """The same for elements of different sizes, filled up at their ends.
 
         Args:
-            padded_shapes: shapes to fill up to, in the structure of an element; None in a shape: the largest of the batch.
+            padded_shapes: shapes to fill up to, in the structure of an element, or int64 tensors of them; None or -1 in a shape: the
+                largest of the batch.
             padding_values: what with, in the same structure; None: zeros, or empty text.
         """
-        shapes: list[Dims] = [c.dims for c in self._components]
+        shapes: list[Any] = [c.dims for c in self._components]
+        late: list[Tensor] = []
         if padded_shapes is not None:
-            shapes = [as_dims(s) for s in shapes_for(padded_shapes, self._structure)]
+            wanted = zip(shapes_for(padded_shapes, self._structure), self._components, strict=True)
+            shapes = [dims_of_shape(s, late, c.dims) for s, c in wanted]
         values = [None] * len(shapes) if padding_values is None else flatten(padding_values)
-        fills = [
-            (b"" if c.dtype.np == np.dtype(object) else 0) if v is None else as_array(v, c.dtype)
-            for c, v in zip(self._components, values, strict=True)
-        ]
+        if len(values) != len(shapes):
+            values = values * len(shapes) if len(values) == 1 else values
+        fills = [padding(v, c) for c, v in zip(self._components, values, strict=True)]
+        source = Source(fills)
+        return self._batched(
+            "padded_batch", batch_size, drop_remainder, [None if d == "given" else d for d in shapes],
+            shapes=tuple(shapes), shapes_given=Given(late) if late else None, values=source.arrays, values_given=source.given,
+        )  # fmt: skip
 
-        def fill(arrays: Sequence[Array], i: int) -> Array:
-            rank = arrays[0].ndim
-            wanted = shapes[i] if shapes[i] is not None else (None,) * rank
-            assert wanted is not None
-            if not wanted:
-                return np.stack(arrays)
-            largest = [max(a.shape[k] for a in arrays) if d is None else d for k, d in enumerate(wanted)]
-            out = np.full((len(arrays), *largest), fills[i], arrays[0].dtype)
-            for row, a in zip(out, arrays, strict=True):
-                if any(n > m for n, m in zip(a.shape, largest, strict=True)):
-                    raise ValueError(f"an element of shape {a.shape} does not fit into {tuple(largest)}")
-                row[tuple(slice(n) for n in a.shape)] = a
-            return out
-
-        return self._batched(batch_size, drop_remainder, fill, shapes, indexed=True)
-
-    def _batched(
-        self, size: Any, drop: bool, join: Callable[..., Array], shapes: Sequence[Dims], indexed: bool = False
-    ) -> Dataset:
-        rows_of, known, given = whole_number(size)
-        if known is not None:
-            positive("batch_size", known)
+    def _batched(self, kind: str, size: Any, drop: Any, row_dims: Sequence[Dims], **params: Any) -> Dataset:
+        rows, dropped = whole_number(size), whole_number(drop)
+        at_least_one("batch_size", rows)
         refuse_sparse(self._structure, "batch")
-
-        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-            size = rows_of(seeds)
-            positive("batch_size", size)
-            elements = self._walk(seeds, skip * size)
-            while rows := list(itertools.islice(elements, size)):
-                if drop and len(rows) < size:
-                    return
-                columns = list(zip(*rows, strict=True))
-                yield [join(c, i) if indexed else join(c) for i, c in enumerate(columns)]
-
-        first = known if drop else None
+        number, cut = as_known(rows), as_known(dropped)
+        first = number if cut else None
         components = [
             Component(c.dtype, None if dims is None else (first, *dims))
-            for c, dims in zip(self._components, shapes, strict=True)
+            for c, dims in zip(self._components, row_dims, strict=True)
         ]
-        count = None if known is None else self._size
-        if known is not None and count is not None and count != float("inf"):
-            count = count // known if drop else -(-count // known)
-        return self._then(self._structure, components, walk, count, given)
+        count = None if number is None or cut is None else self._size
+        if number is not None and count is not None and count != float("inf"):
+            count = count // number if cut else -(-count // number)
+        return Dataset(kind, self._structure, components, (self,), count, batch_size=rows, drop=dropped, **params)
 
-    def repeat(self, count: Any = None) -> Dataset:
-        """The elements again and again: `count` rounds; None or -1: without end. The number may be a tensor: see `from_tensor_slices`."""
-        count_of, known, given = whole_number(-1 if count is None else count)
-        size = self._size
-
-        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-            count = count_of(seeds)
-            rounds = None if count < 0 else count
-            first = 0
-            if size == 0:
-                return
-            if size is not None and size != float("inf"):
-                first, skip = divmod(skip, int(size))
-            for i in itertools.count(first) if rounds is None else range(first, rounds):
-                seen = -1
-                for seen, element in enumerate(self._walk((*seeds, i), skip if size is not None else 0)):  # noqa: B007
-                    if size is None and skip > 0:  # how long a round is shows only at its end
-                        skip -= 1
-                        continue
-                    yield element
-                if size is not None:
-                    skip = 0
-                elif seen < 0:
-                    return  # an empty round: there will never be anything
-
-        total: float | None = None
-        if size is not None and known is not None:
-            total = size * known if known >= 0 else (float("inf") if size else 0)
-        return self._then(self._structure, self._components, walk, total, given)
-
-    def take(self, count: Any) -> Dataset:
-        """The first `count` elements; -1: all. The number may be a tensor: see `from_tensor_slices`."""
-        count_of, known, given = whole_number(count)
-
-        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-            count = count_of(seeds)
-            elements = self._walk(seeds, skip)
-            return elements if count < 0 else itertools.islice(elements, max(0, count - skip))
-
-        size = self._size if known is not None and known < 0 else _least(known, self._size)
-        return self._then(self._structure, self._components, walk, size, given)
-
-    def skip(self, count: Any) -> Dataset:
-        """All but the first `count` elements; -1: none. The number may be a tensor: see `from_tensor_slices`."""
-        count_of, known, given = whole_number(count)
-
-        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-            count = count_of(seeds)
-            return iter(()) if count < 0 else self._walk(seeds, count + skip)
-
-        size: float | None = None
-        if known is not None and self._size is not None:
-            size = 0 if known < 0 else max(0, self._size - known)
-        return self._then(self._structure, self._components, walk, size, given)
-
-    def shard(self, num_shards: int, index: int) -> Dataset:
-        """Every `num_shards`-th element, from `index` on: each worker its own. Shuffle after it, or with a seed before it."""
-        if not 0 <= index < num_shards:
-            raise ValueError(f"index must be in [0, {num_shards}), not {index}")
-
-        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-            return itertools.islice(self._walk(seeds, index + skip * num_shards), 0, None, num_shards)
-
-        size = self._size
-        if size is not None and size != float("inf"):
-            size = max(0, -(-(size - index) // num_shards))
-        return self._then(self._structure, self._components, walk, size)
+    # --- several ---------------------------------------------------------------------------------------------------
 
     def concatenate(self, dataset: Dataset) -> Dataset:
         """The elements of another data set after these."""
-        size = self._size
-
-        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-            if size is None:
-                both = itertools.chain(self._walk((*seeds, 0), 0), dataset._walk((*seeds, 1), 0))
-                yield from itertools.islice(both, skip, None)
-                return
-            yield from self._walk((*seeds, 0), skip)
-            yield from dataset._walk((*seeds, 1), int(max(0, skip - size)))
-
+        mine, theirs = self._components, dataset._components
+        if [c.dtype for c in mine] != [c.dtype for c in theirs]:
+            raise TypeError(
+                f"Two datasets to concatenate have different types {self.output_types} and {dataset.output_types}"
+            )
         components = [
-            c if c.dims == o.dims else Component(c.dtype, None)
-            for c, o in zip(self._components, dataset._components, strict=True)
+            c if c.dims == o.dims else Component(c.dtype, common(c.dims, o.dims))
+            for c, o in zip(mine, theirs, strict=True)
         ]
-        total = None if size is None or dataset._size is None else size + dataset._size
-        return self._then(self._structure, components, walk, total, dataset._given)
+        total = None if self._size is None or dataset._size is None else self._size + dataset._size
+        return Dataset("concatenate", self._structure, components, (self, dataset), total)
 
-    def interleave(self, map_func: Callable[..., Dataset], cycle_length: int = 1, block_length: int = 1) -> Dataset:
+    def interleave(
+        self,
+        map_func: Callable[..., Dataset],
+        cycle_length: Any = 1,
+        block_length: Any = 1,
+        num_parallel_calls: Any = None,
+    ) -> Dataset:
         """A data set for each element, `cycle_length` of them at once, `block_length` elements of each in turn.
 
         Args:
-            map_func: a Python function that gives a `Dataset`; it gets NumPy arrays (text as bytes), not tensors.
+            map_func: gives a `Dataset` for an element; it is traced as the function of `map`.
+            cycle_length: AUTOTUNE: one per processor. num_parallel_calls: make the elements of the data sets that are open ahead, each
+                in a thread. The order stays. Numbers may be tensors.
         """
-        positive("cycle_length", cycle_length)
-        positive("block_length", block_length)
-        first = next(self._walk((0,), 0), None)
-        if first is None:
-            raise ValueError("there is no element from which to see what the data sets hold")
-        like = self._called(map_func, first)
-
-        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-            def mixed() -> Walk[Element]:
-                inputs = enumerate(self._walk(seeds, 0))
-                slots: list[Walk[Element] | None] = [None] * cycle_length
-                for at in itertools.cycle(range(cycle_length)):
-                    if slots[at] is None:
-                        i, element = next(inputs, (-1, None))
-                        if element is not None:
-                            slots[at] = self._called(map_func, element)._walk((*seeds, i), 0)
-                    here = slots[at]
-                    if here is not None:
-                        block = list(itertools.islice(here, block_length))
-                        yield from block
-                        if len(block) < block_length:  # it has ended: the next one is taken in the next turn
-                            slots[at] = None
-                    elif not any(slots):
-                        return
-
-            return itertools.islice(mixed(), skip, None)
-
-        return self._then(like._structure, like._components, walk)
+        cycle, block = whole_number(cycle_length), whole_number(block_length)
+        if as_known(cycle) != AUTOTUNE:
+            at_least_one("cycle_length", cycle)
+        at_least_one("block_length", block)
+        function = self._dataset_traced(map_func)
+        return self._then(
+            "interleave", like=function.result, function=function, cycle_length=cycle, block_length=block,
+            calls=None if num_parallel_calls is None else whole_number(num_parallel_calls),
+        )  # fmt: skip
 
     def flat_map(self, map_func: Callable[..., Dataset]) -> Dataset:
         """The elements of a data set for each element, one data set after the other; see `interleave`."""
         return self.interleave(map_func, cycle_length=1)
 
-    def _called(self, map_func: Callable[..., Dataset], element: Element) -> Dataset:
-        given = pack(self._structure, [a.item() if a.dtype == object and a.ndim == 0 else a for a in element])
-        found = map_func(*given) if isinstance(given, tuple) else map_func(given)
-        if not isinstance(found, Dataset):
-            raise TypeError(f"`map_func` must return a Dataset, not {found!r}")
-        return found
+    def _dataset_traced(self, function: Callable[..., Any]) -> DatasetFunction:
+        return dataset_traced(function, self._structure, self._components, "map_func")
 
-    def cache(self) -> Dataset:
-        """Keep the elements of the first round in memory, and give the same ones in the rounds after it."""
-        kept: dict[int, list[Element]] = {}
+    # --- folded ----------------------------------------------------------------------------------------------------
 
-        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-            start = seeds[0] if self._given else 0  # a data set of tensors has other elements with each start
-            if start in kept:
-                yield from kept[start][skip:]
-                return
-            elements: list[Element] = []
-            for i, element in enumerate(self._walk(seeds, 0)):
-                elements.append(element)
-                if i >= skip:
-                    yield element
-            kept.clear()
-            kept[start] = elements
+    def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
+        """What a function of the state and an element gives at the last element, as tensors. Each step goes through all elements.
 
-        return self._then(self._structure, self._components, walk, self._size)
+        Args:
+            initial_state: in any structure. reduce_func: (state, element) -> the next state; traced as the function of `map`.
 
-    def prefetch(self, buffer_size: int) -> Dataset:
-        """Make up to `buffer_size` elements ahead, in a thread; AUTOTUNE: two."""
-        if buffer_size == AUTOTUNE:
-            buffer_size = 2  # one that is taken, one that is made
-        positive("buffer_size", buffer_size)
-        return self._then(
-            self._structure, self._components, lambda s, skip: ahead(self._walk(s, skip), buffer_size), self._size
-        )
+        >>> session.run(Dataset.range(5).reduce(np.int64(0), lambda total, x: total + x))
+        10
+        """
+        fold = folded(self, initial_state, reduce_func, "reduce_func")
+        return single_element(Dataset("reduce", fold.state, fold.components, (self,), 1, **fold.params))
 
     # --- iterators -------------------------------------------------------------------------------------------------
 
@@ -496,12 +452,15 @@ class Dataset:
 
     def __iter__(self) -> Walk[Any]:
         """The elements as NumPy arrays, here and now, without a graph."""
-        for element in self._walk((np.random.SeedSequence().entropy % 2**62,), 0):  # type: ignore[operator]
+        for element in self._from(np.random.SeedSequence().entropy % 2**62):  # type: ignore[operator]
             yield pack(self._structure, element)
 
     def __repr__(self) -> str:
-        return f"<dt.data.Dataset shapes: {self.output_shapes}, types: {self.output_types}>"
+        return f"<dt.data.{type(self).__name__} shapes: {self.output_shapes}, types: {self.output_types}>"
 
 
 def _least(count: int | None, size: float | None) -> float | None:
     return None if count is None or size is None else min(count, size)
+
+
+__all__ = ["Dataset"]

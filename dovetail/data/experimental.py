@@ -7,6 +7,7 @@ from typing import Any
 from ..graph.graph_keys import GraphKeys
 from .checks import AUTOTUNE
 from .iterator import Iterator
+from .options import DistributeOptions, OptimizationOptions, StatsOptions, ThreadingOptions
 from .transformations import (
     Counter,
     bucket_by_sequence_length,
@@ -19,6 +20,7 @@ from .transformations import (
     parallel_interleave,
     prefetch_to_device,
     sample_from_datasets,
+    scan,
     shuffle_and_repeat,
     take_while,
     unbatch,
@@ -44,6 +46,10 @@ def make_saveable_from_iterator(iterator: Iterator) -> Any:
 __all__ = [
     "AUTOTUNE",
     "Counter",
+    "DistributeOptions",
+    "OptimizationOptions",
+    "StatsOptions",
+    "ThreadingOptions",
     "bucket_by_sequence_length",
     "choose_from_datasets",
     "copy_to_device",
@@ -55,6 +61,7 @@ __all__ = [
     "parallel_interleave",
     "prefetch_to_device",
     "sample_from_datasets",
+    "scan",
     "shuffle_and_repeat",
     "take_while",
     "unbatch",

@@ -1,93 +1,112 @@
-"""Data sets from files: lines of text, rows of NumPy's own files."""
+"""Data sets from files: lines of text, rows of NumPy's own files, and names of files."""
 
 from __future__ import annotations
 
+import gzip
+import io
 import itertools
-from collections.abc import Callable, Iterator as Walk, Sequence
+import os
+import zlib
+from collections.abc import Iterator as Walk, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
-from ..graph.dtypes import as_dtype, string
-from ..graph.errors import NotFoundError
+from .. import gfile
+from ..graph.dtypes import string
+from ..graph.errors import DataLossError, InvalidArgumentError, NotFoundError
 from ..graph.node import Tensor
-from .dataset import Dataset
-from .given import Given, Seeds, Source
-from .spec import Array, Component, Element
+from ..io.records import compression_of
+from .given import At, Source, arrays_of
+from .kinds import Described, kind
+from .spec import Array, Element, text_element
 
 
-def names_of(filenames: Any) -> list[str]:
-    """The files that an argument names. NotFoundError: one is not there."""
-    given = [filenames] if isinstance(filenames, (str, bytes, Path)) else list(filenames)
-    names = [n.decode() if isinstance(n, bytes) else str(n) for n in given]
+def names_of(filenames: Any) -> Source:
+    """The names of files that an argument gives: text, several, or a tensor of them. TypeError: no text."""
+    if isinstance(filenames, os.PathLike):
+        filenames = os.fsdecode(filenames)
+    if isinstance(filenames, (list, tuple)) and not any(isinstance(n, Tensor) for n in filenames):
+        filenames = np.array([os.fsencode(n) if isinstance(n, os.PathLike) else n for n in filenames], object)
+    source = Source([filenames])
+    if source.components[0].dtype is not string:
+        raise TypeError(f"Names of files are text, not {source.components[0].dtype.name}")
+    return source
+
+
+def files_of(d: Described, at: At) -> list[str]:
+    """The files of a data set in a walk. NotFoundError: one is not there."""
+    names = [os.fsdecode(n) for n in arrays_of(at, d._params["arrays"], d._params["given"])[0].ravel().tolist()]
     for name in names:
         if not Path(name).is_file():
             raise NotFoundError(None, None, f"{name}; No such file or directory")
     return names
 
 
-def files_of(filenames: Any) -> tuple[Callable[[Seeds], list[str]], Sequence[Given]]:
-    """What gives the names of the files in a walk, and whose values it needs. NotFoundError: a known one is not there."""
-    if not (isinstance(filenames, Tensor) or hasattr(filenames, "_as_tensor")):
-        names = names_of(filenames)
-        return lambda seeds: names, ()
-    source = Source([filenames])
-    if source.components[0].dtype is not string:
-        raise TypeError(f"Names of files are text, not {source.components[0].dtype.name}")
-    return lambda seeds: names_of(source.of(seeds)[0].ravel().tolist()), source.given
+@kind("matching_files")
+def _matching(d: Described, at: At, skip: int) -> Walk[Element]:
+    patterns = [os.fsdecode(p) for p in arrays_of(at, d._params["arrays"], d._params["given"])[0].ravel().tolist()]
+    found = sorted({name for p in patterns for name in gfile.Glob(p)})
+    if not found:
+        raise NotFoundError(None, None, f"No files matched pattern: {', '.join(patterns)}")
+    return map(text_element, map(os.fsencode, found[skip:]))
 
 
-class TextLineDataset(Dataset):
-    """The lines of text files, without their ends, as bytes: one file after the other.
+@kind("text_lines")
+def _lines(d: Described, at: At, skip: int) -> Walk[Element]:
+    compression = compression_at(d, at)
 
-    Args:
-        filenames: a file, or several; also a tensor of names: see `Dataset.from_tensor_slices`.
-
-    Raises:
-        NotFoundError: a file is not there.
-    """
-
-    def __init__(self, filenames: Any) -> None:
-        names, given = files_of(filenames)
-
-        def lines(seeds: Seeds) -> Walk[Element]:
-            for name in names(seeds):
-                with Path(name).open("rb") as file:
+    def lines() -> Walk[Element]:
+        for name in files_of(d, at):
+            try:
+                with opened(name, compression) as file:
                     for line in file:
-                        out = np.empty((), object)
-                        out[()] = line.rstrip(b"\n").removesuffix(b"\r")
-                        yield [out]
+                        yield text_element(line.rstrip(b"\n").removesuffix(b"\r"))
+            except (OSError, EOFError, zlib.error) as e:
+                raise DataLossError(None, None, f"{name} cannot be read as {compression or 'text'}: {e}") from None
 
-        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-            return itertools.islice(lines(seeds), skip, None)
-
-        super().__init__("", [Component(string, ())], walk, given=given)
+    return itertools.islice(lines(), skip, None)
 
 
-class NpyDataset(Dataset):
-    """The rows of `.npy` files, read as they are needed: one file after the other. TensorFlow has no such data set.
-
-    Raises:
-        NotFoundError: a file is not there. ValueError: rows of different shapes or types.
-    """
-
-    def __init__(self, filenames: str | Path | Sequence[str | Path]) -> None:
-        files: list[Array] = [np.load(name, mmap_mode="r", allow_pickle=False) for name in names_of(filenames)]
-        kinds = {(f.dtype, f.shape[1:]) for f in files if f.ndim}
-        if len(kinds) != 1 or not all(f.ndim for f in files):
-            raise ValueError(
-                f"The files' rows must have one type and shape: {[(str(f.dtype), f.shape) for f in files]}"
-            )
-        ((dtype, dims),) = kinds
-        ends = list(itertools.accumulate(len(f) for f in files))
-
-        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-            for file, end in zip(files, ends, strict=True):
-                for i in range(max(0, skip - (end - len(file))), len(file)):
-                    yield [np.array(file[i])]
-
-        super().__init__(0, [Component(as_dtype(dtype), dims)], walk, ends[-1])
+def compression_at(d: Described, at: At) -> str:
+    """How the files of a data set are compressed. InvalidArgumentError: not known."""
+    given = d._params["compression"]
+    if not isinstance(given, str):
+        given = arrays_of(at, (None,), given)[0].item().decode()
+    try:
+        return compression_of(given)
+    except ValueError as e:
+        raise InvalidArgumentError(None, None, str(e)) from None
 
 
-__all__ = ["NpyDataset", "TextLineDataset"]
+def opened(name: str, compression: str) -> IO[bytes]:
+    """A file for reading, uncompressed."""
+    if compression == "GZIP":
+        return gzip.open(name)
+    if compression == "ZLIB":
+        return io.BytesIO(zlib.decompress(Path(name).read_bytes()))
+    return Path(name).open("rb")
+
+
+@kind("npy_rows")
+def _npy_rows(d: Described, at: At, skip: int) -> Walk[Element]:
+    for file in npy_files(d._params["names"]):
+        for i in range(min(skip, len(file)), len(file)):
+            yield [np.array(file[i])]
+        skip = max(0, skip - len(file))
+
+
+def npy_files(names: Sequence[str]) -> list[Array]:
+    """NumPy's files, whose rows are read as they are needed. ValueError: rows of different shapes or types."""
+    for name in names:
+        if not Path(name).is_file():
+            raise NotFoundError(None, None, f"{name}; No such file or directory")
+    files: list[Array] = [np.load(name, mmap_mode="r", allow_pickle=False) for name in names]
+    kinds = {(f.dtype, f.shape[1:]) for f in files if f.ndim}
+    if len(kinds) != 1 or not all(f.ndim for f in files):
+        raise ValueError(f"The files' rows must have one type and shape: {[(str(f.dtype), f.shape) for f in files]}")
+    return files
+
+
+__all__ = ["compression_at", "files_of", "names_of", "npy_files", "opened"]

@@ -1,20 +1,25 @@
-"""Tensors as the source of a data set: what an iterator's initializer is given is what it starts with.
+"""Values that a data set gets when it starts: what an iterator's initializer finds, or is fed.
 
-A data set of arrays is complete when it is described. One of tensors, most often placeholders, gets their values each time the
-initializer of an iterator runs: they are kept under the seed of that start, the first of the seeds with which its pipeline is walked,
-so iterators of one data set may go through different values at the same time.
+A data set of arrays is complete when it is described. One of tensors (placeholders, or what functions of it capture) gets their values
+each time an iterator starts. A walk carries them with it (`At`), so iterators of one data set may go through different values at the
+same time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from ..graph.build import convert
+from ..graph.default_graph import get_default_graph
 from ..graph.errors import FailedPreconditionError
 from ..graph.node import Tensor
+from ..graph.ops.random_common import get_seed
+from ..graph.state import Resources
 from ..graph.static_value import static_value
 from .spec import Array, Component, as_array, component_of
 
@@ -22,62 +27,126 @@ Seeds: TypeAlias = tuple[int, ...]
 
 
 class Given:
-    """Tensors, and their values for each start."""
+    """Tensors whose values a start brings; of none: a name for what a walk is given by another one.
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
+    Attributes:
+        tensors: of the graph; none where the description was sent. count: how many. name: of the first one.
+    """
+
+    __slots__ = ("count", "name", "tensors")
+
+    def __init__(self, tensors: Sequence[Tensor] = (), name: str = "", count: int | None = None) -> None:
         self.tensors = tuple(tensors)
-        self._values: dict[int, Sequence[Array]] = {}
+        self.count = len(self.tensors) if count is None else count
+        self.name = name or (self.tensors[0].name if tensors else "")
 
-    def of(self, seeds: Seeds) -> Sequence[Array]:
-        """The values with which this walk was started. FailedPreconditionError: there are none, as after a checkpoint was restored."""
-        found = self._values.get(seeds[0])
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """What a walk goes by.
+
+    Attributes:
+        seeds: that of the start, then the number of the round or of the part at each level where there are several.
+        values: what the start has brought. task: where functions find their state.
+    """
+
+    seeds: Seeds
+    values: Mapping[Given, Sequence[Any]] = field(default_factory=dict)
+    task: Resources = field(default_factory=Resources)
+
+    def into(self, number: int) -> At:
+        """The same for a part of the walk: a round, or one of several data sets."""
+        return At((*self.seeds, number), self.values, self.task)
+
+    def with_values(self, values: Mapping[Given, Sequence[Any]]) -> At:
+        """The same with more values."""
+        return At(self.seeds, {**self.values, **values}, self.task)
+
+    def of(self, given: Given) -> Sequence[Any]:
+        """The values. FailedPreconditionError: the start has brought none, as after a checkpoint was restored."""
+        found = self.values.get(given)
         if found is None:
             raise FailedPreconditionError(
                 None, None,
-                f"The data set is made from {self.tensors[0].name}: run iterator.initializer, and feed what it needs, before the first "
+                f"The data set is made from {given.name}: run iterator.initializer, and feed what it needs, before the first "
                 "element; an iterator that a checkpoint has restored begins anew with that",
             )  # fmt: skip
         return found
 
-    def keep(self, seed: int, values: Sequence[Array]) -> None:
-        """The values of a start."""
-        self._values[seed] = values
+    def number(self, number: Number) -> int:
+        """A whole number that may come with the start."""
+        return int(self.of(number)[0]) if isinstance(number, Given) else number
 
-    def forget(self, seed: int) -> None:
-        """No walk of this start is needed any more."""
-        self._values.pop(seed, None)
+    def random(self, seed: Number | None, rounds: bool = True) -> np.random.Generator:
+        """What a kind of data set draws from: the same numbers for the same seeds."""
+        started, *others = self.seeds
+        key = [started if seed is None else self.number(seed), *(others if rounds else ())]
+        return np.random.default_rng([int(k) & (2**64 - 1) for k in key])
+
+    def call_number(self, index: int) -> int:
+        """The number of a function's call on the element of this index; each round has others."""
+        rounds = self.seeds[1:]
+        if not any(rounds):
+            return index
+        mixed = hashlib.blake2b(repr((rounds, index)).encode(), digest_size=5).digest()
+        return int.from_bytes(mixed, "little")
+
+
+Number: TypeAlias = "int | Given"
+
+
+def whole_number(value: Any) -> Number:
+    """A number that may be a tensor."""
+    found = known(value)
+    return Given([found]) if isinstance(found, Tensor) else int(found)
+
+
+def as_known(number: Number) -> int | None:
+    """The number, if it is known before the start."""
+    return None if isinstance(number, Given) else number
+
+
+def seed_of(seed: Any) -> Number | None:
+    """The seed of a random kind of data set: its own, or one that follows from the graph's seed; None: that of each start."""
+    if seed is not None:
+        return whole_number(seed)
+    first, second = get_seed(None)
+    if first is None or second is None:
+        return None
+    graph = get_default_graph()
+    graph.functions += 1  # the next one has another seed
+    return (first << 31 | second) + (graph.functions << 62) & (2**63 - 1)
 
 
 class Source:
-    """Values of which some may be tensors: their types and shapes now, their arrays when they are walked."""
+    """Values of which some may be tensors: their types and shapes now, their arrays when they are walked.
+
+    Attributes:
+        arrays: None in the place of a tensor. given: the tensors.
+    """
+
+    __slots__ = ("arrays", "components", "given")
 
     def __init__(self, values: Sequence[Any]) -> None:
-        known = [_known(v) for v in values]
-        self._arrays: list[Array | None] = [None if isinstance(v, Tensor) else as_array(v) for v in known]
-        late = [v for v in known if isinstance(v, Tensor)]
-        self.given = (Given(late),) if late else ()
+        found = [known(v) for v in values]
+        late = [v for v in found if isinstance(v, Tensor)]
+        self.arrays: tuple[Array | None, ...] = tuple([None if isinstance(v, Tensor) else as_array(v) for v in found])
+        self.given = Given(late) if late else None
         self.components = [
-            Component(v.dtype.base, v.dims) if isinstance(v, Tensor) else component_of(as_array(v)) for v in known
+            Component(v.dtype.base, v.dims) if isinstance(v, Tensor) else component_of(as_array(v)) for v in found
         ]
 
-    def of(self, seeds: Seeds) -> list[Array]:
-        """The arrays of a walk."""
-        late = iter(self.given[0].of(seeds) if self.given else ())
-        return [next(late) if a is None else a for a in self._arrays]
+
+def arrays_of(at: At, arrays: Sequence[Array | None], given: Given | None) -> list[Array]:
+    """The arrays of a `Source` in a walk."""
+    late = iter(at.of(given) if given is not None else ())
+    return [next(late) if a is None else a for a in arrays]
 
 
-def whole_number(value: Any) -> tuple[Callable[[Seeds], int], int | None, tuple[Given, ...]]:
-    """A number that may be a tensor: what gives it in a walk, the number if it is known, and whose values it needs."""
-    found = _known(value)
-    if not isinstance(found, Tensor):
-        known = int(found)
-        return lambda seeds: known, known, ()
-    given = Given([found])
-    return lambda seeds: int(given.of(seeds)[0]), None, (given,)
-
-
-def _known(value: Any) -> Any:
+def known(value: Any) -> Any:
     """The value, or the tensor whose value only a step will tell."""
+    if isinstance(value, list) and any(isinstance(v, Tensor) for v in value):
+        value = convert(value)
     if not isinstance(value, Tensor) and not hasattr(value, "_as_tensor"):
         return value
     tensor = convert(value)
@@ -85,4 +154,4 @@ def _known(value: Any) -> Any:
     return tensor if found is None else np.asarray(found)
 
 
-__all__ = ["Given", "Source", "whole_number"]
+__all__ = ["At", "Given", "Number", "Seeds", "Source", "arrays_of", "as_known", "known", "seed_of", "whole_number"]

@@ -1,24 +1,35 @@
-"""`Iterator`: takes elements of a data set in a graph, from a position that is a variable."""
+"""`Iterator`: takes elements of a data set in a graph, from a position that is a variable.
+
+Where the position is placed, the data set runs: its files are read there, its functions called, its elements made ahead. An iterator
+without a device is in the task of the session's target.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from ..graph.build import apply, constant, convert, make
 from ..graph.default_graph import get_default_graph
+from ..graph.device import DeviceSpec
 from ..graph.dtypes import int64
+from ..graph.graph import Graph
 from ..graph.graph_keys import GraphKeys
 from ..graph.node import Node, Tensor
 from ..graph.ops.iterators import handle_of, register
 from ..graph.ops.joining import stack
-from ..graph.ops.passing import no_op
+from ..graph.ops.passing import identity, no_op
 from ..graph.ops.random import random_uniform
 from ..graph.ops.state import assign
 from ..graph.shape import TensorShape, compatible
 from ..graph.variables import Variable
+from ..runtime.here import tasks_here
 from .checks import described
-from .spec import Array, Component, pack
+from .encoding import LIMIT, BoundError, encode
+from .function import by_value, places_in
+from .given import seed_of
+from .spec import Component, pack
 
 if TYPE_CHECKING:
     from .dataset import Dataset
@@ -35,18 +46,17 @@ class Iterator:
     def __init__(self, dataset: Dataset, one_shot: bool, name: str | None = None) -> None:
         self._one_shot = one_shot
         if one_shot and dataset._given:
-            tensor = dataset._given[0].tensors[0]
-            raise ValueError(
-                f"Cannot capture {tensor!r} by value: an iterator of a data set that is made from tensors needs make_initializable_iterator"
-            )
+            dataset = _with_values(dataset)
         self._set_up(
-            dataset._structure, dataset._components, name or ("OneShotIterator" if one_shot else "Iterator"), ()
+            dataset._structure,
+            dataset._components,
+            name or ("OneShotIterator" if one_shot else "Iterator"),
+            (),
+            places_in(dataset),
         )
-        self._attrs = register(
-            lambda seed, skip: dataset._walk((seed,), skip),
-            get_default_graph(),
-            lambda *given: _keep([dataset], *given),
-        )
+        self._seed = (seed_of(None) or 0) if one_shot else 0
+        self._attrs = register({0: dataset}, get_default_graph())
+        self._sent = _sent(dataset, 0, self._attrs, self.position)
         self._initializer = self._start(dataset, None) if dataset._given else self.position.initializer
 
     @classmethod
@@ -68,16 +78,11 @@ class Iterator:
         >>> x, y = iterator.get_next()
         """
         found = cls.__new__(cls)
-        found._one_shot = False
-        datasets: list[Dataset] = []
-        found._datasets = datasets
+        found._one_shot, found._seed, found._sent = False, 0, ()
+        found._datasets = {}
         structure, components = described(output_types, output_shapes)
         found._set_up(structure, components, shared_name or "Iterator", (-1,))
-        found._attrs = register(
-            lambda seed, skip, which: datasets[which]._walk((seed,), skip),
-            get_default_graph(),
-            lambda *given: _keep(datasets, *given),
-        )
+        found._attrs = register(found._datasets, get_default_graph())
         return found
 
     @staticmethod
@@ -92,12 +97,18 @@ class Iterator:
         """
         return HandleIterator(string_handle, *described(output_types, output_shapes))
 
-    def _set_up(self, structure: Any, components: Sequence[Component], name: str, which: tuple[int, ...]) -> None:
+    def _set_up(
+        self,
+        structure: Any,
+        components: Sequence[Component],
+        name: str,
+        which: tuple[int, ...],
+        places: Sequence[Node] = (),
+    ) -> None:
         self._structure, self._components = structure, tuple(components)
         graph = get_default_graph()
         with graph.name_scope(name) as scope:
-            # where this client computes: a device function must not send the position away
-            anchor = no_op(name="place")
+            anchor = _anchor(graph, places)
             with graph.init_scope(), graph.colocate_with(anchor):
                 seed = random_uniform([], 0, 2**62, dtype=int64)
                 self.position = Variable(
@@ -133,28 +144,38 @@ class Iterator:
                 f"Expected elements of {self.output_types} with shapes {self.output_shapes}, "
                 f"got {dataset.output_types} with {dataset.output_shapes}"
             )
-        datasets.append(dataset)
-        return self._start(dataset, len(datasets) - 1, name)
+        which = len(datasets)
+        datasets[which] = dataset
+        return self._start(dataset, which, name)
 
     def _start(self, dataset: Dataset, which: int | None, name: str | None = None) -> Node:
         """A node that starts a data set anew, with the values that its tensors have then. `which`: its number, if there are several."""
-        graph = get_default_graph()
-        with graph.name_scope(name or "make_initializer"), graph.colocate_with(self.position.op):
+        graph = self.position.graph
+        sent = self._sent if which is None else _sent(dataset, which, self._attrs, self.position)
+        with (
+            graph.name_scope(name or "make_initializer"),
+            graph.colocate_with(self.position.op),
+            graph.control_dependencies(sent),
+        ):
             seed = random_uniform([], 0, 2**62, dtype=int64)
             tensors = [t for given in dataset._given for t in given.tensors]
             if tensors:
-                seed = apply("IteratorGive", (seed, *tensors), {**self._attrs, "which": which or 0})
+                inputs = (self.position.op.outputs[0], seed, *tensors)
+                seed = apply("IteratorGive", inputs, {**self._attrs, "which": which or 0})
             numbers = () if which is None else (constant(which, int64),)
             start: Node = assign(self.position, stack([seed, constant(0, int64), *numbers])).op
             return start
 
     def string_handle(self, name: str | None = None) -> Tensor:
         """One text that names this iterator, for a node of `from_string_handle` in the same session."""
-        op = self.position.op
-        return constant(
-            handle_of(self._attrs, self._one_shot, op.container, op.attrs["shared_name"] or op.name),
-            name=name or "handle",
-        )
+        if self._handle is None or name is not None:
+            op, graph = self.position.op, self.position.graph
+            handle = handle_of(
+                self._attrs, self._one_shot, self._seed, op.container, op.attrs["shared_name"] or op.name
+            )
+            with graph.colocate_with(op), graph.control_dependencies(self._sent):
+                self._handle = identity(constant(handle), name=name or "handle")
+        return self._handle
 
     @property
     def output_types(self) -> Any:
@@ -166,15 +187,31 @@ class Iterator:
         """As of the data set."""
         return pack(self._structure, [TensorShape(c.dims) for c in self._components])
 
+    @property
+    def output_classes(self) -> Any:
+        """As of the data set."""
+        return pack(self._structure, [Tensor] * len(self._components))
+
     def get_next(self, name: str | None = None) -> Any:
         """The next element, as tensors in its structure. OutOfRangeError in the step that finds none."""
-        attrs = {**self._attrs, "one_shot": self._one_shot, **_outputs(self._components)}
-        node = make("IteratorGetNext", (self.position.op.outputs[0],), attrs, name)
+        attrs = {**self._attrs, "one_shot": self._one_shot, "seed": self._seed, **_outputs(self._components)}
+        position = self.position.op.outputs[0]
+        with self.position.graph.control_dependencies(self._sent):
+            node = make("IteratorGetNext", (position,), attrs, name)
         return pack(self._structure, node.outputs)
+
+    def __next__(self) -> Any:
+        """`get_next()`, as programs of TensorFlow 2 write it: `next(iterator)`."""
+        return self.get_next()
+
+    def __iter__(self) -> Iterator:
+        """Itself: in a graph there is no loop over its elements, so take them one by one with `next`."""
+        return self
 
     _attrs: dict[str, Any]
     _initializer: Node
-    _datasets: list[Dataset] | None = None
+    _handle: Tensor | None = None
+    _datasets: dict[int, Dataset] | None = None
 
 
 class HandleIterator:
@@ -183,11 +220,13 @@ class HandleIterator:
     def __init__(self, handle: Any, structure: Any, components: Sequence[Component]) -> None:
         self._handle = convert(handle)
         self._structure, self._components = structure, tuple(components)
-        with get_default_graph().init_scope():
-            self._anchor = no_op(name="place")  # where this client computes, and its iterators
+        graph = get_default_graph()
+        with graph.init_scope():
+            self._anchor = _anchor(graph)  # where its iterators are
 
     output_types = Iterator.output_types
     output_shapes = Iterator.output_shapes
+    output_classes = Iterator.output_classes
 
     def get_next(self, name: str | None = None) -> Any:
         """The next element, as tensors in its structure. OutOfRangeError in the step that finds none."""
@@ -196,15 +235,91 @@ class HandleIterator:
         return pack(self._structure, node.outputs)
 
 
-def _keep(datasets: Sequence[Dataset], which: int, seed: int, values: Sequence[Array], before: int | None) -> None:
-    """Give a data set the values of its tensors for a start; forget those of the start before."""
-    for dataset in datasets:
-        for given in dataset._given:
-            if before is not None:
-                given.forget(before)
-    left = iter(values)
-    for given in datasets[which]._given:
-        given.keep(seed, [next(left) for _ in given.tensors])
+def single_element(dataset: Dataset) -> Any:
+    """The first element of a data set, which each step walks anew, as tensors."""
+    graph = get_default_graph()
+    attrs = {**register({0: dataset}, graph), "which": 0, "seed": seed_of(None) or 0, **_outputs(dataset._components)}
+    tensors = [t for given in dataset._given for t in given.tensors]
+    with graph.name_scope("single_element"), graph.init_scope():
+        anchor = _anchor(graph, places_in(dataset))
+    with graph.colocate_with(anchor):
+        node = make("DatasetToSingleElement", tensors, {**attrs, **_description(dataset, anchor)})
+    return pack(dataset._structure, node.outputs)
+
+
+# --- where ------------------------------------------------------------------------------------------------------------
+
+
+def _anchor(graph: Graph, places: Sequence[Node] = ()) -> Node:
+    """A node with which an iterator is: where the blocks around it say (no device function sends its variable away), or with the
+    state that its data set uses; else in the client's own task."""
+    with ExitStack() as stack:
+        for place in places:
+            stack.enter_context(graph.colocate_with(place))
+        anchor = no_op(name="place")
+    if not _names_task(anchor):
+        with graph.colocate_with(anchor), graph.control_dependencies(None):
+            make("InClient", (), None, f"{anchor.name}/in_client/")
+    return anchor
+
+
+def _names_task(node: Node) -> bool:
+    """Whether a node asks for a certain task."""
+    if not node.device:
+        return False
+    spec = DeviceSpec.from_string(node.device)
+    return spec.job is not None or spec.task is not None
+
+
+def _is_here(node: Node) -> bool:
+    """Whether a node is in a task of this process, as far as is known."""
+    here = tasks_here()
+    if not _names_task(node):
+        return bool(here)
+    spec = DeviceSpec.from_string(node.device)
+    return any(
+        DeviceSpec.from_string(t).job == spec.job and DeviceSpec.from_string(t).task == (spec.task or 0) for t in here
+    )
+
+
+def _description(dataset: Dataset, place: Node) -> dict[str, Any]:
+    """The attributes with which a data set travels; empty ones, if it stays in this process."""
+    nothing = {"description": b"", "arrays": ()}
+    if _is_here(place):
+        return nothing
+    try:
+        description, arrays = encode(dataset)
+    except BoundError:
+        return nothing
+    if not _names_task(place) and sum(a.nbytes for a in arrays) > LIMIT:
+        return nothing  # most sessions run in this process, which has the arrays
+    return {"description": description, "arrays": arrays}
+
+
+def _sent(dataset: Dataset, which: int, attrs: dict[str, Any], position: Variable) -> tuple[Node, ...]:
+    """The node that brings a data set to the task of a position, if it may be in another process."""
+    description = _description(dataset, position.op)
+    if not description["description"]:
+        return ()
+    graph = position.graph
+    with graph.name_scope(f"{position.op.name.removesuffix('/position')}/"), graph.control_dependencies(None):
+        return (make("IteratorPipeline", (position.op.outputs[0],), {**attrs, "which": which, **description}),)
+
+
+def _with_values(dataset: Dataset) -> Dataset:
+    """A data set of tensors as one of what computes them. ValueError: that needs a placeholder, or has state."""
+    tensors = [t for given in dataset._given for t in given.tensors]
+    try:
+        function = by_value(tensors)
+    except ValueError as e:
+        raise ValueError(
+            f"`Dataset.make_one_shot_iterator()` does not support datasets that capture stateful objects. {e}: an iterator of a "
+            f"data set that is made from {tensors[0].name} needs make_initializable_iterator"
+        ) from None
+    bound = tuple([(g, g.count) for g in dataset._given])
+    found = dataset._then("with_values", dataset._size, function=function, bound=bound)
+    found._given = ()
+    return found
 
 
 def _outputs(components: Sequence[Component]) -> dict[str, Any]:
@@ -232,3 +347,8 @@ def get_output_types(dataset_or_iterator: Dataset | Iterator) -> Any:
 def get_output_shapes(dataset_or_iterator: Dataset | Iterator) -> Any:
     """Static shapes, in the structure of the elements."""
     return dataset_or_iterator.output_shapes
+
+
+def get_output_classes(dataset_or_iterator: Dataset | Iterator) -> Any:
+    """Classes of the components, in the structure of the elements."""
+    return dataset_or_iterator.output_classes

@@ -87,3 +87,10 @@ def as_array(value: Any, dtype: DType | None = None) -> Array:
 def component_of(array: Array) -> Component:
     """Type and shape of an array."""
     return Component(as_dtype(array.dtype), array.shape)
+
+
+def text_element(text: bytes) -> Element:
+    """An element of one text."""
+    out = np.empty((), object)
+    out[()] = text
+    return [out]

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator as Walk, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..graph.dtypes import int64
-from ..graph.errors import InvalidArgumentError
 from ..graph.ops.cast import cast
 from ..graph.shape import as_dims
 from .checks import positive, shapes_for
 from .dataset import Dataset
-from .given import Given, Seeds
-from .mapping import Traced
-from .spec import Array, Component, Element, pack
+from .function import dataset_traced, folded, traced
+from .given import Given, seed_of
+from .iterator import single_element
+from .spec import Component, pack
 
 Transformation = Callable[[Dataset], Dataset]
 
 
 def map_and_batch(
     map_func: Callable[..., Any],
-    batch_size: int,
+    batch_size: Any,
     num_parallel_batches: int | None = None,
-    drop_remainder: bool = False,
-    num_parallel_calls: int | None = None,
+    drop_remainder: Any = False,
+    num_parallel_calls: Any = None,
 ) -> Transformation:
     """`map` and then `batch`.
 
@@ -57,11 +56,12 @@ def parallel_interleave(
     Args:
         sloppy, buffer_output_elements, prefetch_input_elements: accepted: they tell how TensorFlow's threads work.
     """
-    return lambda dataset: dataset.interleave(map_func, cycle_length, block_length)
+    return lambda dataset: dataset.interleave(map_func, cycle_length, block_length, cycle_length)
 
 
 def prefetch_to_device(device: str, buffer_size: int | None = None) -> Transformation:
-    """`prefetch`: elements lie on the host, and what takes them to a device runs beside other kernels."""
+    """`prefetch`, in the task where the iterator is placed: elements lie in its memory, and what takes them to a device runs beside
+    other kernels."""
     return lambda dataset: dataset.prefetch(buffer_size or 2)
 
 
@@ -71,51 +71,38 @@ def copy_to_device(target_device: str, source_device: str = "/cpu:0") -> Transfo
 
 
 def unbatch() -> Transformation:
-    """The rows of each element, one by one."""
-
-    def unbatched(dataset: Dataset) -> Dataset:
-        def rows(seeds: Seeds) -> Walk[Element]:
-            for element in dataset._walk(seeds, 0):
-                yield from (list(row) for row in zip(*element, strict=True))
-
-        components = [Component(c.dtype, None if c.dims is None else c.dims[1:]) for c in dataset._components]
-        return dataset._then(
-            dataset._structure, components, lambda seeds, skip: itertools.islice(rows(seeds), skip, None)
-        )
-
-    return unbatched
+    """`Dataset.unbatch`."""
+    return lambda dataset: dataset.unbatch()
 
 
 def enumerate_dataset(start: int = 0) -> Transformation:
-    """Each element behind its number: `(number, element)`."""
-    return lambda dataset: Dataset.zip((Counter(start), dataset))
+    """`Dataset.enumerate`."""
+    return lambda dataset: dataset.enumerate(start)
 
 
 def Counter(start: int = 0, step: int = 1, dtype: Any = int64) -> Dataset:
     """The numbers `start`, `start + step`, ... without end."""
-
-    def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-        return ([np.array(n, np.int64)] for n in itertools.count(start + skip * step, step))
-
-    numbers = Dataset(0, [Component(int64, ())], walk, float("inf"))
+    numbers = Dataset.range(start, (2**63 - 1) if step > 0 else -(2**63), step)
+    numbers._size = float("inf")
     return numbers if dtype is int64 else numbers.map(lambda n: cast(n, dtype))
 
 
 def take_while(predicate: Callable[..., Any]) -> Transformation:
     """The elements before the first one for which a function of graph ops gives False."""
+    return lambda dataset: dataset._then("take_while", function=dataset._predicate(predicate, "take_while"))
 
-    def taken(dataset: Dataset) -> Dataset:
-        traced = Traced(dataset, predicate)
 
-        def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-            holds = traced.callable()
-            return itertools.islice(
-                itertools.takewhile(lambda e: bool(holds(e)[0]), dataset._walk(seeds, 0)), skip, None
-            )
+def scan(initial_state: Any, scan_func: Callable[[Any, Any], Any]) -> Transformation:
+    """What a function of a state and each element gives: (state, element) -> (next state, what comes out)."""
 
-        return dataset._then(dataset._structure, dataset._components, walk)
+    def scanned(dataset: Dataset) -> Dataset:
+        fold = folded(dataset, initial_state, scan_func, "scan_func", outputs=True)
+        structure, components = fold.more
+        return Dataset(
+            "scan", structure, components, (dataset,), dataset._size, state_size=len(fold.components), **fold.params
+        )
 
-    return taken
+    return scanned
 
 
 # --- from several data sets ------------------------------------------------------------------------------------------
@@ -132,12 +119,8 @@ def _alike(datasets: Sequence[Dataset]) -> list[Component]:
     return [Component(c[0].dtype, c[0].dims if len({x.dims for x in c}) == 1 else None) for c in columns]
 
 
-def _given(datasets: Sequence[Dataset]) -> list[Given]:
-    return [g for d in datasets for g in d._given]
-
-
 def sample_from_datasets(
-    datasets: Sequence[Dataset], weights: Sequence[float] | None = None, seed: int | None = None
+    datasets: Sequence[Dataset], weights: Sequence[float] | None = None, seed: Any = None
 ) -> Dataset:
     """Elements of data sets drawn at random, until all have ended; each keeps its order.
 
@@ -154,22 +137,8 @@ def sample_from_datasets(
             f"`weights` must be one number of at least 0 for each of {len(datasets)} data sets, not {weights!r}"
         )
 
-    def drawn(seeds: Seeds) -> Walk[Element]:
-        key = [seeds[0] if seed is None else seed, *seeds[1:]]
-        rng = np.random.default_rng([int(k) & (2**64 - 1) for k in key])
-        walks = [d._walk((*seeds, i), 0) for i, d in enumerate(datasets)]
-        left = shares.copy()
-        while left.any():
-            at = int(rng.choice(len(walks), p=left / left.sum()))
-            element = next(walks[at], None)
-            if element is None:
-                left[at] = 0
-            else:
-                yield element
-
-    structure = datasets[0]._structure
     return Dataset(
-        structure, components, lambda seeds, skip: itertools.islice(drawn(seeds), skip, None), given=_given(datasets)
+        "sample", datasets[0]._structure, components, datasets, weights=tuple(shares.tolist()), seed=seed_of(seed)
     )
 
 
@@ -183,37 +152,10 @@ def choose_from_datasets(datasets: Sequence[Dataset], choice_dataset: Dataset) -
     if [c.dtype for c in choice_dataset._components] != [int64]:
         raise TypeError("`choice_dataset` must be a dataset of scalar `tf.int64` tensors.")
 
-    def chosen(seeds: Seeds) -> Walk[Element]:
-        walks = [d._walk((*seeds, i), 0) for i, d in enumerate(datasets)]
-        for (at,) in choice_dataset._walk((*seeds, len(walks)), 0):
-            element = next(walks[int(at)], None)
-            if element is not None:
-                yield element
-
-    structure = datasets[0]._structure
-    return Dataset(
-        structure,
-        components,
-        lambda seeds, skip: itertools.islice(chosen(seeds), skip, None),
-        given=_given([*datasets, choice_dataset]),
-    )
+    return Dataset("choose", datasets[0]._structure, components, (*datasets, choice_dataset))
 
 
 # --- by groups -------------------------------------------------------------------------------------------------------
-
-
-def _collected(
-    elements: Walk[Element], key_of: Callable[[Element], int], size_of: Callable[[int], int]
-) -> Walk[tuple[int, list[Element]]]:
-    """Elements of one key, with it: as soon as there are enough of them; what is left at the end, by key."""
-    waiting: dict[int, list[Element]] = {}
-    for element in elements:
-        key = key_of(element)
-        window = waiting.setdefault(key, [])
-        window.append(element)
-        if len(window) >= size_of(key):
-            yield key, waiting.pop(key)
-    yield from sorted(waiting.items())
 
 
 def group_by_window(
@@ -226,45 +168,30 @@ def group_by_window(
 
     Args:
         key_func: of graph ops; gives an int64 for an element.
-        reduce_func: a Python function of a key (a NumPy number) and a data set of the window's elements; gives a data set.
-        window_size: how many elements a window has; or window_size_func: that for a key.
+        reduce_func: of graph ops: (the key, a data set of the window's elements) -> a data set.
+        window_size: how many elements a window has; or window_size_func: that for a key, of graph ops.
 
     Raises:
-        ValueError: neither or both sizes are given; or there is no element from which to see what comes out.
+        ValueError: neither or both sizes are given.
     """
     if (window_size is None) == (window_size_func is None):
         raise ValueError("Must pass either window_size or window_size_func.")
 
-    def size_of(key: int) -> int:
-        size = window_size if window_size_func is None else int(window_size_func(np.int64(key)))
-        assert size is not None
-        positive("window_size", size)
-        return size
+    if window_size is not None:
+        positive("window_size", window_size)
 
     def grouped(dataset: Dataset) -> Dataset:
-        traced = Traced(dataset, key_func)
-
-        def of_window(key: int, elements: list[Element]) -> Dataset:
-            window = Dataset(
-                dataset._structure, dataset._components, lambda seeds, skip: iter(elements[skip:]), len(elements)
-            )
-            found = reduce_func(np.int64(key), window)
-            if not isinstance(found, Dataset):
-                raise TypeError(f"`reduce_func` must return a Dataset, not {found!r}")
-            return found
-
-        def windows(seeds: Seeds) -> Walk[Element]:
-            call = traced.callable()
-            full = _collected(dataset._walk(seeds, 0), lambda e: int(call(e)[0]), size_of)
-            for number, (key, elements) in enumerate(full):
-                yield from of_window(key, elements)._walk((*seeds, number), 0)
-
-        first = next(dataset._walk((0,), 0), None)
-        if first is None:
-            raise ValueError("there is no element from which to see what the windows give")
-        like = of_window(int(traced.callable()(first)[0]), [first])
+        key, _ = dataset._traced(key_func, "key_func")
+        if [c.dtype for c in key.components] != [int64]:
+            raise ValueError("`key_func` must return a single tf.int64 tensor.")
+        sizes: Any = window_size
+        if window_size_func is not None:
+            sizes, _ = traced(window_size_func, 0, [Component(int64, ())], "window_size_func")
+        elements = Given((), "the window", 0)
+        window = Dataset("window", dataset._structure, dataset._components, elements=elements)
+        reduced = dataset_traced(reduce_func, 0, [Component(int64, ())], "reduce_func", window)
         return dataset._then(
-            like._structure, like._components, lambda seeds, skip: itertools.islice(windows(seeds), skip, None)
+            "group_by_window", like=reduced.result, key=key, reduce=reduced, window_size=sizes, elements=elements
         )
 
     return grouped
@@ -294,43 +221,33 @@ def bucket_by_sequence_length(
     """
     if len(bucket_batch_sizes) != len(bucket_boundaries) + 1:
         raise ValueError("len(bucket_batch_sizes) must equal len(bucket_boundaries) + 1")
-    ends = np.asarray(bucket_boundaries, np.int64)
+    ends = [int(n) for n in bucket_boundaries]
 
     def bucketed(dataset: Dataset) -> Dataset:
-        traced = Traced(dataset, element_length_func)
-        structure = dataset._structure
+        length, _ = dataset._traced(element_length_func, "element_length_func")
+        elements = Given((), "the bucket", 0)
+        window = Dataset("window", dataset._structure, dataset._components, elements=elements)
 
-        def batched(bucket: int, elements: list[Element]) -> Walk[Element]:
-            size = bucket_batch_sizes[bucket]
-            window = Dataset(structure, dataset._components, lambda seeds, skip: iter(elements[skip:]), len(elements))
+        def batched(bucket: int, size: Any) -> Dataset:
             if no_padding:
-                found = window.batch(size, drop_remainder)
-            else:
-                shapes = padded_shapes
-                if pad_to_bucket_boundary:
-                    if bucket == len(ends):
-                        raise ValueError(f"When pad_to_bucket_boundary=True, elements must have length < {ends[-1]}")
-                    shapes = _filled(shapes, dataset, int(ends[bucket]) - 1)
-                found = window.padded_batch(size, shapes, padding_values, drop_remainder)
-            return found._walk((0,), 0)
+                return window.batch(size, drop_remainder)
+            shapes = padded_shapes
+            if pad_to_bucket_boundary and bucket < len(ends):
+                shapes = _filled(shapes, dataset, ends[bucket] - 1)
+            return window.padded_batch(size, shapes, padding_values, drop_remainder)
 
-        def batches(seeds: Seeds) -> Walk[Element]:
-            length = traced.callable()
-
-            def bucket_of(element: Element) -> int:
-                return int(np.searchsorted(ends, int(length(element)[0]), side="right"))
-
-            for bucket, elements in _collected(dataset._walk(seeds, 0), bucket_of, bucket_batch_sizes.__getitem__):
-                yield from batched(bucket, elements)
-
+        batchers = [batched(i, size) for i, size in enumerate(bucket_batch_sizes)]
         shapes = [c.dims for c in dataset._components]
         if padded_shapes is not None:
-            shapes = [as_dims(s) for s in shapes_for(padded_shapes, structure)]
+            shapes = [as_dims(s) for s in shapes_for(padded_shapes, dataset._structure)]
         components = [
             Component(c.dtype, None if dims is None else (None, *dims))
             for c, dims in zip(dataset._components, shapes, strict=True)
         ]
-        return dataset._then(structure, components, lambda seeds, skip: itertools.islice(batches(seeds), skip, None))
+        return Dataset(
+            "bucket", dataset._structure, components, (dataset, *batchers), length=length, boundaries=tuple(ends),
+            sizes=tuple([int(n) for n in bucket_batch_sizes]), bounded=pad_to_bucket_boundary and not no_padding, elements=elements,
+        )  # fmt: skip
 
     return bucketed
 
@@ -348,15 +265,7 @@ def get_single_element(dataset: Dataset) -> Any:
     Each run of the graph takes it anew. InvalidArgumentError in the step: there is none, or there are several.
     """
 
-    def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-        elements: list[list[Array]] = [list(e) for e in itertools.islice(dataset._walk(seeds, 0), 2)]
-        if len(elements) != 1:
-            what = "was empty" if not elements else "had more than one element"
-            raise InvalidArgumentError(None, None, f"Dataset {what}.")
-        while True:
-            yield elements[0]
-
-    return dataset._then(dataset._structure, dataset._components, walk).make_one_shot_iterator().get_next()
+    return single_element(dataset._then("single"))
 
 
 __all__ = [
@@ -371,6 +280,7 @@ __all__ = [
     "parallel_interleave",
     "prefetch_to_device",
     "sample_from_datasets",
+    "scan",
     "shuffle_and_repeat",
     "take_while",
     "unbatch",

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator as Walk, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from ..data.dataset import Dataset
-from ..data.given import Seeds
-from ..data.spec import Array, Component, Element, flatten, pack
+from ..data.spec import Component, flatten, pack
 from ..graph.node import Tensor
 from ..graph.ops.shapes import shape
 from ..graph.sparse_tensor import SparseTensorValue, is_sparse
@@ -26,20 +22,13 @@ def in_whole_rounds(dataset: Dataset, replicas: int) -> Dataset:
     if replicas == 1 or any(c.dims == () for c in dataset._components):
         return dataset
 
-    def walk(seeds: Seeds, skip: int) -> Walk[Element]:
-        taken, last = skip, None
-        for last in dataset._walk(seeds, skip):
-            taken += 1
-            yield last
-        if last is not None and taken % replicas:
-            empty = _changed(structure, last, lambda a: a[:0], _no_rows)
-            yield from itertools.repeat(empty, replicas - taken % replicas)
-
     components = _changed(structure, dataset._components, _any_rows, _any_elements)
     size = dataset._size
     if size is not None and size != float("inf"):
         size = -(-size // replicas) * replicas
-    return Dataset(structure, components, walk, size, dataset._given)
+    marks = _changed(structure, [False] * len(components), lambda part: part, lambda parts: (False, False, True))
+    shapes = tuple([i for i, is_shape in enumerate(marks) if is_shape])
+    return Dataset("in_whole_rounds", structure, components, (dataset,), size, replicas=replicas, shapes=shapes)
 
 
 def rows_of(batch: Any) -> Tensor:
@@ -62,10 +51,6 @@ def _changed(structure: Any, parts: Any, dense: Callable[[Any], Any], sparse: Ca
         return dense(item)
 
     return flatten(change(pack(structure, parts)))
-
-
-def _no_rows(value: SparseTensorValue) -> tuple[Array, ...]:
-    return value.indices[:0], value.values[:0], np.concatenate([[0], value.dense_shape[1:]]).astype(np.int64)
 
 
 def _any_rows(part: Component) -> Component:

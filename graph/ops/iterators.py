@@ -1,12 +1,14 @@
-"""Taking the next element of a data set.
+"""Iterators of data sets: where an input stands, and taking its next element.
 
-A pipeline is Python: functions, generators, threads. It stays in the process that built the graph, like a `py_func`, and so does
-the node that takes from it. What is left to the graph is a *position*, a variable of two whole numbers: the seed with which the
-pipeline was started, and how many elements it has given. The pipeline is a function of the position, so whoever assigns a position
-(an initializer, a restored checkpoint) moves the pipeline there, and a position that is saved is the state of the input.
+An iterator is a *position*, a variable of two whole numbers: the seed with which its data set was started, and how many elements it
+has given. The elements are a function of the position, so an assigned position (by an initializer, from a restored checkpoint)
+moves the iterator there, and a position that is saved is the state of the input. An iterator that may take from several data sets has a
+third number: which one.
 
-An iterator that may take from several data sets has one pipeline, too; the position's third number says from which. A *handle* is
-text that names an iterator: a node that is fed one takes from that.
+What makes the elements is a *pipeline*. It runs in the process where the position is. In the process that built the graph it is found
+by a token; to others the description of the data set travels, as attributes of an `IteratorPipeline` node, and the pipeline is kept with
+the position's variable there, with the values that the start has brought (`IteratorGive`). A *handle* is text that names an iterator:
+a node that is fed one takes from that.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,55 +28,91 @@ from ..graph import Graph
 from ..node import Node, Tensor
 from ..opdef import Attrs, Output, Trait, define
 from ..shape import as_dims, compatible, text
-from ..state import Context, VariableState
-from .python_function import process_nonce
+from ..state import Context, Resources, VariableState
+from .python_function import MEANING, process_nonce
 from .state import place_of
 
 Array = np.ndarray[Any, Any]
-Start = Callable[..., Iterator[Sequence[Array]]]
-"""(seed, elements to leave out), and the number of the data set where there are several -> the elements from there on."""
 
-Give = Callable[[int, int, Sequence[Array], "int | None"], None]
-"""(number of the data set, seed, values of its tensors, the seed that is not needed any more)."""
+
+class Elements(Protocol):
+    """A data set, as a pipeline needs it."""
+
+    def walk_from(self, seed: int, skip: int, values: Sequence[Any], task: Resources) -> Iterator[Sequence[Array]]:
+        """The elements of a start behind the first `skip` ones, with the values of its tensors; none: not known."""
+        ...
+
+
+decoders: list[Callable[[bytes, Sequence[Array]], Elements]] = []
+"""What makes data sets of descriptions: the package of data sets puts it here."""
 
 
 class Pipeline:
-    """A pipeline, and where it stands. Its graph holds it."""
+    """Data sets by number, the values of their tensors, and the walk that is under way."""
 
-    def __init__(self, start: Start, give: Give | None) -> None:
-        self._start, self._give = start, give
+    def __init__(self, token: str, datasets: dict[int, Elements]) -> None:
+        self.token, self.datasets = token, datasets
+        self._values: dict[tuple[int, int], Sequence[Array]] = {}  # by number and seed of the start
         self._seed: int | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._state: VariableState | None = None
         self._at: tuple[int, ...] | None = None
         self._live: Iterator[Sequence[Array]] | None = None
+        self._ended: tuple[int, ...] | None = None
+        self._failed = False  # the last element
 
-    def begin(self, state: VariableState) -> None:
-        """Start, unless another step has done so."""
+    def begin(self, state: VariableState, seed: int) -> None:
+        """Start, unless another step has done so. `seed`: 0: a random one."""
         with self._lock:
             if not state.is_initialized:
-                state.assign(np.array([secrets.randbits(62), 0]))
+                state.assign(np.array([seed or secrets.randbits(62), 0]))
 
     def give(self, which: int, seed: int, values: Sequence[Array]) -> None:
         """The values of tensors with which it starts next, with this seed; those of the start before are forgotten."""
         with self._lock:
-            assert self._give is not None
-            self._give(which, seed, values, self._seed)
+            for key in [k for k in self._values if k[1] == self._seed]:
+                del self._values[key]
+            self._values[which, seed] = values
             self._seed = seed
 
-    def after(self, state: VariableState, *position: int) -> Sequence[Array] | None:
+    def after(self, state: VariableState, task: Resources, *position: int) -> Sequence[Array] | None:
         """The element that follows a position; None: there is none."""
         with self._lock:
-            if self._live is None or self._state is not state or self._at != position:
-                self.stop()
-                self._live, self._state = self._start(*position), state
-            self._at = None  # if the pipeline fails it is started anew
-            found = next(self._live, None)
+            if self._state is not state:
+                self._ended = None
+            if self._ended == position:
+                return None
+            fresh = self._live is None or self._state is not state or self._at != position
+            failed, self._failed = self._failed, False
+            live = self._started(state, task, position) if fresh else self._live
+            assert live is not None
+            self._at = _next_position(position)
+            self._failed = True
+            found = next(live, None)
+            if found is None and failed and not fresh:  # the walk could not go on behind what has failed
+                found = next(self._started(state, task, position), None)
+            self._failed = False
             if found is None:
                 self.stop()
-            else:
-                self._at = _next_position(position)
+                self._ended = position
             return found
+
+    def _started(self, state: VariableState, task: Resources, position: Sequence[int]) -> Iterator[Sequence[Array]]:
+        """The elements behind a position, from the beginning."""
+        self.stop()
+        seed, skip, which = (*position, 0)[:3]
+        values = self._values.get((which, seed), ())
+        self._live, self._state = self._dataset(which).walk_from(seed, skip, values, task), state
+        return self._live
+
+
+    def _dataset(self, which: int) -> Elements:
+        found = self.datasets.get(which)
+        if found is None:
+            raise FailedPreconditionError(
+                None, None, "This task does not know the data set of the iterator's position: run the initializer of its data set"
+            )  # fmt: skip
+        return found
 
     def stop(self) -> None:
         """Let go of the elements that are under way, and their threads."""
@@ -89,25 +127,55 @@ def _next_position(position: Sequence[int]) -> tuple[int, ...]:
 
 
 _pipelines: weakref.WeakValueDictionary[str, Pipeline] = weakref.WeakValueDictionary()
+_of_position: weakref.WeakKeyDictionary[VariableState, Pipeline] = weakref.WeakKeyDictionary()
+"""The pipeline of a position: that of the last node which has one of its own."""
 
 
-def register(start: Start, graph: Graph, give: Give | None = None) -> dict[str, Any]:
+def register(datasets: dict[int, Any], graph: Graph) -> dict[str, Any]:
     """Keep a pipeline as long as its graph lives; the attrs by which a node finds it."""
     token = f"pipeline_{secrets.token_hex(8)}"
-    _pipelines[token] = pipeline = Pipeline(start, give)
+    _pipelines[token] = pipeline = Pipeline(token, datasets)
     graph.add_to_collection("pipelines", pipeline)
     return {"token": token, "process": process_nonce()}
 
 
-def _infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+def _pipeline(state: VariableState | None, token: str, process: str) -> Pipeline:
+    pipeline = _pipelines.get(token) if process == process_nonce() else None
+    if state is not None:
+        if pipeline is not None and pipeline.datasets:
+            _of_position[state] = pipeline
+        else:  # it was sent here, or another graph has an iterator of the same name
+            pipeline = _of_position.get(state, pipeline)
+    if pipeline is None:
+        raise InvalidArgumentError(
+            None, None,
+            "The data set runs only in the client's own process, where its graph was built, and this is another one: it has a Python "
+            "function (from_generator, py_func) or many arrays. Put the iterator on the client's task, make the data set of files "
+            "or of tensors, or place it in a task explicitly, so that its arrays are sent there.",
+        )  # fmt: skip
+    return pipeline
+
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+
+
+def _need_tokens(attrs: Attrs) -> None:
     for name in ("token", "process"):
         if not isinstance(attrs.get(name), str):
             raise TypeError(f"attribute {name} must be text")
-    if not isinstance(attrs.get("one_shot"), bool):
-        raise TypeError("attribute one_shot must be True or False")
-    dtype, dims = place_of(inputs[0])
-    if not inputs[0].dtype.is_ref or dtype is not int64 or not any(compatible(dims, (n,)) for n in (2, 3)):
+
+
+def _need_position(tensor: Tensor) -> None:
+    dtype, dims = place_of(tensor)
+    if not tensor.dtype.is_ref or dtype is not int64 or not any(compatible(dims, (n,)) for n in (2, 3)):
         raise TypeError("the position must be a reference variable of two int64, or three")
+
+
+def _infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    _need_tokens(attrs)
+    if not isinstance(attrs.get("one_shot"), bool) or not isinstance(attrs.get("seed"), int):
+        raise TypeError("attribute one_shot must be True or False, and seed a number")
+    _need_position(inputs[0])
     return _outputs(attrs)
 
 
@@ -120,6 +188,18 @@ def _outputs(attrs: Attrs) -> list[Output]:
     return [(d.base, as_dims(s)) for d, s in zip(dtypes, shapes, strict=True)]
 
 
+def _need_description(attrs: Attrs) -> None:
+    _need_tokens(attrs)
+    arrays = attrs.get("arrays")
+    if not isinstance(attrs.get("description"), bytes) or not isinstance(arrays, tuple):
+        raise TypeError("attribute description must be bytes, and arrays a tuple")
+    if not all(isinstance(a, np.ndarray) for a in arrays) or not isinstance(attrs.get("which"), int):
+        raise TypeError("attribute arrays must hold arrays, and which be a number")
+
+
+# --- taking ----------------------------------------------------------------------------------------------------------
+
+
 def _next(
     context: Context,
     state: VariableState,
@@ -127,51 +207,42 @@ def _next(
     token: str,
     process: str,
     one_shot: bool,
+    seed: int,
     output_types: tuple[DType, ...],
     output_shapes: tuple[Any, ...],
 ) -> Any:
-    return _taken(context, state, token, process, one_shot, output_types, output_shapes)
-
-
-def _pipeline(token: str, process: str) -> Pipeline:
-    pipeline = _pipelines.get(token)
-    if pipeline is None or process != process_nonce():
-        raise InvalidArgumentError(
-            None, None,
-            "A data set runs only in the client's own process, where its graph was built, and this is another one. "
-            "Put the iterator on the client's task, or feed the elements.",
-        )  # fmt: skip
-    return pipeline
+    pipeline = _pipeline(state, token, process)
+    if one_shot and not state.is_initialized:
+        pipeline.begin(state, seed)
+    return _taken(context, state, pipeline, output_types, output_shapes)
 
 
 def _taken(
     context: Context,
     state: VariableState,
-    token: str,
-    process: str,
-    one_shot: bool,
+    pipeline: Pipeline,
     output_types: tuple[DType, ...],
     output_shapes: tuple[Any, ...],
 ) -> Any:
-    """The next element of a pipeline, whose position is `state`."""
-    pipeline = _pipeline(token, process)
+    """The next element of a pipeline, whose position is `state`. An element that cannot be made is passed over."""
     if not state.is_initialized:
-        if not one_shot:
-            raise FailedPreconditionError(
-                None, None,
-                f"The iterator of '{context.node_name}' has no position: run iterator.initializer before the first element",
-            )  # fmt: skip
-        pipeline.begin(state)
+        raise FailedPreconditionError(
+            None, None,
+            f"The iterator of '{context.node_name}' has not been initialized, it has no position: run iterator.initializer before the "
+            "first element",
+        )  # fmt: skip
     element: list[Sequence[Array]] = []
+    failed: list[OpError] = []
 
     def advance(old: Array) -> Array:
-        position = old.tolist()
+        position = tuple(old.tolist())
         try:
-            found = pipeline.after(state, *position)
-        except OpError:
+            found = pipeline.after(state, context.resources, *position)
+        except FailedPreconditionError:
             raise
         except Exception as e:
-            raise UnknownError(None, None, f"The data set failed: {type(e).__name__}: {e}") from e
+            failed.append(as_op_error(e))
+            return np.array(_next_position(position))
         if found is None:
             raise OutOfRangeError(None, None, "End of sequence")
         _check(found, output_types, output_shapes)
@@ -179,7 +250,19 @@ def _taken(
         return np.array(_next_position(position))
 
     state.update(advance)
+    if failed:
+        raise failed[0]
     return element[0][0] if len(element[0]) == 1 else tuple(element[0])
+
+
+def as_op_error(e: Exception) -> OpError:
+    """The error of a step for one of a data set: of its own class, or of that for Python's."""
+    if isinstance(e, OpError):
+        return e
+    kind = next((c for theirs, c in MEANING.items() if isinstance(e, theirs)), UnknownError)
+    error = kind(None, None, f"The data set failed: {type(e).__name__}: {e}")
+    error.__cause__ = e
+    return error
 
 
 def _check(element: Sequence[Array], types: tuple[DType, ...], shapes: tuple[Any, ...]) -> None:
@@ -196,29 +279,86 @@ def _check(element: Sequence[Array], types: tuple[DType, ...], shapes: tuple[Any
             )
 
 
-# --- values of tensors -----------------------------------------------------------------------------------------------
+# --- descriptions, and values of tensors -----------------------------------------------------------------------------
+
+
+def _infer_pipeline(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    _need_description(attrs)
+    _need_position(inputs[0])
+    return []
+
+
+def _keep(
+    context: Context, state: VariableState, *, token: str, process: str, which: int, description: bytes, arrays: tuple[Array, ...]
+) -> tuple[()]:  # fmt: skip
+    """Keep the pipeline of a description with the position, if it is not here in another way."""
+    if process == process_nonce():
+        return ()
+    pipeline = _of_position.get(state)
+    if pipeline is None or pipeline.token != token:
+        pipeline = _of_position[state] = Pipeline(token, {})
+    if which not in pipeline.datasets:
+        pipeline.datasets[which] = decoders[0](description, arrays)
+    return ()
 
 
 def _infer_give(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    _need_tokens(attrs)
     if not isinstance(attrs.get("which"), int):
         raise TypeError("attribute which must be a number")
-    if inputs[0].dtype.base is not int64 or not compatible(inputs[0].dims, ()):
+    _need_position(inputs[0])
+    if inputs[1].dtype.base is not int64 or not compatible(inputs[1].dims, ()):
         raise TypeError("the seed must be one int64")
     return [(int64, ())]
 
 
-def _given(context: Context, seed: Array, *values: Array, token: str, process: str, which: int) -> Array:
+def _given(
+    context: Context, state: VariableState, seed: Array, *values: Array, token: str, process: str, which: int
+) -> Array:
     """The seed, when the pipeline has the values."""
-    _pipeline(token, process).give(which, int(seed), [np.array(v) for v in values])
+    _pipeline(state, token, process).give(which, int(seed), [np.array(v) for v in values])
     return seed
+
+
+def _infer_single(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    _need_description(attrs)
+    return _outputs(attrs)
+
+
+def _single(
+    context: Context,
+    *values: Array,
+    token: str,
+    process: str,
+    which: int,
+    seed: int,
+    description: bytes,
+    arrays: tuple[Array, ...],
+    output_types: tuple[DType, ...],
+    output_shapes: tuple[Any, ...],
+) -> Any:
+    """The first element of a data set, which is walked anew."""
+    if process == process_nonce() or not description:
+        dataset = _pipeline(None, token, process).datasets[which]
+    else:
+        dataset = decoders[0](description, arrays)
+    walk = dataset.walk_from(seed or context.session.seed + context.run_number(), 0, values, context.resources)
+    try:
+        found = next(walk, None)
+    except Exception as e:
+        raise as_op_error(e) from e
+    if found is None:
+        raise InvalidArgumentError(None, None, "Dataset was empty.")
+    _check(found, output_types, output_shapes)
+    return found[0] if len(found) == 1 else tuple(found)
 
 
 # --- by handles ------------------------------------------------------------------------------------------------------
 
 
-def handle_of(attrs: Attrs, one_shot: bool, container: str, variable: str) -> str:
+def handle_of(attrs: Attrs, one_shot: bool, seed: int, container: str, variable: str) -> str:
     """The handle of an iterator: its pipeline (`register`), and the variable that is its position."""
-    return json.dumps([attrs["token"], attrs["process"], one_shot, container, variable])
+    return json.dumps([attrs["token"], attrs["process"], one_shot, seed, container, variable])
 
 
 def _infer_by_handle(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -231,8 +371,9 @@ def _next_by_handle(
     context: Context, handle: Array, *, output_types: tuple[DType, ...], output_shapes: tuple[Any, ...]
 ) -> Any:
     try:
-        token, process, one_shot, container, name = json.loads(handle.item())
-        known = [type(v) for v in (token, process, one_shot, container, name)] == [str, str, bool, str, str]
+        token, process, one_shot, seed, container, name = json.loads(handle.item())
+        parts = (token, process, one_shot, seed, container, name)
+        known = [type(v) for v in parts] == [str, str, bool, int, str, str]
     except (ValueError, TypeError):
         known = False
     if not known:
@@ -242,34 +383,26 @@ def _next_by_handle(
     state = context.resources.get_or_create(
         container or context.container, name, VariableState, lambda: VariableState(name, int64)
     )
-    return _taken(context, state, token, process, one_shot, output_types, output_shapes)
+    pipeline = _pipeline(state, token, process)
+    if one_shot and not state.is_initialized:
+        pipeline.begin(state, seed)
+    return _taken(context, state, pipeline, output_types, output_shapes)
 
 
 def _no_gradient(node: Node, *grads: Any) -> Sequence[Any]:
-    return [None]
+    return [None for _ in node.inputs]
 
 
-define(
-    "IteratorGetNext",
-    infer=_infer,
-    reference=_next,
-    gradient=_no_gradient,
-    traits=Trait.STATEFUL | Trait.HOST_ONLY,
-    ref_inputs=(0,),
-    device_types=("CPU",),
-)
-define(
-    "IteratorGive",
-    infer=_infer_give,
-    reference=_given,
-    traits=Trait.STATEFUL | Trait.HOST_ONLY,
-    device_types=("CPU",),
-)
-define(
-    "IteratorGetNextByHandle",
-    infer=_infer_by_handle,
-    reference=_next_by_handle,
-    gradient=_no_gradient,
-    traits=Trait.STATEFUL | Trait.HOST_ONLY,
-    device_types=("CPU",),
+def _define(name: str, **parts: Any) -> None:
+    define(name, device_types=("CPU",), traits=parts.pop("traits", Trait.STATEFUL), **parts)
+
+
+_define("IteratorGetNext", infer=_infer, reference=_next, gradient=_no_gradient, ref_inputs=(0,))
+_define("IteratorPipeline", infer=_infer_pipeline, reference=_keep, ref_inputs=(0,))
+_define("IteratorGive", infer=_infer_give, reference=_given, ref_inputs=(0,))
+_define("IteratorGetNextByHandle", infer=_infer_by_handle, reference=_next_by_handle, gradient=_no_gradient)
+_define("DatasetToSingleElement", infer=_infer_single, reference=_single, gradient=_no_gradient)
+# What is with it stays in the client's process.
+_define(
+    "InClient", infer=lambda inputs, attrs: [], reference=lambda context: (), traits=Trait.STATEFUL | Trait.HOST_ONLY
 )

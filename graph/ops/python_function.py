@@ -93,14 +93,14 @@ def _call(inputs: Sequence[Array], token: str, process: str, types: Sequence[DTy
             "another one. "
             "Put the node on the client's task, or feed what the function computes."
         )
-    # Copies, so that the function may do with them what it likes.
-    arguments = [np.array(x).view(EagerArray) if eager else np.array(x) for x in inputs]
+    # Copies, so that the function may do with them what it likes. A scalar is NumPy's own, or bytes, as in TensorFlow.
+    arguments = [np.array(x).view(EagerArray) if eager else np.array(x)[()] for x in inputs]
     try:
         result = function(*arguments)
     except OpError:
         raise
     except Exception as e:
-        error = next((c for kind, c in _ERRORS.items() if isinstance(e, kind)), UnknownError)
+        error = next((c for kind, c in MEANING.items() if isinstance(e, kind)), UnknownError)
         raise error(None, None, f"{type(e).__name__}: {e}\n{traceback.format_exc()}") from e
     results = _as_results(result, len(types))
     if len(results) != len(types):
@@ -121,7 +121,7 @@ def _as_results(result: Any, wanted: int) -> list[Any]:
     return [result]
 
 
-_ERRORS: dict[type[Exception], type[OpError]] = {
+MEANING: dict[type[Exception], type[OpError]] = {
     StopIteration: OutOfRangeError,
     TypeError: InvalidArgumentError,
     ValueError: InvalidArgumentError,

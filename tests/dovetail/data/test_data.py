@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import dovetail as tf
+from dovetail.data.given import At
 
 Dataset = tf.data.Dataset
 
@@ -71,7 +72,7 @@ def test_files(tmp_path: Path):
         tf.data.TextLineDataset(names)
     )
     with pytest.raises(tf.errors.NotFoundError, match="c.txt"):
-        tf.data.TextLineDataset(str(tmp_path / "c.txt"))
+        plain(tf.data.TextLineDataset(str(tmp_path / "c.txt")))
     for i in range(2):
         np.save(tmp_path / f"{i}.npy", np.arange(6, dtype=np.float32).reshape(3, 2) + 10 * i)
     rows = tf.data.NpyDataset([str(tmp_path / "0.npy"), str(tmp_path / "1.npy")])
@@ -119,8 +120,8 @@ def test_the_order_of_an_interleave_is_tensorflows(cycle, block, order):
 
 
 def test_a_data_set_for_each_element():
-    assert plain(Dataset.range(3).flat_map(lambda i: Dataset.range(int(i)))) == [0, 0, 1]
-    with pytest.raises(TypeError, match="must return a Dataset"):
+    assert plain(Dataset.range(3).flat_map(lambda i: Dataset.range(i))) == [0, 0, 1]
+    with pytest.raises(TypeError, match="must return a `Dataset`"):
         Dataset.range(3).flat_map(lambda i: i)
 
 
@@ -128,7 +129,7 @@ def test_elements_of_different_sizes_are_filled_up():
     rows = Dataset.from_generator(lambda: ([i] * i for i in range(1, 5)), tf.int32, [None])
     assert plain(rows.padded_batch(2)) == [[[1, 0], [2, 2]], [[3, 3, 3, 0], [4, 4, 4, 4]]]
     assert plain(rows.padded_batch(2, [5], -1))[0] == [[1, -1, -1, -1, -1], [2, 2, -1, -1, -1]]
-    with pytest.raises(ValueError, match="does not fit"):
+    with pytest.raises(tf.errors.DataLossError, match="does not fit"):
         plain(rows.padded_batch(2, [3]))
 
 
@@ -187,7 +188,7 @@ STEPS = {
     "shard": lambda d, n: d.shard(n + 1, n),
     "prefetch": lambda d, n: d.prefetch(n + 1),
     "concatenate": lambda d, n: d.concatenate(d.take(n)),
-    "interleave": lambda d, n: d.interleave(lambda i: Dataset.range(int(i) % 5), n + 1, 2),
+    "interleave": lambda d, n: d.interleave(lambda i: Dataset.range(i % 5), n + 1, 2),
     "generated": lambda d, n: Dataset.from_generator(lambda: (int(e) for e in d), tf.int64, []),
     "cache": lambda d, n: d.cache(),
 }
@@ -205,13 +206,11 @@ def test_a_walk_from_a_position_is_the_rest_of_the_walk(steps, size, skip, batch
     with tf.Graph().as_default():
         dataset = Dataset.range(size)
         for name, n in steps:
-            if name == "interleave" and not plain(dataset.take(1)):
-                continue  # its data sets could not be known
             dataset = STEPS[name](dataset, n)
         if batched:
             dataset = dataset.batch(3)
-        whole = [e[0].tolist() for e in itertools.islice(dataset._walk((7,), 0), 200)]
-        assert [e[0].tolist() for e in itertools.islice(dataset._walk((7,), skip), 200 - skip)] == whole[skip:]
+        whole = [e[0].tolist() for e in itertools.islice(dataset._walk(At((7,)), 0), 200)]
+        assert [e[0].tolist() for e in itertools.islice(dataset._walk(At((7,)), skip), 200 - skip)] == whole[skip:]
         if dataset._size is not None and dataset._size < 200:
             assert dataset._size == len(whole)
 

@@ -45,7 +45,7 @@ def test_each_start_has_what_it_is_fed() -> None:
         session.run(iterator.initializer, {x: rows[:1] + 1, y: ["d"], size: 9})
         ((only, _),) = rest(session, element)
         np.testing.assert_array_equal(only, [[2, 4]])
-        with pytest.raises(tf.errors.UnknownError, match="same number of rows"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="same number of rows"):
             session.run(iterator.initializer, {x: rows, y: ["d"], size: 9})
             session.run(element)
 

@@ -78,11 +78,11 @@ def test_data_sets_of_records(tmp_path):
     assert list(tf.data.TFRecordDataset(files).skip(5)) == whole[5:]
     assert list(tf.data.TFRecordDataset(str(DATA / "zlib.tfrecord"), "ZLIB")) == whole[:4]
     with pytest.raises(tf.errors.NotFoundError):
-        tf.data.TFRecordDataset(str(tmp_path / "none"))
+        list(tf.data.TFRecordDataset(str(tmp_path / "none")))
     (tmp_path / "fixed").write_bytes(b"HEADaabbccdd.")
     fixed = tf.data.FixedLengthRecordDataset([str(tmp_path / "fixed")] * 2, 2, header_bytes=4, footer_bytes=1)
     records = [bytes(np.asarray(r).item()) for r in fixed]
     assert records == [b"aa", b"bb", b"cc", b"dd"] * 2
     assert [np.asarray(r).item() for r in fixed.skip(5)] == records[5:]
-    with pytest.raises(ValueError, match="whole number"):
-        tf.data.FixedLengthRecordDataset(str(tmp_path / "fixed"), 5)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="whole number"):
+        list(tf.data.FixedLengthRecordDataset(str(tmp_path / "fixed"), 5))

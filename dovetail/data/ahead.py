@@ -1,0 +1,155 @@
+"""Walks with threads: calls that keep the order, and elements that are made ahead.
+
+They are classes, not generators: an error is that of one element, and the walk goes on behind it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator as Walk
+from typing import TypeAlias
+
+from .spec import Array, Element
+
+Call: TypeAlias = Callable[[Element, int], list[Array]]
+
+
+class _Outcome:
+    """The result of a call that a thread makes."""
+
+    __slots__ = ("done", "error", "value")
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.value: list[Array] = []
+        self.error: BaseException | None = None
+
+
+class InOrder:
+    """A function of each element and its number, in their order; up to `calls` of them run at a time."""
+
+    def __init__(self, call: Call, elements: Walk[tuple[Element, int]], calls: int) -> None:
+        self._elements, self._calls = elements, calls
+        self._work: queue.SimpleQueue[tuple[Element, int, _Outcome] | None] = queue.SimpleQueue()
+        self._waiting: deque[_Outcome] = deque()
+        for _ in range(calls):
+            threading.Thread(target=_work, args=(call, self._work), daemon=True, name="dataset-map").start()
+        self._submit(calls)
+
+    def _submit(self, count: int) -> None:
+        try:
+            for element, number in itertools.islice(self._elements, count):
+                outcome = _Outcome()
+                self._waiting.append(outcome)
+                self._work.put((element, number, outcome))
+        except BaseException as e:
+            outcome = _Outcome()
+            outcome.error = e
+            outcome.done.set()
+            self._waiting.append(outcome)
+
+    def __iter__(self) -> InOrder:
+        return self
+
+    def __next__(self) -> list[Array]:
+        if not self._waiting:
+            self.close()
+            raise StopIteration
+        outcome = self._waiting.popleft()
+        outcome.done.wait()
+        self._submit(1)
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value
+
+    def close(self) -> None:
+        """Call it for no further elements."""
+        for _ in range(self._calls):
+            self._work.put(None)
+        self._calls = 0
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _work(call: Call, work: queue.SimpleQueue[tuple[Element, int, _Outcome] | None]) -> None:
+    """What a thread does until it is told to end."""
+    while (given := work.get()) is not None:
+        element, number, outcome = given
+        try:
+            outcome.value = call(element, number)
+        except BaseException as e:
+            outcome.error = e
+        outcome.done.set()
+        del given, element, outcome
+
+
+class _Ready:
+    """What a thread has made ahead. The thread knows only this, so that it ends when the walk is dropped."""
+
+    def __init__(self, elements: Walk[Element], size: int) -> None:
+        self.elements, self.size = elements, size
+        self.outcomes: deque[Element | BaseException] = deque()
+        self.changed = threading.Condition()
+        self.stopped = self.ended = False
+
+    def work(self) -> None:
+        """Make elements until there are no more, or the walk is stopped."""
+        while True:
+            outcome: Element | BaseException
+            try:
+                outcome = next(self.elements)
+            except StopIteration:
+                break
+            except BaseException as e:
+                outcome = e
+            with self.changed:
+                self.changed.wait_for(lambda: len(self.outcomes) < self.size or self.stopped)
+                if self.stopped:
+                    break
+                self.outcomes.append(outcome)
+                self.changed.notify_all()
+        close = getattr(self.elements, "close", None)
+        if close is not None:
+            close()  # its threads end, too
+        with self.changed:
+            self.ended = True
+            self.changed.notify_all()
+
+
+class Ahead:
+    """The elements of a walk, made by a thread that is up to `size` of them ahead and ends with this."""
+
+    def __init__(self, elements: Walk[Element], size: int) -> None:
+        self._ready = _Ready(elements, size)
+        threading.Thread(target=self._ready.work, daemon=True, name="dataset-prefetch").start()
+
+    def __iter__(self) -> Ahead:
+        return self
+
+    def __next__(self) -> Element:
+        ready = self._ready
+        with ready.changed:
+            ready.changed.wait_for(lambda: ready.outcomes or ready.ended)
+            if not ready.outcomes:
+                raise StopIteration
+            outcome = ready.outcomes.popleft()
+            ready.changed.notify_all()
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def close(self) -> None:
+        """End the thread."""
+        with self._ready.changed:
+            self._ready.stopped = True
+            self._ready.changed.notify_all()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+__all__ = ["Ahead", "InOrder"]

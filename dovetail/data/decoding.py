@@ -1,0 +1,86 @@
+"""Data sets made again of the bytes that `encoding.py` wrote.
+
+What is read is not trusted: nothing is evaluated, and kinds and ops are those that are known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgpack
+
+from ..graph.deserialize import extend_from_bytes
+from ..graph.dtypes import DType
+from ..graph.errors import InvalidArgumentError, OpError
+from ..graph.graph import Graph
+from ..graph.ops.iterators import decoders
+from ..graph.records import MalformedError, unpacked
+from ..graph.shape import as_dims
+from .dataset import Dataset
+from .function import DatasetFunction, Function
+from .given import Given
+from .kinds import WALKS
+from .spec import Array, Component
+
+
+def decode(description: bytes, arrays: Sequence[Array]) -> Dataset:
+    """The data set of a description. InvalidArgumentError: it is malformed."""
+    try:
+        top, count, names, records = unpacked(description)
+        return _Reader(names, arrays).read(records)[top]
+    except (OpError, MalformedError, msgpack.UnpackException, RecursionError) as e:
+        raise InvalidArgumentError(None, None, f"Malformed description of a data set: {e}") from None
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as e:
+        raise InvalidArgumentError(
+            None, None, f"Malformed description of a data set: {type(e).__name__}: {e}"
+        ) from None
+
+
+class _Reader:
+    def __init__(self, names: Sequence[Any], arrays: Sequence[Array]) -> None:
+        self._names = [Given((), str(name), int(count)) for name, count in names]
+        self._arrays = arrays
+        self._datasets: list[Dataset] = []
+
+    def read(self, records: Sequence[Any]) -> list[Dataset]:
+        for kind, inputs, components, params in records:
+            if kind not in WALKS:
+                raise MalformedError(f"no kind of data set is called {kind!r}")
+            made = [Component(self._dtype(t), as_dims(dims)) for t, dims in components]
+            given = {str(k): self._param(v) for k, v in params.items()}
+            self._datasets.append(Dataset(kind, None, made, [self._datasets[i] for i in inputs], **given))
+        return self._datasets
+
+    def _dtype(self, dtype: Any) -> DType:
+        if not isinstance(dtype, DType):
+            raise MalformedError(f"{dtype!r} is no element type")
+        return dtype
+
+    def _param(self, value: Any) -> Any:
+        if type(value) is not tuple:
+            return value
+        kind, *parts = value
+        match kind:
+            case "given":
+                return self._names[parts[0]]
+            case "array":
+                return self._arrays[parts[0]]
+            case "function":
+                return self._function(*parts)
+            case "datasets":
+                return DatasetFunction(self._function(*parts[:-1]), self._datasets[parts[-1]])
+            case "tuple":
+                return tuple([self._param(p) for p in parts])
+        raise MalformedError(f"a parameter of kind {kind!r}")
+
+    def _function(self, data: bytes, inputs: Sequence[str], outputs: Sequence[str], given: int | None) -> Function:
+        graph = Graph()
+        extend_from_bytes(graph, data)
+        found = [[graph.get_tensor_by_name(name) for name in names] for names in (inputs, outputs)]
+        return Function(graph, *found, None if given is None else self._names[given])
+
+
+decoders[:] = [decode]
+
+__all__ = ["decode"]

@@ -1,0 +1,246 @@
+"""Functions of elements: traced once as a graph, called on the arrays of each element.
+
+What a function uses of the graph around it comes with it: `graph/function_graph.py` says how.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator as Walk, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..graph.build import convert, placeholder
+from ..graph.default_graph import get_default_graph
+from ..graph.errors import InvalidArgumentError, OutOfRangeError
+from ..graph.function_graph import FunctionGraph
+from ..graph.graph import Graph
+from ..graph.node import Node, Tensor
+from ..graph.opdef import Trait
+from ..graph.state import Resources
+from ..runtime.functions import Call, compiled
+from .checks import common
+from .given import At, Given, Source
+from .kinds import Described
+from .spec import Array, Component, Element, as_array, flatten, pack
+
+
+class Function:
+    """A graph of an element.
+
+    Attributes:
+        graph: it. inputs: the components of the element, then what the function has captured. outputs: the results.
+        given: the captured tensors; None: none.
+    """
+
+    def __init__(
+        self, graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[Tensor], given: Given | None = None
+    ) -> None:
+        self.graph, self.inputs, self.outputs, self.given = graph, tuple(inputs), tuple(outputs), given
+        self._lock = threading.Lock()
+        self._calls: weakref.WeakKeyDictionary[Resources, Call] = weakref.WeakKeyDictionary()
+        self._stateless = _NO_STATE if not any(Trait.STATE_HANDLE in n.opdef.traits for n in graph.nodes) else None
+
+    @property
+    def components(self) -> list[Component]:
+        """Of the results."""
+        return [Component(t.dtype.base, t.dims) for t in self.outputs]
+
+    def at(self, at: At) -> Callable[[Element, int], list[Array]]:
+        """The function of an element and its number, in a walk."""
+        task = at.task if self._stateless is None else self._stateless
+        with self._lock:
+            call = self._calls.get(task)
+            if call is None:
+                effects = [n for n in self.graph.nodes if _has_effect(n)]
+                call = self._calls[task] = compiled(self.graph, self.inputs, [*self.outputs, *effects], task)
+        more = at.of(self.given) if self.given is not None else ()
+        types, seed = [t.dtype.base for t in self.outputs], at.seeds[0]
+
+        def run(element: Element, number: int) -> list[Array]:
+            try:
+                found = call(seed, at.call_number(number), *element, *more)
+            except OutOfRangeError as e:  # it is not the end of this data set
+                told = f"Function invocation produced OutOfRangeError: {e.message}"
+                raise InvalidArgumentError(None, None, told) from None
+            return [as_array(v, t) for v, t in zip(found, types, strict=False)]
+
+        return run
+
+
+_NO_STATE = Resources()
+"""What functions without state share, so that they are compiled once for all tasks of this process."""
+
+
+def _has_effect(node: Node) -> bool:
+    """Whether a node of a function runs though nothing takes its outputs, as a print, an assertion or an assignment."""
+    return (
+        node.opdef.is_stateful
+        and Trait.STATE_HANDLE not in node.opdef.traits
+        and node.type != "ReadVariableOp"
+        and "seed" not in node.attrs
+        and node.graph.is_fetchable(node)
+    )
+
+
+class DatasetFunction:
+    """A function of an element that gives a data set.
+
+    Attributes:
+        function: computes the tensors from which the data set is made. result: the data set; its tensors are the function's outputs.
+    """
+
+    def __init__(self, function: Function, result: Described) -> None:
+        self.function, self.result = function, result
+
+    def at(self, at: At) -> Callable[[Element, int, At], Walk[Element]]:
+        """(element, its number, where its data set is walked) -> the elements of its data set."""
+        call = self.function.at(at) if self.function.outputs else None
+
+        def walk(element: Element, number: int, inside: At) -> Walk[Element]:
+            values = iter(call(element, number) if call is not None else ())
+            brought = {given: [next(values) for _ in range(given.count)] for given in self.result._given}
+            return self.result._walk(inside.with_values(brought), 0)
+
+        return walk
+
+
+def traced(
+    function: Callable[..., Any], structure: Any, components: Sequence[Component], what: str
+) -> tuple[Function, Any]:
+    """A function of elements as a graph, and the structure of what it gives.
+
+    Raises:
+        TypeError: it gives a data set, or what can be no tensor.
+    """
+    graph, inputs, found = _called(function, structure, components)
+    if isinstance(found, list):
+        found = tuple(found)  # mostly what an op with several outputs gave: `tf.stack` makes one tensor of them
+    with graph.as_default():
+        try:
+            outputs = [graph.own(convert(t)) for t in flatten(found)]
+        except (TypeError, ValueError) as e:
+            raise TypeError(f"Unsupported return value from function passed to {what}: {found}. {e}") from None
+    return _function(graph, inputs, outputs), pack(found, [0] * len(outputs))
+
+
+def dataset_traced(
+    function: Callable[..., Any], structure: Any, components: Sequence[Component], what: str, *more: Any
+) -> DatasetFunction:
+    """The same for a function that gives a data set. `more`: further arguments."""
+    graph, inputs, found = _called(function, structure, components, *more)
+    if not isinstance(found, Described):
+        raise TypeError(f"`{what}` must return a `Dataset` object, not {found!r}")
+    with graph.as_default():
+        outputs = [graph.own(t) for given in found._given for t in given.tensors]
+    return DatasetFunction(_function(graph, inputs, outputs), found)
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A function of a state and an element.
+
+    Attributes:
+        state: its structure. components: of the state. more: structure and components of what else comes out.
+        params: of the kind of data set that folds.
+    """
+
+    state: Any
+    components: list[Component]
+    more: tuple[Any, list[Component]]
+    params: dict[str, Any]
+
+
+def folded(
+    dataset: Described, initial_state: Any, function: Callable[..., Any], what: str, outputs: bool = False
+) -> Fold:
+    """A function (state, element) -> state, or (state, outputs), traced. Sizes of the state that change are unknown.
+
+    Raises:
+        TypeError: the states have other structures or types.
+    """
+    source = Source(flatten(initial_state))
+    state = pack(initial_state, [0] * len(source.components))
+    components, size = source.components, len(source.components)
+    while True:
+        found, structure = traced(function, (state, dataset._structure), [*components, *dataset._components], what)
+        made, more = (structure[0], structure[1]) if outputs else (structure, ())
+        left = found.components[:size]
+        if len(flatten(made)) != size or [c.dtype for c in left] != [c.dtype for c in components]:
+            raise TypeError(
+                f"The element types for the new state must match the initial state. Expected "
+                f"{[c.dtype.name for c in components]}; got {[c.dtype.name for c in left]}, from {what}"
+            )
+        wider = [Component(a.dtype, common(a.dims, b.dims)) for a, b in zip(components, left, strict=True)]
+        if wider == components:
+            params = {"function": found, "arrays": source.arrays, "given": source.given}
+            return Fold(state, components, (more, found.components[size:]), params)
+        components = wider
+
+
+def given_in(value: Any) -> list[Given]:
+    """Whose values a parameter of a data set needs."""
+    if isinstance(value, Given):
+        return [value]
+    if isinstance(value, Function):
+        return [value.given] if value.given is not None else []
+    if isinstance(value, DatasetFunction):
+        return given_in(value.function)
+    return [g for part in value for g in given_in(part)] if type(value) is tuple else []
+
+
+def places_in(dataset: Described) -> list[Node]:
+    """Nodes of the graph whose state the functions of a data set use."""
+    found: dict[Node, None] = {}
+    for part in dataset._params.values():
+        function = part.function if isinstance(part, DatasetFunction) else part
+        if isinstance(function, Function) and isinstance(function.graph, FunctionGraph):
+            found.update(dict.fromkeys(function.graph.places))
+        if isinstance(part, DatasetFunction):
+            found.update(dict.fromkeys(places_in(part.result)))
+    for source in dataset._inputs:
+        found.update(dict.fromkeys(places_in(source)))
+    graph = get_default_graph()
+    return [node for node in found if node.graph is graph]
+
+
+def by_value(tensors: Sequence[Tensor]) -> Function:
+    """What computes tensors of the default graph without that graph.
+
+    Raises:
+        ValueError: they need a placeholder, or something that has state.
+    """
+    graph = FunctionGraph(get_default_graph(), by_value=True)
+    with graph.as_default():
+        outputs = [graph.own(t) for t in tensors]
+    return _function(graph, (), outputs)
+
+
+def _called(
+    function: Callable[..., Any], structure: Any, components: Sequence[Component], *more: Any
+) -> tuple[FunctionGraph, list[Tensor], Any]:
+    graph = FunctionGraph(get_default_graph())
+    with graph.as_default():
+        inputs = [placeholder(c.dtype, c.dims) for c in components]
+        given = pack(structure, inputs)
+        arguments = (*given, *more) if type(given) is tuple else (given, *more)
+        return graph, inputs, function(*arguments)
+
+
+def _function(graph: FunctionGraph, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Function:
+    captured = graph.captured
+    return Function(graph, [*inputs, *captured.values()], outputs, Given(list(captured)) if captured else None)
+
+
+__all__ = [
+    "DatasetFunction",
+    "Fold",
+    "Function",
+    "by_value",
+    "dataset_traced",
+    "folded",
+    "given_in",
+    "places_in",
+    "traced",
+]

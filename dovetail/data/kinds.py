@@ -1,0 +1,60 @@
+"""Kinds of data sets: for each, how its elements are walked.
+
+A data set is a description: a kind, parameters, and the data sets that it is made from. Parameters are what a message can carry
+(`encoding.py`), or Python functions, which keep it in this process. So the same walk runs in the client and in a worker.
+
+A walk may begin at any position: it gives the elements behind the first `skip` ones. Most kinds leave elements out without making
+them. What is random depends on the seeds of the walk only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator as Walk
+from typing import Any, TypeAlias, TypeVar
+
+from .given import At, Given
+from .spec import Component, Element
+
+
+class Described:
+    """A data set as walks see it; `Dataset` is one.
+
+    Attributes:
+        _kind, _params, _inputs: what it is. _structure: of an element; None where the description was sent. _components: of an element.
+        _size: how many elements; infinity: without end; None: not known. _given: whose values a start brings.
+        _memory: what a cache keeps.
+    """
+
+    _kind: str
+    _params: dict[str, Any]
+    _inputs: tuple[Described, ...]
+    _structure: Any
+    _components: tuple[Component, ...]
+    _size: float | None
+    _given: tuple[Given, ...]
+    _memory: dict[int, list[Element]]
+
+    def _walk(self, at: At, skip: int = 0) -> Walk[Element]:
+        """The elements behind the first `skip` ones."""
+        return WALKS[self._kind](self, at, skip)
+
+
+WalkOf: TypeAlias = Callable[[Described, At, int], Walk[Element]]
+W = TypeVar("W", bound="Callable[..., Any]")
+
+WALKS: dict[str, WalkOf] = {}
+"""Name of a kind -> (data set, where, how many elements to leave out) -> its elements."""
+
+
+def kind(name: str) -> Callable[[W], W]:
+    """Register how a kind is walked."""
+
+    def register(walk: W) -> W:
+        assert name not in WALKS, name
+        WALKS[name] = walk
+        return walk
+
+    return register
+
+
+__all__ = ["WALKS", "WalkOf", "kind"]

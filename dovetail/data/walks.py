@@ -1,0 +1,507 @@
+"""How sources and transformations of data sets are walked: see `kinds.py`."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator as Walk, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..graph.errors import DataLossError, InvalidArgumentError
+from .ahead import Ahead, InOrder
+from .checks import AUTOTUNE, checked, positive
+from .given import At, arrays_of
+from .kinds import Described, kind
+from .spec import Array, Element
+from .stored import cached_in_file
+
+# --- sources ---------------------------------------------------------------------------------------------------------
+
+
+@kind("tensor_slices")
+def _slices(d: Described, at: At, skip: int) -> Walk[Element]:
+    parts = arrays_of(at, d._params["arrays"], d._params["given"])
+    counts = {len(p) if p.ndim else None for p in parts}
+    if len(counts) != 1 or None in counts:
+        raise ValueError(f"All components need the same number of rows: {[p.shape for p in parts]}")
+    for i in range(skip, len(parts[0])):
+        yield [p[i : i + 1].reshape(p.shape[1:]) for p in parts]  # also text stays an array of objects
+
+
+@kind("tensors")
+def _tensors(d: Described, at: At, skip: int) -> Walk[Element]:
+    if skip == 0:
+        yield arrays_of(at, d._params["arrays"], d._params["given"])
+
+
+@kind("range")
+def _range(d: Described, at: At, skip: int) -> Walk[Element]:
+    for n in range(*[at.number(n) for n in d._params["args"]])[skip:]:
+        yield [np.asarray(n, np.int64)]
+
+
+@kind("generator")
+def _generated(d: Described, at: At, skip: int) -> Walk[Element]:
+    arguments = arrays_of(at, d._params["arrays"], d._params["given"])
+    elements = iter(d._params["generator"](*arguments))
+    try:
+        for _ in range(skip):
+            next(elements)
+    except Exception:  # it has failed there before, or ended
+        return
+    for element in elements:
+        yield checked(element, d._structure, d._components)
+
+
+@kind("window")
+def _window(d: Described, at: At, skip: int) -> Walk[Element]:
+    """Elements that another walk has collected."""
+    return iter(at.of(d._params["elements"])[skip:])
+
+
+# --- one after the other ---------------------------------------------------------------------------------------------
+
+
+@kind("map")
+def _map(d: Described, at: At, skip: int) -> Walk[Element]:
+    call, calls = d._params["function"].at(at), d._params["calls"]
+    if calls is not None:
+        calls = (os.cpu_count() or 1) if calls == AUTOTUNE else at.number(calls)
+    numbered = zip(d._inputs[0]._walk(at, skip), itertools.count(skip), strict=False)
+    if calls is not None and calls > 1:
+        return InOrder(call, numbered, calls)
+    return itertools.starmap(call, numbered)
+
+
+@kind("filter")
+def _filter(d: Described, at: At, skip: int) -> Walk[Element]:
+    keep = d._params["function"].at(at)
+    kept = (e for i, e in enumerate(d._inputs[0]._walk(at, 0)) if keep(e, i)[0])
+    return itertools.islice(kept, skip, None)
+
+
+@kind("take_while")
+def _take_while(d: Described, at: At, skip: int) -> Walk[Element]:
+    holds = d._params["function"].at(at)
+
+    def taken() -> Walk[Element]:
+        for i, element in enumerate(d._inputs[0]._walk(at, 0)):
+            if not holds(element, i)[0]:
+                return
+            yield element
+
+    return itertools.islice(taken(), skip, None)
+
+
+@kind("shuffle")
+def _shuffle(d: Described, at: At, skip: int) -> Walk[Element]:
+    size = at.number(d._params["buffer_size"])
+    if size < 1:
+        raise InvalidArgumentError(None, None, f"buffer_size must be greater than zero, not {size}")
+    rng = at.random(d._params["seed"], d._params["reshuffle"])
+
+    def draw() -> Walk[Element]:
+        buffer: list[Element] = []
+        for element in d._inputs[0]._walk(at, 0):
+            if len(buffer) < size:
+                buffer.append(element)
+                continue
+            i = int(rng.integers(size))
+            drawn, buffer[i] = buffer[i], element
+            yield drawn
+        for i in rng.permutation(len(buffer)):
+            yield buffer[i]
+
+    return itertools.islice(draw(), skip, None)
+
+
+@kind("take")
+def _take(d: Described, at: At, skip: int) -> Walk[Element]:
+    count, elements = at.number(d._params["count"]), d._inputs[0]._walk(at, skip)
+    return elements if count < 0 else itertools.islice(elements, max(0, count - skip))
+
+
+@kind("skip")
+def _skip(d: Described, at: At, skip: int) -> Walk[Element]:
+    count = at.number(d._params["count"])
+    return iter(()) if count < 0 else d._inputs[0]._walk(at, count + skip)
+
+
+@kind("shard")
+def _shard(d: Described, at: At, skip: int) -> Walk[Element]:
+    count, index = at.number(d._params["num_shards"]), at.number(d._params["index"])
+    if not 0 <= index < count:
+        raise InvalidArgumentError(None, None, f"index must be in [0, {count}), not {index}")
+    return itertools.islice(d._inputs[0]._walk(at, index + skip * count), 0, None, count)
+
+
+@kind("repeat")
+def _repeat(d: Described, at: At, skip: int) -> Walk[Element]:
+    (source,), size = d._inputs, d._inputs[0]._size
+    count = at.number(d._params["count"])
+    rounds = None if count < 0 else count
+    first = 0
+    if size == 0:
+        return
+    if size is not None and size != float("inf"):
+        first, skip = divmod(skip, int(size))
+    for i in itertools.count(first) if rounds is None else range(first, rounds):
+        seen = -1
+        for seen, element in enumerate(source._walk(at.into(i), skip if size is not None else 0)):  # noqa: B007
+            if size is None and skip > 0:  # how long a round is shows only at its end
+                skip -= 1
+                continue
+            yield element
+        if size is not None:
+            skip = 0
+        elif seen < 0:
+            return  # an empty round: there will never be anything
+
+
+@kind("cache")
+def _cache(d: Described, at: At, skip: int) -> Walk[Element]:
+    params, source = d._params, d._inputs[0]
+    if params["filename"]:
+        name = arrays_of(at, params["filename"], params["given"])[0].item().decode()
+        return itertools.islice(cached_in_file(name, lambda: source._walk(at, 0), d._components), skip, None)
+    return _cached(d, at, skip)
+
+
+def _cached(d: Described, at: At, skip: int) -> Walk[Element]:
+    kept: dict[int, list[Element]] = d._memory
+    start = at.seeds[0] if d._given else 0  # a data set of tensors has other elements with each start
+    if start in kept:
+        yield from kept[start][skip:]
+        return
+    elements: list[Element] = []
+    for i, element in enumerate(d._inputs[0]._walk(at, 0)):
+        elements.append(element)
+        if i >= skip:
+            yield element
+    kept.clear()
+    kept[start] = elements
+
+
+@kind("prefetch")
+def _prefetch(d: Described, at: At, skip: int) -> Walk[Element]:
+    size = at.number(d._params["buffer_size"])
+    if size == AUTOTUNE or size == 0:
+        size = 2  # one that is taken, one that is made
+    if size < 1:
+        raise InvalidArgumentError(None, None, f"buffer_size must be >= 0, not {size}")
+    return Ahead(d._inputs[0]._walk(at, skip), size)
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
+
+
+def _rows(d: Described, at: At, skip: int) -> Walk[list[Element]]:
+    size, drop = at.number(d._params["batch_size"]), bool(at.number(d._params["drop"]))
+    if size < 1:
+        raise InvalidArgumentError(None, None, f"Batch size must be greater than zero, not {size}")
+    elements = d._inputs[0]._walk(at, skip * size)
+    while rows := list(itertools.islice(elements, size)):
+        if drop and len(rows) < size:
+            return
+        yield rows
+
+
+@kind("batch")
+def _batch(d: Described, at: At, skip: int) -> Walk[Element]:
+    for rows in _rows(d, at, skip):
+        columns = list(zip(*rows, strict=True))
+        for i, column in enumerate(columns):
+            other = next((a for a in column if a.shape != column[0].shape), None)
+            if other is not None:
+                raise InvalidArgumentError(
+                    None, None,
+                    f"Cannot batch tensors with different shapes in component {i}. First element had shape "
+                    f"{list(column[0].shape)} and element {next(n for n, a in enumerate(column) if a is other)} had shape "
+                    f"{list(other.shape)}.",
+                )  # fmt: skip
+        yield [np.stack(column) for column in columns]
+
+
+@kind("padded_batch")
+def _padded_batch(d: Described, at: At, skip: int) -> Walk[Element]:
+    given = d._params["shapes_given"]
+    late = iter(at.of(given)) if given is not None else iter(())
+    shapes: list[Any] = []
+    for known in d._params["shapes"]:
+        dims = known if known != "given" else [None if n < 0 else int(n) for n in next(late).tolist()]
+        shapes.append(dims)
+    values = arrays_of(at, d._params["values"], d._params["values_given"])
+    for rows in _rows(d, at, skip):
+        yield [_filled(c, shapes[i], values[i], i) for i, c in enumerate(zip(*rows, strict=True))]
+
+
+def _filled(arrays: Sequence[Array], dims: Sequence[int | None] | None, value: Array, component: int) -> Array:
+    """Arrays filled up at their ends, to one shape, and stacked."""
+    rank = arrays[0].ndim
+    wanted = (None,) * rank if dims is None else tuple(dims)
+    if any(a.ndim != len(wanted) for a in arrays):
+        raise InvalidArgumentError(
+            None, None,
+            f"All elements in a batch must have the same rank as the padded shape for component {component}: expected rank "
+            f"{len(wanted)} but got element with rank {next(a.ndim for a in arrays if a.ndim != len(wanted))}",
+        )  # fmt: skip
+    if not wanted:
+        return np.stack(arrays)
+    largest = [max(a.shape[k] for a in arrays) if n is None else n for k, n in enumerate(wanted)]
+    out = np.full((len(arrays), *largest), value.item(), arrays[0].dtype)
+    for row, a in zip(out, arrays, strict=True):
+        if any(n > m for n, m in zip(a.shape, largest, strict=True)):
+            raise DataLossError(
+                None, None,
+                f"Attempted to pad to a smaller size than the input element: an element of shape {a.shape} does not fit into "
+                f"{tuple(largest)}, component {component}",
+            )  # fmt: skip
+        row[tuple(slice(n) for n in a.shape)] = a
+    return out
+
+
+@kind("unbatch")
+def _unbatch(d: Described, at: At, skip: int) -> Walk[Element]:
+    def rows() -> Walk[Element]:
+        for element in d._inputs[0]._walk(at, 0):
+            if len({len(a) for a in element}) > 1:
+                raise InvalidArgumentError(
+                    None, None, f"The components of an element have different numbers of rows: {[len(a) for a in element]}"
+                )  # fmt: skip
+            for i in range(len(element[0])):
+                yield [a[i : i + 1].reshape(a.shape[1:]) for a in element]
+
+    return itertools.islice(rows(), skip, None)
+
+
+# --- several ---------------------------------------------------------------------------------------------------------
+
+
+@kind("zip")
+def _zip(d: Described, at: At, skip: int) -> Walk[Element]:
+    for elements in zip(*[p._walk(at.into(i), skip) for i, p in enumerate(d._inputs)], strict=False):
+        yield [a for e in elements for a in e]
+
+
+@kind("concatenate")
+def _concatenate(d: Described, at: At, skip: int) -> Walk[Element]:
+    first, second = d._inputs
+    size = first._size
+    if size is None:
+        both = itertools.chain(first._walk(at.into(0), 0), second._walk(at.into(1), 0))
+        yield from itertools.islice(both, skip, None)
+        return
+    yield from first._walk(at.into(0), skip)
+    yield from second._walk(at.into(1), int(max(0, skip - size)))
+
+
+@kind("interleave")
+def _interleave(d: Described, at: At, skip: int) -> Walk[Element]:
+    cycle, block = at.number(d._params["cycle_length"]), at.number(d._params["block_length"])
+    if cycle == AUTOTUNE:
+        cycle = os.cpu_count() or 1
+    for name, value in (("cycle_length", cycle), ("block_length", block)):
+        if value < 1:
+            raise InvalidArgumentError(None, None, f"`{name}` must be > 0, not {value}")
+    calls = d._params["calls"]
+    parallel = calls is not None and (os.cpu_count() or 1 if at.number(calls) == AUTOTUNE else at.number(calls)) > 1
+    walk = _Interleaved(d, at, cycle, block, parallel)
+    return itertools.islice(walk, skip, None) if skip else walk
+
+
+class _Interleaved:
+    """Elements of the data sets of elements, of several in turn. An error is that of one element."""
+
+    def __init__(self, d: Described, at: At, cycle: int, block: int, parallel: bool) -> None:
+        self._at, self._block, self._parallel = at, block, parallel
+        self._opened = d._params["function"].at(at)
+        self._inputs = enumerate(d._inputs[0]._walk(at, 0))
+        self._slots: list[Walk[Element] | None] = [None] * cycle
+        self._slot = self._taken = 0
+
+    def __iter__(self) -> _Interleaved:
+        return self
+
+    def __next__(self) -> Element:
+        idle = 0
+        while idle < len(self._slots):
+            here = self._slots[self._slot]
+            if here is None:
+                i, element = next(self._inputs, (-1, None))
+                if element is None:
+                    idle += 1
+                    self._turn()
+                    continue
+                here = self._opened(element, i, self._at.into(i))
+                if self._parallel:
+                    here = Ahead(here, self._block + 1)
+                self._slots[self._slot] = here
+            idle = 0
+            try:
+                element = next(here, None)
+            except BaseException:
+                self._count()
+                raise
+            if element is not None:
+                self._count()
+                return element
+            self._slots[self._slot] = None  # it has ended: the next one is taken in the next turn
+            self._turn()
+        raise StopIteration
+
+    def _count(self) -> None:
+        self._taken += 1
+        if self._taken == self._block:
+            self._turn()
+
+    def _turn(self) -> None:
+        self._slot, self._taken = (self._slot + 1) % len(self._slots), 0
+
+    def close(self) -> None:
+        """Let go of the data sets that are open, and their threads."""
+        self._slots = [None] * len(self._slots)
+
+
+@kind("sample")
+def _sample(d: Described, at: At, skip: int) -> Walk[Element]:
+    rng, left = at.random(d._params["seed"]), np.array(d._params["weights"], float)
+
+    def drawn() -> Walk[Element]:
+        walks = [p._walk(at.into(i), 0) for i, p in enumerate(d._inputs)]
+        while left.any():
+            i = int(rng.choice(len(walks), p=left / left.sum()))
+            element = next(walks[i], None)
+            if element is None:
+                left[i] = 0
+            else:
+                yield element
+
+    return itertools.islice(drawn(), skip, None)
+
+
+@kind("choose")
+def _choose(d: Described, at: At, skip: int) -> Walk[Element]:
+    *datasets, choice = d._inputs
+
+    def chosen() -> Walk[Element]:
+        walks = [p._walk(at.into(i), 0) for i, p in enumerate(datasets)]
+        for (which,) in choice._walk(at.into(len(walks)), 0):
+            element = next(walks[int(which)], None)
+            if element is not None:
+                yield element
+
+    return itertools.islice(chosen(), skip, None)
+
+
+# --- by groups -------------------------------------------------------------------------------------------------------
+
+
+def _collected(
+    elements: Walk[Element], key_of: Callable[[Element, int], int], size_of: Callable[[int], int]
+) -> Walk[tuple[int, list[Element]]]:
+    """Elements of one key, with it: as soon as there are enough of them; what is left at the end, by key."""
+    waiting: dict[int, list[Element]] = {}
+    for i, element in enumerate(elements):
+        key = key_of(element, i)
+        window = waiting.setdefault(key, [])
+        window.append(element)
+        if len(window) >= size_of(key):
+            yield key, waiting.pop(key)
+    yield from sorted(waiting.items())
+
+
+@kind("group_by_window")
+def _grouped(d: Described, at: At, skip: int) -> Walk[Element]:
+    key, reduced = d._params["key"].at(at), d._params["reduce"].at(at)
+    window_size, elements = d._params["window_size"], d._params["elements"]
+    sizes = None if isinstance(window_size, int) else window_size.at(at)
+
+    def size_of(key: int) -> int:
+        size = window_size if sizes is None else int(sizes([np.array(key, np.int64)], 0)[0])
+        positive("window_size", size)
+        return int(size)
+
+    def windows() -> Walk[Element]:
+        full = _collected(d._inputs[0]._walk(at, 0), lambda e, i: int(key(e, i)[0]), size_of)
+        for number, (found, window) in enumerate(full):
+            inside = at.into(number).with_values({elements: window})
+            yield from reduced([np.array(found, np.int64)], number, inside)
+
+    return itertools.islice(windows(), skip, None)
+
+
+@kind("bucket")
+def _bucket(d: Described, at: At, skip: int) -> Walk[Element]:
+    """Inputs after the first are what batches a window, one for each bucket."""
+    length, ends = d._params["length"].at(at), np.asarray(d._params["boundaries"], np.int64)
+    source, *batchers = d._inputs
+
+    def bucket_of(element: Element, i: int) -> int:
+        return int(np.searchsorted(ends, int(length(element, i)[0]), side="right"))
+
+    def batches() -> Walk[Element]:
+        for bucket, window in _collected(source._walk(at, 0), bucket_of, d._params["sizes"].__getitem__):
+            if d._params["bounded"] and bucket == len(ends):
+                raise ValueError(f"When pad_to_bucket_boundary=True, elements must have length < {ends[-1]}")
+            yield from batchers[bucket]._walk(at.with_values({d._params["elements"]: window}), 0)
+
+    return itertools.islice(batches(), skip, None)
+
+
+@kind("in_whole_rounds")
+def _in_whole_rounds(d: Described, at: At, skip: int) -> Walk[Element]:
+    """The batches, then as many of no rows as fill the last round up; the shape of a sparse batch has no rows either."""
+    replicas, taken, last = d._params["replicas"], skip, None
+    for last in d._inputs[0]._walk(at, skip):
+        taken += 1
+        yield last
+    if last is not None and taken % replicas:
+        shapes = set(d._params["shapes"])
+        empty = [np.concatenate([[0], a[1:]]).astype(a.dtype) if i in shapes else a[:0] for i, a in enumerate(last)]
+        yield from itertools.repeat(empty, replicas - taken % replicas)
+
+
+# --- folded ----------------------------------------------------------------------------------------------------------
+
+
+@kind("reduce")
+def _reduce(d: Described, at: At, skip: int) -> Walk[Element]:
+    function = d._params["function"].at(at)
+    state: Element = arrays_of(at, d._params["arrays"], d._params["given"])
+    for i, element in enumerate(d._inputs[0]._walk(at, 0)):
+        state = function([*state, *element], i)
+    if skip == 0:
+        yield state
+
+
+@kind("scan")
+def _scan(d: Described, at: At, skip: int) -> Walk[Element]:
+    function, kept = d._params["function"].at(at), d._params["state_size"]
+
+    def scanned() -> Walk[Element]:
+        state: Element = arrays_of(at, d._params["arrays"], d._params["given"])
+        for i, element in enumerate(d._inputs[0]._walk(at, 0)):
+            found = function([*state, *element], i)
+            state = found[:kept]
+            yield found[kept:]
+
+    return itertools.islice(scanned(), skip, None)
+
+
+@kind("single")
+def _single(d: Described, at: At, skip: int) -> Walk[Element]:
+    elements = list(itertools.islice(d._inputs[0]._walk(at, 0), 2))
+    if len(elements) != 1:
+        what = "was empty" if not elements else "had more than one element"
+        raise InvalidArgumentError(None, None, f"Dataset {what}.")
+    return iter(elements[skip:])
+
+
+@kind("with_values")
+def _with_values(d: Described, at: At, skip: int) -> Walk[Element]:
+    """A data set whose tensors are computed by a function of nothing."""
+    found = iter(d._params["function"].at(at)([], 0))
+    brought = {given: [next(found) for _ in range(count)] for given, count in d._params["bound"]}
+    return d._inputs[0]._walk(at.with_values(brought), skip)
