@@ -112,9 +112,11 @@ from .graph.ops.statistics import (
 from .rnn import (
     bidirectional_dynamic_rnn,
     dynamic_rnn,
+    raw_rnn,
     rnn_cell,
     static_bidirectional_rnn,
     static_rnn,
+    static_state_saving_rnn,
 )
 
 __all__ = [
@@ -176,6 +178,7 @@ __all__ = [
     "nce_loss",
     "normalize_moments",
     "pool",
+    "raw_rnn",
     "relu",
     "relu6",
     "relu_layer",
@@ -195,6 +198,7 @@ __all__ = [
     "sparse_softmax_cross_entropy_with_logits",
     "static_bidirectional_rnn",
     "static_rnn",
+    "static_state_saving_rnn",
     "sufficient_statistics",
     "swish",
     "tanh",

@@ -196,6 +196,34 @@ class Graph(Blocks):
                 self.own_gradients[node] = scopes.gradients[definition.name]
         return node
 
+    def create_op(
+        self,
+        op_type: str,
+        inputs: Sequence[Tensor],
+        dtypes: Any = None,
+        input_types: Any = None,
+        name: str | None = None,
+        attrs: Mapping[str, Any] | None = None,
+        op_def: Any = None,
+        compute_shapes: bool = True,
+        compute_device: bool = True,
+    ) -> Node:
+        """Add a node of one of TensorFlow's ops.
+
+        Args:
+            op_type: name of the op. inputs: tensors of this graph. name: as of `create`.
+            attrs: `AttrValue` messages, by name, of what is not the op's default.
+            dtypes, input_types, op_def, compute_shapes, compute_device: accepted for TensorFlow's sake; the op says them itself.
+
+        Raises:
+            ValueError: there is no such op, or it is made of several nodes. The others: as of `create`.
+        """
+        from .tensorflow_nodes import told_node
+
+        op, told = told_node(op_type, inputs, attrs or {})
+        with self.as_default():
+            return self.create(op, inputs, told, name or op_type)
+
     def _let_in(self, node: Node, scopes: Scopes, places: list[Node]) -> None:
         """Give a node that is made inside a branch or a loop its inputs there."""
         flow = scopes.flow

@@ -26,6 +26,25 @@ if TYPE_CHECKING:
 operators: dict[str, Callable[..., Tensor]] = {}
 
 
+class Reference:
+    """A tensor or variable as an object: equal to another reference of the same one."""
+
+    __slots__ = ("_object",)
+
+    def __init__(self, object: Any) -> None:
+        self._object = object
+
+    def deref(self) -> Any:
+        """The tensor or variable."""
+        return self._object
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Reference) and other._object is self._object
+
+    def __hash__(self) -> int:
+        return id(self._object)
+
+
 class TensorOperators:
     """Python's operators for anything that stands for a tensor (tensors, variables)."""
 
@@ -121,6 +140,10 @@ class TensorOperators:
 
     def __getitem__(self, key: Any) -> Tensor:
         return operators["getitem"](self, key)
+
+    def experimental_ref(self) -> Reference:
+        """What stands for this object itself in sets and dicts."""
+        return Reference(self)
 
 
 class Tensor(TensorOperators):

@@ -15,6 +15,7 @@ import numpy as np
 
 from .attr_values import default_of, read_attr
 from .graph_def import EXTRA, OTHERWISE, OWN
+from .messages import message
 from .node import Tensor
 from .opdef import OpDef, registered
 from .records import unpacked
@@ -83,6 +84,20 @@ def attrs_of(proto: Any, definition: OpDef, inputs: Inputs) -> dict[str, Any]:
             raise MisfitError(f"TensorFlow's {proto.op} does not tell {name}")
         attrs[name] = DERIVED[name](inputs)
     return attrs
+
+
+def told_node(op: str, inputs: Inputs, attrs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The op here that one of TensorFlow's is, and what it is told by `AttrValue`s. ValueError: it has no counterpart, or is many."""
+    proto = message("NodeDef")(op=op)
+    for name, value in attrs.items():
+        proto.attr[name].ParseFromString(value.SerializeToString())
+    try:
+        found = op_of(proto)
+    except UnsupportedError:
+        found = op
+    if found in COMPOSED or found not in registered():
+        raise ValueError(f"Op type not registered '{op}': there is no such op")
+    return found, attrs_of(proto, registered()[found], inputs)
 
 
 @functools.cache
@@ -318,4 +333,5 @@ __all__ = [
     "attrs_of",
     "composed_attrs",
     "op_of",
+    "told_node",
 ]

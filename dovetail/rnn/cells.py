@@ -22,6 +22,8 @@ from ..graph.ops.linalg import matmul
 from ..graph.ops.math import sigmoid, tanh
 from ..graph.ops.nn import bias_add
 from ..graph.ops.shapes import shape
+from ..graph.partitioned import PartitionedVariable
+from ..graph.partitioners import fixed_size_partitioner
 from ..graph.shape import TensorShape
 from ..graph.structure import flatten, pack
 from ..graph.variable_scope import get_variable, variable_scope
@@ -68,14 +70,20 @@ class RNNCell:
         """The cell's variables; none before the first call."""
         return list(getattr(self, "_made", ()))
 
-    weights = variables
+    @property
+    def weights(self) -> list[Any]:
+        """The same."""
+        return self.variables
 
     @property
     def trainable_variables(self) -> list[Any]:
         """Those that optimizers change."""
-        return self.variables if getattr(self, "_trainable", True) else []
+        return [v for v in self.variables if v.trainable] if getattr(self, "_trainable", True) else []
 
-    trainable_weights = trainable_variables
+    @property
+    def trainable_weights(self) -> list[Any]:
+        """The same."""
+        return self.trainable_variables
 
     def call(self, inputs: Any, state: Any) -> tuple[Any, Any]:
         """One step: what goes out, and the new state."""
@@ -108,11 +116,19 @@ class RNNCell:
             yield
         self._scope = found
 
-    def _variable(self, name: str, dims: Sequence[int], like: Tensor, initializer: Any = None) -> Any:
-        found = get_variable(name, dims, like.dtype.base, initializer, trainable=self._trainable)
-        if all(found is not v for v in self._made):
-            self._made.append(found)
-        return found
+    def _variable(
+        self, name: str, dims: Sequence[int], like: Tensor, initializer: Any = None, shards: int | None = None
+    ) -> Any:
+        """A variable of the cell, whose value has the type of `like`; in so many parts."""
+        partitioner = None if shards is None else fixed_size_partitioner(shards)
+        found = get_variable(
+            name, dims, like.dtype.base, initializer, trainable=self._trainable, partitioner=partitioner
+        )
+        in_parts = isinstance(found, PartitionedVariable)
+        for part in found if in_parts else [found]:
+            if all(part is not v for v in self._made):
+                self._made.append(part)
+        return convert(found) if in_parts else found
 
     def zero_state(self, batch_size: Any, dtype: Any) -> Any:
         """Zeros in the structure of `state_size`, each `[batch_size, size]`.
@@ -129,7 +145,7 @@ class RNNCell:
             given = convert(inputs)
             batch_size, dtype = batch_of(given, 0), given.dtype.base
         if batch_size is None or dtype is None:
-            raise ValueError("get_initial_state needs inputs, or batch_size and dtype")
+            raise ValueError("batch_size and dtype cannot be None while constructing initial state without inputs")
         return self.zero_state(batch_size, dtype)
 
 
@@ -162,6 +178,8 @@ def _snake_case(name: str) -> str:
 
 def _features(inputs: Any) -> tuple[Tensor, int]:
     tensor = convert(inputs, name="inputs")
+    if not tensor.dtype.is_floating:
+        raise ValueError(f"RNN cell only supports floating point inputs, but saw dtype: {tensor.dtype.name}")
     if tensor.dims is None or len(tensor.dims) != 2 or tensor.dims[-1] is None:
         raise ValueError(f"A cell takes [batch, features] with a known number of features, not {tensor!r}")
     return tensor, tensor.dims[-1]
@@ -186,11 +204,13 @@ class _Simple(RNNCell):
     def output_size(self) -> Any:
         return self._num_units
 
-    def _affine(self, parts: Sequence[Tensor], units: int, kernel: Any = None, bias: Any = None) -> Tensor:
-        """`concat(parts) @ kernel + bias`."""
+    def _affine(
+        self, parts: Sequence[Tensor], units: int, kernel: Any = None, bias: Any = None, shards: int | None = None
+    ) -> Tensor:
+        """`concat(parts) @ kernel + bias`, the kernel in so many parts."""
         x = concat(parts, 1)
         assert x.dims is not None and x.dims[1] is not None
-        weights = self._variable("kernel", [x.dims[1], units], x, kernel)
+        weights = self._variable("kernel", [x.dims[1], units], x, kernel, shards)
         return bias_add(matmul(x, weights), self._variable("bias", [units], x, bias or zeros_initializer()))
 
 
@@ -287,7 +307,7 @@ class LSTMCell(_Simple):
         use_peepholes: whether the gates see what the cell remembers.
         cell_clip: bound for what it remembers; None: none. initializer: of kernels; None: the scope's.
         num_proj: size that the output is projected to; None: none. proj_clip: bound for the projection.
-        num_unit_shards, num_proj_shards: only None: `partitioner=` of the variable scope cuts variables.
+        num_unit_shards, num_proj_shards: into how many parts the kernel, and that of the projection, are cut.
     """
 
     def __init__(
@@ -297,8 +317,7 @@ class LSTMCell(_Simple):
         activation: Any = None, reuse: bool | None = None, name: str | None = None, dtype: Any = None, **kwargs: Any,
     ) -> None:  # fmt: skip
         super().__init__(num_units, activation, reuse, name, dtype, **kwargs)
-        if (num_unit_shards or 1) != 1 or (num_proj_shards or 1) != 1:
-            raise ValueError("LSTMCell does not cut variables: give the variable scope around it a partitioner")
+        self._num_unit_shards, self._num_proj_shards = num_unit_shards, num_proj_shards
         self._use_peepholes, self._cell_clip, self._initializer = use_peepholes, cell_clip, initializer
         self._num_proj, self._proj_clip = num_proj, proj_clip
         self._forget_bias, self._state_is_tuple = forget_bias, state_is_tuple
@@ -315,7 +334,7 @@ class LSTMCell(_Simple):
     def call(self, inputs: Any, state: Any) -> tuple[Any, Any]:
         x, _ = _features(inputs)
         c, h = state if self._state_is_tuple else split(state, [self._num_units, self.output_size], axis=1)
-        gates = self._affine([x, convert(h)], 4 * self._num_units, self._initializer)
+        gates = self._affine([x, convert(h)], 4 * self._num_units, self._initializer, shards=self._num_unit_shards)
         i, j, f, o = split(gates, 4, axis=1)
         if self._use_peepholes:
             f = f + self._peephole("w_f_diag", x) * c
@@ -327,7 +346,8 @@ class LSTMCell(_Simple):
         new_h = sigmoid(o) * self._activation(new_c)
         if self._num_proj:
             with variable_scope("projection"):
-                kernel = self._variable("kernel", [self._num_units, self._num_proj], x, self._initializer)
+                dims, shards = [self._num_units, self._num_proj], self._num_proj_shards
+                kernel = self._variable("kernel", dims, x, self._initializer, shards)
                 new_h = _clipped(matmul(new_h, kernel), self._proj_clip)
         return new_h, LSTMStateTuple(new_c, new_h) if self._state_is_tuple else concat([new_c, new_h], 1)
 
@@ -382,9 +402,9 @@ class MultiRNNCell(RNNCell):
 
     def call(self, inputs: Any, state: Any) -> tuple[Any, Any]:
         sizes = [c.state_size for c in self._cells]
+        if self._state_is_tuple and (not isinstance(state, (list, tuple)) or len(state) != len(sizes)):
+            raise ValueError(f"Expected state to be a tuple of length {len(sizes)}, but received: {state}")
         states = list(state) if self._state_is_tuple else split(state, sizes, axis=1)
-        if len(states) != len(self._cells):
-            raise ValueError(f"{len(self._cells)} cells need as many states, not {len(states)}")
         new = []
         for number, (cell, before) in enumerate(zip(self._cells, states, strict=True)):
             with variable_scope(f"cell_{number}"):

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..graph.build import convert
 from ..graph.control_flow import while_loop
-from ..graph.dtypes import int32
+from ..graph.dtypes import DType, as_dtype, int32
 from ..graph.node import Tensor
 from ..graph.ops.cast import cast
 from ..graph.ops.compare import less, where
-from ..graph.ops.creation import zeros_like
+from ..graph.ops.creation import zeros, zeros_like
 from ..graph.ops.gathering import reverse
 from ..graph.ops.joining import concat, stack, unstack
+from ..graph.ops.logic import logical_not, logical_or
+from ..graph.ops.passing import identity
+from ..graph.ops.reduce import reduce_all
 from ..graph.ops.sequences import reverse_sequence
-from ..graph.ops.shapes import transpose
-from ..graph.structure import flatten, pack
+from ..graph.ops.shapes import shape, transpose
+from ..graph.structure import flatten, map_structure, pack
 from ..graph.tensor_array import TensorArray
 from ..graph.variable_scope import get_variable_scope, variable_scope
 from .cells import RNNCell, batch_of
@@ -60,11 +63,11 @@ def dynamic_rnn(
             if x.dims is not None and len(x.dims) < 2:
                 raise ValueError(f"inputs must have an axis for the batch and one for the steps, not {x!r}")
         steps, batch = batch_of(leaves[0], 0), batch_of(leaves[0], 1)
-        lengths = None if sequence_length is None else cast(convert(sequence_length, name="sequence_length"), int32)
+        lengths = _lengths(sequence_length)
         state = _first_state(cell, initial_state, batch, dtype)
 
         arrays = [_array(x, steps).unstack(x) for x in leaves]
-        shapes, types = cell.output_size, flatten(state)[0].dtype.base
+        shapes, types = cell.output_size, _type_of(state) if dtype is None else as_dtype(dtype).base
         out_sizes = flatten(shapes)
         results = [TensorArray(types, steps, element_shape=[_known(leaves[0], 1), *_tail(s)]) for s in out_sizes]
 
@@ -111,7 +114,7 @@ def static_rnn(
         raise ValueError("inputs must not be empty")
     with variable_scope(scope or "rnn") as opened:
         state = _first_state(cell, initial_state, batch_of(convert(flatten(inputs[0])[0]), 0), dtype)
-        lengths = None if sequence_length is None else cast(convert(sequence_length), int32)
+        lengths = _lengths(sequence_length)
         outputs = []
         for time, x in enumerate(inputs):
             if time:
@@ -120,6 +123,104 @@ def static_rnn(
             out, state = _step(cell, x, state, convert(time), lengths)
             outputs.append(out)
         return outputs, state
+
+
+def static_state_saving_rnn(
+    cell: RNNCell,
+    inputs: Sequence[Any],
+    state_saver: Any,
+    state_name: Any,
+    sequence_length: Any = None,
+    scope: Any = None,
+) -> tuple[list[Any], Any]:
+    """As `static_rnn`, with a state that is kept between steps of the session.
+
+    Args:
+        state_saver: an object with `state(name)`, the tensor kept under a name, and `save_state(name, tensor)`, an operation.
+        state_name: the name; for a state of several tensors, names in the structure of `cell.state_size`.
+
+    Raises:
+        ValueError: `state_name` has another structure than the state.
+    """
+    names, sizes = flatten(state_name), flatten(cell.state_size)
+    nested = isinstance(cell.state_size, (list, tuple))
+    if nested != isinstance(state_name, (list, tuple)) or len(names) != len(sizes):
+        raise ValueError(
+            f"state_name should be of the structure of cell.state_size: {state_name!r}, {cell.state_size!r}"
+        )
+    kept = [state_saver.state(name) for name in names]
+    outputs, state = static_rnn(cell, inputs, pack(cell.state_size, kept), None, sequence_length, scope)
+    saved = [state_saver.save_state(name, t) for name, t in zip(names, flatten(state), strict=True)]
+    with flatten(state)[0].graph.control_dependencies(saved):
+        return [*outputs[:-1], map_structure(identity, outputs[-1])], map_structure(identity, state)
+
+
+def raw_rnn(
+    cell: RNNCell,
+    loop_fn: Callable[..., Any],
+    parallel_iterations: int | None = None,
+    swap_memory: bool = False,
+    scope: Any = None,
+) -> tuple[Any, Any, Any]:
+    """A cell in a loop that says itself what goes in, and when each sequence ends.
+
+    Args:
+        loop_fn: `loop_fn(time, cell_output, cell_state, loop_state)` gives `(finished, next_input, next_state, emit, loop_state)`:
+            which sequences have ended (`[batch]`, bool), what goes into the cell next and with which state, what goes out for this
+            time, and anything that the function wants at its next call. It is called first with time 0 and None: then it gives the
+            first input and state, and for `emit` what one sequence gives out (tensors without the batch; None: as the cell does).
+        parallel_iterations, swap_memory: as of `dt.while_loop`. scope: name of the variable scope; None: `rnn`.
+
+    Returns:
+        A `TensorArray` of what went out, in the structure of `emit`, 0 for sequences that had ended; the last state of each sequence;
+        and the last loop state.
+
+    Raises:
+        TypeError: `cell` is none, or `loop_fn` cannot be called.
+    """
+    _check_cell(cell)
+    if not callable(loop_fn):
+        raise TypeError("loop_fn must be a callable")
+    with variable_scope(scope or "rnn"):
+        time = convert(0, name="time")
+        finished, following, state, emit, first_loop_state = loop_fn(time, None, None, None)
+        finished = convert(finished)
+        following, state = map_structure(convert, following), map_structure(convert, state)
+        batch, known = batch_of(flatten(following)[0], 0), _known(flatten(following)[0], 0)
+        if emit is None:
+            emit, types = cell.output_size, [_type_of(state)] * len(flatten(cell.output_size))
+            sizes: list[Any] = [_tail(s) for s in flatten(emit)]
+        else:
+            emit = map_structure(convert, emit)
+            types = [t.dtype.base for t in flatten(emit)]
+            sizes = [t.shape.as_list() if t.shape.is_fully_defined() else shape(t) for t in flatten(emit)]
+        zero = [zeros(concat([stack([batch]), convert(s, int32)], 0), t) for s, t in zip(sizes, types, strict=True)]
+        tails = [[known, *s] if isinstance(s, list) else None for s in sizes]
+        results = [TensorArray(t, 0, dynamic_size=True, element_shape=d) for t, d in zip(types, tails, strict=True)]
+        loop_state = convert(0) if first_loop_state is None else first_loop_state
+
+        def body(time: Tensor, finished: Tensor, x: Any, outs: list[Any], before: Any, loop_state: Any) -> Any:
+            out, after = cell(x, before)
+            ended, x, after, emitted, following = loop_fn(time + 1, out, pack(before, flatten(after)), loop_state)
+            emitted = flatten(out if emitted is None else emitted)
+            emitted = [_unless(finished, z, convert(e)) for z, e in zip(zero, emitted, strict=True)]
+            kept = [_unless(finished, b, convert(a)) for b, a in zip(flatten(before), flatten(after), strict=True)]
+            return (
+                time + 1, logical_or(finished, ended), x, [o.write(time, e) for o, e in zip(outs, emitted, strict=True)],
+                pack(before, kept), loop_state if following is None else following,
+            )  # fmt: skip
+
+        *_, results, last, loop_state = while_loop(
+            lambda _, finished, *__: logical_not(reduce_all(finished)), body,
+            [time, finished, following, results, state, loop_state],
+            parallel_iterations=parallel_iterations or 32, swap_memory=swap_memory,
+        )  # fmt: skip
+        return pack(emit, results), last, None if first_loop_state is None else loop_state
+
+
+def _unless(finished: Tensor, before: Tensor, after: Any) -> Any:
+    """What comes after for each sequence that goes on, and what was before for the others; a number of all is what comes after."""
+    return where(finished, before, after) if _has_batch(before) else after
 
 
 def bidirectional_dynamic_rnn(
@@ -195,6 +296,26 @@ def _check_cell(cell: Any) -> None:
         raise TypeError(f"cell is not an RNNCell: {cell!r} must have state_size, output_size, and be callable")
 
 
+def _lengths(sequence_length: Any) -> Tensor | None:
+    """`[batch]`; None: all sequences are as long as the tensor."""
+    if sequence_length is None:
+        return None
+    lengths = cast(convert(sequence_length, name="sequence_length"), int32)
+    if lengths.dims is not None and len(lengths.dims) != 1:
+        raise ValueError(f"sequence_length must be a vector of length batch_size, but saw shape: {lengths.shape}")
+    return lengths
+
+
+def _type_of(state: Any) -> DType:
+    """The one element type of a state's tensors."""
+    types = {t.dtype.base for t in flatten(state)}
+    if len(types) > 1:
+        raise ValueError(
+            f"The state has tensors of the types {sorted(t.name for t in types)}: give the dtype of what goes out"
+        )
+    return types.pop()
+
+
 def _first_state(cell: RNNCell, given: Any, batch: Any, dtype: Any) -> Any:
     if given is not None:
         return pack(given, [convert(s) for s in flatten(given)])
@@ -244,4 +365,11 @@ def _swapped(x: Tensor) -> Tensor:
     return transpose(x, [1, 0, *range(2, len(x.dims))])
 
 
-__all__ = ["bidirectional_dynamic_rnn", "dynamic_rnn", "static_bidirectional_rnn", "static_rnn"]
+__all__ = [
+    "bidirectional_dynamic_rnn",
+    "dynamic_rnn",
+    "raw_rnn",
+    "static_bidirectional_rnn",
+    "static_rnn",
+    "static_state_saving_rnn",
+]

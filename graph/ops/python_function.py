@@ -112,11 +112,11 @@ def _call(inputs: Sequence[Array], token: str, process: str, types: Sequence[DTy
 def _as_results(result: Any, wanted: int) -> list[Any]:
     """What a function returned as a list.
 
-    For one wanted value a list of numbers is that value, a list of one array is not.
+    For one wanted value, a list of one holds it, as in TensorFlow; a longer list is that value.
     """
     if wanted == 0:
         return []  # what a function called for its effect returns does not matter
-    if isinstance(result, (tuple, list)) and (wanted > 1 or (len(result) == 1 and isinstance(result[0], np.ndarray))):
+    if isinstance(result, (tuple, list)) and (wanted > 1 or len(result) == 1):
         return list(result)
     return [result]
 

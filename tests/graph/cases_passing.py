@@ -150,6 +150,8 @@ def _python_functions():
     effect = a.py_func(seen.append, [x], [])
     session.run(effect, {x: fed})
     assert len(seen) == 1
+    listed = a.py_func(lambda v: [v.tolist()], [x], "float32")  # one value, in a list of values
+    assert session.run(listed, {x: fed}).shape == fed.shape
     wrong = a.py_func(lambda v: v.astype(np.float64), [x], "float32")
     with pytest.raises(
         InvalidArgumentError,

@@ -199,3 +199,27 @@ def test_shapes_that_must_have_a_rank() -> None:
             refuse()
     with pytest.raises(ValueError, match="not fully defined"):
         known.assert_is_fully_defined()
+
+
+def test_nodes_of_tensorflow_s_ops(graph: dt.Graph) -> None:
+    """`create_op` takes TensorFlow's name of an op and its attributes as messages; what is not told is the default."""
+    x = dt.constant([[1.0, 2.0]])
+    transposed = graph.as_graph_def().node.add().attr["transpose_b"]
+    transposed.b = True
+    node = graph.create_op("MatMul", [x, x], [dt.float32], name="product", attrs={"transpose_b": transposed})
+    added = graph.create_op("Add", [x, x])
+    assert (node.name, node.type, added.name, added.type) == ("product", "MatMul", "Add", "AddV2")
+    with dt.Session() as session:
+        assert session.run(node.outputs[0]).tolist() == [[5.0]]
+        assert session.run(added.outputs[0]).tolist() == [[2.0, 4.0]]
+    with pytest.raises(ValueError, match="Op type not registered 'FloatInput'"):
+        graph.create_op("FloatInput", [x])
+    with pytest.raises(TypeError):
+        graph.create_op("MatMul", [x, dt.constant([[1]])])
+
+
+def test_references_are_of_objects(graph: dt.Graph) -> None:
+    x, y, v = dt.constant(1.0), dt.constant(1.0), dt.Variable(1.0)
+    kept = {x.experimental_ref(): "x", y.experimental_ref(): "y", v.experimental_ref(): "v"}
+    assert [kept[t.experimental_ref()] for t in (x, y, v)] == ["x", "y", "v"]
+    assert [r.deref() for r in kept] == [x, y, v]
