@@ -6,23 +6,27 @@ Each function adds a queue to the graph, and a `QueueRunner` that keeps it full:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..graph.build import convert
 from ..graph.control_flow import cond
 from ..graph.data_flow import FIFOQueue, PaddingFIFOQueue, QueueBase, RandomShuffleQueue
 from ..graph.default_graph import control_dependencies, name_scope
-from ..graph.dtypes import int64, string
+from ..graph.dtypes import DType, bool_, int64, string
 from ..graph.graph_keys import GraphKeys
 from ..graph.node import Tensor
+from ..graph.ops.compare import greater
 from ..graph.ops.creation import range as range_
 from ..graph.ops.gathering import gather
-from ..graph.ops.passing import group, identity, no_op
+from ..graph.ops.partitions import boolean_mask
+from ..graph.ops.passing import Assert, group, identity, no_op
 from ..graph.ops.random import random_shuffle
-from ..graph.ops.shapes import shape
+from ..graph.ops.shapes import shape, size
+from ..graph.ops.sparse_records import decode_sparse, encode_sparse
 from ..graph.ops.state import count_up_to
 from ..graph.shape import TensorShape
+from ..graph.sparse_tensor import SparseTensor, convert_to_tensor_or_sparse_tensor, is_sparse
 from ..graph.variables import Variable
 from .queue_runner import QueueRunner, add_queue_runner
 
@@ -108,6 +112,10 @@ def string_input_producer(
     if not hasattr(string_tensor, "get_shape") and not list(string_tensor):
         raise ValueError("string_input_producer requires a non-null input tensor")
     texts = convert(string_tensor, string, name="string_tensor")
+    if texts.dims is None or 0 in texts.dims or None in texts.dims:
+        told = "string_input_producer requires a non-null input tensor"
+        with control_dependencies([Assert(greater(size(texts), 0), [told])]):
+            texts = identity(texts)
     return input_producer(
         texts, [], num_epochs, shuffle, seed, capacity, shared_name, None, name or "input_producer", cancel_op
     )
@@ -169,21 +177,22 @@ def batch(
     """Elements made into batches, in order.
 
     Args:
-        tensors: a tensor, a list, or a dictionary: one element. batch_size: how many make a batch.
+        tensors: a tensor, a list, or a dictionary: one element. Those that are sparse come as one that is as large as the largest.
+        batch_size: how many make a batch.
         num_threads: of the client, that fetch elements; with more than one the order is not kept.
         capacity: elements that the queue holds. enqueue_many: whether `tensors` hold many elements along their first axis.
         shapes: of elements, where they are not known. dynamic_pad: whether sizes may differ: zeros fill up.
         allow_smaller_final_batch: whether the last batch may be smaller; otherwise its elements are dropped.
 
     Returns:
-        The batch, in the structure of `tensors`. A step raises OutOfRangeError when the input has ended.
+        The batch, in the structure of `tensors`; for a list of one tensor a tensor. A step raises OutOfRangeError when the input has ended.
 
     Raises:
         ValueError: the shape of an element is not known.
     """
-    return _batched(
-        [tensors] * num_threads, batch_size, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch,
-        shared_name, name or "batch", None, None, None,
+    return maybe_batch(
+        tensors, True, batch_size, num_threads, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch,
+        shared_name, name or "batch",
     )  # fmt: skip
 
 
@@ -199,20 +208,56 @@ def batch_join(
     name: str | None = None,
 ) -> Any:
     """As `batch`, out of several sources: a thread for each entry of `tensors_list`."""
-    return _batched(
-        tensors_list, batch_size, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch, shared_name,
-        name or "batch_join", None, None, None,
+    return maybe_batch_join(
+        tensors_list, True, batch_size, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch, shared_name,
+        name or "batch_join",
     )  # fmt: skip
 
 
-def maybe_batch(tensors: Any, keep_input: Any, batch_size: Any, num_threads: int = 1, **kwargs: Any) -> Any:
-    """As `batch`, of those elements only for which the scalar bool `keep_input` is true. Other arguments as of `batch`."""
-    how = {"capacity": 32, "enqueue_many": False, "shapes": None, "dynamic_pad": False, **kwargs}
-    return _batched(
-        [tensors] * num_threads, batch_size, how["capacity"], how["enqueue_many"], how["shapes"], how["dynamic_pad"],
-        how.get("allow_smaller_final_batch", False), how.get("shared_name"), how.get("name") or "maybe_batch", None, None,
-        keep_input,
+def maybe_batch(
+    tensors: Any,
+    keep_input: Any,
+    batch_size: Any,
+    num_threads: int = 1,
+    capacity: int = 32,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    dynamic_pad: bool = False,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """As `batch`, of those elements only for which `keep_input` is true.
+
+    Args:
+        keep_input: a scalar bool; with `enqueue_many` also a vector, a bool for each element.
+    """
+    return maybe_batch_join(
+        [tensors] * num_threads, keep_input, batch_size, capacity, enqueue_many, shapes, dynamic_pad,
+        allow_smaller_final_batch, shared_name, name or "maybe_batch",
     )  # fmt: skip
+
+
+def maybe_batch_join(
+    tensors_list: Sequence[Any],
+    keep_input: Any,
+    batch_size: Any,
+    capacity: int = 32,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    dynamic_pad: bool = False,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """As `batch_join`, of those elements only for which `keep_input` is true, which is as of `maybe_batch`."""
+
+    def queue(types: list[DType], dims: list[Any]) -> QueueBase:
+        kind = PaddingFIFOQueue if dynamic_pad else FIFOQueue
+        return kind(capacity, types, dims, shared_name=shared_name)
+
+    how = batch_size, enqueue_many, shapes, allow_smaller_final_batch
+    return _batched(tensors_list, keep_input, queue, *how, name or "maybe_batch_join")
 
 
 def shuffle_batch(
@@ -233,9 +278,9 @@ def shuffle_batch(
     Args:
         min_after_dequeue: how many elements stay in the queue to draw from. seed: of the order.
     """
-    return _batched(
-        [tensors] * num_threads, batch_size, capacity, enqueue_many, shapes, False, allow_smaller_final_batch, shared_name,
-        name or "shuffle_batch", min_after_dequeue, seed, None,
+    return maybe_shuffle_batch(
+        tensors, batch_size, capacity, min_after_dequeue, True, num_threads, seed, enqueue_many, shapes,
+        allow_smaller_final_batch, shared_name, name or "shuffle_batch",
     )  # fmt: skip
 
 
@@ -252,50 +297,133 @@ def shuffle_batch_join(
     name: str | None = None,
 ) -> Any:
     """As `shuffle_batch`, out of several sources: a thread for each entry of `tensors_list`."""
-    return _batched(
-        tensors_list, batch_size, capacity, enqueue_many, shapes, False, allow_smaller_final_batch, shared_name,
-        name or "shuffle_batch_join", min_after_dequeue, seed, None,
+    return maybe_shuffle_batch_join(
+        tensors_list, batch_size, capacity, min_after_dequeue, True, seed, enqueue_many, shapes, allow_smaller_final_batch,
+        shared_name, name or "shuffle_batch_join",
     )  # fmt: skip
 
 
+def maybe_shuffle_batch(
+    tensors: Any,
+    batch_size: Any,
+    capacity: int,
+    min_after_dequeue: int,
+    keep_input: Any,
+    num_threads: int = 1,
+    seed: int | None = None,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """As `shuffle_batch`, of those elements only for which `keep_input` is true, which is as of `maybe_batch`."""
+    return maybe_shuffle_batch_join(
+        [tensors] * num_threads, batch_size, capacity, min_after_dequeue, keep_input, seed, enqueue_many, shapes,
+        allow_smaller_final_batch, shared_name, name or "maybe_shuffle_batch",
+    )  # fmt: skip
+
+
+def maybe_shuffle_batch_join(
+    tensors_list: Sequence[Any],
+    batch_size: Any,
+    capacity: int,
+    min_after_dequeue: int,
+    keep_input: Any,
+    seed: int | None = None,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """As `shuffle_batch_join`, of those elements only for which `keep_input` is true, which is as of `maybe_batch`."""
+
+    def queue(types: list[DType], dims: list[Any]) -> QueueBase:
+        return RandomShuffleQueue(capacity, min_after_dequeue, types, dims, seed=seed, shared_name=shared_name)
+
+    how = batch_size, enqueue_many, shapes, allow_smaller_final_batch
+    return _batched(tensors_list, keep_input, queue, *how, name or "maybe_shuffle_batch_join")
+
+
 def _batched(
-    sources: Sequence[Any], batch_size: Any, capacity: int, many: bool, shapes: Any, pad: bool, smaller: bool,
-    shared_name: str | None, name: str, min_after: int | None, seed: int | None, keep: Any,
+    sources: Sequence[Any], keep_input: Any, make_queue: Callable[[list[DType], list[Any]], QueueBase], batch_size: Any,
+    many: bool, shapes: Any, smaller: bool, name: str,
 ) -> Any:  # fmt: skip
     if not sources:
         raise ValueError("there must be at least one source of elements")
     with name_scope(name):
-        parts = [_parts(s) for s in sources]
-        types = [t.dtype.base for t in parts[0]]
-        if any([t.dtype.base for t in p] != types for p in parts):
-            raise TypeError("All sources must have the same element types")
-        dims = shapes if shapes is not None else [_element(column, many) for column in zip(*parts, strict=True)]
-        queue: QueueBase
-        if min_after is not None:
-            queue = RandomShuffleQueue(capacity, min_after, types, dims, seed=seed, shared_name=shared_name)
-        else:
-            kind = PaddingFIFOQueue if pad else FIFOQueue
-            queue = kind(capacity, types, dims, shared_name=shared_name)
+        keep = _checked_keep(keep_input, many)
+        given = [_parts(s, sources[0]) for s in sources]
+        types = [p.dtype.base for p in given[0]]
+        for other in given[1:]:
+            if [p.dtype.base for p in other] != types or [is_sparse(p) for p in other] != [
+                is_sparse(p) for p in given[0]
+            ]:
+                raise TypeError("All sources must have the same element types, and be sparse in the same places")
+        ranks = [_rank(column, many) if is_sparse(column[0]) else None for column in zip(*given, strict=True)]
+        parts = [[encode_sparse(p, many) if is_sparse(p) else p for p in each] for each in given]
+        dims: list[Any] = list(shapes) if shapes is not None else [None] * len(types)
+        for i, column in enumerate(zip(*parts, strict=True)):
+            if shapes is None or is_sparse(given[0][i]):
+                dims[i] = _element(column, many)
+        queue = make_queue([string if is_sparse(p) else p.dtype.base for p in given[0]], dims)
         add_queue_runner(QueueRunner(queue, [_enqueue(queue, p, many, keep) for p in parts]))
         taken = queue.dequeue_up_to(batch_size) if smaller else queue.dequeue_many(batch_size)
         outputs = list(taken) if isinstance(taken, (list, tuple)) else [taken]
+        outputs = [
+            decode_sparse(out, dtype, rank) if is_sparse(p) else out
+            for out, p, dtype, rank in zip(outputs, given[0], types, ranks, strict=True)
+        ]
     first = sources[0]
     if isinstance(first, Mapping):
         return dict(zip(sorted(first), outputs, strict=True))
-    return outputs if isinstance(first, (list, tuple)) else outputs[0]
+    return outputs if len(outputs) > 1 else outputs[0]
 
 
-def _parts(source: Any) -> list[Tensor]:
+def _parts(source: Any, first: Any) -> list[Any]:
+    """The tensors, and sparse tensors, of a source."""
     if isinstance(source, Mapping):
+        if source.keys() != first.keys():
+            raise ValueError(f"All sources must have the same keys: {sorted(first)} and {sorted(source)}")
         source = [source[k] for k in sorted(source)]
-    return [convert(t) for t in (source if isinstance(source, (list, tuple)) else [source])]
+    several = isinstance(source, (list, tuple)) and not is_sparse(source)
+    found = [convert_to_tensor_or_sparse_tensor(t) for t in (source if several else [source])]
+    if not found:
+        raise ValueError("Expected at least one tensor in batch().")
+    return found
+
+
+def _checked_keep(keep_input: Any, many: bool) -> Any:
+    """None: every element is kept."""
+    if keep_input is True:
+        return None
+    keep = convert(keep_input, bool_)
+    if keep.dims is None:
+        raise ValueError("`keep_input` dimensions must be known at graph construction.")
+    if len(keep.dims) == 1 and not many:
+        raise ValueError("`keep_input` cannot be a vector when `enqueue_many=False`.")
+    if len(keep.dims) > 1:
+        raise ValueError("`keep_input` must be 0 or 1 dimensions.")
+    return keep
+
+
+def _rank(column: Sequence[SparseTensor], many: bool) -> int | None:
+    """The rank of the elements of a sparse component, if it is known."""
+    found = {s.dense_shape.dims[0] for s in column if s.dense_shape.dims is not None} - {None}
+    if len(found) > 1:
+        raise ValueError(
+            f"Inconsistent SparseTensors list: sources must give elements of one rank, not {sorted(found)}"
+        )
+    return found.pop() - int(many) if found else None
 
 
 def _element(column: Sequence[Tensor], many: bool) -> TensorShape:
     """What is known of the shape of one component in all sources."""
-    shapes = [TensorShape(None if t.dims is None else t.dims[1:] if many else t.dims) for t in column]
-    if any(s.dims is None for s in shapes):
-        return TensorShape(None)
+    for t in column:
+        if t.dims is None:
+            raise ValueError(f"Cannot infer Tensor's rank: {t}. Say it by `shapes`, or give the tensor a shape")
+    shapes = [TensorShape(t.dims[1:] if many else t.dims) for t in column if t.dims is not None]
     ranks = {len(s.as_list()) for s in shapes}
     if len(ranks) > 1:
         raise ValueError(f"Sources must give elements of one rank, not {sorted(ranks)}")
@@ -306,7 +434,9 @@ def _enqueue(queue: QueueBase, parts: list[Tensor], many: bool, keep: Any) -> An
     put = queue.enqueue_many if many else queue.enqueue
     if keep is None:
         return put(parts)
-    return group(cond(convert(keep), lambda: put(parts), no_op))
+    if len(keep.dims) == 1:
+        return put([boolean_mask(p, keep) for p in parts])
+    return group(cond(keep, lambda: put(parts), no_op))
 
 
 __all__ = [
@@ -315,6 +445,9 @@ __all__ = [
     "input_producer",
     "limit_epochs",
     "maybe_batch",
+    "maybe_batch_join",
+    "maybe_shuffle_batch",
+    "maybe_shuffle_batch_join",
     "range_input_producer",
     "shuffle_batch",
     "shuffle_batch_join",
