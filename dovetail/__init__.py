@@ -211,9 +211,9 @@ from .graph.ops.activations import (
 )
 from .graph.ops.arithmetic import (
     absolute as abs,
+    accumulate_n,
     add,
     add_n,
-    add_n as accumulate_n,
     div,
     div_no_nan,
     divide,

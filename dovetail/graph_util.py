@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+from .graph import dtypes
 from .graph.attr_values import write_attr
 from .graph.graph_def_parts import needed_by, node_of
 from .graph.messages import message
 from .graph.tensor_protos import make_tensor_proto
 
 _PLACES = frozenset(("VarHandleOp", "Variable", "VariableV2"))
-_READS = frozenset(("Identity", "ReadVariableOp"))
+_HANDS_ON_HANDLES = frozenset(("Enter", "Exit", "Identity", "Merge", "NextIteration", "Switch"))
+_HANDS_ON_REFERENCES = frozenset(("RefEnter", "RefSwitch"))
+_RESOURCE = dtypes.resource.enum
 _TRAINING = frozenset(("CheckNumerics", "Identity", "StopGradient", "PreventGradient"))
 
 
@@ -75,13 +78,20 @@ def convert_variables_to_constants(
     out = message("GraphDef")()
     out.versions.CopyFrom(found.versions)
     out.library.CopyFrom(found.library)
+    variables = _handed_on(found, values)
     for node in found.node:
+        taken = variables.get(node_of(node.input[0])) if node.input else None
         if node.name in values:
             out.node.append(_constant(node.name, values[node.name]))
-        elif node.input and node.input[0] in values and node.op == "ReadVariableOp":
+        elif node.name in variables:  # where the handle went, the value goes
+            made = out.node.add()
+            made.CopyFrom(node)
+            made.op = node.op.removeprefix("Ref")
+            made.attr["T"].type = make_tensor_proto(values[variables[node.name]]).dtype
+        elif taken is not None and node.op == "ReadVariableOp":
             made = out.node.add(name=node.name, op="Identity", input=node.input, device=node.device)
             made.attr["T"].CopyFrom(node.attr["dtype"])
-        elif node.input and node.input[0] in values and node.op == "ResourceGather":
+        elif taken is not None and node.op == "ResourceGather":
             axis = out.node.add()
             axis.CopyFrom(_constant(f"{node.name}/axis", 0))
             made = out.node.add(
@@ -94,6 +104,23 @@ def convert_variables_to_constants(
         else:
             out.node.append(node)
     return out
+
+
+def _handed_on(graph_def: Any, values: Collection[str]) -> dict[str, str]:
+    """The nodes that give out a variable's place: the variables themselves, and what hands it on into branches and loops."""
+    found = {name: name for name in values}
+    count = 0
+    while count != len(found):
+        count = len(found)
+        for node in graph_def.node:
+            source = found.get(node_of(node.input[0])) if node.input else None
+            if source is not None and (node.op in _HANDS_ON_REFERENCES or _is_of_handle(node)):
+                found[node.name] = source
+    return found
+
+
+def _is_of_handle(node: Any) -> bool:
+    return node.op in _HANDS_ON_HANDLES and node.attr["T"].type == _RESOURCE
 
 
 def remove_training_nodes(input_graph: Any, protected_nodes: Iterable[str] | None = None) -> Any:

@@ -7,9 +7,9 @@ from .graph.ops.activations import (
 )
 from .graph.ops.arithmetic import (
     absolute as abs,
+    accumulate_n,
     add,
     add_n,
-    add_n as accumulate_n,
     div_no_nan as divide_no_nan,
     divide,
     floordiv,

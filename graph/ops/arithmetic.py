@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..build import TensorLike, apply, convert, convert_pair
-from ..dtypes import FLOATS, INTEGERS, NUMBERS, DType, float32, float64
+from ..dtypes import FLOATS, INTEGERS, NUMBERS, DType, as_dtype, float32, float64
 from ..errors import InvalidArgumentError
 from ..node import Node, Tensor, operators
 from ..opdef import Attrs, Output, Trait, default_cost, define as define_op
@@ -120,6 +120,21 @@ def add_n(inputs: Sequence[TensorLike], name: str | None = None) -> Tensor:
     if len(tensors) == 1 and name is None:
         return tensors[0]
     return apply("AddN", tensors, None, name)
+
+
+def accumulate_n(
+    inputs: Sequence[TensorLike], shape: Any = None, tensor_dtype: Any = None, name: str | None = None
+) -> Tensor:
+    """`add_n` of tensors of this shape and type.
+
+    Raises:
+        ValueError: there are none, or one has another shape. TypeError: one has another type.
+    """
+    total = add_n(inputs, name)
+    if tensor_dtype is not None and total.dtype.base is not as_dtype(tensor_dtype).base:
+        raise TypeError(f"tensor_dtype is {as_dtype(tensor_dtype).name}, but input is of type {total.dtype.base.name}")
+    total.set_shape(shape)
+    return total
 
 
 # --- quotients and remainders -------------------------------------------------------------------------------

@@ -165,6 +165,8 @@ def test_equality_of_tensors_is_identity():
         ),
         (lambda: constant(1) + 1.5, TypeError, "one element type, not int32 and float32"),
         (lambda: a.add_n([]), ValueError, "at least one tensor"),
+        (lambda: a.accumulate_n([constant(1.0)], shape=[2]), ValueError, "not compatible"),
+        (lambda: a.accumulate_n([constant(1.0)], tensor_dtype="int32"), TypeError, "tensor_dtype is int32"),
         (lambda: a.add_n([constant([1.0]), constant([1.0, 2])]), ValueError, "not compatible"),
         (lambda: a.scalar_mul(constant([1.0, 2]), constant(1.0)), ValueError, "Only a scalar can scale"),
         (lambda: reduce.reduce_sum(constant([1.0]), 1), ValueError, "axis 1 is out of range for rank 1"),
@@ -321,3 +323,8 @@ def test_an_array_in_front_keeps_its_type_where_no_tensor_is() -> None:
         assert found.dtype.name == "float64"
     assert a.add(np.array([1, 2]), 1).dtype.name == "int64"
     np.testing.assert_array_equal(value(a.add(wide, 0.1)), wide + 0.1)
+
+
+def test_sums_of_a_shape_that_is_told() -> None:
+    x = placeholder("float32", None)
+    assert a.accumulate_n([x, x], [None, 2], "float32").shape.as_list() == [None, 2]

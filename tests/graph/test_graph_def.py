@@ -281,3 +281,24 @@ def test_graph_util() -> None:
         with tf.Graph().as_default(), tf.Session() as session:
             y = tf.import_graph_def(found, {"x": tf.constant(ones)}, ["y:0"])[0]
             np.testing.assert_array_equal(session.run(y), wanted)
+
+
+@pytest.mark.parametrize("use_resource", [False, True])
+def test_variables_in_branches_and_loops_become_constants(use_resource: bool) -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder(tf.float32, [], name="x")
+        v = tf.get_variable("v", initializer=[2.0, 3.0], use_resource=use_resource)
+        table = tf.get_variable("t", initializer=[[5.0], [7.0]], use_resource=use_resource)
+        chosen = tf.cond(x > 0.0, lambda: v * x, lambda: tf.nn.embedding_lookup(table, [1, 0])[:, 0])
+        looped = tf.while_loop(
+            lambda a: a[0] < 50.0, lambda a: tf.cond(x > 1.0, lambda: a * v, lambda: a + v), [chosen]
+        )
+        tf.identity(looped, name="y")
+        session.run(tf.global_variables_initializer())
+        wanted = [session.run("y:0", {x: at}) for at in (-1.0, 0.5, 1.5)]
+        frozen = tf.graph_util.convert_variables_to_constants(session, session.graph_def, ["y"])
+    assert not {"VarHandleOp", "VariableV2", "ReadVariableOp", "ResourceGather"} & {n.op for n in frozen.node}
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.import_graph_def(frozen, name="")
+        for at, value in zip((-1.0, 0.5, 1.5), wanted, strict=True):
+            np.testing.assert_array_equal(session.run("y:0", {"x:0": at}), value)
