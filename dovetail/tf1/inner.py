@@ -136,7 +136,7 @@ def _unchanged(*_: Any, **__: Any) -> Callable[[Any], Any]:
     return lambda decorated: decorated
 
 
-tf_export = keras_export = deprecated = deprecated_args = deprecated_arg_values = _unchanged
+tf_export = keras_export = deprecated = deprecated_args = deprecated_arg_values = should_use_result = _unchanged
 
 __all__ = [
     "DeviceAttributes",
@@ -163,6 +163,7 @@ __all__ = [
     "read_file_to_string",
     "recursive_create_dir",
     "scalar",
+    "should_use_result",
     "smart_cond",
     "smart_constant_value",
     "tf_export",

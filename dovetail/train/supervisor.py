@@ -30,7 +30,7 @@ from .queue_runner import QueueRunner
 from .saver import Saver
 from .scaffold import Scaffold
 from .services import CheckpointService, StepCounterService, SummaryService, session_log
-from .session_manager import SessionManager
+from .session_manager import RETRY_S, SessionManager
 from .training_util import get_global_step
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class Supervisor:
         global_step: Any = USE_DEFAULT,
         save_summaries_secs: float = 120,
         save_model_secs: float = 600,
-        recovery_wait_secs: float = 30,
+        recovery_wait_secs: float = RETRY_S,
         stop_grace_secs: float = 120,
         checkpoint_basename: str = "model.ckpt",
         session_manager: SessionManager | None = None,
