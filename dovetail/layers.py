@@ -147,7 +147,26 @@ class AveragePooling2D(Layer, _pooling.AveragePooling2D):
 
 
 class BatchNormalization(Layer, _normalization.BatchNormalization):
-    """See `batch_normalization`."""
+    """See `batch_normalization`; its arguments, too, by name."""
+
+    def __init__(
+        self,
+        *args: Any,
+        renorm: bool = False,
+        renorm_clipping: Any = None,
+        renorm_momentum: float = 0.99,
+        virtual_batch_size: int | None = None,
+        adjustment: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        variants = ("renorm", renorm), ("virtual_batch_size", virtual_batch_size), ("adjustment", adjustment)
+        for variant, wanted in variants:
+            if wanted:
+                raise UnimplementedError(
+                    None, None,
+                    f"batch_normalization has no {variant}: leave it out for the ordinary normalization by the whole batch",
+                )  # fmt: skip
+        super().__init__(*args, **kwargs)
 
     def _dtype_for(self, given: DType) -> DType:
         return float32 if given in _NARROW else given
@@ -410,7 +429,8 @@ def batch_normalization(
     Args:
         axis: the channels' axis. momentum: how much of the averages stays in each step. epsilon: added to the variance.
         center, scale: whether there are `beta` and `gamma`.
-        fused: accepted; what can be one kernel is one.
+        fused: False: images are not normalised by one node, and the average of their variances is then of the biased ones, as in
+            TensorFlow.
         renorm, virtual_batch_size, adjustment: TensorFlow's variants, which are not there: leave them.
 
     Raises:
@@ -420,17 +440,11 @@ def batch_normalization(
     >>> with dt.control_dependencies(dt.get_collection(dt.GraphKeys.UPDATE_OPS)):
     ...     train_op = optimizer.minimize(loss)
     """
-    for variant, wanted in (("renorm", renorm), ("virtual_batch_size", virtual_batch_size), ("adjustment", adjustment)):
-        if wanted:
-            raise UnimplementedError(
-                None,
-                None,
-                f"batch_normalization has no {variant}: leave it out for the ordinary normalization by the whole batch",
-            )
     layer = BatchNormalization(
         axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer, moving_mean_initializer,
         moving_variance_initializer, beta_regularizer, gamma_regularizer, beta_constraint, gamma_constraint,
-        trainable=trainable, name=name, _reuse=reuse,
+        fused, renorm=renorm, virtual_batch_size=virtual_batch_size, adjustment=adjustment, trainable=trainable, name=name,
+        _reuse=reuse,
     )  # fmt: skip
     return _called(layer, inputs, training=training)
 

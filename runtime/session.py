@@ -151,8 +151,9 @@ class Session:
             TypeError, ValueError: fetches or feeds that cannot be understood; nothing has run then.
             OpError: what went wrong while preparing or running (see `dt.errors`); its `op` is the node.
         """
+        self._check_open()
+        wanted = self._parse(fetches)  # which may make nodes
         self._check_runnable()
-        wanted = self._parse(fetches)
         feeds = parse_feeds(self._graph, feed_dict)
         return wanted.rebuild(self._signatures.run(wanted, feeds, options, run_metadata))
 

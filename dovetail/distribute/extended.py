@@ -7,10 +7,11 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ..graph.default_graph import get_default_graph
-from .reduction import ReduceOp, device_of
+from .reduction import ReduceOp, device_of, on_each
 from .values import DistributedVariable, PerReplica
 
 if TYPE_CHECKING:
+    from .multi_step import MultiStepContext
     from .strategy import Strategy
 
 
@@ -49,12 +50,35 @@ class Extended:
         """As `Strategy.run`."""
         return self._strategy.run(fn, args, kwargs)
 
+    def experimental_run_steps_on_iterator(
+        self, fn: Callable[..., Any], iterator: Any, iterations: Any = 1, initial_loop_values: Any = None
+    ) -> MultiStepContext:
+        """Build a loop of training steps that is one step of a session.
+
+        Args:
+            fn: function of a `MultiStepContext` and of an element, called across replicas; it mostly calls `call_for_each_replica`.
+                What it gives runs in each turn.
+            iterator: gives the elements, one for each turn. iterations: how many turns.
+            initial_loop_values: the same structure as the outputs of the last step, before the first one.
+
+        Returns:
+            The context: its `run_op` runs the loop.
+        """
+        from .multi_step import run_steps
+
+        self._strategy._require_cross_replica()
+        with self._strategy._current():
+            return run_steps(self._strategy, fn, iterator, iterations, initial_loop_values)
+
     def reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any = None) -> Any:
-        """`value` over all replicas, on the device of `destinations`: a variable, a tensor, or a device."""
+        """`value` over all replicas, on the device of `destinations`: a variable, a tensor, or a device.
+
+        Where these are several, as of mirrored variables, it comes back as a `PerReplica`, with a value on each device.
+        """
         strategy = self._strategy
         strategy._require_cross_replica()
         with strategy._current():
-            return strategy._reduced(ReduceOp.of(reduce_op), value, device_of(destinations))
+            return on_each(strategy._reduced(ReduceOp.of(reduce_op), value, device_of(destinations)), destinations)
 
     def batch_reduce_to(
         self, reduce_op: Any, value_destination_pairs: Sequence[tuple[Any, Any]], options: Any = None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..graph.build import convert
 from ..graph.default_graph import get_default_graph
+from ..graph.ops.passing import no_op
 from ..graph.structure import flatten, map_structure
 from . import roles
 
@@ -27,15 +29,32 @@ class DistributedDataset:
     def __init__(self, strategy: Strategy, dataset: Any, whole: bool = False) -> None:
         self._strategy, self._dataset, self._whole = strategy, dataset, whole
 
-    def make_initializable_iterator(self) -> DistributedIterator:
-        """An iterator whose `initializer` starts it."""
+    def make_initializable_iterator(self, shared_name: str | None = None) -> DistributedIterator:
+        """An iterator whose `initializer` starts it; one of a function that gives elements needs no start."""
         with self._strategy.extended._plain_variables():
-            return DistributedIterator(self._strategy, self._dataset.make_initializable_iterator(), self._whole)
+            if callable(self._dataset):
+                made: Any = _Calls(self._dataset)
+            else:
+                made = self._dataset.make_initializable_iterator(
+                    **({"shared_name": shared_name} if shared_name else {})
+                )
+            return DistributedIterator(self._strategy, made, self._whole)
 
     def make_one_shot_iterator(self) -> DistributedIterator:
         """An iterator that goes through the dataset once."""
         with self._strategy.extended._plain_variables():
             return DistributedIterator(self._strategy, self._dataset.make_one_shot_iterator(), self._whole)
+
+
+class _Calls:
+    """An iterator whose elements a function gives, such as one that takes them from a queue."""
+
+    def __init__(self, get_next: Callable[[], Any]) -> None:
+        self.get_next = get_next
+
+    @property
+    def initializer(self) -> Any:
+        return no_op()
 
 
 class DistributedIterator:

@@ -42,9 +42,12 @@ class CrossDeviceOps:
     """How a strategy reduces values of several devices of one process. Subclasses say how one value is made of several."""
 
     def reduce(self, reduce_op: Any, per_replica_value: Any, destinations: Any, options: Any = None) -> Any:
-        """`per_replica_value` over its replicas, on the device of `destinations`: a variable, a tensor, or a device."""
+        """`per_replica_value` over its replicas, on the device of `destinations`: a variable, a tensor, or a device.
+
+        Where these are several, as of mirrored variables, it comes back as a `PerReplica`, with a value on each device.
+        """
         values = per_replica_value.values if isinstance(per_replica_value, DistributedValues) else (per_replica_value,)
-        return self.to_one(values, device_of(destinations) or "", ReduceOp.of(reduce_op))
+        return on_each(self.to_one(values, device_of(destinations) or "", ReduceOp.of(reduce_op)), destinations)
 
     def batch_reduce(
         self, reduce_op: Any, value_destination_pairs: Sequence[tuple[Any, Any]], options: Any = None
@@ -224,6 +227,20 @@ def device_of(destination: Any) -> str | None:
     return getattr(first, "device", None) or None
 
 
+def on_each(value: Any, destinations: Any) -> Any:
+    """A value as it is for one destination; a `PerReplica` with the value on each device where destinations are several."""
+    from ..graph.ops.passing import identity
+
+    places = destinations.values if isinstance(destinations, (DistributedValues, DistributedVariable)) else ()
+    if len(places) < 2:
+        return value
+    graph, out = get_default_graph(), []
+    for place in places:
+        with graph.colocate_with(None, ignore_existing=True), graph.device(device_of(place)):
+            out.append(identity(value))
+    return PerReplica(out)
+
+
 def _packs(num_packs: int) -> int:
     if num_packs < 0:
         raise ValueError(f"num_packs must not be negative, not {num_packs}")
@@ -255,5 +272,5 @@ def joined_slices(values: Sequence[Any], op: ReduceOp, count: int) -> IndexedSli
 
 __all__ = [
     "BUCKET_BYTES", "CrossDeviceOps", "HierarchicalCopyAllReduce", "NcclAllReduce", "ReduceOp", "ReductionToOneDevice",
-    "all_reduced", "buckets", "device_of", "parted", "reduction_of", "scaled",
+    "all_reduced", "buckets", "device_of", "on_each", "parted", "reduction_of", "scaled",
 ]  # fmt: skip

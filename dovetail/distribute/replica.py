@@ -19,8 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..graph.blocks import open_blocks
+from ..graph.build import convert
 from ..graph.default_graph import get_default_graph
 from ..graph.graph import Graph
+from ..graph.node import Tensor
 from ..graph.scopes import Scopes
 from ..graph.variable_scope import VariableScope, _open
 from ..graph.variable_store import VariableStore
@@ -35,6 +37,13 @@ TURN_S = 3600.0  # a thread that nobody gives a turn for so long belongs to a ca
 
 class _Stopped(BaseException):
     """Another replica failed: this one's function is left, through its own `finally` blocks."""
+
+
+class ReplicaId(int):
+    """A replica's number. As in TensorFlow, where it is a tensor, a session can fetch it."""
+
+    def _as_graph_element(self) -> Tensor:
+        return convert(int(self), name="replica_id")
 
 
 class ReplicaContext:
@@ -53,7 +62,7 @@ class ReplicaContext:
     @property
     def replica_id_in_sync_group(self) -> int:
         """Its number among all replicas that go in step, those of other workers included."""
-        return self.strategy._first_replica + self._local_id
+        return ReplicaId(self.strategy._first_replica + self._local_id)
 
     @property
     def replica_id(self) -> int:
@@ -138,6 +147,7 @@ class _Run:
     def __init__(self, strategy: Strategy, graph: Graph) -> None:
         self.strategy, self.graph = strategy, graph
         self.made: list[DistributedVariable] = []  # variables, in the order in which the first replica made them
+        self._asked: list[str] = []  # the names that it asked for, with their variable scopes
         self._replicas: list[_Replica] = []
         self._abandoned = False
         self._flow = graph.scopes.flow
@@ -275,10 +285,14 @@ class _Run:
         for r in self._replicas:
             r.merge, r.result = None, select(r.context._local_id, result)
 
-    def variable(self, context: ReplicaContext, make: Callable[[], DistributedVariable]) -> DistributedVariable:
-        """The variable that a replica makes now: made by the first replica, given to the others."""
+    def variable(
+        self, context: ReplicaContext, name: str | None, make: Callable[[], DistributedVariable]
+    ) -> DistributedVariable:
+        """The variable that a replica makes now, by a name: made by the first replica, given to the others."""
+        wanted = "/".join(filter(None, (_open(self.graph).scope.name, name or "Variable")))
         if context._local_id == 0:
             self.made.append(make())
+            self._asked.append(wanted)
             return self.made[-1]
         named = set(VariableStore.of(self.graph).variables.values())  # `get_variable` finds these by itself
         while context._made < len(self.made) and self.made[context._made] in named:
@@ -287,6 +301,12 @@ class _Run:
             raise RuntimeError(
                 f"Replica {context._local_id} makes a variable that the first replica has not made: all replicas must "
                 "make the same variables, in the same order"
+            )
+        first = self._asked[context._made]
+        if first != wanted:
+            raise RuntimeError(
+                f"Replica {context._local_id} makes a variable '{wanted}' where the first replica has made '{first}': all replicas "
+                "must make the same variables, in the same order, so their names must not depend on the replica"
             )
         context._made += 1
         return self.made[context._made - 1]

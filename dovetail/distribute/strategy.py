@@ -161,6 +161,11 @@ class Strategy:
     experimental_run_v2 = run
     """As `run` (an older spelling)."""
 
+    def experimental_run(self, fn: Callable[..., Any], input_iterator: Any = None) -> Any:
+        """As `run`, where `fn` takes the next element of an iterator, or nothing where there is none (an older spelling)."""
+        with nullcontext() if self._is_open() else self.scope():
+            return self.run(fn, () if input_iterator is None else (input_iterator.get_next(),))
+
     def call_for_each_replica(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """As `run`; takes `args` and `kwargs` by name, or the arguments themselves (TF1's spelling)."""
         if not args and set(kwargs) <= {"args", "kwargs"}:
@@ -325,7 +330,7 @@ class Strategy:
         """Make a variable, with its copies: what stands in place of `Variable(...)` in the scope."""
         context = get_replica_context()
         if context is not None and context._run is not None:
-            return context._run.variable(context, lambda: self._make_copies(next_creator, kwargs))
+            return context._run.variable(context, kwargs.get("name"), lambda: self._make_copies(next_creator, kwargs))
         return self._make_copies(next_creator, kwargs)
 
     def _make_copies(self, next_creator: Callable[..., Any], kwargs: dict[str, Any]) -> DistributedVariable:
@@ -339,8 +344,6 @@ class Strategy:
             )
         trainable = kwargs.pop("trainable", None)
         trainable = not on_read if trainable is None else bool(trainable)
-        if on_read and trainable:
-            raise ValueError("Synchronization value can be set to ON_READ only for non-trainable variables")
         collections = kwargs.pop("collections", None)
         names = [GraphKeys.GLOBAL_VARIABLES] if collections is None else list(collections)
         kwargs |= {"trainable": False, "collections": [], "use_resource": True}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
 import numpy as np
@@ -76,6 +76,25 @@ class Optimizer(_Optimizer, Configured):
         self._rate_variable: Any = None
         self._iterations: Any = None
         self._now: dict[str, Tensor] = {}
+
+    def minimize(  # type: ignore[override]  # Keras has `var_list` second
+        self,
+        loss: Tensor | Callable[[], Tensor],
+        var_list: Any = None,
+        grad_loss: Any = None,
+        name: str | None = None,
+        global_step: Any = None,
+        **kwargs: Any,
+    ) -> Node:
+        """As of `dt.train.Optimizer`, in Keras' order of arguments.
+
+        Args:
+            loss: a tensor, or a function without arguments that builds it. var_list: variables to change, or a function that gives
+                them, which is called after that of the loss; None: the trainable ones.
+        """
+        loss = loss() if callable(loss) else loss
+        chosen = var_list() if callable(var_list) else var_list
+        return super().minimize(loss, global_step, chosen, name=name, grad_loss=grad_loss, **kwargs)
 
     # --- its own variables --------------------------------------------------------------------------------------------
 

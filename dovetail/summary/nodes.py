@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from ..distribute.context import get_replica_context
 from ..graph.build import TensorLike, apply, convert
 from ..graph.default_graph import get_default_graph
 from ..graph.graph_keys import GraphKeys
@@ -57,6 +58,9 @@ def _summary(
     family: str | None,
     attrs: dict[str, Any],
 ) -> Tensor:
+    replica = get_replica_context()
+    if replica is not None and replica.replica_id_in_sync_group:
+        return convert("")  # the first replica's is written, for all
     clean = re.sub(r"[^-/\w.]", "_", name).lstrip("/")
     value = convert(tensor, name="values")
     graph = value.graph

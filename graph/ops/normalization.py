@@ -435,7 +435,7 @@ def fused_batch_norm(
         scale, offset: one number per channel; float32, also where x is narrower.
         mean, variance: statistics of the population, one number per channel; needed when not training, and
         for a moving average.
-        epsilon: small number that keeps the root from 0.
+        epsilon: small number that keeps the root from 0; less than 1.001e-5 is taken for that.
         data_format: "NHWC" or "NCHW".
         is_training: normalise with the batch's own statistics; otherwise with those given.
         exponential_avg_factor: below 1, the statistics that come out are `(1 - f) * given + f * the batch's`.
@@ -466,7 +466,7 @@ def fused_batch_norm(
             convert(nothing if variance is None else variance, wide, name="variance"),
         )
         attrs = {
-            "epsilon": float(epsilon),
+            "epsilon": max(float(epsilon), 1.001e-5),
             "data_format": data_format,
             "is_training": training,
             "exponential_avg_factor": float(exponential_avg_factor),

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.aggregation import VariableAggregation
+from ...graph.aggregation import VariableAggregation, VariableSynchronization
 from ...graph.build import convert
 from ...graph.default_graph import get_default_graph
 from ...graph.dtypes import DType, as_dtype
@@ -166,6 +166,8 @@ class Layer(Configured):
         starts = self._default_initializer(found) if initializer is None else initializers.get(initializer)
         sizes = [int(d) for d in shape]
         constrained = constraints.get(constraint)
+        if trainable and synchronization is VariableSynchronization.ON_READ:
+            raise ValueError("Synchronization value can be set to ON_READ only for non-trainable variables")
         is_trainable = trainable if trainable is not None else None
         if aggregation is None and is_trainable is False:
             aggregation = VariableAggregation.MEAN if found.is_floating else VariableAggregation.ONLY_FIRST_REPLICA
@@ -301,6 +303,10 @@ class Layer(Configured):
         update = variable.assign_sub(step, read_value=False)
         self._updates.append(update)
         get_default_graph().add_to_collection(GraphKeys.UPDATE_OPS, update)
+
+    def apply(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """As calling the layer (TensorFlow 1's spelling)."""
+        return self(inputs, *args, **kwargs)
 
     # --- calling ------------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from typing import Any
 from ...graph.build import convert
 from ...graph.node import Tensor
 from ...graph.ops.cast import cast
+from ...graph.ops.creation import ones, zeros
 from ...graph.ops.normalization import batch_normalization, fused_batch_norm, moments
 from ...graph.ops.shapes import reshape, shape
 from .. import constraints, initializers, regularizers
@@ -26,6 +27,7 @@ class BatchNormalization(Layer):
         momentum: how much of the moving averages stays in each step.
         epsilon: added to the variance.
         center: whether `beta` is added. scale: whether it is multiplied by `gamma`.
+        fused: whether images are normalised by one node (`dt.nn.fused_batch_norm`); None: they are.
     """
 
     supports_masking = True
@@ -45,9 +47,11 @@ class BatchNormalization(Layer):
         gamma_regularizer: Any = None,
         beta_constraint: Any = None,
         gamma_constraint: Any = None,
+        fused: bool | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.fused = fused
         self.axis = int(axis[0]) if isinstance(axis, (list, tuple)) else int(axis)
         self.momentum, self.epsilon, self.center, self.scale = momentum, epsilon, center, scale
         self.beta_initializer = initializers.get(beta_initializer)
@@ -83,8 +87,8 @@ class BatchNormalization(Layer):
         rank = inputs.shape.rank or 0
         axis = self.axis % rank
         others = [i for i in range(rank) if i != axis]
-        if rank == 4 and axis in (1, 3) and training is True and self.gamma is not None and self.beta is not None:
-            return self._of_images(inputs, "NHWC" if axis == 3 else "NCHW")
+        if rank == 4 and axis in (1, 3) and training is not False and self.fused is not False:
+            return self._of_images(inputs, training, "NHWC" if axis == 3 else "NCHW")
         spread = [-1 if i == axis else 1 for i in range(rank)]
 
         def along(v: Any) -> Any:
@@ -102,16 +106,29 @@ class BatchNormalization(Layer):
         )
         return found
 
-    def _of_images(self, inputs: Tensor, data_format: str) -> Tensor:
+    def _of_images(self, inputs: Tensor, training: Any, data_format: str) -> Tensor:
         """Training on images, in one node; its variance is the unbiased one."""
-        y, mean, variance = fused_batch_norm(
-            inputs, self.gamma, self.beta, epsilon=self.epsilon, data_format=data_format
-        )
-        axes = [0, 1, 2] if data_format == "NHWC" else [0, 2, 3]
-        sizes = shape(inputs)
-        count = cast(sizes[axes[0]] * sizes[axes[1]] * sizes[axes[2]], variance.dtype)
-        self._move_averages(mean, self._variance_to_keep(variance, count))
-        return y
+        channels, dtype = self.moving_mean.shape, self.moving_mean.dtype.base
+        gamma = ones(channels, dtype) if self.gamma is None else self.gamma
+        beta = zeros(channels, dtype) if self.beta is None else self.beta
+
+        def by_batch() -> tuple[Tensor, ...]:
+            y, mean, variance = fused_batch_norm(inputs, gamma, beta, epsilon=self.epsilon, data_format=data_format)
+            axes = [0, 1, 2] if data_format == "NHWC" else [0, 2, 3]
+            sizes = shape(inputs)
+            count = cast(sizes[axes[0]] * sizes[axes[1]] * sizes[axes[2]], variance.dtype)
+            return y, mean, self._variance_to_keep(variance, count)
+
+        def by_averages() -> tuple[Tensor, ...]:
+            mean, variance = self.moving_mean.value(), self.moving_variance.value()
+            return tuple(
+                fused_batch_norm(inputs, gamma, beta, mean, variance, self.epsilon, data_format, is_training=False)
+            )
+
+        y, mean, variance = either(training, by_batch, by_averages)
+        self._move_averages(mean, variance)
+        found: Tensor = y
+        return found
 
     def _variance_to_keep(self, unbiased: Tensor, count: Tensor) -> Tensor:
         return unbiased * ((count - 1.0) / count)

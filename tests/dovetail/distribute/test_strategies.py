@@ -255,7 +255,7 @@ def test_synchronized_on_read():
         )
         total = v.read_value()
         with pytest.raises(ValueError, match="ON_READ"):
-            dt.Variable(0.0, trainable=True, synchronization=dt.VariableSynchronization.ON_READ)
+            dt.layers.Layer().add_weight("w", trainable=True, synchronization=dt.VariableSynchronization.ON_READ)
         with pytest.raises(ValueError, match="NONE"):
             dt.Variable(0.0, synchronization=dt.VariableSynchronization.NONE)
     with dt.Session(config=CONFIG) as session:
@@ -289,7 +289,8 @@ def test_update_each_copy():
     with dt.Session(config=CONFIG) as session:
         session.run(v.initializer)
         session.run(change)
-        assert session.run([list(v.values), total]) == [[3.0, 3.0], 3.0]
+        assert session.run([list(v.values), strategy.unwrap(total)]) == [[3.0, 3.0], [3.0, 3.0]]
+    assert [t.device for t in total.values] == ["/device:CPU:0", "/device:CPU:1"]
 
 
 def test_rows_of_an_embedding_are_averaged():
@@ -541,3 +542,105 @@ def test_a_single_replica_may_meet_itself_anywhere():
         session.run(dt.global_variables_initializer())
         session.run(train)
         assert session.run(v) == 0.5
+
+
+def test_summaries_of_replicas_are_written_once():
+    strategy = distribute.MirroredStrategy(TWO)
+    with strategy.scope():
+        texts = strategy.run(lambda: dt.summary.scalar("loss", 2.0))
+        whole = dt.summary.merge_all()
+    first, second, whole = run([*strategy.unwrap(texts), whole])
+    assert second == b""
+    assert whole.count(b"loss") == first.count(b"loss") == 1
+
+
+def test_names_of_variables_must_not_depend_on_the_replica():
+    def number():
+        return distribute.get_replica_context().replica_id_in_sync_group
+
+    def scoped():
+        with dt.variable_scope(f"s{number()}"):
+            return dt.Variable(1.0, name="x")
+
+    strategy = distribute.MirroredStrategy(TWO)
+    with strategy.scope():
+        with pytest.raises(RuntimeError, match="Replica 1 makes a variable 'v1' where the first replica has made 'v0'"):
+            strategy.run(lambda: dt.Variable(1.0, name=f"v{number()}"))
+        with pytest.raises(RuntimeError, match="'s1/x' where the first replica has made 's0/x'"):
+            strategy.run(scoped)
+        strategy.run(lambda: (dt.Variable(1.0), dt.layers.dense(dt.ones([1, 2]), 2)))
+
+
+def test_a_replicas_number_can_be_fetched():
+    strategy = distribute.MirroredStrategy(TWO)
+    with strategy.scope():
+        numbers = strategy.run(lambda: distribute.get_replica_context().replica_id_in_sync_group)
+    with dt.Session(config=CONFIG) as session:
+        assert session.run(list(strategy.unwrap(numbers))) == [0, 1]
+
+
+@pytest.mark.parametrize("make", STRATEGIES)
+def test_an_empty_graph(make):
+    strategy = make()
+    with strategy.scope():
+        nothing = strategy.run(lambda: None)
+        with dt.Session(config=CONFIG) as session:
+            with pytest.raises(RuntimeError, match="graph is empty"):
+                session.run([])
+            number = strategy.run(lambda: distribute.get_replica_context().replica_id_in_sync_group)
+            assert session.run(strategy.unwrap(number)) == list(range(len(strategy.extended.worker_devices)))
+            session.run([dt.global_variables_initializer(), strategy.group(strategy.run(dt.no_op))])
+    assert nothing is None
+
+
+@pytest.mark.parametrize("ops", [distribute.ReductionToOneDevice(), distribute.HierarchicalCopyAllReduce()])
+def test_what_is_reduced_to_several_places_is_on_each(ops):
+    values = []
+    for device, x in zip(TWO, (1.0, 3.0), strict=True):
+        with dt.device(device):
+            values.append(dt.constant(x))
+    found = ops.reduce("MEAN", distribute.PerReplica(values), distribute.PerReplica(values))
+    assert [t.device for t in found.values] == ["/device:CPU:0", "/device:CPU:1"]
+    (batch,) = ops.batch_reduce("SUM", [(distribute.PerReplica(values), "/cpu:2")])
+    assert run([list(found.values), batch]) == [[2.0, 2.0], 4.0]
+
+
+@pytest.mark.parametrize("make", STRATEGIES)
+def test_several_steps_in_one(make):
+    strategy = make()
+    replicas = strategy.num_replicas_in_sync
+    with strategy.scope():
+        v = dt.get_variable("v", initializer=0.0)
+        data = dt.data.Dataset.range(100).map(lambda i: dt.cast(i, dt.float32))
+        iterator = strategy.make_input_fn_iterator(lambda context: data)
+
+        def replica(context, x):
+            context.set_last_step_output("total", x, "SUM")
+            context.set_non_tensor_output("what", "text")
+            return dt.train.GradientDescentOptimizer(1.0).minimize(lambda: -v * x)
+
+        def step(context, inputs):
+            done = strategy.extended.call_for_each_replica(replica, args=(context, inputs))
+            context.set_last_step_output("inputs", inputs)
+            return strategy.group(done)
+
+        first = {"total": 0.0, "inputs": [0.0] * replicas}
+        context = strategy.extended.experimental_run_steps_on_iterator(step, iterator, 3, first)
+    with dt.Session(config=CONFIG) as session:
+        session.run([dt.global_variables_initializer(), iterator.initialize()])
+        outputs = context.last_step_outputs
+        total, inputs, _ = session.run([outputs["total"], strategy.unwrap(outputs["inputs"]), context.run_op])
+        assert inputs == list(range(2 * replicas, 3 * replicas)) and total == sum(inputs)
+        assert session.run(v) == sum(range(3 * replicas)) / replicas
+    assert context.non_tensor_outputs["what"] == ("text",)
+
+
+def test_inputs_from_a_function_that_gives_elements():
+    strategy = distribute.MirroredStrategy(TWO)
+    with strategy.scope():
+        iterator = strategy.make_input_fn_iterator(lambda context: lambda: dt.constant([1.0, 2.0]))
+        sums = strategy.experimental_run(dt.reduce_sum, iterator)
+    with dt.Session(config=CONFIG) as session:
+        session.run(iterator.initialize())
+        assert session.run(strategy.unwrap(sums)) == [3.0, 3.0]
+    assert strategy.unwrap(strategy.experimental_run(lambda: 1)) == [1]
