@@ -6,13 +6,12 @@ The messages are tensorboardX's, which is loaded by the first kernel that makes 
 
 from __future__ import annotations
 
-import struct
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from .. import png
 from ..dtypes import FLOATS, bool_, int8, int16, int32, int64, string, uint8, uint16
 from ..errors import InvalidArgumentError, UnimplementedError
 from ..node import Tensor
@@ -88,20 +87,6 @@ def _histogram(x: Array, *, tag: str) -> Array:
     return _scalar_text(pb.Summary(value=[pb.Summary.Value(tag=tag, histo=histogram)]))
 
 
-def png(image: Array) -> bytes:
-    """An image as a PNG file. [height, width, channels] of uint8, channels 1 (grey), 3 (RGB) or 4 (RGBA)."""
-    height, width, channels = image.shape
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    rows = np.zeros((height, 1 + width * channels), np.uint8)  # each row starts with its filter: none
-    rows[:, 1:] = image.reshape(height, -1)
-    header = struct.pack(">IIBBBBB", width, height, 8, {1: 0, 3: 2, 4: 6}[channels], 0, 0, 0)
-    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 6)), (b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
-
-
 def _as_pixels(image: Array) -> Array:
     """TensorFlow's scaling of floats: 0 to the largest value becomes 0 to 255; with negative ones, zero becomes 127."""
     if image.dtype == np.uint8:
@@ -128,7 +113,10 @@ def _images(x: Array, *, tag: str, max_images: int) -> Array:
         pb.Summary.Value(
             tag=f"{tag}/image" if max_images == 1 else f"{tag}/image/{i}",
             image=pb.Summary.Image(
-                height=x.shape[1], width=x.shape[2], colorspace=x.shape[3], encoded_image_string=png(_as_pixels(image))
+                height=x.shape[1],
+                width=x.shape[2],
+                colorspace=x.shape[3],
+                encoded_image_string=png.encode(_as_pixels(image)),
             ),
         )
         for i, image in enumerate(shown)
