@@ -18,9 +18,10 @@ from ..dtypes import DType, as_dtype, float32, int32, int64, string, uint8, uint
 from ..errors import InvalidArgumentError, UnimplementedError
 from ..node import Tensor
 from ..opdef import Attrs, Output, define
+from ..static_value import static_value
 from .compare import equal
 from .image_colours import convert_image_dtype
-from .operands import as_bytes, need_rank, op_scope
+from .operands import as_bytes, need_index, need_rank, op_scope
 from .random import random_uniform
 from .string_joining import substr
 
@@ -141,6 +142,15 @@ def _decode_rule(allowed: tuple[int, ...], types: tuple[DType, ...] = (uint8, ui
     return infer
 
 
+def _crop_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    contents, window = inputs
+    need_index(window, "crop_window")
+    ((dtype, (_, _, channels)),) = _decode_rule((0, 1, 3))([contents], attrs)
+    known = static_value(window)
+    size = (None, None) if known is None else tuple(int(n) if n > 0 else None for n in known[2:4])
+    return [(dtype, (*size, channels))]
+
+
 def _crop(contents: Array, window: Array, *, channels: int, ratio: int) -> Array:
     image = _one(contents, channels, uint8, ratio)
     top, left, height, width = (int(n) for n in window)
@@ -164,7 +174,7 @@ def _any(contents: Array, *, channels: int, dtype: DType, expand_animations: boo
     if channels not in good:
         raise InvalidArgumentError(None, None, f"Channels must be in (None, {good}) when decoding {kind} images")
     if dtype is float32:
-        frames = (frames / np.iinfo(frames.dtype).max).astype(np.float32)
+        frames = frames * np.float32(1 / np.iinfo(frames.dtype).max)
     elif kind != "PNG" and dtype is uint16:
         frames = frames.astype(np.uint16) * 256  # as `convert_image_dtype` has it
     else:
@@ -234,7 +244,7 @@ define(
     "DecodeJpeg", infer=_decode_rule((0, 1, 3)), device_types=_CPUS,
     reference=lambda contents, *, channels, ratio: _one(contents, channels, uint8, ratio),
 )  # fmt: skip
-define("DecodeAndCropJpeg", infer=_decode_rule((0, 1, 3)), reference=_crop, device_types=_CPUS)
+define("DecodeAndCropJpeg", infer=_crop_rule, reference=_crop, device_types=_CPUS)
 define("DecodePng", infer=_decode_rule((0, 1, 2, 3, 4)), reference=_one, device_types=_CPUS)
 define(
     "DecodeBmp", infer=_decode_rule((0, 3, 4)), device_types=_CPUS,

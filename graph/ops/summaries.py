@@ -88,7 +88,9 @@ def _histogram(x: Array, *, tag: str) -> Array:
 
 
 def _as_pixels(image: Array) -> Array:
-    """TensorFlow's scaling of floats: 0 to the largest value becomes 0 to 255; with negative ones, zero becomes 127."""
+    """TensorFlow's scaling of floats: 0 to the largest value becomes 0 to 255; with negative ones, zero becomes 127. What is no number
+    becomes red.
+    """
     if image.dtype == np.uint8:
         return image
     x = np.asarray(image, "f8")
@@ -99,7 +101,8 @@ def _as_pixels(image: Array) -> Array:
         x = x * (127 / largest if largest else 0) + 128
     else:
         x = x * (255 / high if high else 0)
-    return np.where(bad, 0, np.clip(x, 0, 255)).astype(np.uint8)
+    red = np.array([255, 0, 0, 255])[: x.shape[-1]]
+    return np.where(bad.any(-1, keepdims=True), red, np.clip(x, 0, 255)).astype(np.uint8)
 
 
 def _images(x: Array, *, tag: str, max_images: int) -> Array:

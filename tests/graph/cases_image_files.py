@@ -87,7 +87,9 @@ def _jpeg() -> None:
     grey, half = run([files.decode_jpeg(made, channels=1), files.decode_jpeg(made, ratio=2)])
     assert grey.shape == (24, 40, 1) and half.shape == (12, 20, 3)
     assert np.abs(grey[..., 0] - colours @ [0.299, 0.587, 0.114]).max() < 4
-    part = run(files.decode_and_crop_jpeg(made, [3, 5, 7, 9]))
+    node = files.decode_and_crop_jpeg(made, [3, 5, 7, 9])
+    part = run(node)
+    assert node.shape.as_list() == [7, 9, None]
     np.testing.assert_array_equal(part, found[3:10, 5:14])
     for window in ([-1, 0, 2, 2], [0, 0, 25, 40], [0, 0, 0, 3]):
         with pytest.raises(InvalidArgumentError, match="crop window"):
