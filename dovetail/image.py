@@ -1,5 +1,12 @@
 """`dt.image`: pictures as tensors."""
 
+from .graph.ops.image_boxes import (
+    non_max_suppression,
+    non_max_suppression_overlaps,
+    non_max_suppression_padded,
+    non_max_suppression_with_scores,
+    sample_distorted_bounding_box,
+)
 from .graph.ops.image_colours import (
     adjust_brightness,
     adjust_contrast,
@@ -16,7 +23,11 @@ from .graph.ops.image_colours import (
     random_saturation,
     rgb_to_grayscale,
     rgb_to_hsv,
+    rgb_to_yiq,
+    rgb_to_yuv,
     total_variation,
+    yiq_to_rgb,
+    yuv_to_rgb,
 )
 from .graph.ops.image_files import (
     adjust_jpeg_quality,
@@ -32,6 +43,13 @@ from .graph.ops.image_files import (
     is_jpeg,
     random_jpeg_quality,
 )
+from .graph.ops.image_quality import (
+    image_gradients,
+    psnr,
+    sobel_edges,
+    ssim,
+    ssim_multiscale,
+)
 from .graph.ops.images import (
     ResizeMethod,
     central_crop,
@@ -42,8 +60,11 @@ from .graph.ops.images import (
     random_flip_left_right,
     random_flip_up_down,
     resize,
+    resize_area,
+    resize_bicubic,
     resize_bilinear,
     resize_image_with_crop_or_pad,
+    resize_image_with_pad,
     resize_images,
     resize_nearest_neighbor,
     resize_with_crop_or_pad,
@@ -78,9 +99,15 @@ __all__ = [
     "flip_up_down",
     "grayscale_to_rgb",
     "hsv_to_rgb",
+    "image_gradients",
     "is_jpeg",
+    "non_max_suppression",
+    "non_max_suppression_overlaps",
+    "non_max_suppression_padded",
+    "non_max_suppression_with_scores",
     "pad_to_bounding_box",
     "per_image_standardization",
+    "psnr",
     "random_brightness",
     "random_contrast",
     "random_crop",
@@ -90,14 +117,25 @@ __all__ = [
     "random_jpeg_quality",
     "random_saturation",
     "resize",
+    "resize_area",
+    "resize_bicubic",
     "resize_bilinear",
     "resize_image_with_crop_or_pad",
+    "resize_image_with_pad",
     "resize_images",
     "resize_nearest_neighbor",
     "resize_with_crop_or_pad",
     "rgb_to_grayscale",
     "rgb_to_hsv",
+    "rgb_to_yiq",
+    "rgb_to_yuv",
     "rot90",
+    "sample_distorted_bounding_box",
+    "sobel_edges",
+    "ssim",
+    "ssim_multiscale",
     "total_variation",
     "transpose_image",
+    "yiq_to_rgb",
+    "yuv_to_rgb",
 ]

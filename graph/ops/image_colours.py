@@ -27,11 +27,10 @@ from .arithmetic import (
 )
 from .cast import cast, saturate_cast
 from .compare import equal, greater, where_v2
-from .einsum import tensordot
-from .images import picture
-from .joining import stack, unstack
+from .images import checked, picture
+from .joining import concat, stack, unstack
 from .operands import op_scope
-from .padding import tile
+from .passing import identity
 from .random import random_uniform
 from .reduce import reduce_max, reduce_mean, reduce_min, reduce_prod, reduce_sum
 from .shapes import expand_dims, shape
@@ -46,7 +45,7 @@ def convert_image_dtype(image: TensorLike, dtype: Any, saturate: bool = False, n
         source = x.dtype.base
         put: Callable[[Tensor, DType], Tensor] = saturate_cast if saturate else cast
         if source is target:
-            return x
+            return identity(x)
         if source.is_floating and target.is_floating:
             return put(x, target)
         if source.is_floating:
@@ -76,18 +75,25 @@ def adjust_brightness(image: TensorLike, delta: TensorLike) -> Tensor:
 def adjust_contrast(images: TensorLike, contrast_factor: TensorLike) -> Tensor:
     """`(x - mean) * contrast_factor + mean`, with the mean of each channel of each picture. The type stays; integers saturate."""
 
+    x, factor = convert(images, name="images"), convert(contrast_factor, name="contrast_factor")
+    if x.dims is not None and len(x.dims) < 3:
+        raise ValueError(f"'images' must have at least 3 dimensions, its shape is {x.shape}")
+    if factor.dims:
+        raise ValueError(f"Shape must be rank 0 but is rank {len(factor.dims)}: of contrast_factor")
+
     def change(x: Tensor) -> Tensor:
         mean = reduce_mean(x, [-3, -2], keepdims=True)
-        return add(multiply(subtract(x, mean), cast(convert(contrast_factor), x.dtype.base)), mean)
+        return add(multiply(subtract(x, mean), cast(factor, x.dtype.base)), mean)
 
-    return _as_floats(picture(images), change, "adjust_contrast")
+    return _as_floats(x, change, "adjust_contrast")
 
 
-def adjust_gamma(image: TensorLike, gamma: float = 1.0, gain: float = 1.0) -> Tensor:
+def adjust_gamma(image: TensorLike, gamma: TensorLike = 1.0, gain: TensorLike = 1.0) -> Tensor:
     """`gain * x ** gamma` of values from 0 to 1; the type stays. ValueError: gamma is negative."""
-    if gamma < 0:
-        raise ValueError("Gamma should be a non-negative real number.")
-    return _as_floats(image, lambda x: multiply(power(x, gamma), gain), "adjust_gamma")
+    exponent = checked(gamma, lambda g: g >= 0, "Gamma should be a non-negative real number.")
+    return _as_floats(
+        image, lambda x: multiply(power(x, cast(exponent, x.dtype.base)), cast(gain, x.dtype.base)), "adjust_gamma"
+    )
 
 
 def adjust_saturation(image: TensorLike, saturation_factor: TensorLike, name: str | None = None) -> Tensor:
@@ -150,16 +156,58 @@ def _check_range(lower: float, upper: float) -> None:
 
 def rgb_to_grayscale(images: TensorLike, name: str | None = None) -> Tensor:
     """`[..., 3]` to `[..., 1]`: brightness, as 0.2989, 0.587 and 0.114 of red, green and blue. The type stays."""
-    return _as_floats(
-        images, lambda x: tensordot(x, np.array(GREY, x.dtype.base.np)[:, None], 1), name or "rgb_to_grayscale"
-    )
+    return _mixed(images, np.array(GREY)[:, None], name or "rgb_to_grayscale")
+
+
+def _mixed(images: TensorLike, weights: Any, name: str) -> Tensor:
+    """Each channel as a weighted sum of the three that there are: `weights` is `[3, channels]`. The type stays."""
+
+    def change(x: Tensor) -> Tensor:
+        channels = [reduce_sum(multiply(x, column.astype(x.dtype.base.np)), -1) for column in weights.T]
+        return stack(channels, -1)
+
+    found = _as_floats(images, change, name)
+    if found.dims is not None:
+        found.set_shape([*found.dims[:-1], weights.shape[1]])
+    return found
+
+
+def _mixing(weights: Any, name: str, doc: str) -> Callable[..., Tensor]:
+    def mix(images: TensorLike) -> Tensor:
+        return _mixed(images, np.array(weights), name)
+
+    mix.__name__ = mix.__qualname__ = name
+    mix.__doc__ = doc
+    return mix
+
+
+rgb_to_yiq = _mixing(
+    [[0.299, 0.59590059, 0.2115], [0.587, -0.27455667, -0.52273617], [0.114, -0.32134392, 0.31119955]],
+    "rgb_to_yiq", "Brightness, and two numbers of colour of NTSC, of red, green and blue: `[..., 3]`.",
+)  # fmt: skip
+yiq_to_rgb = _mixing(
+    [[1, 1, 1], [0.95598634, -0.27201283, -1.10674021], [0.6208248, -0.64720424, 1.70423049]],
+    "yiq_to_rgb", "The inverse of `rgb_to_yiq`.",
+)  # fmt: skip
+rgb_to_yuv = _mixing(
+    [[0.299, -0.14714119, 0.61497538], [0.587, -0.28886916, -0.51496512], [0.114, 0.43601035, -0.10001026]],
+    "rgb_to_yuv", "Brightness, and two numbers of colour of PAL, of red, green and blue: `[..., 3]`.",
+)  # fmt: skip
+yuv_to_rgb = _mixing(
+    [[1, 1, 1], [0, -0.394642334, 2.03206185], [1.13988303, -0.58062185, 0]],
+    "yuv_to_rgb", "The inverse of `rgb_to_yuv`.",
+)  # fmt: skip
 
 
 def grayscale_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
     """`[..., 1]` to `[..., 3]`: the one channel as red, green and blue."""
     with op_scope(name, "grayscale_to_rgb", images):
         x = convert(images)
-        return tile(x, [1] * (len(x.shape) - 1) + [3])
+        if x.dims is not None and len(x.dims) < 2:
+            raise ValueError(f"A grayscale image must be at least two-dimensional, its shape is {x.shape}")
+        if x.dims is not None and x.dims[-1] not in (1, None):
+            raise ValueError(f"Last dimension of a grayscale image should be size 1, its shape is {x.shape}")
+        return concat([x, x, x], -1)
 
 
 def rgb_to_hsv(images: TensorLike, name: str | None = None) -> Tensor:
@@ -200,7 +248,7 @@ def per_image_standardization(image: TensorLike) -> Tensor:
     with op_scope(None, "per_image_standardization", image):
         x = picture(image)
         own = x.dtype.base
-        floats = cast(x, own if own.is_floating else float32)
+        floats = x if own.is_floating else convert_image_dtype(x, float32)
         count = reduce_prod(shape(x)[-3:])
         mean = reduce_mean(floats, [-3, -2, -1], keepdims=True)
         variance = reduce_mean(square(subtract(floats, mean)), [-3, -2, -1], keepdims=True)
@@ -222,5 +270,5 @@ def total_variation(images: TensorLike, name: str | None = None) -> Tensor:
 __all__ = [
     "adjust_brightness", "adjust_contrast", "adjust_gamma", "adjust_hue", "adjust_saturation", "convert_image_dtype",
     "grayscale_to_rgb", "hsv_to_rgb", "per_image_standardization", "random_brightness", "random_contrast", "random_hue",
-    "random_saturation", "rgb_to_grayscale", "rgb_to_hsv", "total_variation",
+    "random_saturation", "rgb_to_grayscale", "rgb_to_hsv", "rgb_to_yiq", "rgb_to_yuv", "total_variation", "yiq_to_rgb", "yuv_to_rgb",
 ]  # fmt: skip

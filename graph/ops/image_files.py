@@ -174,6 +174,7 @@ def _any(contents: Array, *, channels: int, dtype: DType, expand_animations: boo
     if channels not in good:
         raise InvalidArgumentError(None, None, f"Channels must be in (None, {good}) when decoding {kind} images")
     if dtype is float32:
+        frames = _in_type(frames, uint16) if kind == "PNG" else frames
         frames = frames * np.float32(1 / np.iinfo(frames.dtype).max)
     elif kind != "PNG" and dtype is uint16:
         frames = frames.astype(np.uint16) * 256  # as `convert_image_dtype` has it

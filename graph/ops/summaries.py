@@ -93,14 +93,14 @@ def _as_pixels(image: Array) -> Array:
     """
     if image.dtype == np.uint8:
         return image
-    x = np.asarray(image, "f8")
+    x = np.asarray(image, "f4")
     bad = ~np.isfinite(x)
     low, high = (float(x[~bad].min()), float(x[~bad].max())) if (~bad).any() else (0.0, 0.0)
     if low < 0:
         largest = max(abs(low), abs(high))
-        x = x * (127 / largest if largest else 0) + 128
+        x = x * np.float32(127 / largest if largest else 0) + np.float32(128)
     else:
-        x = x * (255 / high if high else 0)
+        x = x * np.float32(255 / high if high else 0)
     red = np.array([255, 0, 0, 255])[: x.shape[-1]]
     return np.where(bad.any(-1, keepdims=True), red, np.clip(x, 0, 255)).astype(np.uint8)
 
