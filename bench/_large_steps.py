@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dovetail.placer.search.problem import Floats, Objective, Problem
+from dovetail.placer.search.problem import Objective, Problem
+from dovetail.placer.search.types import Floats
 
 DEVICES, PER_TASK, SLOWER = 8, 4, 2.0
 MEAN_S, MEAN_BYTES = 30e-6, 64e3

@@ -1,4 +1,4 @@
-"""Additions to accumulators of other tasks (`placer/direct_additions.py`), those that stand beside each other as one call.
+"""Additions to accumulators of other tasks (`placer/partition/one_sided_accumulates.py`), those that stand beside each other as one call.
 
 Their tasks are told once, when all is added that there is for them: each time somebody is woken who then wants a processor. First come
 the tasks to which this one writes nothing then: what those have to do, they do meanwhile. News that additions have been made

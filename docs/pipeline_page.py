@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # a checkout needs no install
 
 import dovetail as tf  # noqa: E402
-from dovetail.placer.chart import Bar, Chart  # noqa: E402
+from dovetail.placer.render.timeline import Bar, Chart  # noqa: E402
 
 STAGES, MICRO_BATCHES, BATCH, WIDTH = 4, 8, 4096, 512
 

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # a checkout needs no install
 
 import dovetail as tf  # noqa: E402
-from dovetail.placer.cluster_input import make_cluster  # noqa: E402
+from dovetail.placer.cluster.load import make_cluster  # noqa: E402
 
 PAGE = ROOT / "docs" / "when-placement-fails.md"
 FILE = "train.py"  # what the programs are called in the messages

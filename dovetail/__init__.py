@@ -652,11 +652,11 @@ from .io.readers import (
     WholeFileReader,
 )
 from .logging import get_logger
+from .placer.pipeline import (
+    place,
+)
 from .placer.plan import (
     Plan,
-)
-from .placer.planning import (
-    place,
 )
 from .runtime.config import (
     ConfigProto,
@@ -676,7 +676,7 @@ if TYPE_CHECKING:
     from . import contrib, estimator, feature_column, graph_util, keras, layers, losses, saved_model, test, timeline
     from .graph.import_graph_def import import_graph_def
     from .graph.tensor_protos import make_ndarray, make_tensor_proto
-    from .placer.profile import Profile
+    from .placer.cost.profile import Profile
     from .placer.simulate import simulate
     from .runtime.local import LocalCluster
     from .runtime.profile import profile
@@ -688,7 +688,7 @@ newaxis = None
 _LATE = {
     "Event": ".summary",
     "LocalCluster": ".runtime.local",
-    "Profile": ".placer.profile",
+    "Profile": ".placer.cost.profile",
     "Summary": ".summary",
     "contrib": ".contrib",
     "estimator": ".estimator",

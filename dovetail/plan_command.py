@@ -22,13 +22,13 @@ from .graph.deserialize import load as load_graph
 from .graph.errors import InvalidArgumentError, OpError
 from .graph.graph import Graph
 from .graph.node import Node, Tensor
-from .placer.chart import time_text
-from .placer.cluster import Cluster, DeviceInfo, Link
-from .placer.cluster_input import as_cluster
+from .placer.cluster.load import as_cluster
+from .placer.cluster.spec import Cluster, DeviceInfo, Link
+from .placer.cost.profile import Profile
+from .placer.pipeline import STRATEGIES, place
 from .placer.plan import Plan
-from .placer.planning import STRATEGIES, place
-from .placer.profile import Profile
-from .placer.report import WIDTH, number_text, short, size_text, table
+from .placer.render.text import WIDTH, number_text, short, size_text, table
+from .placer.render.timeline import time_text
 from .placer.simulate import simulate
 
 PLACED, UNPLACEABLE, MISUSED, DIFFERENT = 0, 1, 2, 3

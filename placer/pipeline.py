@@ -1,205 +1,172 @@
-"""Pipelines: a batch is cut into micro-batches, which pass through the stages of a model one behind the other.
+"""The planning pipeline: `place` goes from a graph and a cluster description to the parts of all devices.
 
-Each stage runs, on its device, a forward and a backward pass for every micro-batch. In which order it does so is the schedule:
-
-- `gpipe`: all forward passes, then all backward passes, the last micro-batch first (Huang et al., GPipe, NeurIPS 2019);
-- `1f1b`: a stage runs ahead by as many forward passes as there are stages behind it, then a forward and a backward pass in turn
-  (Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters, SC 2021: PipeDream-Flush).
-
-Both are done at the same time, and leave the same part of the devices' time unused, the bubble: for S stages of equal work and M
-micro-batches (S - 1) / (M + S - 1). But between its two passes a micro-batch's activations are kept; under `gpipe` a stage keeps those
-of all micro-batches, under `1f1b` of no more than there are stages.
+A session's master takes the same way, through the same functions (`runtime/master.py`), for the graph and the cluster that it has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
-from typing import Literal, NamedTuple
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from ..graph.node import Node
+from ..graph.collector import collector_paused
+from ..graph.default_graph import get_default_graph
+from ..graph.graph import Graph
+from ..graph.node import Node, Tensor
+from .cluster.load import Devices, Jobs, as_cluster
+from .cluster.spec import Cluster
+from .partition.partition import partition
+from .partition.prune import needed
+from .plan import Plan
+from .rules.place import place as place_nodes
+from .schedule.critical_path import urgent_first
+from .schedule.from_search import execution_order
+from .schedule.pacing import schedule_receives
+from .search import SEARCHES
 
-SCHEDULES = ("gpipe", "1f1b")
-PIPELINES = "pipelines"
-"""The collection of a graph that has its `Pipeline`s."""
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
+    from .cost.profile import Profile
+    from .search.problem import Problem, Solution
 
-class Pass(NamedTuple):
-    """One pass of one micro-batch through one stage: `F`, forward, or `B`, backward."""
-
-    kind: Literal["F", "B"]
-    micro_batch: int
-
-    def __str__(self) -> str:
-        return f"{self.kind}{self.micro_batch}"
-
-
-Schedule = tuple[tuple[Pass, ...], ...]
-"""For each stage its passes, in order."""
-
-
-def schedule(name: str, stages: int, micro_batches: int) -> Schedule:
-    """In which order each stage runs its passes.
-
-    Args:
-        name: one of `SCHEDULES`.
-
-    Raises:
-        ValueError: no such schedule, or a number below 1.
-
-    >>> [str(p) for p in schedule("1f1b", 2, 3)[0]]
-    ['F0', 'F1', 'B0', 'F2', 'B1', 'B2']
-    """
-    if name not in SCHEDULES:
-        raise ValueError(f"There is no schedule {name!r} of pipelines; schedules: {', '.join(SCHEDULES)}")
-    if stages < 1 or micro_batches < 1:
-        raise ValueError(f"A pipeline needs at least one stage and one micro-batch, not {stages} and {micro_batches}")
-    forward = [Pass("F", m) for m in range(micro_batches)]
-    backward = [Pass("B", m) for m in range(micro_batches)]
-    if name == "gpipe":
-        return ((*forward, *reversed(backward)),) * stages
-    out = []
-    for stage in range(stages):
-        ahead = min(stages - 1 - stage, micro_batches)
-        steady = [p for m in range(micro_batches - ahead) for p in (forward[ahead + m], backward[m])]
-        out.append((*forward[:ahead], *steady, *backward[micro_batches - ahead :]))
-    return tuple(out)
+OBJECTIVES = ("makespan", "latency", "throughput")
+STRATEGIES = ("rules", *SEARCHES)
 
 
-class Placed(NamedTuple):
-    """A pass of a stage on a clock."""
-
-    stage: int
-    what: Pass
-    start: float
-    finish: float
-
-
-def on_a_clock(passes: Schedule, forward: float = 1.0, backward: float = 2.0) -> list[Placed]:
-    """All passes by start, where each stage takes so long for one; nothing for what travels.
-
-    Every pass stands behind those that it needs: the one of the stage before it, or, on the way back, behind it.
-    """
-    finish: dict[tuple[int, Pass], float] = {}
-    at, free = [0] * len(passes), [0.0] * len(passes)
-    out: list[Placed] = []
-    while True:
-        ready = []
-        for stage, todo in enumerate(passes):
-            if at[stage] < len(todo):
-                p = todo[at[stage]]
-                beside = stage - 1 if p.kind == "F" else stage + 1
-                needs = finish.get((beside, p)) if 0 <= beside < len(passes) else 0.0
-                if needs is not None:
-                    ready.append((max(free[stage], needs), stage, p))
-        if not ready:
-            return sorted(out, key=lambda placed: (placed.start, placed.stage))
-        start, stage, p = min(ready)
-        finish[stage, p] = free[stage] = start + (forward if p.kind == "F" else backward)
-        at[stage] += 1
-        out.append(Placed(stage, p, start, free[stage]))
-
-
-def held(passes: Schedule) -> tuple[int, ...]:
-    """For each stage of how many micro-batches it keeps activations at most."""
-    out = []
-    for todo in passes:
-        now = most = 0
-        for p in todo:
-            now += 1 if p.kind == "F" else -1
-            most = max(most, now)
-        out.append(most)
-    return tuple(out)
-
-
-def ideal_bubble(stages: int, micro_batches: int) -> float:
-    """The part of the devices' time that is not used when all stages take equally long, and nothing travels."""
-    return (stages - 1) / (micro_batches + stages - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Pipeline:
-    """A pipeline that was built into a graph. `print` draws its schedule.
-
-    Attributes:
-        name: scope of its nodes: those of a pass are in `<name>/F_<stage>_<micro-batch>/`, or `B_...`.
-        schedule: its schedule's name. micro_batches: how many there are.
-        stages: the device that each stage asks for.
-    """
-
-    name: str
-    schedule: str
-    micro_batches: int
-    stages: tuple[str, ...]
-
-    @property
-    def passes(self) -> Schedule:
-        """In which order each stage runs its passes."""
-        return schedule(self.schedule, len(self.stages), self.micro_batches)
-
-    @property
-    def ideal_bubble(self) -> float:
-        """The bubble of stages that take equally long."""
-        return ideal_bubble(len(self.stages), self.micro_batches)
-
-    @property
-    def held(self) -> tuple[int, ...]:
-        """For each stage of how many micro-batches it keeps activations at most."""
-        return held(self.passes)
-
-    def __str__(self) -> str:
-        cell = len(str(Pass("B", self.micro_batches - 1))) + 1
-        lines = [
-            f"{self.schedule}: {len(self.stages)} stages, {self.micro_batches} micro-batches; "
-            f"bubble {self.ideal_bubble:.0%} where stages take equally long"
-        ]
-        width = max(len(device or "anywhere") for device in self.stages)
-        placed = on_a_clock(self.passes)
-        end = max(round(p.finish) for p in placed) * cell
-        for stage, device in enumerate(self.stages):
-            row = ""
-            for p in placed:
-                if p.stage == stage:
-                    row = (
-                        row.ljust(round(p.start) * cell)
-                        + str(p.what).ljust(round(p.finish - p.start) * cell - 1, ".")
-                        + " "
-                    )
-            lines.append(f"  {device or 'anywhere':<{width}}  {row:<{end}} keeps {self.held[stage]}")
-        return "\n".join(lines)
-
-
-def stages_of(nodes: Sequence[Node], device_of: Callable[[Node], str]) -> list[tuple[str, list[Node]]]:
-    """The stages of a model: what each device runs, in the order in which values pass the devices.
+def place(
+    graph: Graph | None,
+    cluster: Jobs | Cluster | str | os.PathLike[str] | Any = None,
+    *,
+    fetches: Any = None,
+    targets: Any = None,
+    feeds: Any = None,
+    master: str | None = None,
+    devices: Devices | None = None,
+    allow_soft_placement: bool = False,
+    strategy: str | Callable[[Problem], npt.ArrayLike] = "rules",
+    budget_s: float = 5.0,
+    seed: int = 0,
+    enable_bfloat16_sendrecv: bool = False,
+    enable_recv_scheduling: bool = False,
+    costs: Profile | str | os.PathLike[str] | None = None,
+    objective: str = "makespan",
+    contended: bool = True,
+) -> Plan:
+    """Plan a step; no server has to run.
 
     Args:
-        nodes: the forward pass, inputs first. device_of: the device that each asks for.
+        graph: the graph; None: the default graph.
+        cluster: jobs with their tasks as `train.ClusterSpec` takes them, or numbers of tasks
+            (`{"ps": 2, "worker": 2}`); the path of a YAML file (docs/devices.md shows one); what runs and
+            knows its devices: a session, a server, a `LocalCluster`; None: one local task.
+        fetches: tensors (or nodes) that the step returns, one or a list, as objects or names.
+        targets: nodes that it runs for their effect. With neither fetches nor targets: all nodes.
+        feeds: tensors that it is given; None: all placeholders.
+        master: the task that the session talks to, such as `/job:worker/task:0`; None: the first task of the
+            job `chief`, `master` or `worker`, else of the first job by name.
+        devices: job or task -> its devices, `{"worker": ["cpu:0", "gpu:0"]}`; a job not named has `cpu:0`. A
+            device may be a mapping with `name`, `memory` (bytes), `flops` and `bandwidth` (per second).
+        allow_soft_placement: give up a device type or index that cannot be had.
+        strategy: `rules`: TensorFlow's. `auto`: among the devices that requests and groups leave, those with
+            which the step is predicted to be fastest; `single`, `heft`, `m-etf`, `contiguous`,
+            `local-search`, `exact`: one part of that search. A function from the problem
+            (`placer.search.problem.Problem`) to the device of each of its nodes: that.
+        budget_s: work that a search may do, in seconds of a common processor. seed: another walk for each;
+            the same input, budget and seed give the same plan on any machine.
+        enable_bfloat16_sendrecv, enable_recv_scheduling: what a session does that has these `GraphOptions`:
+            float32 crosses as bfloat16; sends are held back while their receiver is far behind.
+        objective: what a search makes small: `makespan`: the time of one step, on the devices; `latency`: the time of one step for
+            its client, with what is fed and fetched; `throughput`: the largest load of a device, which is the time from one step to
+            the next when many are under way at once.
+        contended: whether transfers over the same link wait for each other, for a search.
+        costs: what nodes and links take, for a search: a `dt.Profile`, or the path of one; None: analytic costs.
 
     Raises:
-        ValueError: values go back to a device that they have left; the text names where.
+        InvalidArgumentError: the graph cannot be placed, or a device or task is malformed or not there.
+        ResourceExhaustedError: a search cannot fit the variables into the devices' memory; the text names
+            the tightest set.
+        OSError: the file that describes the cluster cannot be read.
+        ValueError, KeyError, TypeError: a fetch, target or feed is not in the graph; no such strategy; no
+            such job.
+
+    >>> plan = dt.place(graph, {"ps": 2, "worker": 1}, fetches=loss, devices={"worker": ["cpu:0", "gpu:0"]})
+    >>> print(plan.explain("dense/MatMul"))
     """
-    parts: dict[str, list[Node]] = {}
-    crossing: dict[tuple[str, str], tuple[Node, Node]] = {}
-    inside = set(nodes)
-    for node in nodes:
-        here = device_of(node)
-        parts.setdefault(here, []).append(node)
-        for b in node.before:
-            if b in inside and device_of(b) != here:
-                crossing.setdefault((device_of(b), here), (b, node))
-    try:
-        order = list(TopologicalSorter({d: [a for a, b in crossing if b == d] for d in parts}).static_order())
-    except CycleError as e:
-        circle = e.args[1]  # each needs the one before it
-        edges = [crossing[a, b] for a, b in zip(circle, circle[1:], strict=False)]
-        listed = "\n".join(
-            f"  '{b.name}' on {device_of(b) or 'any device'} takes from '{a.name}' on {device_of(a) or 'any device'}, "
-            f"made at {b.source}"
-            for a, b in edges
+    if objective not in OBJECTIVES:
+        raise ValueError(f"There is no objective {objective!r}; objectives: {', '.join(OBJECTIVES)}")
+    if not callable(strategy) and strategy not in STRATEGIES:
+        raise ValueError(f"There is no placement strategy {strategy!r}; strategies: {', '.join(STRATEGIES)}")
+    graph = get_default_graph() if graph is None else graph
+    found = as_cluster(cluster, devices, master)
+    returned, run = _elements(graph, fetches), _elements(graph, targets)
+    fed = [t for t in _elements(graph, feeds) if isinstance(t, Tensor)]
+    if feeds is None:
+        fed = [n.outputs[0] for n in graph.nodes if n.type == "Placeholder"]
+    tensors = [t for t in returned if isinstance(t, Tensor)]
+    nodes = [e.op if isinstance(e, Tensor) else e for e in run] + [n for n in returned if isinstance(n, Node)]
+    if fetches is None and targets is None:
+        nodes = list(graph.nodes)
+    with collector_paused():
+        steps = needed(graph, tensors, nodes, fed)
+        solutions: list[Solution] = []
+        measured = None
+        if costs is not None:
+            from .cost.profile import as_profile
+
+            measured = as_profile(costs)
+        search = None
+        if strategy != "rules":
+            from .search.assign import searching
+            from .search.problem import Objective
+
+            search = searching(
+                found, strategy, running=steps, feeds=fed, budget_s=budget_s, seed=seed, costs=measured,
+                narrow=enable_bfloat16_sendrecv, told=solutions.append, contended=contended,
+                objective=Objective.THROUGHPUT if objective == "throughput" else Objective.MAKESPAN,
+                fetches=tensors if objective == "latency" else None,
+            )  # fmt: skip
+        decisions = place_nodes(
+            graph,
+            found,
+            allow_soft_placement=allow_soft_placement,
+            search=search,
         )
-        raise ValueError(
-            f"The model does not fall into stages: values go round in a circle of {len(edges)} devices\n{listed}\n"
-            "Put it on devices so that values pass them in one direction."
-        ) from None
-    return [(d, parts[d]) for d in order]
+        urgency = None
+        if search is None:
+            urgency = urgent_first(steps, decisions.device_of, found, fed)
+            steps = urgency.nodes
+        else:
+            steps = execution_order(
+                steps, decisions.device_of, found, feeds=fed, costs=measured, narrow=enable_bfloat16_sendrecv,
+                fetches=tensors if objective == "latency" else None, contended=contended,
+            )  # fmt: skip
+        cut = partition(
+            steps, decisions.device_of, feeds=fed, fetches=tensors, enable_bfloat16_sendrecv=enable_bfloat16_sendrecv,
+            copies=True,
+        )  # fmt: skip
+        if urgency is not None:
+            cut = urgency.sends_first(cut)
+        if enable_recv_scheduling:
+            cut = schedule_receives(cut)
+    return Plan(
+        graph,
+        found,
+        decisions,
+        cut,
+        fetches=tuple(t.name for t in tensors),
+        targets=tuple(n.name for n in nodes),
+        feeds=tuple(t.name for t in fed),
+        solution=solutions[0] if solutions else None,
+    )
+
+
+def _elements(graph: Graph, given: Any) -> list[Tensor | Node]:
+    """One or many tensors, nodes or names as elements of the graph."""
+    if given is None:
+        return []
+    if isinstance(given, Mapping) or (isinstance(given, Iterable) and not isinstance(given, (str, Tensor))):
+        many = [given] if hasattr(given, "_as_graph_element") else list(given)
+    else:
+        many = [given]
+    return [graph.as_graph_element(x) for x in many]

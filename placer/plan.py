@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..graph.device import DeviceName, DeviceSpec
 from ..graph.dtypes import bfloat16
@@ -19,26 +19,26 @@ from ..graph.errors import InvalidArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
 from ..graph.opdef import Cost
-from .check import PlanWarning, check
-from .cluster import Cluster
-from .cost import DeviceLoad, Traffic, device_loads, repeated, traffic, work
-from .cut import is_copied
-from .diff import PlanDiff, diff
-from .direct_additions import added_to
-from .direct_updates import moved_parts
-from .draw import to_dot, to_svg
-from .partitioned import Channel, Partition, Partitioned, task_of
-from .placement import Placement, Relaxation, Rule
-from .plan_reader import read_plan
-from .plan_text import write_plan
-from .report import render, render_html, short, size_text
-from .steering import MOVES_TO_DATA, is_moved_to_data
-
-if TYPE_CHECKING:
-    from .compare import Comparison
-    from .profile import Profile
-    from .search.problem import Solution
-    from .verdict import Verdict
+from .cluster.spec import Cluster
+from .cost.profile import Profile, as_profile
+from .cost.static import DeviceLoad, Traffic, device_loads, repeated, traffic, work
+from .partition.control_flow_placement import MOVES_TO_DATA, is_moved_to_data
+from .partition.insert_channels import is_copied
+from .partition.one_sided_accumulates import added_to
+from .partition.one_sided_updates import moved_parts
+from .partition.partitioned_graph import Channel, Partition, Partitioned, task_of
+from .render.text import short, size_text
+from .rules.placement import Placement, Relaxation, Rule
+from .search.problem import Solution
+from .serialize.read import read_plan
+from .serialize.write import write_plan
+from .views.compare import Comparison, compare
+from .views.diagram import to_dot, to_svg
+from .views.diff import PlanDiff, diff
+from .views.evaluation import Verdict, judge, told_alternatives
+from .views.lint import PlanWarning, check
+from .views.plan_page import write_html
+from .views.report import render, render_html
 
 tools: dict[str, Callable[..., Any]] = {}
 """What others know of a plan: {"kernels": ...}. Its functions come from the runtime, which knows placer and code generator both."""
@@ -145,8 +145,6 @@ class Plan:
             if copies:
                 lines.append(f"  copied to {', '.join(copies)}: so small a constant is not sent")
         if node in self.decisions and self.decisions.decision(node).rule is Rule.SEARCHED:
-            from .verdict import told_alternatives
-
             lines += told_alternatives(self, node.name)
         values = {t.name for t in node.outputs} | {f"^{node.name}"}
         for c in self.channels:
@@ -220,8 +218,6 @@ class Plan:
 
         >>> print(plan.report())
         """
-        from .verdict import judge
-
         return judge(self, costs, contended=contended, client=client)
 
     def compare(self, trace: Any, *, costs: Profile | str | os.PathLike[str] | None = None) -> Comparison:
@@ -233,9 +229,6 @@ class Plan:
 
         >>> print(session.last_plan.compare(run_metadata.trace))
         """
-        from .compare import compare
-        from .profile import as_profile
-
         return compare(self, trace, as_profile(costs))
 
     def check(self) -> list[PlanWarning]:
@@ -243,7 +236,7 @@ class Plan:
         return check(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan as text (plan_text.py has the form). The file appears whole or not at all."""
+        """Write the plan as text (`serialize/write.py` has the form). The file appears whole or not at all."""
         write_plan(self, Path(path))
 
     @staticmethod
@@ -271,8 +264,6 @@ class Plan:
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write one self-contained page that shows the plan and opens without a network."""
-        from .html import write_html  # large, and most programs never write a page
-
         write_html(self, Path(path))
 
     def to_networkx(self) -> Any:

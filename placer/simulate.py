@@ -1,8 +1,8 @@
-"""A step on a clock: when each node runs and each value travels, what decides the end, what memory it takes.
+"""Discrete-event simulation of a step: start and end of each node and transfer, the critical path, and peak memory.
 
 The machine is that of the placement search, but for one thing: a device runs its part of a plan in the plan's order and waits
 where a value has not come yet, as programs do, while in the search it takes the ready node that comes first. (The order of a plan
-that was searched is the one in which nodes start there: execution_order.py.) A value travels once to each other device that needs
+that was searched is the one in which nodes start there: `schedule/from_search.py`.) A value travels once to each other device that needs
 it, beside the work; channels over one link share it or wait for each other. A value occupies memory on its device from the moment
 its node starts until its last use or departure there, and on a receiving device from its arrival until its last use.
 """
@@ -20,17 +20,18 @@ import numpy as np
 import numpy.typing as npt
 
 from ..graph.dtypes import bfloat16, float32
-from .chart import Bar, Chart
-from .report import short, size_text
-from .search.problem import Floats, Ints, Problem, summed
+from .plan_data import PlanData
+from .render.text import short, size_text
+from .render.timeline import Bar, Chart
+from .search.problem import Problem, summed
+from .search.types import Floats, Ints
 
 if TYPE_CHECKING:
     from ..graph.node import Node
-    from .plan import Plan
-    from .profile import Profile
+    from .cost.profile import Profile
 
 
-MOMENT = 1e-12  # seconds: what is so close happens together, as in search/clock.py
+MOMENT = 1e-12  # seconds: what is so close happens together, as in search/evaluate.py
 Travels = dict[tuple[int, int], tuple[float, float]]
 """(value, destination) -> when it leaves and arrives."""
 
@@ -165,12 +166,12 @@ class Timeline:
 
 
 def simulate(
-    plan: Plan, *, contended: bool = True, costs: Profile | str | os.PathLike[str] | None = None, client: bool = False
+    plan: PlanData, *, contended: bool = True, costs: Profile | str | os.PathLike[str] | None = None, client: bool = False
 ) -> Timeline:
     """One step of a plan on a clock.
 
     Args:
-        costs: what was measured, a `Profile` or the path of one; None: analytic costs (search/step.py tells them).
+        costs: what was measured, a `Profile` or the path of one; None: analytic costs (`search/from_graph.py`).
         contended: whether transfers over the same link wait for each other.
         client: whether the time counts in which the client's feeds come, and what it fetches goes back to it: the step takes as
             long as it does for the client then.
@@ -182,14 +183,14 @@ def simulate(
 
 
 def step_of(
-    plan: Plan, *, contended: bool = True, costs: Profile | str | os.PathLike[str] | None = None, client: bool = False
+    plan: PlanData, *, contended: bool = True, costs: Profile | str | os.PathLike[str] | None = None, client: bool = False
 ) -> tuple[Problem, Ints, list[str], tuple[str, ...]]:
     """A plan's step as a problem without constraints, the plan's answer to it, and the names of its nodes and devices.
 
     The nodes are numbered in an order that all programs of the plan follow.
     """
-    from .profile import as_profile
-    from .search.step import step_problem
+    from .cost.profile import as_profile
+    from .search.from_graph import step_problem
 
     order, where = _merged({str(device): p.nodes for device, p in plan.partitions.items()})
     feeds = {plan.graph.get_tensor_by_name(name) for name in plan.feeds}
@@ -250,8 +251,8 @@ def timeline(
 
     `in_order`: devices run nodes by their numbers, and wait for each; else the ready node of the highest priority goes first.
     """
-    from .search import clock
-    from .search.peaks import Held
+    from .search import evaluate
+    from .search.memory_profile import Held
 
     device = np.asarray(assignment, np.int32)
     names = [str(i) for i in range(problem.nodes)] if names is None else names
@@ -262,7 +263,7 @@ def timeline(
             makespan = (finish + problem.back_after[device, np.arange(problem.nodes)]).max()
     else:
         start, finish = np.empty(problem.nodes), np.empty(problem.nodes)
-        makespan = clock.run(problem.arrays, device, problem.rank, problem.contended, start, finish)
+        makespan = evaluate.run(problem.arrays, device, problem.rank, problem.contended, start, finish)
         travels = _travels(problem, device, finish)
     held = Held(problem, device, start, finish, {key: arrival for key, (_, arrival) in travels.items()})
     spans = [Span(names[i], int(device[i]), float(start[i]), float(finish[i])) for i in range(problem.nodes)]
@@ -286,11 +287,11 @@ def timeline(
 
 def seconds_of(problem: Problem, assignment: npt.ArrayLike) -> float:
     """How long the step of `timeline` takes, without the timeline."""
-    from .search import clock
+    from .search import evaluate
 
     start, finish = np.empty(problem.nodes), np.empty(problem.nodes)
     device = np.asarray(assignment, np.int32)
-    return float(clock.run(problem.arrays, device, problem.rank, problem.contended, start, finish))
+    return float(evaluate.run(problem.arrays, device, problem.rank, problem.contended, start, finish))
 
 
 def _run_in_order(problem: Problem, device: Ints) -> tuple[Floats, Floats, Travels]:

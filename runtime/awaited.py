@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from ..placer.partitioned import Channel, Partitioned, task_of
+from ..placer.partition.partitioned_graph import Channel, Partitioned, task_of
 
 AnyStep: TypeAlias = tuple[str, Any]
 """A step of a partition, or what `early.py` makes of one."""

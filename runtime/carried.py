@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from ..graph.node import Node
 from ..graph.opdef import Trait
-from ..placer.partitioned import Partition, Partitioned, task_of
+from ..placer.partition.partitioned_graph import Partition, Partitioned, task_of
 
 
 class Carry(NamedTuple):

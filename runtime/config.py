@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..codegen.options import KernelOptions
 from ..graph.errors import InvalidArgumentError
 from ..graph.settings import setting
-from ..placer.cluster import ClusterDef, ClusterSpec
-from ..placer.profile import Profile, as_profile
+from ..placer.cluster.spec import ClusterDef, ClusterSpec
+from ..placer.cost.profile import Profile, as_profile
 
 _STAYS = frozenset({"keys", "use_per_session_threads", "session_inter_op_thread_pool"})  # of no interest to servers
 

@@ -1,8 +1,8 @@
 """A task's part in direct reads: what it posts for others, what it reads of theirs, and how it has sent what it cannot read.
 
-The placer says which values could be read where they lie (`placer/direct_reads.py`), posts are how (`posts.py`). The master brings the
-two together: it has the owner name a page of its memory (`page`) and the reader try it (`sees`), once for the two in a session; then it
-has the owner post the variables (`post`), and gives the reader their places with its program (`reader`).
+The placer says which values could be read where they lie (`placer/partition/one_sided_reads.py`), posts are how (`posts.py`).
+The master brings the two together: it has the owner name a page of its memory (`page`) and the reader try it (`sees`), once for the
+two in a session; then it has the owner post the variables (`post`), and gives the reader their places with its program (`reader`).
 
 A value that cannot be read when a step begins is asked for with a `want`, which names the variable. The owner sends it as a tensor
 of the step, on the channel that it would have had; so the step goes on as if it had never been otherwise. Or it answers with
@@ -25,7 +25,7 @@ from ..graph.errors import AbortedError, InvalidArgumentError, OpError, from_cod
 from ..graph.node import Node
 from ..graph.ops.accumulators import ACCUMULATOR
 from ..graph.state import Resources, VariableState
-from ..placer.partitioned import task_of
+from ..placer.partition.partitioned_graph import task_of
 from .lookouts import Lookouts, Owner, lookout
 from .opened import Reached
 from .posts import Posts

@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias
 
 from ..graph.node import Node, Tensor
 from ..graph.opdef import nbytes
-from ..placer.partitioned import LoopPart, Partition, Partitioned, Step
+from ..placer.partition.partitioned_graph import LoopPart, Partition, Partitioned, Step
 
 LEAST_BYTES = 64 << 10  # handing it to another thread, and back, takes as long as reducing so much
 LEAST_WORK = 1 << 18  # the same for what runs meanwhile: arithmetic operations, and bytes moved

@@ -18,7 +18,7 @@ from ..graph.errors import CancelledError, DeadlineExceededError, InternalError,
 from ..graph.graph import Graph
 from ..graph.settings import setting
 from ..graph.state import Resources, SessionState
-from ..placer.cluster import Cluster, local_devices
+from ..placer.cluster.spec import Cluster, local_devices
 from ..placer.plan import Plan
 from .config import ConfigProto
 from .master import Master, Part

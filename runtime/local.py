@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from ..graph.errors import UnavailableError
-from ..placer.cluster import ClusterSpec, DeviceInfo
+from ..placer.cluster.spec import ClusterSpec, DeviceInfo
 from .address import is_loopback
 from .keys import client_keys
 from .master import device_from_fields

@@ -23,21 +23,21 @@ from ..graph.errors import AbortedError, InvalidArgumentError, OpError
 from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
 from ..graph.settings import setting
-from ..placer.cluster import Cluster, DeviceInfo
-from ..placer.direct_reads import direct_reads, read_directly
-from ..placer.execution_order import execution_order
-from ..placer.joins import passed_over
-from ..placer.needed import needed
-from ..placer.partition import partition
-from ..placer.partitioned import task_of
-from ..placer.place import place
-from ..placer.placement import Placement
+from ..placer.cluster.spec import Cluster, DeviceInfo
+from ..placer.cost.profile import Profile, as_profile
+from ..placer.partition.control_edges import passed_over
+from ..placer.partition.one_sided_reads import direct_reads, read_directly
+from ..placer.partition.partition import partition
+from ..placer.partition.partitioned_graph import task_of
+from ..placer.partition.prune import needed
+from ..placer.pipeline import STRATEGIES
 from ..placer.plan import Plan
-from ..placer.planning import STRATEGIES
-from ..placer.profile import Profile, as_profile
-from ..placer.receive_schedule import schedule_receives
-from ..placer.search.step import CLIENT
-from ..placer.urgency import urgent_first
+from ..placer.rules.place import place
+from ..placer.rules.placement import Placement
+from ..placer.schedule.critical_path import urgent_first
+from ..placer.schedule.from_search import execution_order
+from ..placer.schedule.pacing import schedule_receives
+from ..placer.search.from_graph import CLIENT
 from .carried import carried, carried_by
 from .config import ConfigProto
 from .reaching import Reaching
@@ -361,7 +361,7 @@ class Master:
                     None,
                     f"There is no placement strategy {strategy!r} (ConfigProto.placement_strategy); strategies: {known}",
                 )
-            from ..placer.search.auto import searching
+            from ..placer.search.assign import searching
 
             fed = [n.outputs[0] for n in graph.nodes if n.type == "Placeholder"]
             costs, running = as_profile(session.config.placement_costs), None

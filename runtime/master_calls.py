@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from ..graph.deserialize import extend_from_bytes
 from ..graph.errors import AbortedError, InvalidArgumentError, ResourceExhaustedError
 from ..graph.settings import setting
-from ..placer.cluster import ClusterSpec
-from ..placer.plan_text import plan_lines
+from ..placer.cluster.spec import ClusterSpec
+from ..placer.serialize.write import plan_lines
 from . import leases
 from .callers import SILENT_S
 from .calls import Calls

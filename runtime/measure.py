@@ -26,9 +26,9 @@ from ..graph.ops.creation import fill
 from ..graph.ops.linalg import matmul
 from ..graph.ops.reduce import reduce_sum
 from ..graph.variables import Variable
-from ..placer.cluster import Cluster, DeviceInfo, Link
-from ..placer.profile import fitted_link
-from ..placer.search.step import CLIENT
+from ..placer.cluster.spec import Cluster, DeviceInfo, Link
+from ..placer.cost.profile import fitted_link
+from ..placer.search.from_graph import CLIENT
 from .config import RunMetadata, RunOptions
 from .session import Session
 

@@ -19,7 +19,7 @@ from ..graph.errors import InvalidArgumentError, UnimplementedError
 from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
 from ..graph.opdef import Trait
-from ..placer.needed import needed
+from ..placer.partition.prune import needed
 from .fetches import Fetches, feed_value
 
 Step = Callable[[Fetches, Mapping[str, Any]], Mapping[str, Any]]

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..graph.device import is_compatible, parse_strict
 from ..graph.errors import CancelledError, DeadlineExceededError, InvalidArgumentError, UnavailableError
-from ..placer.cluster import Cluster, ClusterSpec, DeviceInfo
+from ..placer.cluster.spec import Cluster, ClusterSpec, DeviceInfo
 from .config import ConfigProto
 from .keys import Keys
 from .master import device_from_fields

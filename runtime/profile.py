@@ -9,11 +9,11 @@ from statistics import median
 from typing import Any
 
 from ..graph.opdef import Cost
-from ..placer.partitioned import task_of
+from ..placer.cost.profile import Profile, fitted_link, measured_nodes
+from ..placer.cost.shapes import sizes_of
+from ..placer.partition.partitioned_graph import task_of
 from ..placer.plan import Plan
-from ..placer.profile import Profile, fitted_link, measured_nodes
-from ..placer.search.step import TYPICAL
-from ..placer.sizes import sizes_of
+from ..placer.search.from_graph import TYPICAL
 from .config import RunMetadata, RunOptions
 from .fetches import parse_feeds
 from .session import Session

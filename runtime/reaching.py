@@ -1,6 +1,7 @@
 """What a session's tasks do in each other's memory: it is asked of them when a signature is prepared.
 
-The placer says what could be read, and whose part could be run, where variables lie (`placer/direct_reads.py`, `direct_updates.py`).
+The placer says what could be read, and whose part could be run, where variables lie (`placer/partition/one_sided_reads.py`,
+`one_sided_updates.py`).
 Here the tasks are asked whether the one reaches the memory of the other, which is asked once in a session, and for the places of the
 variables (`direct_reads.py` has their side). What one of them cannot do is sent, and stays with its task.
 """
@@ -14,10 +15,10 @@ from ..codegen.unit import Posted
 from ..graph.accumulators import AccumulatorKind
 from ..graph.node import Node, Tensor
 from ..graph.settings import setting
-from ..placer.direct_additions import DirectAddition, added, direct_additions
-from ..placer.direct_reads import DirectRead
-from ..placer.direct_updates import DirectUpdate, direct_updates, moved
-from ..placer.partitioned import task_of
+from ..placer.partition.one_sided_accumulates import DirectAddition, added, direct_additions
+from ..placer.partition.one_sided_reads import DirectRead
+from ..placer.partition.one_sided_updates import DirectUpdate, direct_updates, moved
+from ..placer.partition.partitioned_graph import task_of
 from .direct_reads import accumulator_name, kind_of
 from .records import MOST_BYTES
 from .units import Reached

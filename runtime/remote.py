@@ -26,7 +26,7 @@ from ..graph.errors import CancelledError, OpError, UnavailableError
 from ..graph.graph import Graph
 from ..graph.serialize import graph_to_bytes
 from ..placer.plan import Plan
-from ..placer.plan_reader import parts_of
+from ..placer.serialize.read import parts_of
 from .borrowing import make_own
 from .clocks import offsets
 from .config import ConfigProto

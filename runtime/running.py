@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 from ..codegen.unit import RecvTensor
 from ..graph.errors import OpError
-from ..placer.partitioned import task_of
+from ..placer.partition.partitioned_graph import task_of
 from .carried import Carry
 from .execution import ChannelKey, Execution
 from .here import Host

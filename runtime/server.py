@@ -29,7 +29,7 @@ from ..graph.collectives import Collectives
 from ..graph.errors import InternalError, InvalidArgumentError, NotFoundError, OpError, UnknownError
 from ..graph.ops import all as _all_ops  # noqa: F401  (graphs that arrive may hold any op)
 from ..graph.settings import setting
-from ..placer.cluster import ClusterDef, ClusterSpec, DeviceInfo, local_devices
+from ..placer.cluster.spec import ClusterDef, ClusterSpec, DeviceInfo, local_devices
 from . import here
 from .bells import Bell
 from .between_tasks import BetweenTasks

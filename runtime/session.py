@@ -21,8 +21,8 @@ from ..graph.default_graph import default_session, get_default_graph
 from ..graph.errors import InvalidArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
-from ..placer.cluster import DeviceInfo
-from ..placer.needed import needed
+from ..placer.cluster.spec import DeviceInfo
+from ..placer.partition.prune import needed
 from ..placer.plan import Plan
 from . import kernels_of as _kernels_of  # noqa: F401  plans learn to tell their kernels
 from .config import ConfigProto, RunMetadata, RunOptions, check_config

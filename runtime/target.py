@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..graph.errors import NotFoundError
 from ..graph.graph import Graph
-from ..placer.cluster import DeviceInfo
+from ..placer.cluster.spec import DeviceInfo
 from ..placer.plan import Plan
 from .recorder import Gathered
 

@@ -18,10 +18,10 @@ from functools import cached_property
 from pathlib import Path
 
 from ..graph.node import Node
-from ..placer.chart import Bar, Chart, time_text
-from ..placer.partitioned import Channel
+from ..placer.partition.partitioned_graph import Channel
 from ..placer.plan import Plan
-from ..placer.report import short, size_text
+from ..placer.render.text import short, size_text
+from ..placer.render.timeline import Bar, Chart, time_text
 from ..placer.simulate import Span, Timeline, Transfer as Travel
 from .execution import ChannelKey
 from .recorder import SAME, UNKNOWN, Gathered

@@ -34,8 +34,8 @@ from ..graph.node import Node, Tensor
 from ..graph.opdef import opdef
 from ..graph.ops.accumulators import ACCUMULATOR
 from ..graph.serialize import graph_to_bytes
-from ..placer.direct_reads import VARIABLES
-from ..placer.partitioned import Channel, LoopPart, Partitioned
+from ..placer.partition.one_sided_reads import VARIABLES
+from ..placer.partition.partitioned_graph import Channel, LoopPart, Partitioned
 from .awaited import held, received_together
 from .early import with_early_collectives
 

@@ -24,8 +24,8 @@ from ..graph.collectives import Collectives
 from ..graph.errors import AbortedError, CancelledError, OpError, ResourceExhaustedError
 from ..graph.node import Node
 from ..graph.state import Context, Resources, SessionState
-from ..placer.cluster import DeviceInfo
-from ..placer.partitioned import task_of
+from ..placer.cluster.spec import DeviceInfo
+from ..placer.partition.partitioned_graph import task_of
 from .alone import Alone, only_stretch
 from .carried import Carry
 from .direct_reads import DirectReads, Want

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from ..codegen.unit import RecvTensor, SendTensor, Unit
 from ..graph.errors import InvalidArgumentError
-from ..placer.partitioned import task_of
+from ..placer.partition.partitioned_graph import task_of
 from .calls import Calls
 from .mail import Mail
 from .registration import Registration

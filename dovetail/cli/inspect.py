@@ -39,7 +39,7 @@ def devices(
             _measured(target, out)
             return
         if cluster is not None:
-            from ..placer.cluster_input import read_cluster
+            from ..placer.cluster.load import read_cluster
             from ..plan_command import devices_table
 
             print(devices_table(read_cluster(cluster).devices))
@@ -52,7 +52,7 @@ def devices(
 
 def _measured(target: str, out: Path | None) -> None:
     """Measure, show, and write a cluster file."""
-    from ..placer.cluster_input import cluster_text
+    from ..placer.cluster.load import cluster_text
     from ..plan_command import devices_table, links_table
     from ..runtime.measure import measure
 

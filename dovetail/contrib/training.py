@@ -20,7 +20,7 @@ from ..graph.ops.passing import group, identity
 from ..graph.ops.random import random_normal
 from ..graph.ops.shapes import shape
 from ..graph.variable_lists import trainable_variables
-from ..placer.device_setter import GreedyLoadBalancingStrategy, RandomStrategy, byte_size_load_fn
+from ..placer.rules.replica_device_setter import GreedyLoadBalancingStrategy, RandomStrategy, byte_size_load_fn
 from ..summary import histogram, scalar
 from ..train.adagrad import AdagradOptimizer
 from ..train.adam import AdamOptimizer

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import dovetail as tf
 
-from ..placer.cluster import Cluster
-from ..placer.partitioned import Channel
+from ..placer.cluster.spec import Cluster
+from ..placer.partition.partitioned_graph import Channel
 from ..placer.plan import Plan
-from ..placer.report import short, size_text
+from ..placer.render.text import short, size_text
 from .model import Replica
 
 PLAN_FILE, GRAPH_FILE = "plan.txt", "graph.dtg"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..placer.cluster import ClusterSpec
+from ..placer.cluster.spec import ClusterSpec
 from .tf_config import task_index, tf_config
 
 

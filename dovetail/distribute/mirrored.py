@@ -84,7 +84,7 @@ def accelerators() -> list[str]:
     """The GPUs of this process, by their short names."""
     from ..codegen.cuda.driver import gpu_memory
     from ..graph.settings import setting
-    from ..placer.cluster import local_devices
+    from ..placer.cluster.spec import local_devices
 
     task = "/job:localhost/replica:0/task:0"
     found = local_devices(task, {}, setting("DOVETAIL_EMULATE_GPUS"), gpu_memory=gpu_memory())

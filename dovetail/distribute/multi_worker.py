@@ -24,7 +24,7 @@ from ..graph.errors import FailedPreconditionError
 from ..graph.indexed_slices import IndexedSlices
 from ..graph.node import Tensor
 from ..graph.ops import collectives
-from ..placer.cluster import ClusterSpec
+from ..placer.cluster.spec import ClusterSpec
 from . import roles
 from .cluster_resolver import ClusterResolver, TFConfigClusterResolver
 from .mirrored import accelerators

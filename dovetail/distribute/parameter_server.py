@@ -13,8 +13,8 @@ from typing import Any
 
 from ..graph.default_graph import get_default_graph
 from ..graph.variable_scope import get_variable_scope, variable_scope
-from ..placer.cluster import ClusterSpec
-from ..placer.device_setter import replica_device_setter
+from ..placer.cluster.spec import ClusterSpec
+from ..placer.rules.replica_device_setter import replica_device_setter
 from . import roles
 from .cluster_resolver import ClusterResolver, TFConfigClusterResolver
 from .mirrored import accelerators

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..placer.cluster import ClusterDef, ClusterSpec
+from ..placer.cluster.spec import ClusterDef, ClusterSpec
 
 EVALUATOR = "evaluator"
 

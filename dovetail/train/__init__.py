@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from ..io.matching import match_filenames_once
-from ..placer.cluster import ClusterDef, ClusterSpec, JobDef
-from ..placer.device_setter import (
+from ..placer.cluster.spec import ClusterDef, ClusterSpec, JobDef
+from ..placer.rules.replica_device_setter import (
     BalancedStrategy,
     GreedyLoadBalancingStrategy,
     RandomStrategy,

@@ -1,10 +1,10 @@
 """Training in a pipeline: devices work at different micro-batches of a batch at the same time.
 
 Theory of operation. The forward pass, from the inputs to the loss, falls into stages by device. It is built once more for each
-micro-batch, and differentiated stage by stage, so that each pass through a stage is a set of nodes of its own; control edges from pass
-to pass make each device follow the schedule (placer/pipeline.py). Gradients are added up as they come, and applied once, by the
-optimizer that is wrapped. So a step gives what it would give for the whole batch at once, to rounding. What does not depend on the
-inputs (reading a variable, say) is not built again: all micro-batches see the same.
+micro-batch, and differentiated stage by stage, so that each pass through a stage is a set of nodes of its own; control edges
+from pass to pass make each device follow the schedule (`placer/schedule/pipeline_parallel.py`). Gradients are added up as they
+come, and applied once, by the optimizer that is wrapped. So a step gives what it would give for the whole batch at once, to
+rounding. What does not depend on the inputs (reading a variable, say) is not built again: all micro-batches see the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..graph.ops.arithmetic import add, add_n, multiply
 from ..graph.ops.joining import split
 from ..graph.ops.passing import no_op
 from ..graph.variable_lists import trainable_variables
-from ..placer.pipeline import PIPELINES, SCHEDULES, Pass, Pipeline, on_a_clock, stages_of
+from ..placer.schedule.pipeline_parallel import PIPELINES, SCHEDULES, Pass, Pipeline, on_a_clock, stages_of
 from .optimizer import Optimizer, _without_wholes
 
 if TYPE_CHECKING:

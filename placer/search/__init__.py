@@ -1,4 +1,23 @@
-"""Finding placements: the problem as arrays, searches over it, and proofs of how good an answer is."""
+"""Placement by search: the problem as arrays, heuristics and exact methods for it, and bounds on how good an answer can be.
+
+    types.py, problem.py      the problem as a value: costs, constraints, objective
+    from_graph.py             the problem of a step of a graph
+    assign.py                 the entry: constraints in, a placement out
+    evaluate.py               exact objectives: simulated makespan, largest load
+    memory_profile.py, memory_penalty.py   memory over time, and the penalty for too much of it
+    feasible.py               a first feasible assignment
+    list_scheduling.py        HEFT and m-ETF
+    orderings.py, contiguous.py            contiguous splits of linear orders
+    coarsen_hypergraph.py, coarsen_dag.py  multilevel coarsening
+    anneal.py, anneal_load.py              simulated annealing
+    window_search.py          local search within windows of the schedule
+    exact.py, bounds.py       optimal answers of small problems, lower bounds
+    portfolio.py              the driver of all of them
+    jit.py, heaps.py          compiled loops (Numba), and heaps for them
+
+Schedule, simulation and views may import it. It imports `cost`, `rules`, `render.text` and `cluster`. It does no work by the clock: a
+search with one seed and budget gives one answer.
+"""
 
 SEARCHES = ("auto", "single", "heft", "m-etf", "contiguous", "local-search", "exact")
-"""Their names: all of the portfolio together, or one part of it."""
+"""The names of the searches: `auto` is the whole portfolio, each other one a part of it."""

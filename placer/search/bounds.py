@@ -1,4 +1,4 @@
-"""What no assignment can beat.
+"""Lower bounds of the objectives.
 
 Weigh the devices with numbers that sum up to 1: the largest load is at least the weighted mean of the loads,
 and that is at least the sum over units of the cheapest weighted time. The best weights are found by
@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .clock import longest_way
-from .problem import Floats, Objective, Problem
+from .evaluate import longest_way
+from .problem import Objective, Problem
+from .types import Floats
 
 STEPS = 100
 SAMPLE = 20_000  # units, at least, from which weights are taken

@@ -1,4 +1,4 @@
-"""Proofs: an integer programme for the largest load, and enumeration for steps on a clock.
+"""Exact solvers: an integer programme for the largest load, enumeration for the makespan.
 
 The programme is solved by HiGHS. Binary x[i, d] puts item i on device d. For a value v, t[v, d] says that it
 crosses the border of d: for each of its items i other than a chosen one j, t[v, d] >= x[i, d] - x[j, d] and
@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .items import Items, coarsened
-from .problem import Ints, Objective, Problem
-from .walk import try_all
+from .anneal import try_all
+from .coarsen_hypergraph import Items, coarsened
+from .problem import Objective, Problem
+from .types import Ints
 
 SMALL = 150  # binaries up to which the portfolio asks for a proof: it takes about a second
 VARIABLES = 400  # binaries up to which a problem is solved as it is when exactness is asked for

@@ -1,4 +1,4 @@
-"""A first assignment that meets the hard constraints, or the tightest set of nodes that cannot.
+"""A first feasible assignment, or the tightest set of nodes that has none.
 
 By Hall's theorem memory can only fit if every set of devices can hold what may be nowhere else; it is
 enough to look at unions of the sets that units demand. That is checked first, as it names what is short.
@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .clock import topological_order
-from .problem import Flags, Floats, InfeasibleError, Ints, Problem
+from .evaluate import topological_order
+from .problem import InfeasibleError, Problem
+from .types import Flags, Floats, Ints
 
 UNIONS = 4096  # of demanded sets: enough for 12 sets in every combination; more are not looked at
 PROGRAMME = 20_000  # binary variables that the packing programme may have

@@ -1,4 +1,4 @@
-"""Heaps in arrays, for loops that are compiled: of moments with what happens then, and of small numbers.
+"""Binary heaps in arrays, for compiled loops: of events by time, and of small numbers.
 
 Codes and keys are given as `np.int64`, whatever type they are kept as: what is called is compiled once for each type.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .compiled import compiled
-from .problem import Floats, Ints
+from .jit import compiled
+from .types import Floats, Ints
 
 
 @compiled

@@ -1,11 +1,11 @@
-"""The search: many cheap starts, the best by exact evaluation, then annealing over levels of coarseness.
+"""The search driver: many cheap starts, the best by exact evaluation, then annealing over levels of coarseness.
 
 1. a first assignment within memory, in milliseconds (feasible.py);
-2. contiguous splits of many orders (segments.py, orders.py);
-3. for a step on a clock: HEFT and m-ETF on every level of coarseness (lists.py, clusters.py);
+2. contiguous splits of many orders (`contiguous.py`, `orderings.py`);
+3. for a step on a clock: HEFT and m-ETF on every level of coarseness (`list_scheduling.py`, `coarsen_dag.py`);
 4. for small problems: a proof, from the best so far (exact.py);
-5. for steps of more than a thousand nodes: passes of moves within windows (windows.py);
-6. rounds of multilevel annealing (balance.py, walk.py). In even rounds the coarse items are merged without
+5. for steps of more than a thousand nodes: passes of moves within windows (`window_search.py`);
+6. rounds of multilevel annealing (`anneal_load.py`, `anneal.py`). In even rounds the coarse items are merged without
    regard to the best assignment and the walk starts hot; in odd rounds only items of the same device are
    merged, so the best assignment exists on every level and is refined at once on all of them. Some rounds
    set out from other good starts. (Steps on a clock: a hot round in three.)
@@ -27,19 +27,20 @@ from functools import cached_property
 import numpy as np
 
 from . import SEARCHES
-from .balance import anneal
+from .anneal import walk
+from .anneal_load import anneal
 from .bounds import lower_bound
-from .clock import run
-from .clusters import levels
-from .compiled import TINY, interpreted, is_first_call
+from .coarsen_dag import levels
+from .coarsen_hypergraph import Items, coarsened, items_of
+from .contiguous import cut
+from .evaluate import run
 from .feasible import first_assignment
-from .items import Items, coarsened, items_of
-from .lists import list_schedule
-from .orders import orders
-from .problem import Flags, Floats, Found, Ints, Objective, Problem, Solution
-from .segments import cut
-from .walk import walk
-from .windows import ended, passed
+from .jit import TINY, interpreted, is_first_call
+from .list_scheduling import list_schedule
+from .orderings import orders
+from .problem import Found, Objective, Problem, Solution
+from .types import Flags, Floats, Ints
+from .window_search import ended, passed
 
 MOVE_S = 1e-7  # price of one move of `anneal`, for each value of the item
 VISIT_S = 4e-8  # price of one evaluation in `walk`, for each node and each end of a value

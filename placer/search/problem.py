@@ -20,14 +20,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Ints = npt.NDArray[np.int32]
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
+from .evaluate import loads, run, topological_order, upward_rank
+from .types import Arrays, Flags, Floats, Ints
 
 
 class Objective(StrEnum):
@@ -35,33 +34,6 @@ class Objective(StrEnum):
 
     MAKESPAN = "makespan"
     THROUGHPUT = "throughput"
-
-
-class Arrays(NamedTuple):
-    """The problem as compiled loops take it: n nodes, V values, E ends of values, K classes, D devices."""
-
-    seconds: Floats  # (K, n)
-    device_class: Ints  # (D,)
-    slots: Ints  # (D,)
-    link_latency: Floats  # (D, D)
-    link_per_byte: Floats  # (D, D)
-    port_latency: Floats  # (D,)
-    port_per_byte: Floats  # (D,)
-    first_value: Ints  # (n + 1,) the values of node i are first_value[i] : first_value[i + 1]
-    value_start: Ints  # (V + 1,)
-    value_target: Ints  # (E,)
-    value_bytes: Floats  # (V,)
-    input_start: Ints  # (n + 1,)
-    input_value: Ints  # (E,)
-    value_source: Ints  # (V,)
-    handling: Floats  # (D, D)
-    handling_per_byte: Floats  # (D, D)
-    memory: Floats  # (n,)
-    capacity: Floats  # (D,)
-    home_memory: Floats  # (V,), or (0,): all fits at every moment, whatever is where
-    away_memory: Floats  # (V,)
-    fed_at: Floats  # (D, n), or (0, n): all at once
-    back_after: Floats  # (D, n), or (0, n): at once
 
 
 @dataclass(frozen=True)  # no slots: derived arrays are cached in the instance
@@ -191,15 +163,11 @@ class Problem:
     @cached_property
     def topological(self) -> Ints:
         """The nodes, each behind what it needs; shorter than `nodes` when there is a cycle."""
-        from .clock import topological_order
-
         return topological_order(self.arrays, False)
 
     @cached_property
     def rank(self) -> Ints:
         """(n,) position of each node by priority, the first to run 0."""
-        from .clock import upward_rank
-
         priority = self.priority
         if priority is None:
             priority = upward_rank(self.arrays, self.topological)
@@ -226,13 +194,11 @@ class Problem:
 
     def evaluate(self, assignment: npt.ArrayLike) -> float:
         """The objective of an assignment (n,), in seconds. It does not check constraints."""
-        from . import clock
-
         device = np.asarray(assignment, np.int32)
         if self.objective is Objective.THROUGHPUT:
-            return float(clock.loads(self.arrays, device).max())
+            return float(loads(self.arrays, device).max())
         start, finish = np.empty(self.nodes), np.empty(self.nodes)
-        return float(clock.run(self.arrays, device, self.rank, self.contended, start, finish))
+        return float(run(self.arrays, device, self.rank, self.contended, start, finish))
 
     def violations(self, assignment: npt.ArrayLike) -> list[str]:
         """What is wrong with an assignment, in words; empty when it is feasible."""

@@ -16,8 +16,8 @@ from dovetail.codegen.lower import lower
 from dovetail.codegen.program import Call, Program, Send
 from dovetail.codegen.sent_results import Sending, with_sent_results
 from dovetail.graph import memory
-from dovetail.placer.needed import needed
-from dovetail.placer.partition import partition
+from dovetail.placer.partition.partition import partition
+from dovetail.placer.partition.prune import needed
 from dovetail.runtime.borrowing import Borrower
 from dovetail.runtime.segments import is_available
 from dovetail.runtime.shared_memory import Pool

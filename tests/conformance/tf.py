@@ -36,11 +36,11 @@ import numpy as np  # noqa: E402
 
 import dovetail as tf  # noqa: E402
 from dovetail.graph.node import Node, Tensor  # noqa: E402
-from dovetail.placer.cluster import Cluster, local_devices  # noqa: E402
-from dovetail.placer.needed import needed  # noqa: E402
-from dovetail.placer.partition import partition  # noqa: E402
-from dovetail.placer.place import place  # noqa: E402
-from dovetail.placer.placement import Placement  # noqa: E402
+from dovetail.placer.cluster.spec import Cluster, local_devices  # noqa: E402
+from dovetail.placer.partition.partition import partition  # noqa: E402
+from dovetail.placer.partition.prune import needed  # noqa: E402
+from dovetail.placer.rules.place import place  # noqa: E402
+from dovetail.placer.rules.placement import Placement  # noqa: E402
 
 DATA = ROOT.parent / "shared" / "conformance" / "tf" / "programs.json"
 """Where the recorded programs lie when they are at hand; they are no part of the project."""

@@ -74,7 +74,7 @@ class TestDevices:
 
     @pytest.mark.slow
     def test_what_was_measured_becomes_a_cluster_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from dovetail.placer.cluster_input import read_cluster
+        from dovetail.placer.cluster.load import read_cluster
         from dovetail.runtime import measure
 
         monkeypatch.setattr(measure, "SIDE", 64)

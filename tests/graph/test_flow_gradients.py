@@ -201,7 +201,7 @@ def test_gradients_in_a_body_through_an_inner_loop_and_branch(graph: tf.Graph) -
 
 def test_what_is_not_asked_for_costs_nothing(graph: tf.Graph) -> None:
     """The forward loop alone pushes nothing, though a gradient was built."""
-    from dovetail.placer.needed import needed
+    from dovetail.placer.partition.prune import needed
 
     x = tf.constant([1.0, 2.0])
     y = loop(3, lambda v: tf.tanh(v * x), x)

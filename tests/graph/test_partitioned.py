@@ -36,7 +36,7 @@ from dovetail.graph.variable_scope import (
     variable_scope,
 )
 from dovetail.graph.variables import Variable
-from dovetail.placer.device_setter import replica_device_setter
+from dovetail.placer.rules.replica_device_setter import replica_device_setter
 from dovetail.train import AdamOptimizer, GradientDescentOptimizer, MomentumOptimizer
 
 

@@ -6,11 +6,11 @@ from hypothesis import given, strategies as st
 
 import dovetail as dt
 from dovetail.graph.errors import InvalidArgumentError
-from dovetail.placer.cluster_input import make_cluster
-from dovetail.placer.cost import device_loads, state_bytes, traffic
-from dovetail.placer.fold import fold
-from dovetail.placer.planning import place
-from dovetail.placer.report import ROWS, WIDTH, size_text
+from dovetail.placer.cluster.load import make_cluster
+from dovetail.placer.cost.static import device_loads, state_bytes, traffic
+from dovetail.placer.pipeline import place
+from dovetail.placer.render.text import ROWS, WIDTH, size_text
+from dovetail.placer.views.scope_tree import fold
 
 PS0, PS1, W0 = (f"/job:{j}/replica:0/task:{t}/device:CPU:0" for j, t in (("ps", 0), ("ps", 1), ("worker", 0)))
 GPU1 = "/job:worker/replica:0/task:0/device:GPU:1"

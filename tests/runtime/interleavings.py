@@ -26,7 +26,7 @@ import dovetail as tf
 from dovetail.codegen.options import KernelOptions
 from dovetail.graph.collectives import Collectives
 from dovetail.graph.errors import AbortedError, CancelledError, OpError, UnavailableError
-from dovetail.placer.cluster import Cluster, local_devices
+from dovetail.placer.cluster.spec import Cluster, local_devices
 from dovetail.runtime.carried import Carry
 from dovetail.runtime.config import ConfigProto
 from dovetail.runtime.master import Master, Part

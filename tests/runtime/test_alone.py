@@ -11,7 +11,7 @@ from dovetail.graph.build import placeholder
 from dovetail.graph.errors import FailedPreconditionError, InternalError, OpError
 from dovetail.graph.graph import Graph
 from dovetail.graph.variables import Variable
-from dovetail.placer.cluster import local_devices
+from dovetail.placer.cluster.spec import local_devices
 from dovetail.runtime.client_steps import ClientSteps
 from dovetail.runtime.config import RunOptions
 from dovetail.runtime.in_process import InProcess

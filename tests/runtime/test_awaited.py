@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.placer.partitioned import Channel, Partition, Partitioned
+from dovetail.placer.partition.partitioned_graph import Channel, Partition, Partitioned
 from dovetail.runtime.awaited import held, received_together
 
 A, B = (f"/job:w/replica:0/task:{i}/device:CPU:0" for i in range(2))

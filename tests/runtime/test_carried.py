@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from random_graphs import placed_graphs
 
 import dovetail as tf
-from dovetail.placer.direct_reads import direct_reads, read_directly
-from dovetail.placer.needed import needed
-from dovetail.placer.partition import partition
-from dovetail.placer.partitioned import Channel, task_of
+from dovetail.placer.partition.one_sided_reads import direct_reads, read_directly
+from dovetail.placer.partition.partition import partition
+from dovetail.placer.partition.partitioned_graph import Channel, task_of
+from dovetail.placer.partition.prune import needed
 from dovetail.runtime.callers import FORGET_S, IDLE_S, Callers
 from dovetail.runtime.carried import carried, carried_by
 from dovetail.runtime.connections import Connections

@@ -26,12 +26,12 @@ from dovetail.codegen.options import KernelOptions
 from dovetail.graph.errors import InvalidArgumentError, OpError
 from dovetail.graph.interpret import Interpreter
 from dovetail.graph.state import DEAD, Context, Resources, SessionState
-from dovetail.placer.cluster import Cluster, local_devices
-from dovetail.placer.needed import needed
-from dovetail.placer.partition import partition
-from dovetail.placer.partitioned import Partitioned, task_of
-from dovetail.placer.place import place
-from dovetail.placer.receive_schedule import schedule_receives
+from dovetail.placer.cluster.spec import Cluster, local_devices
+from dovetail.placer.partition.partition import partition
+from dovetail.placer.partition.partitioned_graph import Partitioned, task_of
+from dovetail.placer.partition.prune import needed
+from dovetail.placer.rules.place import place
+from dovetail.placer.schedule.pacing import schedule_receives
 from dovetail.runtime.step import TaskStep
 from dovetail.runtime.units import pack_units, units_of, unpack_units
 

@@ -13,9 +13,9 @@ from dovetail.distribute import reduction
 from dovetail.graph.errors import InvalidArgumentError
 from dovetail.graph.node import Node
 from dovetail.graph.ops import collectives
-from dovetail.placer.needed import needed
-from dovetail.placer.partition import partition
-from dovetail.placer.partitioned import Partitioned
+from dovetail.placer.partition.partition import partition
+from dovetail.placer.partition.partitioned_graph import Partitioned
+from dovetail.placer.partition.prune import needed
 from dovetail.runtime.early import LEAST_BYTES, LEAST_WORK, with_early_collectives
 from dovetail.runtime.units import pack_units, units_of, unpack_units
 

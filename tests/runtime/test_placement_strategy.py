@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.placer.placement import Rule
+from dovetail.placer.rules.placement import Rule
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.placer.plan_text import plan_lines
+from dovetail.placer.serialize.write import plan_lines
 
 
 @pytest.fixture(params=["in process", "cluster"])

@@ -16,7 +16,7 @@ from dovetail.graph.build import constant, placeholder
 from dovetail.graph.errors import InvalidArgumentError
 from dovetail.graph.graph import Graph
 from dovetail.graph.variables import Variable
-from dovetail.placer.cluster import local_devices
+from dovetail.placer.cluster.spec import local_devices
 from dovetail.runtime.registration import Registration
 from dovetail.runtime.units import pack_units, unpack_units
 from dovetail.runtime.worker import Worker

@@ -1,0 +1,280 @@
+"""Reads a cluster description: numbers of tasks, mappings, YAML files, or servers that run.
+
+A file is YAML (JSON is YAML, too):
+
+    jobs:                                    # as ClusterSpec: numbers of tasks, or addresses
+      ps: 2
+      worker: ["w0:2222", "w1:2222"]
+    master: /job:worker/task:0               # the task that the session talks to
+    devices:                                 # of each task of a job, or of one task; else cpu:0
+      worker: [cpu:0, {name: gpu:0, memory: 80 GiB, flops: 67 Tflop/s, bandwidth: 3.35 TB/s}]
+      /job:worker/task:1: [cpu:0]
+    links:                                   # between tasks; the first that fits a pair counts
+      - {between: [/job:ps, /job:worker], latency: 50 us, bandwidth: 25 Gbit/s}
+
+A quantity is a number of bytes, bytes per second, flop per second or seconds, or a text with a unit.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ...graph.device import DeviceName, DeviceSpec, parse_strict
+from ...graph.errors import InvalidArgumentError
+from .spec import Cluster, ClusterDef, ClusterSpec, DeviceInfo, Link
+
+Jobs: TypeAlias = ClusterSpec | ClusterDef | Mapping[str, Any]
+Devices: TypeAlias = Mapping[str, Sequence[Any]]
+
+_PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15,
+             "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}  # fmt: skip
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_DEVICE_KEYS = ("name", "memory", "flops", "bandwidth", "emulated")
+_LINK_KEYS = ("between", "latency", "bandwidth")
+_FILE_KEYS = ("jobs", "master", "devices", "links")
+
+
+def as_cluster(given: Any, devices: Devices | None = None, master: str | None = None) -> Cluster:
+    """The cluster meant by anything that `place` takes.
+
+    Args:
+        given: a `Cluster`; what runs and can tell its devices (a session, a server, a `LocalCluster`); the
+            path of a YAML file; jobs as `make_cluster` takes them; None: one local task.
+        devices, master: as `make_cluster` takes them; only where `given` does not say already.
+
+    Raises:
+        TypeError, ValueError, InvalidArgumentError: it describes no cluster. OSError: the file can't be read.
+    """
+    if given is None or isinstance(given, (ClusterSpec, ClusterDef, Mapping)):
+        return make_cluster(given, devices, master)
+    if isinstance(given, (str, os.PathLike)):
+        if "://" in str(given):
+            raise ValueError(
+                f"{str(given)!r} is the target of a running cluster, which only a session can ask for its "
+                "devices: pass the session, or use session.plan(fetches)"
+            )
+        if devices is not None:
+            raise ValueError("The file says which devices there are; leave out `devices`")
+        return read_cluster(Path(given), master)
+    found = given if isinstance(given, Cluster) else _running(given)
+    if devices is not None:
+        raise ValueError(f"{type(given).__name__} knows its own devices; leave out `devices`")
+    return found if master is None else Cluster(found.devices, _master(master, found.tasks), found.links)
+
+
+def _running(given: Any) -> Cluster:
+    """The cluster of something that runs: its devices, the master's first."""
+    listed = given.list_devices() if hasattr(given, "list_devices") else getattr(given, "devices", None)
+    infos = tuple(listed) if isinstance(listed, Sequence) else ()
+    if not infos or not all(isinstance(d, DeviceInfo) for d in infos):
+        raise TypeError(
+            "`cluster` must be a ClusterSpec, a dictionary of jobs, a path, or something that runs and lists "
+            f"its devices (a session, a server), not {given!r}"
+        )
+    return Cluster(infos, infos[0].name.task_name)
+
+
+def make_cluster(
+    jobs: Jobs | None,
+    devices: Devices | None = None,
+    master: str | None = None,
+    links: Sequence[Link] = (),
+) -> Cluster:
+    """A cluster that does not run.
+
+    Args:
+        jobs: as `ClusterSpec` takes them, or numbers of tasks (`{"ps": 2, "worker": 2}`); None: one local
+            task.
+        devices: job, or task (`/job:worker/task:1`) -> devices of each such task: names (`gpu:0`) or mappings
+            with `name` and, where known, `memory` (bytes), `flops` and `bandwidth` (per second), `emulated`.
+            A task that is not named has `cpu:0`.
+        master: the task that the session talks to; None: the first task of the job `chief`, `master` or
+            `worker`, else of the first job by name.
+        links: what is known of the links between tasks.
+    """
+    tasks = _tasks(jobs)
+    listed = dict(devices or {})
+    known = {job for job, _ in tasks} | {f"/job:{job}/task:{i}" for job, i in tasks}
+    unknown = sorted(set(map(str, listed)) - known)
+    if unknown:
+        raise ValueError(f"devices names jobs or tasks that the cluster does not have: {', '.join(unknown)}")
+    infos = []
+    for job, task in tasks:
+        given = listed.get(f"/job:{job}/task:{task}", listed.get(job, ("cpu:0",)))
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            raise TypeError(f"The devices of '{job}' must be a list such as ['cpu:0', 'gpu:0'], not {given!r}")
+        infos += [_device_info(job, task, d) for d in given]
+    names = [f"/job:{job}/replica:0/task:{task}" for job, task in tasks]
+    if master is not None:
+        return Cluster(tuple(infos), _master(master, names), tuple(links))
+    jobs_there = [job for job, _ in tasks]
+    first = next((j for j in ("chief", "master", "worker") if j in jobs_there), min(jobs_there))
+    return Cluster(tuple(infos), names[jobs_there.index(first)], tuple(links))
+
+
+def _master(text: str, tasks: Sequence[str]) -> str:
+    spec = parse_strict(text if text.startswith("/") else f"/{text}")
+    name = f"/job:{spec.job}/replica:{spec.replica or 0}/task:{spec.task or 0}"
+    if name not in tasks:
+        known = ", ".join(t.replace("/replica:0", "") for t in tasks)
+        raise InvalidArgumentError(None, None, f"The master '{text}' is no task of the cluster; its tasks: {known}")
+    return name
+
+
+def _tasks(jobs: Jobs | None) -> list[tuple[str, int]]:
+    """(job, task index) of every task."""
+    if jobs is None:
+        return [("localhost", 0)]
+    if isinstance(jobs, Mapping):
+        jobs = {job: [f"{job}{i}:0" for i in range(n)] if isinstance(n, int) else n for job, n in jobs.items()}
+    spec = ClusterSpec(jobs)
+    tasks = [(job, task) for job in spec.jobs for task in spec.task_indices(job)]
+    if not tasks:
+        raise ValueError("The cluster has no tasks")
+    return tasks
+
+
+def _device_info(job: str, task: int, given: Any) -> DeviceInfo:
+    facts: Mapping[str, Any] = {"name": given} if isinstance(given, str) else given
+    if not isinstance(facts, Mapping) or not isinstance(facts.get("name"), str):
+        raise TypeError(f"A device of '{job}' is a name such as 'gpu:0' or a mapping with a `name`, not {given!r}")
+    _only(facts, _DEVICE_KEYS, f"the device {facts['name']!r} of '{job}'")
+    spec = DeviceSpec.from_string(facts["name"])
+    if spec.device_type is None or spec.device_index is None:
+        raise InvalidArgumentError(
+            None, None, f"'{facts['name']}' of job '{job}' names no device; write it as 'cpu:0' or 'gpu:1'"
+        )
+    emulated = facts.get("emulated", False)
+    if not isinstance(emulated, bool):
+        raise TypeError(f"`emulated` of {facts['name']!r} must be true or false, not {emulated!r}")
+    memory = _quantity(facts.get("memory"), "memory")
+    return DeviceInfo(
+        DeviceName(job, 0, task, spec.device_type, spec.device_index),
+        None if memory is None else round(memory),
+        emulated,
+        0,
+        bandwidth=_quantity(facts.get("bandwidth"), "bandwidth"),
+        flops=_quantity(facts.get("flops"), "flops"),
+    )
+
+
+# -- files -------------------------------------------------------------------------------------------------
+
+
+def read_cluster(path: Path, master: str | None = None) -> Cluster:
+    """The cluster that a YAML file describes (see the top of this module).
+
+    Raises:
+        ValueError: it is no YAML, or describes no cluster; the text names the file.
+        OSError: it cannot be read.
+    """
+    import yaml  # most programs never read a cluster file
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return _described(content, master)
+    except (yaml.YAMLError, ValueError, TypeError, InvalidArgumentError) as e:
+        raise ValueError(f"{path}: {e}") from None
+
+
+def _described(content: Any, master: str | None) -> Cluster:
+    if not isinstance(content, Mapping) or not isinstance(content.get("jobs"), Mapping):
+        raise ValueError("it has no `jobs:` that map job names to numbers of tasks or addresses")
+    _only(content, _FILE_KEYS, "the file")
+    devices, links, said = content.get("devices") or {}, content.get("links") or [], content.get("master")
+    if not isinstance(devices, Mapping):
+        raise TypeError(f"`devices` maps jobs or tasks to lists of devices; it is {devices!r}")
+    if not isinstance(links, list):
+        raise TypeError(f"`links` is a list of mappings with `between`; it is {links!r}")
+    if said is not None and not isinstance(said, str):
+        raise TypeError(f"`master` is a task such as /job:worker/task:0; it is {said!r}")
+    return make_cluster(content["jobs"], devices, master or said, [_link(link) for link in links])
+
+
+def _link(given: Any) -> Link:
+    between = given.get("between") if isinstance(given, Mapping) else None
+    if not isinstance(between, list) or len(between) != 2 or not all(isinstance(t, str) for t in between):
+        raise ValueError(f"a link is a mapping with `between: [/job:ps, /job:worker]`, not {given!r}")
+    _only(given, _LINK_KEYS, f"the link between {between[0]} and {between[1]}")
+    for task in between:
+        parse_strict(task)
+    return Link(
+        between[0],
+        between[1],
+        latency=_quantity(given.get("latency"), "latency"),
+        bandwidth=_quantity(given.get("bandwidth"), "bandwidth"),
+    )
+
+
+def _only(given: Mapping[str, Any], known: Sequence[str], what: str) -> None:
+    unknown = [str(key) for key in given if key not in known]
+    if unknown:
+        raise ValueError(f"{what} has unknown keys: {', '.join(unknown)}; known are: {', '.join(known)}")
+
+
+def _quantity(given: Any, what: str) -> float | None:
+    """A number in plain units: `80 GiB`, `25 Gbit/s`, `50 us`, `67 Tflop/s`, `1e9`."""
+    if given is None:
+        return None
+    value = None
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        value = float(given)
+    elif isinstance(given, str):
+        found = re.fullmatch(r"\s*([0-9.]+(?:[eE][+-]?\d+)?)\s*([^\d\s]*)\s*", given)
+        factor = _unit(found[2], what) if found else None
+        if found and factor is not None:
+            value = float(found[1]) * factor
+    if value is None or not math.isfinite(value) or value < 0:
+        example = {"latency": "50 us", "memory": "80 GiB", "flops": "67 Tflop/s"}.get(what, "25 Gbit/s")
+        raise ValueError(f"{what} is a number or a text such as '{example}', not {given!r}")
+    return value
+
+
+def _unit(text: str, what: str) -> float | None:
+    if what == "latency":
+        return _SECONDS.get(text or "s")
+    per_second = "" if what == "memory" else r"(?:/s)?"
+    unit = r"(?:flops?)?" if what == "flops" else r"(b|bits?)?"
+    found = re.fullmatch(rf"([kmgtp]i?)?{unit}{per_second}", text.lower())
+    if found is None or (found[1] or "") not in _PREFIXES:
+        return None
+    bits = what != "flops" and (found[2] or "").startswith("bit")
+    return _PREFIXES[found[1] or ""] / (8 if bits else 1)
+
+
+def cluster_text(cluster: Cluster) -> str:
+    """The YAML file that describes a cluster, for `read_cluster`; addresses, which a cluster does not know, are left out."""
+    import yaml
+
+    indices: dict[str, list[int]] = {}
+    devices: dict[str, list[dict[str, Any]]] = {}
+    for info in cluster.devices:
+        name = info.name
+        if name.task not in indices.setdefault(name.job, []):
+            indices[name.job].append(name.task)
+        known = {
+            "memory": info.memory_bytes, "flops": info.flops, "bandwidth": info.bandwidth, "emulated": info.emulated or None,
+        }  # fmt: skip
+        facts = {key: value for key, value in known.items() if value is not None}
+        devices.setdefault(f"/job:{name.job}/task:{name.task}", []).append(
+            {"name": f"{name.device_type.lower()}:{name.device_index}", **facts}
+        )
+    links = []
+    for link in cluster.links:
+        between = [end.replace("/replica:0", "") for end in (link.a, link.b)]
+        facts = {key: v for key, v in (("latency", link.latency), ("bandwidth", link.bandwidth)) if v is not None}
+        links.append({"between": between, **facts})
+    jobs: dict[str, Any] = {}
+    for job, tasks in sorted(indices.items()):
+        without_gaps = sorted(tasks) == list(range(len(tasks)))
+        jobs[job] = len(tasks) if without_gaps else {i: f"{job}{i}:0" for i in sorted(tasks)}
+    described: dict[str, Any] = {"jobs": jobs, "master": cluster.master.replace("/replica:0", ""), "devices": devices}
+    if links:
+        described["links"] = links
+    text: str = yaml.safe_dump(described, sort_keys=False, default_flow_style=None, width=120)
+    return text

@@ -1,0 +1,43 @@
+"""Control-flow placement: `Switch`, `Merge`, `Enter` and the like run on the device of their data.
+
+A Switch costs nothing where its data are, and a message elsewhere; so a Switch goes to its data, an Exit too,
+and an Enter or NextIteration to the first node that takes what it passes on. This happens after placement, as
+in TensorFlow: the placer's answer stays what it was, and the plan tells of the move. A
+RefEnter stays with its variable. So all steering nodes of one loop variable come to run beside its Merge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ...graph.node import Node
+
+MOVES_TO_DATA = frozenset({"Switch", "RefSwitch", "Exit"})
+_TO_CONSUMER = frozenset({"Enter", "NextIteration"})
+
+
+def is_moved_to_data(node: Node) -> bool:
+    """Whether a node runs beside its data, whatever its place."""
+    return node.opdef.name in MOVES_TO_DATA or node.opdef.name in _TO_CONSUMER
+
+
+def devices_after_moves(nodes: Sequence[Node], device_of: Callable[[Node], str]) -> dict[int, str]:
+    """Where each node runs, by its index: where `device_of` says, but for steering nodes.
+
+    `nodes` are in an order in which inputs come first.
+    """
+    device = {n.index: device_of(n) for n in nodes}
+    consumer: dict[int, int] = {}
+    for node in nodes:
+        for t in node.inputs:
+            first = consumer.get(t.op.index)
+            if t.op.opdef.name in _TO_CONSUMER and (first is None or node.index < first):
+                consumer[t.op.index] = node.index
+    # Consumers first: an Enter may feed the Enter of an inner loop.
+    for node in reversed(nodes):
+        if node.opdef.name in _TO_CONSUMER and node.index in consumer:
+            device[node.index] = device[consumer[node.index]]
+    for node in nodes:
+        if node.opdef.name in MOVES_TO_DATA and node.inputs[0].op.index in device:
+            device[node.index] = device[node.inputs[0].op.index]
+    return device

@@ -1,0 +1,125 @@
+"""The partitioned graph: for every device the steps that it runs, and the channels between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Literal, NamedTuple, TypeAlias
+
+from ...graph.dtypes import DType
+from ...graph.node import Node, Tensor
+from ...graph.shape import Dims
+
+
+class Channel(NamedTuple):  # a tuple, since a chain that changes device at each node has as many of them as nodes
+    """One send/receive pair.
+
+    Attributes:
+        id: number, unique in its step.
+        name: the tensor (`add:0`), or `^node` for a control edge.
+        source: complete name of the device that sends.
+        destination: complete name of the device that receives.
+        bytes: size of the value; an unknown size counts as 1; 0 for a control edge.
+        control: whether it is a control edge: an empty message.
+        dtype: element type in which the value travels; None for a control edge.
+        dims: its static shape; () for a control edge.
+        relays: the channel whose value this one passes on inside a task, or None.
+        loop: name of the loop in which it crosses once per iteration; None: it crosses once per step.
+        paces: whether it stands for no edge of the graph: it tells a sender how far the receiver is
+            (`schedule/pacing.py`).
+    """
+
+    id: int
+    name: str
+    source: str
+    destination: str
+    bytes: int
+    control: bool
+    dtype: DType | None
+    dims: Dims
+    relays: int | None = None
+    loop: str | None = None
+    paces: bool = False
+    direct: bool = False
+
+    @property
+    def crosses_tasks(self) -> bool:
+        """Whether it goes from one task to another, over a network, rather than between devices of one."""
+        return task_of(self.source) != task_of(self.destination)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoopPart:
+    """A device's part of a loop: its name, the LoopCond, and the Merges of the loop variables that live here."""
+
+    name: str
+    condition: Node
+    merges: tuple[Node, ...]
+
+
+Step: TypeAlias = (
+    tuple[Literal["node"], Node]
+    | tuple[Literal["send", "recv", "read"], Channel]
+    | tuple[Literal["loop", "test", "end"], LoopPart]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """What one device runs in a step, in order.
+
+    Attributes:
+        device: complete name.
+        steps: `("node", node)`, `("send", channel)`, `("recv", channel)`, or `("read", channel)` where another task's
+            variable is read where it lies (`one_sided_reads.py`); around and in a loop `("loop", part)`,
+            `("test", part)` where it is left unless its LoopCond is true, `("end", part)`.
+        feeds: names of the fed tensors that its nodes take.
+        fetches: names of the tensors that it returns.
+    """
+
+    device: str
+    steps: tuple[Step, ...]
+    feeds: tuple[str, ...] = ()
+    fetches: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Its nodes, in order."""
+        return [what for kind, what in self.steps if isinstance(what, Node)]
+
+    @property
+    def sends(self) -> list[Channel]:
+        """The channels it sends on, in order."""
+        return [what for kind, what in self.steps if kind == "send" and isinstance(what, Channel)]
+
+    @property
+    def receives(self) -> list[Channel]:
+        """The channels it receives on, in order."""
+        return [what for kind, what in self.steps if kind == "recv" and isinstance(what, Channel)]
+
+    @property
+    def reads(self) -> list[Channel]:
+        """The channels whose values it reads where they lie."""
+        return [what for kind, what in self.steps if kind == "read" and isinstance(what, Channel)]
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioned:
+    """A cut graph: device -> its partition, and all channels, in the global order of their receives.
+
+    `values` says what each channel carries, by its number: a tensor, or the node of a control edge. `guarded`
+    has the nodes that may be dead, each with those of its control inputs that may be: a node of the same
+    device, or the number of the channel that brings the news.
+    """
+
+    partitions: dict[str, Partition]
+    channels: list[Channel] = field(default_factory=list)
+    values: list[Tensor | Node] = field(default_factory=list)
+    guarded: Mapping[Node, tuple[Node | int, ...]] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=4096)
+def task_of(device: str) -> str:
+    """The task part of a complete device name."""
+    return device.rpartition("/device:")[0]

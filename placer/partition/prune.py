@@ -1,0 +1,63 @@
+"""Pruning: the nodes that one step runs, in one global order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...graph.frames import in_order
+from ...graph.graph import Graph
+from ...graph.node import Node, Tensor
+
+
+def needed(
+    graph: Graph, fetches: Iterable[Tensor] = (), targets: Iterable[Node] = (), feeds: Iterable[Tensor] = ()
+) -> list[Node]:
+    """The nodes that one step runs, in the global order: what fetches and targets depend on, up to feeds.
+
+    The order is that of creation; where control edges were added against it later, the closest order that
+    they allow. What may have to wait for another step (a dequeue) comes as late as it can, with all that needs
+    it: the rest is not held up, and what only this step itself can put into a queue is put there first. A node is
+    not run when all its outputs that are used are fed. A placeholder that is fed
+    satisfies the control edges from it.
+    """
+    fed = set(feeds)
+    seen = bytearray(len(graph.nodes))
+    todo = [t.op for t in fetches if t not in fed]
+    todo += (n for n in targets if not _is_fed_placeholder(n, fed))
+    found: list[Node] = []
+    while todo:
+        node = todo.pop()
+        if seen[node.index]:
+            continue
+        seen[node.index] = 1
+        found.append(node)
+        for t in node.inputs:
+            if not (fed and t in fed) and not seen[t.op.index]:
+                todo.append(t.op)
+        for c in node.controls:
+            if not seen[c.index] and not (fed and _is_fed_placeholder(c, fed)):
+                todo.append(c)
+    found.sort(key=lambda n: n.index)
+    if any(c.index > n.index for n in found for c in n.controls):
+        inside = set(found)
+        found = in_order(found, lambda n: [b for b in n.before if b in inside])
+    if any(n.opdef.is_blocking for n in found):
+        found = _waiting_last(found)
+    return found
+
+
+def _waiting_last(nodes: list[Node]) -> list[Node]:
+    """Nodes in waves: those that depend on no node that may wait, then those nodes, then what depends on one of them, ...
+
+    Of the nodes of one wave that may wait, those that only give (they have no outputs) come first.
+    """
+    wave: dict[Node, tuple[int, int]] = {}
+    for node in nodes:
+        number = max((wave[b][0] + (wave[b][1] > 0) for b in node.before if b in wave), default=0)
+        waits = node.opdef.is_blocking
+        wave[node] = number, (2 if node.outputs else 1) if waits else 0
+    return sorted(nodes, key=wave.__getitem__)
+
+
+def _is_fed_placeholder(node: Node, fed: set[Tensor]) -> bool:
+    return node.type == "Placeholder" and node.outputs[0] in fed

@@ -1,0 +1,59 @@
+"""What a plan consists of, as the simulator and the views read it: the interface that `plan.Plan` has.
+
+They stand below `Plan`, which calls them in its methods, so they know this protocol instead of the class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from ..graph.graph import Graph
+from ..graph.node import Node
+from ..graph.opdef import Cost
+from .cluster.spec import Cluster
+from .cost.static import DeviceLoad, Traffic
+from .partition.partitioned_graph import Channel, Partition, Partitioned
+from .rules.placement import Placement, Relaxation
+from .search.problem import Solution
+
+
+class PlanData(Protocol):
+    """The attributes of a plan. `plan.Plan` says what each one is."""
+
+    @property
+    def graph(self) -> Graph: ...
+    @property
+    def cluster(self) -> Cluster: ...
+    @property
+    def decisions(self) -> Placement: ...
+    @property
+    def partitioned(self) -> Partitioned: ...
+    @property
+    def fetches(self) -> tuple[str, ...]: ...
+    @property
+    def targets(self) -> tuple[str, ...]: ...
+    @property
+    def feeds(self) -> tuple[str, ...]: ...
+    @property
+    def solution(self) -> Solution | None: ...
+    @property
+    def requested(self) -> Mapping[str, str]: ...
+    @property
+    def placement(self) -> Mapping[str, str]: ...
+    @property
+    def partitions(self) -> Mapping[str, Partition]: ...
+    @property
+    def channels(self) -> Sequence[Channel]: ...
+    @property
+    def relaxations(self) -> tuple[Relaxation, ...]: ...
+    @property
+    def cost(self) -> Mapping[str, Cost]: ...
+    @property
+    def loads(self) -> Sequence[DeviceLoad]: ...
+    @property
+    def traffic(self) -> Sequence[Traffic]: ...
+    @property
+    def moved_parts(self) -> Mapping[str, str]: ...
+    @property
+    def added_to(self) -> Mapping[Node, str]: ...

@@ -1,0 +1,96 @@
+"""Numbers, names and tables as text for people: what reports, pages and errors share. It knows no plan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+ROWS = 24
+"""Rows of a table, besides its head: three tables then fit on one screen of a large terminal."""
+WIDTH = 100
+NARROW = 16  # columns that a text column keeps at least
+
+
+def short(device: str) -> str:
+    """A complete device name without the parts that are the same in every cluster of today.
+
+    >>> short("/job:ps/replica:0/task:1/device:GPU:0")
+    '/job:ps/task:1/GPU:0'
+    """
+    return device.replace("/replica:0", "").replace("/device:", "/")
+
+
+def size_text(count: float, exact: bool = True) -> str:
+    """Bytes for people: `3.2 MiB`; with `+` when some sizes are unknown."""
+    value, more = float(count), "" if exact else "+"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return (f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}") + more
+        value /= 1024
+    return f"{value:.1f} TiB{more}"
+
+
+def number_text(count: float) -> str:
+    """A number for people: `950`, `1.2 M`, `3.4 G`."""
+    value = float(count)
+    for unit in ("", " k", " M", " G", " T"):
+        if value < 1000 or unit == " T":
+            return f"{value:.0f}" if not unit else f"{value:.1f}{unit}"
+        value /= 1000
+    raise AssertionError
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration for people: `12.3 us`, `4.5 ms`, `1.2 s`."""
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.1f} {unit}"
+    return f"{seconds * 1e6:.1f} us"
+
+
+def count_text(number: int, word: str) -> str:
+    """`1 node`, `3 nodes`."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], rest: str = "", limit: int | None = ROWS) -> str:
+    """Columns of text: words to the left, numbers to the right; '' when there are no rows.
+
+    A list of more than `limit` rows is cut, and the rest counted (or told by `rest`). Texts that are too long lose their middle,
+    the widest first, until the table fits.
+    """
+    if not rows:
+        return ""
+    shown = [list(r) for r in rows[:limit]]
+    numeric = [all(r[i][:1].isdigit() or not r[i] for r in shown) for i in range(len(header))]
+    widths = [max(len(r[i]) for r in [header, *shown]) for i in range(len(header))]
+    while sum(widths) + 2 * (len(widths) - 1) > WIDTH:
+        widest = max(range(len(widths)), key=lambda i: -1 if numeric[i] else widths[i])
+        if widths[widest] <= NARROW:
+            break
+        widths[widest] -= 1
+    lines = []
+    for row in [header, *shown]:
+        cells = [_fitted(c, w) for c, w in zip(row, widths, strict=True)]
+        cells = [c.rjust(w) if n else c.ljust(w) for c, w, n in zip(cells, widths, numeric, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    if len(rows) > len(shown):
+        lines.append(rest or f"... and {len(rows) - len(shown)} more")
+    return "\n".join(lines)
+
+
+def _fitted(text: str, width: int) -> str:
+    """A text that may lose its middle: names differ at their ends."""
+    if len(text) <= width:
+        return text
+    tail = (width - 3) * 2 // 3
+    return f"{text[: width - 3 - tail]}...{text[len(text) - tail :]}"
+
+
+def where(devices: Counter[str], word: str = "device") -> str:
+    """Devices (or whatever `word` names) with their numbers of nodes, the most first."""
+    ordered = sorted(devices.items(), key=lambda item: (-item[1], item[0]))
+    if len(ordered) == 1:
+        return short(ordered[0][0])
+    shown = ", ".join(f"{short(d)} ({n})" for d, n in ordered[:2])
+    return shown if len(ordered) <= 2 else f"{shown} and {count_text(len(ordered) - 2, word)} more"

@@ -1,0 +1,207 @@
+"""A timeline chart (Gantt chart): bars in lanes over one axis of time, as SVG or as an HTML page.
+
+Predicted steps (simulate.py) and traced ones (runtime/trace.py) are drawn by the same two pens. `to_html` writes a page
+that zooms, moves and explains each bar, without a network; `to_svg` a still picture, for notebooks and documents.
+
+Bars of one lane that overlap are put into rows: each into the first that is free. A picture cannot show more bars than it has
+points, so bars that are too narrow to be told apart are drawn as one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import heapq
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from pathlib import Path
+
+from .page import filled, page_file
+from .text import short
+
+KINDS = ("kernel", "transfer", "wait")
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Something that takes time.
+
+    Attributes:
+        lane: where it is drawn: a device, or a link (`A -> B`).
+        start, finish: seconds after the start of the step.
+        name: what it is. kind: `kernel`, `transfer` or `wait`. note: more about it.
+        critical: whether the end of the step depends on it.
+    """
+
+    lane: str
+    start: float
+    finish: float
+    name: str
+    kind: str
+    note: str = ""
+    critical: bool = False
+
+
+@dataclass(frozen=True)  # no slots: the rows are cached in the instance
+class Chart:
+    """A picture that is not drawn yet.
+
+    Attributes:
+        title: what it shows. bars: in any order. seconds: where the axis ends. facts: (what, how much), shown above it.
+    """
+
+    title: str
+    bars: tuple[Bar, ...]
+    seconds: float
+    facts: tuple[tuple[str, str], ...] = ()
+
+    @cached_property
+    def lanes(self) -> dict[str, list[list[Bar]]]:
+        """Lane -> its rows of bars by start: devices first, then links, each in order of appearance."""
+        by_lane: dict[str, list[Bar]] = {}
+        for bar in sorted(self.bars, key=lambda b: (" -> " in b.lane, b.start, b.finish)):
+            by_lane.setdefault(bar.lane, []).append(bar)
+        return {lane: _rows(bars) for lane, bars in by_lane.items()}
+
+    def to_svg(self, width: int = 960) -> str:
+        """The picture as one `<svg>` element, `width` pixels wide."""
+        return _svg(self, width)
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the picture as one self-contained page. OSError: the file cannot be written."""
+        Path(path).write_text(self.page(), encoding="utf-8", newline="\n")
+
+    def page(self) -> str:
+        """The page as text."""
+        script = f'"use strict";\n(() => {{\n{page_file("timeline.js")}\n}})();\n'
+        return filled("timeline.html", self.title, page_file("timeline.css"), script, self._payload())
+
+    def _payload(self) -> bytes:
+        rows = [
+            {
+                "lane": short(lane), "row": i,
+                "start": [b.start for b in row], "finish": [b.finish for b in row],
+                "name": [b.name for b in row], "kind": [KINDS.index(b.kind) for b in row],
+                "note": [b.note for b in row], "critical": [int(b.critical) for b in row],
+            }
+            for lane, rows in self.lanes.items()
+            for i, row in enumerate(rows)
+        ]  # fmt: skip
+        data = {"title": self.title, "seconds": self.seconds, "facts": self.facts, "rows": rows}
+        return gzip.compress(json.dumps(data).encode(), mtime=0)
+
+    def _repr_html_(self) -> str:
+        return self.to_svg()
+
+
+def _rows(bars: Sequence[Bar]) -> list[list[Bar]]:
+    """Bars by start, in the fewest rows in which none overlaps."""
+    rows: list[list[Bar]] = []
+    free: list[tuple[float, int]] = []  # (end, row) of rows that are in use; numbers of the free ones come back by it
+    idle: list[int] = []
+    for bar in bars:
+        while free and free[0][0] <= bar.start + 1e-12:
+            heapq.heappush(idle, heapq.heappop(free)[1])
+        if idle:
+            row = heapq.heappop(idle)
+        else:
+            row = len(rows)
+            rows.append([])
+        rows[row].append(bar)
+        heapq.heappush(free, (bar.finish, row))
+    return rows
+
+
+# -- the still picture -------------------------------------------------------------------------------------
+
+_ROW, _GAP, _TOP, _CHAR = 18, 6, 26, 6.2
+_STYLE = """
+.timeline { font: 11px Helvetica, Arial, sans-serif; --ink: #222; --soft: #667; --line: #d5dae2; --wait: #e6e9ee;
+  --kernel: #3b78d8; --transfer: #d9820f; --critical: #b3202f; }
+@media (prefers-color-scheme: dark) { .timeline { --ink: #ddd; --soft: #99a; --line: #343c47; --wait: #2a313b;
+  --kernel: #6aa3f5; --transfer: #f0b740; --critical: #ff7a86; } }
+.timeline text { fill: var(--ink); } .timeline .soft { fill: var(--soft); } .timeline .in { fill: #fff; font-size: 10px; }
+.timeline line { stroke: var(--line); } .timeline .kernel { fill: var(--kernel); } .timeline .transfer { fill: var(--transfer); }
+.timeline .wait { fill: var(--wait); } .timeline .critical { stroke: var(--critical); stroke-width: 1.5; }
+"""
+
+
+def _svg(chart: Chart, width: int) -> str:
+    lanes = chart.lanes
+    left = max([len(short(lane)) for lane in lanes] or [0]) * _CHAR + 16
+    scale = (width - left - 12) / (chart.seconds or 1.0)
+    out, y = [], float(_TOP)
+    for lane, rows in lanes.items():
+        out.append(f'<text x="4" y="{y + 13:.0f}">{escape(short(lane))}</text>')
+        for row in rows:
+            out += _svg_row(row, left, y, scale)
+            y += _ROW
+        y += _GAP
+        out.append(f'<line x1="0" x2="{width}" y1="{y - _GAP / 2:.1f}" y2="{y - _GAP / 2:.1f}"/>')
+    ticks = []
+    for at in ticks_of(chart.seconds):
+        x = left + at * scale
+        ticks.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="18" y2="{y:.0f}"/>')
+        ticks.append(f'<text class="soft" x="{x:.1f}" y="12" text-anchor="middle">{time_text(at)}</text>')
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="timeline" role="img" aria-label="{escape(chart.title)}" '
+        f'viewBox="0 0 {width} {y:.0f}" width="{width}" style="max-width:100%"><style>{_STYLE}</style>'
+        + "".join(ticks + out) + "</svg>"
+    )  # fmt: skip
+
+
+def _svg_row(row: Sequence[Bar], left: float, y: float, scale: float) -> list[str]:
+    """The bars of a row; those that would be narrower than half a point are drawn with their neighbours."""
+    out = []
+    i = 0
+    while i < len(row):
+        first, end = row[i], i + 1
+        finish = first.finish
+        while end < len(row) and (finish - first.start) * scale < 0.5 and (row[end].start - finish) * scale < 0.5:
+            finish = row[end].finish
+            end += 1
+        x, wide = left + first.start * scale, max((finish - first.start) * scale, 0.5)
+        named = max(row[i:end], key=lambda b: b.finish - b.start)
+        critical = " critical" if any(b.critical for b in row[i:end]) else ""
+        many = f" and {end - i - 1} more" if end - i > 1 else ""
+        tip = f"{named.name}{many}: {time_text(finish - first.start)} from {time_text(first.start)}"
+        tip += f"\n{named.note}" if named.note else ""
+        out.append(
+            f'<rect class="{named.kind}{critical}" x="{x:.2f}" y="{y + 2:.0f}" width="{wide:.2f}" height="{_ROW - 3}" rx="2">'
+            f"<title>{escape(tip)}</title></rect>"
+        )
+        fits = int((wide - 6) / _CHAR)
+        if (fits >= 4 or len(named.name) <= fits) and named.kind != "wait":
+            name = named.name if len(named.name) <= fits else named.name[: fits - 1] + "…"
+            out.append(f'<text class="in" x="{x + 3:.1f}" y="{y + 13:.0f}" pointer-events="none">{escape(name)}</text>')
+        i = end
+    return out
+
+
+def ticks_of(seconds: float, most: int = 8) -> list[float]:
+    """Round times from 0 on, at most so many and one."""
+    if seconds <= 0:
+        return [0.0]
+    power = 10.0 ** len(str(int(seconds))) if seconds >= 1 else 1.0
+    step = power
+    while True:
+        for part in (0.5, 0.2, 0.1):
+            if seconds / (power * part) > most:
+                return [i * step for i in range(int(seconds / step + 1e-9) + 1)]
+            step = power * part
+        power /= 10
+
+
+def time_text(seconds: float) -> str:
+    """A time in the unit that suits it.
+
+    >>> time_text(0.00125)
+    '1.25 ms'
+    """
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if abs(seconds) >= size:
+            return f"{seconds / size:.3g} {unit}" if abs(seconds) / size < 1000 else f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 1e-9:.3g} ns" if seconds else "0"

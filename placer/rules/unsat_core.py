@@ -1,0 +1,179 @@
+"""The unsatisfiable core of contradicting requests, and what would satisfy them.
+
+For one group of nodes that must share a device, each member allows a set of devices: those that its request
+matches, that its op has a kernel for, and that its process can reach. The group can be placed where all sets
+meet. When they do not meet, a *smallest contradiction* is a fewest-member subset whose sets already do not:
+leave any one of it out, and the
+rest agree. A user mends the group by changing one of these, so the error shows these.
+
+Sets are bits of integers, and members with equal sets are equal here: a large group has few distinct ones.
+(Smallest by trying pairs, then triples; beyond that, irreducible by leaving members out one by one, as in
+Junker's QuickXplain, AAAI 2004, without its divide and conquer: few sets are left.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import reduce
+from itertools import combinations
+from operator import and_
+
+from ...graph.device import DeviceName, DeviceSpec, matches, parse_strict
+from ...graph.dtypes import resource
+from ...graph.node import Node
+from ...graph.opdef import Trait
+from ..cluster.spec import Cluster
+from .constraints import type_rank
+
+FIELDS = {"device_index": 1, "device_type": 2, "task": 4, "job": 8, "replica": 16}
+"""How far it is to another value of a field than asked for: another card of a task is near, another job
+is far. Each outweighs all smaller ones together."""
+MANY = 48  # distinct sets beyond which triples are not tried: there would be more than 17,000
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node of a group, with what it allows.
+
+    Attributes:
+        node: the node.
+        request: what it asks for by itself; empty when it has it from a colocation, or was overruled.
+        allowed: bit i: whether it may be on the cluster's device i.
+        able: the same, were it to ask for nothing.
+        follows: index of the node whose request its own yields to, or comes from; its own index when none.
+    """
+
+    node: Node
+    request: DeviceSpec
+    allowed: int
+    able: int
+    follows: int
+
+
+def members(nodes: Sequence[Node], cluster: Cluster, overruled: Collection[int] = ()) -> list[Member]:
+    """What each node allows, and each node from which one of them has its request by colocation.
+
+    Args:
+        overruled: indices of nodes whose requests no longer count.
+    """
+    devices = cluster.devices
+    requests: dict[str, tuple[DeviceSpec, int]] = {}
+    able: dict[str, int] = {}
+    follows: dict[int, int] = {}
+    every = {n.index: n for n in nodes}
+    for node in nodes:
+        asker = _asker(node)
+        every[asker.index] = asker
+        follows[node.index] = asker.index if asker is not node else _place(node, every)
+    found = []
+    for i, node in sorted(every.items()):
+        leader = i
+        while follows.get(leader, leader) != leader:
+            leader = follows[leader]
+        text = "" if i in overruled or _asker(node) is not node else node.device
+        if text not in requests:
+            spec = parse_strict(text)
+            requests[text] = spec, _bits(matches(spec, d.name) for d in devices)
+        if node.type not in able:
+            at_master = Trait.HOST_ONLY in node.opdef.traits
+            able[node.type] = _bits(
+                d.name.device_type in node.opdef.device_types and (not at_master or d.name.task_name == cluster.master)
+                for d in devices
+            )
+        spec, mask = requests[text]
+        found.append(Member(node, spec, mask & able[node.type], able[node.type], leader))
+    return found
+
+
+def _asker(node: Node) -> Node:
+    """The node that asked for what a node asks for: `colocate_with` hands a request on."""
+    seen = {node.name}
+    while node.device:
+        peers = [node.graph.get_operation_by_name(c) for c in node.colocation if c in node.graph and c not in seen]
+        peer = next((p for p in peers if p.device == node.device), None)
+        if peer is None:
+            break
+        seen.add(peer.name)
+        node = peer
+    return node
+
+
+def _place(node: Node, group: Collection[int]) -> int:
+    """Index of the node of the group whose place a node takes; its own when it takes none."""
+    for i, t in enumerate(node.inputs):
+        if (t.dtype is resource or (t.dtype.is_ref and i in node.opdef.ref_inputs)) and t.op.index in group:
+            return t.op.index
+    return node.index
+
+
+def _bits(flags: Iterable[bool]) -> int:
+    return sum(1 << i for i, flag in enumerate(flags) if flag)
+
+
+def smallest_contradiction(group: Sequence[Member]) -> list[Member]:
+    """A fewest-member subset that allows no device in common, in order of creation; empty when all agree."""
+    distinct = list({m.allowed: m for m in reversed(group)}.values())[::-1]  # the first of each kind
+    if not group or _common(distinct):
+        return []
+    for size in (1, 2, 3) if len(distinct) <= MANY else (1, 2):
+        for few in combinations(distinct, size):
+            if not _common(few):
+                return list(few)
+    kept = distinct
+    for m in distinct:
+        fewer = [k for k in kept if k is not m]
+        if fewer and not _common(fewer):
+            kept = fewer
+    return kept
+
+
+def _common(group: Sequence[Member]) -> int:
+    return reduce(and_, (m.allowed for m in group), -1)
+
+
+def nearest(request: DeviceSpec, able: int, cluster: Cluster) -> tuple[DeviceName, list[str]] | None:
+    """The device closest to a request among those of the bits `able`, and where it differs.
+
+    A job that is not there may be a slip: one whose name is like it is closer than all others.
+    """
+    best: tuple[int, DeviceName, list[str]] | None = None
+    like = set(get_close_matches(request.job or "", {d.name.job for d in cluster.devices}))
+    for i, d in sorted(enumerate(cluster.devices), key=lambda pair: _preference(pair[1].name, cluster)):
+        if able >> i & 1:
+            differs = [f for f in FIELDS if getattr(request, f) not in (None, getattr(d.name, f))]
+            cost = sum(FIELDS[f] for f in differs)
+            if "job" in differs and like and d.name.job not in like:
+                cost += FIELDS["job"]
+            if best is None or cost < best[0]:
+                best = cost, d.name, differs
+    return None if best is None else best[1:]
+
+
+def _preference(name: DeviceName, cluster: Cluster) -> tuple[bool, str, tuple[int, str], str]:
+    """The placer's order of candidates, so that of near devices the one is named that would be chosen."""
+    return name.task_name != cluster.master, name.task_name, type_rank(name.device_type), str(name)
+
+
+def remedies(few: Sequence[Member], group: Sequence[Member], cluster: Cluster) -> Iterator[str]:
+    """What would make a contradiction go away, the least change first: who asks for what, and what all get.
+
+    Args:
+        few: the smallest contradiction. group: all members that must share a device.
+    """
+    found: list[tuple[int, str]] = []
+    for m in few:
+        # Who has its request from this one, or yields to it, goes where it goes.
+        i = m.node.index
+        rest = reduce(and_, (g.able if g.follows == i else g.allowed for g in group if g.node is not m.node), m.able)
+        if not rest:
+            continue  # others are in the way, too: changing this one alone does not help
+        near = nearest(m.request, rest, cluster)
+        assert near is not None  # some bit of `rest` is set
+        device, differs = near
+        asked = m.request.replace(**{f: getattr(device, f) for f in differs})
+        cost = sum(FIELDS[f] for f in differs)
+        all_of = "it" if len(group) == 1 else f"all {len(group)}"
+        found.append((cost, f"'{m.node.name}' asks for '{asked}' instead: then {all_of} can be on {device}"))
+    yield from (text for _, text in sorted(found, key=lambda pair: pair[0]))

@@ -1,0 +1,126 @@
+"""The execution order of a searched placement: the order in which the search starts the nodes.
+
+A program runs its nodes one after the other and waits where a value has not come. In the order of creation it may so wait while it
+could do something else. The search's devices do not: they take what is ready. Nodes sorted by when they start there are an order of
+all nodes, in which inputs come first, and programs that follow it start nothing later than the search said.
+
+Nodes that use the same state keep their order where one of them changes it; so results do not depend on it. Graphs with
+loops or branches, or with nodes that may wait for other steps, keep the order that they have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...graph.frames import is_steered
+from ...graph.node import Node, Tensor
+from ...graph.opdef import Trait
+from ..cluster.spec import Cluster
+
+if TYPE_CHECKING:
+    from ..cost.profile import Profile
+
+MOST = 200_000  # nodes; in larger graphs one node's place in the order matters little, and a search has little time
+# Stateful, but all they do is to look.
+_READS = frozenset({"ReadVariableOp", "ResourceGather", "VarIsInitializedOp", "IsVariableInitialized"})
+
+
+def execution_order(
+    nodes: Sequence[Node],
+    device_of: Callable[[Node], str],
+    cluster: Cluster,
+    *,
+    feeds: Collection[Tensor] = (),
+    costs: Profile | None = None,
+    narrow: bool = False,
+    fetches: Collection[Tensor] | None = None,
+    contended: bool = True,
+) -> list[Node]:
+    """The nodes of a step in the order in which a clock starts them.
+
+    Args:
+        nodes: in an order in which inputs come first (`needed`). device_of: complete device name of each.
+        feeds, costs, narrow, fetches, contended: as `step_problem` takes them.
+    """
+    nodes = list(nodes)
+    if len(nodes) > MOST or len({device_of(n) for n in nodes}) < 2:
+        return nodes
+    if is_steered(nodes) or any(n.opdef.is_blocking for n in nodes):
+        return nodes
+    from ..search import evaluate
+    from ..search.from_graph import step_problem
+
+    problem = step_problem(
+        nodes, cluster, feeds=feeds, costs=costs, narrow=narrow, fetches=fetches, contended=contended
+    )
+    number = {str(device.name): d for d, device in enumerate(cluster.devices)}
+    device = np.array([number[device_of(n)] for n in nodes], np.int32)
+    start, finish = np.empty(problem.nodes), np.empty(problem.nodes)
+    evaluate.run(problem.arrays, device, problem.rank, problem.contended, start, finish)
+    order = np.lexsort((np.arange(len(nodes)), start)).tolist()
+    position = {nodes[i]: at for at, i in enumerate(order)}
+    kept = kept_pairs(nodes)
+    if all(position[a] < position[b] for a, b in kept):
+        return [nodes[i] for i in order]
+    return _sorted(nodes, start.tolist(), kept)
+
+
+def changes_state(node: Node) -> bool:
+    """Whether it does more than to look at state, or to tell where it is."""
+    opdef = node.opdef
+    return opdef.is_stateful and Trait.STATE_HANDLE not in opdef.traits and opdef.name not in _READS
+
+
+def kept_pairs(nodes: Sequence[Node]) -> list[tuple[Node, Node]]:
+    """Pairs of nodes that use the same state, of which one changes it, and must keep their order."""
+    place: dict[Node, str] = {}  # what hands out state -> the state's name
+    reads: dict[str, list[Node]] = {}  # state -> what has looked at it since it was changed last
+    changed: dict[str, Node] = {}
+    pairs = []
+    for node in nodes:
+        if Trait.STATE_HANDLE in node.opdef.traits:
+            place[node] = node.attrs.get("shared_name") or node.name
+            continue
+        used = dict.fromkeys(place[t.op] for t in node.inputs if t.op in place and _hands_out(t))
+        for state in used:
+            last = changed.get(state)
+            if last is not None:
+                pairs.append((last, node))
+            if changes_state(node):
+                pairs += [(r, node) for r in reads.pop(state, ())]
+                changed[state] = node
+            else:
+                reads.setdefault(state, []).append(node)
+            if any(map(_hands_out, node.outputs)):
+                place[node] = state
+    return pairs
+
+
+def _hands_out(tensor: Tensor) -> bool:
+    return tensor.dtype.is_ref or tensor.dtype.name == "resource" or Trait.STATE_HANDLE in tensor.op.opdef.traits
+
+
+def _sorted(nodes: Sequence[Node], start: Sequence[float], kept: Sequence[tuple[Node, Node]]) -> list[Node]:
+    """By start, but for what must come before."""
+    number = {n: i for i, n in enumerate(nodes)}
+    after: list[list[int]] = [[] for _ in nodes]
+    waiting = [0] * len(nodes)
+    pairs = [(number[b], i) for i, n in enumerate(nodes) for b in n.before if b in number]
+    for a, b in [*pairs, *((number[a], number[b]) for a, b in kept)]:
+        after[a].append(b)
+        waiting[b] += 1
+    ready = [(start[i], i) for i, count in enumerate(waiting) if not count]
+    heapify(ready)
+    out = []
+    while ready:
+        _, i = heappop(ready)
+        out.append(nodes[i])
+        for b in after[i]:
+            waiting[b] -= 1
+            if not waiting[b]:
+                heappush(ready, (start[b], b))
+    return out

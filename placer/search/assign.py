@@ -1,0 +1,233 @@
+"""Placement by search: constraints stay hard, and everything else goes where the step is fastest.
+
+Requests, partial specs, colocation and supported device types have become groups and candidates already
+(`rules/colocation.py`); a group is a unit of the problem, its candidates are the devices it may have. Nodes that
+the step does not run stay where the rules put them, unless they share a group with one that runs. The
+placement by the rules is one of the starts, so the answer is never predicted to be slower than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ...graph.errors import InvalidArgumentError, ResourceExhaustedError
+from ...graph.node import Node, Tensor
+from ..cluster.spec import Cluster
+from ..render.text import size_text
+from ..rules.colocation import Groups
+from . import SEARCHES
+from .feasible import check
+from .from_graph import step_problem
+from .memory_profile import PeakError, check_assignment, check_moments
+from .portfolio import search
+from .problem import Found, InfeasibleError, Objective, Problem, Solution
+from .types import Ints
+
+if TYPE_CHECKING:
+    from ..cost.profile import Profile
+    from ..rules.place import Search
+
+Strategy: TypeAlias = str | Callable[[Problem], npt.ArrayLike]
+NAMED = 5  # nodes that an error names
+
+
+def assign(
+    nodes: Sequence[Node],
+    cluster: Cluster,
+    groups: Groups,
+    by_rules: npt.NDArray[np.signedinteger],
+    *,
+    running: Collection[Node] | None = None,
+    feeds: Collection[Tensor] = (),
+    strategy: Strategy = "auto",
+    objective: Objective = Objective.MAKESPAN,
+    budget_s: float = 5.0,
+    seed: int = 0,
+    costs: Profile | None = None,
+    narrow: bool = False,
+    fetches: Collection[Tensor] | None = None,
+    contended: bool = True,
+) -> tuple[Ints, npt.NDArray[np.bool_], Solution]:
+    """A device for each node, and what the search says about it.
+
+    Args:
+        nodes: the nodes to place, in order of creation. groups: what they demand, with candidates for all.
+        by_rules: per node index the device that the rules give, as a number of `cluster.devices`.
+        running: the nodes that the step runs; None: all. feeds: the tensors that it is given.
+        strategy: a name (`SEARCHES`), or a function from the problem to an assignment of nodes
+            (what it says about nodes that the step does not run is not used).
+        budget_s, seed: see `search`. costs, narrow, fetches, contended: see `step_problem`.
+
+    Returns:
+        (len(nodes),) numbers of `cluster.devices`; whether there was a choice for each; and the solution of
+        the problem behind it.
+
+    Raises:
+        ResourceExhaustedError: memory does not suffice; the text names the tightest set.
+        InvalidArgumentError: a function's assignment breaks constraints.
+        ValueError: no such strategy, or it found nothing.
+    """
+    ordered = _topologically(nodes)
+    place = {node: i for i, node in enumerate(ordered)}
+    roots = np.array([groups.find(node.index) for node in ordered])
+    _, first, unit = np.unique(roots, return_index=True, return_inverse=True)
+    number = np.array([groups.number[root] for root in roots[first].tolist()])
+    kinds, kind = np.unique(number, return_inverse=True)
+    allowed = np.zeros((len(kinds), len(cluster.devices)), bool)
+    for k, demand in enumerate(kinds.tolist()):
+        allowed[k, list(groups.constraints.candidates(demand).devices)] = True
+    rules = np.array([by_rules[node.index] for node in ordered], np.int32)
+    of_unit: Ints = kind.astype(np.int32)
+    runs = np.ones(len(first), bool)
+    if running is not None:  # what does not run stays where it is
+        runs[:] = False
+        runs[unit[[place[node] for node in running if node in place]]] = True
+        idle = np.flatnonzero(~runs)
+        fixed, row = np.unique(rules[first[idle]], return_inverse=True)
+        of_unit[idle] = len(allowed) + row
+        allowed = np.concatenate([allowed, np.eye(len(cluster.devices), dtype=bool)[fixed]])
+    problem = step_problem(
+        ordered, cluster, running=running, feeds=feeds, unit=unit.astype(np.int32), allowed=allowed,
+        allowed_kind=of_unit[unit], objective=objective, costs=costs, narrow=narrow,
+        fetches=fetches, contended=contended,
+    )  # fmt: skip
+    if callable(strategy):
+        solution = _by_function(problem, strategy, np.where(runs[unit], -1, rules), ordered, cluster)
+    else:
+        if strategy not in SEARCHES:
+            raise ValueError(f"There is no search {strategy!r}; searches: {', '.join(SEARCHES)}")
+        starts = [("rules", rules[first])] if strategy in ("auto", "local-search") else []
+        try:
+            check(problem)
+            check_moments(problem)
+            solution = search(problem, budget_s=budget_s, seed=seed, strategy=strategy, starts=starts)
+            check_assignment(problem, solution.assignment)
+        except PeakError as e:
+            raise _too_much_at_once(e, problem, ordered, cluster) from None
+        except InfeasibleError as e:
+            raise _does_not_fit(e, problem, ordered, cluster) from None
+    back = [place[node] for node in nodes]
+    chosen = problem.unit_allowed.sum(axis=1)[problem.unit] > 1
+    return solution.assignment[back], chosen[back], solution
+
+
+def searching(
+    cluster: Cluster, strategy: Strategy, *, running: Collection[Node] | None = None, feeds: Collection[Tensor] = (),
+    budget_s: float = 5.0, seed: int = 0, costs: Profile | None = None, narrow: bool = False,
+    objective: Objective = Objective.MAKESPAN, fetches: Collection[Tensor] | None = None, contended: bool = True,
+    told: Callable[[Solution], None] | None = None,
+) -> Search | None:  # fmt: skip
+    """`assign` as what `placer.rules.place.place` takes for `search`; None for the strategy "rules".
+
+    `told` is given the solution.
+    """
+    if strategy == "rules":
+        return None
+
+    def search(
+        nodes: Sequence[Node], groups: Groups, by_rules: npt.NDArray[np.signedinteger]
+    ) -> tuple[Ints, npt.NDArray[np.bool_]]:
+        devices, chosen, solution = assign(
+            nodes, cluster, groups, by_rules, running=running, feeds=feeds, strategy=strategy, budget_s=budget_s,
+            seed=seed, costs=costs, narrow=narrow, objective=objective, fetches=fetches, contended=contended,
+        )  # fmt: skip
+        if told is not None:
+            told(solution)
+        return devices, chosen
+
+    return search
+
+
+def _topologically(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes in order of creation; where a control edge was added against it, behind what they need."""
+    inside = {node: i for i, node in enumerate(nodes)}
+    against = any(inside.get(c, -1) > i for i, node in enumerate(nodes) for c in node.control_inputs)
+    if not against:
+        return list(nodes)
+    from graphlib import TopologicalSorter
+
+    before = {node: [b for b in node.before if b in inside] for node in nodes}  # not back to a loop's begin
+    return list(TopologicalSorter(before).static_order())
+
+
+def _by_function(
+    problem: Problem,
+    strategy: Callable[[Problem], npt.ArrayLike],
+    fixed: npt.NDArray[np.signedinteger],
+    nodes: Sequence[Node],
+    cluster: Cluster,
+) -> Solution:
+    """The assignment that a function gives; nodes with a device in `fixed`, not -1, have that one anyway."""
+    given = np.asarray(strategy(problem))
+    name = getattr(strategy, "__name__", repr(strategy))
+    if given.shape != (problem.nodes,) or not np.issubdtype(given.dtype, np.integer):
+        raise InvalidArgumentError(
+            None, None,
+            f"The strategy {name} must return one integer for each of {problem.nodes} nodes, "
+            f"not {given.dtype} of shape {given.shape}",
+        )  # fmt: skip
+    if given.min() < 0 or given.max() >= problem.devices:
+        raise InvalidArgumentError(
+            None, None, f"The strategy {name} must return devices from 0 to {problem.devices - 1}"
+        )
+    assignment = np.where(fixed >= 0, fixed, given).astype(np.int32)
+    allowed = problem.unit_allowed[problem.unit]
+    wrong = np.flatnonzero(~allowed[np.arange(problem.nodes), assignment])
+    if len(wrong):
+        node, names = nodes[wrong[0]], [str(d.name) for d in cluster.devices]
+        may = ", ".join(name for name, yes in zip(names, allowed[wrong[0]], strict=True) if yes)
+        more = f"; other nodes that are wrong: {len(wrong) - 1}" if len(wrong) > 1 else ""
+        raise InvalidArgumentError(
+            node, node,
+            f"The strategy {name} puts '{node.name}' on {names[assignment[wrong[0]]]}, but it may only be on {may}"
+            f"{more}\n  '{node.name}' ({node.type}) asks for '{node.device}', made at {node.source}",
+        )  # fmt: skip
+    broken = problem.violations(assignment)
+    if broken:
+        raise InvalidArgumentError(None, None, f"The strategy {name} breaks constraints: {'; '.join(broken)}")
+    assignment.flags.writeable = False
+    value = problem.evaluate(assignment)
+    return Solution(assignment, value, 0.0, (Found(name, value, 0.0),))
+
+
+def _too_much_at_once(
+    e: PeakError, problem: Problem, nodes: Sequence[Node], cluster: Cluster
+) -> ResourceExhaustedError:
+    node, device = nodes[e.at], cluster.devices[e.device]
+    listed = ", ".join(f"'{nodes[i].name}' ({size_text(round(size))})" for i, size in e.alive[:NAMED])
+    listed += f" and {len(e.alive) - NAMED} more" if len(e.alive) > NAMED else ""
+    need, have = sum(size for _, size in e.alive), size_text(int(problem.capacity[e.device]))
+    what = f"{size_text(round(need))} at once: {listed}"
+    if e.proven:
+        text = f"'{node.name}' ({node.type}) needs {what}; no device that it may be on has more than {have}"
+    else:
+        text = (
+            f"the best placement that was found holds {what}, when '{node.name}' ({node.type}) runs on {device.name}, "
+            f"which has {have}"
+        )
+    return ResourceExhaustedError(
+        node, node,
+        f"Memory does not suffice at every moment of the step: {text}, {size_text(int(np.ceil(e.short)))} too little. Allow more "
+        f"devices, give them more memory, or make the batch smaller.\n  '{node.name}' was made at {node.source}",
+    )  # fmt: skip
+
+
+def _does_not_fit(
+    e: InfeasibleError, problem: Problem, nodes: Sequence[Node], cluster: Cluster
+) -> ResourceExhaustedError:
+    heavy = sorted(e.nodes.tolist(), key=lambda i: -float(problem.memory[i]))
+    names = ", ".join(f"'{nodes[i].name}'" for i in heavy[:NAMED])
+    names += f" and {len(heavy) - NAMED} more" if len(heavy) > NAMED else ""
+    devices = ", ".join(str(cluster.devices[d].name) for d in e.devices) or "no device"
+    need = size_text(int(problem.memory[e.nodes].sum()))
+    have = size_text(int(problem.capacity[list(e.devices)].sum())) if e.devices else "nothing"
+    short = f", {size_text(int(np.ceil(e.short)))} too little" if e.short else ", in pieces that do not fit together"
+    return ResourceExhaustedError(
+        nodes[heavy[0]], nodes[heavy[0]],
+        f"Memory does not suffice: {names} may only be on {devices}; they need {need}, and there is "
+        f"{have} in all{short}. Allow more devices, give them more memory, or split the variables.",
+    )  # fmt: skip

@@ -1,0 +1,284 @@
+"""Builds the placement problem of a step: costs of nodes, sizes of values, links between devices.
+
+Costs are analytic: the operations and bytes that an op's definition tells, over what the device can do. A
+device that has not been measured is taken for a common one of its type (`TYPICAL`); an emulated device works
+at the speed of the host's. Transfers take the link's latency plus bytes over its bandwidth; links that are not
+known are taken for loopback between tasks, for memory copies within one (`BETWEEN_TASKS`, `WITHIN_TASK`). Where a
+profile says what a node or a link took (../profile.py), that counts.
+
+A transfer between tasks also keeps the processors at both ends busy for a while (`HANDLING`): what a device runs next takes so much
+longer. Moves that gain nothing so cost something.
+
+Memory is what the step keeps on a device for good, the state behind variables, and its values as long as they are needed
+(`memory_penalty.py`). A loop counts as one iteration, and the way back to its next one is left out.
+
+What the client of the step does is left out unless it is asked for: then every task hears of the step, with what is fed to it, over
+the link between the two, and the client has to hear of each task that it has ended, with what was fetched there. Who describes or
+measures that link calls the client `CLIENT`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ...graph.dtypes import float32, resource
+from ...graph.node import Node, Tensor
+from ...graph.opdef import Cost, OpDef, Trait, nbytes
+from ..cluster.spec import Cluster, DeviceInfo
+from ..cost.static import state_bytes
+from .problem import Objective, Problem
+from .types import Flags, Floats, Ints
+
+if TYPE_CHECKING:
+    from ..cost.profile import Profile
+
+
+class Speed(NamedTuple):
+    """Operations and bytes per second, and seconds that every node takes at least."""
+
+    flops: float
+    bandwidth: float
+    overhead: float
+
+
+# A core complex of a server, and a data-centre accelerator at float32 without tensor cores; rounded.
+TYPICAL = {"CPU": Speed(5e10, 1e10, 2e-6), "GPU": Speed(2e13, 1e12, 5e-6)}
+BETWEEN_TASKS = (50e-6, 1e9)  # seconds, bytes per second: ZeroMQ over loopback, with serialising
+WITHIN_TASK = (5e-6, 1e10)
+HANDLING = (40e-6, 4e9)  # seconds, bytes per second: what a transfer between tasks costs the processors at both ends
+_READS = frozenset({"Identity", "ReadVariableOp"})
+CLIENT = "/job:client"  # what links call the process that runs sessions; no task of a cluster should have that name
+
+
+def step_problem(
+    nodes: Sequence[Node],
+    cluster: Cluster,
+    *,
+    running: Collection[Node] | None = None,
+    feeds: Collection[Tensor] = (),
+    unit: Ints | None = None,
+    allowed: Flags | None = None,
+    allowed_kind: Ints | None = None,
+    objective: Objective = Objective.MAKESPAN,
+    contended: bool = False,
+    costs: Profile | None = None,
+    narrow: bool = False,
+    fetches: Collection[Tensor] | None = None,
+) -> Problem:
+    """The problem of placing these nodes on the cluster's devices, in the order of `cluster.devices`.
+
+    Args:
+        nodes: in a topological order of data and control edges; edges to other nodes, and those that lead back to the
+            next iteration of a loop, are left out. One that stands there several times, a constant of which several devices have
+            copies, is sent to nobody.
+        running: those that the step runs; the others cost nothing. None: all run.
+        feeds: tensors that the client gives.
+        unit, allowed, allowed_kind: as in `Problem`; None: each node by itself, on any device.
+        costs: what was measured; None: analytic costs alone.
+        narrow: whether float32 values cross between devices as bfloat16.
+        contended: whether transfers over the same link wait for each other.
+        fetches: what the client takes; None: what it gives and takes costs no time.
+    """
+    n, d = len(nodes), len(cluster.devices)
+    place = {node: i for i, node in enumerate(nodes)}
+    if len(place) < n:
+        times = Counter(nodes)
+        place = {node: i for node, i in place.items() if times[node] == 1}
+    fed, runs = set(feeds), None if running is None else set(running)
+    speeds = [speed_of(device) for device in cluster.devices]
+    classes = list(dict.fromkeys(speeds))
+    device_class = np.array([classes.index(s) for s in speeds], np.int32)
+    flops, moved, memory = np.zeros(n), np.zeros(n), np.zeros(n)
+    busy = np.ones(n, bool)
+    handles: dict[OpDef, bool] = {}
+    no_copy = np.zeros(n, bool)  # what a node hands out is the state of a variable beside it
+    edges: tuple[list[int], list[int], list[int]] = [], [], []  # source, output or -1 for control, consumer
+    from_node, from_output, to_node = (column.append for column in edges)
+    cost_of = _Costs()
+    for i, node in enumerate(nodes):
+        opdef = node.opdef
+        handle = handles.get(opdef)
+        if handle is None:
+            handle = handles[opdef] = Trait.STATE_HANDLE in opdef.traits
+        if handle:
+            memory[i], no_copy[i] = state_bytes(node)[0], True
+        elif opdef.ref_inputs or opdef.name in _READS:
+            no_copy[i] = _hands_out_state(node)
+        if runs is not None and node not in runs:
+            busy[i] = False
+            continue
+        if not handle and node.opdef.name != "Placeholder":
+            flops[i], moved[i] = cost_of(node)
+        else:
+            busy[i] = False
+        back = node.back_edge if opdef.name == "Merge" else None
+        for t in node.inputs:
+            source = place.get(t.op)
+            if source is not None and t.op is not back and t not in fed:
+                from_node(source)
+                from_output(t.value_index)
+                to_node(i)
+        for c in node.control_inputs:
+            source = place.get(c)
+            if source is not None:
+                from_node(source)
+                from_output(-1)
+                to_node(i)
+    # Each value once, by source and output, and each consumer of it once.
+    value_source, outputs, value_start, value_target = _values(edges, n)
+    sources = value_source.tolist()
+    values = [None if out < 0 else nodes[i].outputs[out] for i, out in zip(sources, outputs, strict=True)]
+    bytes_of = _sizes(costs)
+    size = np.array([0.0 if t is None else float(bytes_of(t)) for t in values], float)
+    travelling = size
+    if narrow:
+        travelling = size * [0.5 if t is not None and t.dtype.base is float32 else 1.0 for t in values]
+    seconds = np.array([busy * (s.overhead + np.maximum(flops / s.flops, moved / s.bandwidth)) for s in classes])
+    if costs is not None:  # each device is a class of its own then
+        names = [str(device.name) for device in cluster.devices]
+        seconds, cluster = costs.applied([node.name for node in nodes], names, seconds[device_class]), costs.on(cluster)
+        device_class = np.arange(d, dtype=np.int32)
+        if runs is not None:
+            seconds = seconds * np.array([node in runs for node in nodes])
+    latency, per_byte = links_of(cluster)
+    fed_at, back_after = (
+        (None, None) if fetches is None else _client_times(nodes, cluster, busy, fed, set(fetches), bytes_of)
+    )
+    tasks = np.unique([device.name.task_name for device in cluster.devices], return_inverse=True)[1]
+    between = (tasks[:, None] != tasks).astype(float)
+    # Ports stand for links where both ends are not known: half of a mean link at each end of a transfer, or
+    # all of it where a load counts each end by itself.
+    others = max(d - 1, 1)
+    part = 1.0 if objective is Objective.THROUGHPUT else 0.5
+    return Problem(
+        objective,
+        seconds=seconds,
+        device_class=device_class,
+        memory=memory,
+        capacity=np.array([np.inf if x.memory_bytes is None else float(x.memory_bytes) for x in cluster.devices]),
+        slots=np.ones(d, np.int32),
+        value_source=value_source,
+        value_bytes=travelling,
+        away_memory=size,
+        home_memory=size * ~no_copy[value_source],
+        value_start=value_start,
+        value_target=value_target,
+        unit=np.arange(n, dtype=np.int32) if unit is None else unit,
+        allowed=np.ones((1, d), bool) if allowed is None else allowed,
+        allowed_kind=np.zeros(n, np.int32) if allowed_kind is None else allowed_kind,
+        link_latency=latency,
+        link_per_byte=per_byte,
+        port_latency=latency.sum(axis=0) / others * part,
+        port_per_byte=per_byte.sum(axis=0) / others * part,
+        contended=contended,
+        handling=between * HANDLING[0],
+        handling_per_byte=between / HANDLING[1],
+        fed_at=fed_at,
+        back_after=back_after,
+        priority=-np.arange(n, dtype=float),  # devices work through one order that is the same for all
+    )  # fmt: skip
+
+
+def _values(edges: Iterable[list[int]], n: int) -> tuple[Ints, list[int], Ints, Ints]:
+    """The values that edges carry: (v,) sources, outputs, (v + 1,) where the consumers of each begin, and the consumers."""
+    source, output, consumer = (np.array(column, np.int64) for column in edges)
+    outputs = int(output.max(initial=-1)) + 2
+    ends = np.unique((source * outputs + output + 1) * n + consumer)
+    value, first = np.unique(ends // n, return_index=True)
+    found = (value // outputs, np.append(first, len(ends)), ends % n)
+    sources, starts, targets = (column.astype(np.int32) for column in found)
+    return sources, (value % outputs - 1).tolist(), starts, targets
+
+
+class _Costs:
+    """What nodes cost; those that are alike are asked once. Costs follow from types, shapes and attrs, and from a variable's place."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, Cost] = {}
+
+    def __call__(self, node: Node) -> Cost:
+        opdef = node.opdef
+        for t in node.inputs:
+            if t.dtype is resource:
+                return opdef.cost_of(node)
+        try:
+            key = (
+                opdef.name, *[(t.dtype.name, t.dims) for t in node.inputs], *[(t.dtype.name, t.dims) for t in node.outputs],
+                *node.attrs.items(),
+            )  # fmt: skip
+            found = self._known.get(key)
+        except TypeError:  # an attr is an array
+            return opdef.cost_of(node)
+        if found is None:
+            found = self._known[key] = opdef.cost_of(node)
+        return found
+
+
+def _sizes(costs: Profile | None) -> Callable[[Tensor], int]:
+    """Bytes of a tensor: as measured where its shape leaves them open."""
+    if costs is None or not costs.sizes:
+        return nbytes
+    measured = costs.sizes
+    return lambda tensor: measured.get(tensor.name) or nbytes(tensor)
+
+
+def _hands_out_state(node: Node) -> bool:
+    if node.opdef.name in _READS:
+        return Trait.STATE_HANDLE in node.inputs[0].op.opdef.traits
+    return any(t.dtype.is_ref for t in node.outputs)
+
+
+def _client_times(
+    nodes: Sequence[Node],
+    cluster: Cluster,
+    busy: Flags,
+    fed: set[Tensor],
+    fetched: set[Tensor],
+    bytes_of: Callable[[Tensor], int],
+) -> tuple[Floats, Floats]:
+    """(D, n) seconds until a node has what it is fed, and until the client has what it takes from a node, on each device."""
+    given, taken = np.zeros(len(nodes)), np.zeros(len(nodes))
+    for i, node in enumerate(nodes):
+        given[i] = sum(bytes_of(t) for t in dict.fromkeys(node.inputs) if t in fed)
+        taken[i] = sum(bytes_of(t) for t in node.outputs if t in fetched)
+    links = [_link(cluster, CLIENT, device.name.task_name, BETWEEN_TASKS) for device in cluster.devices]
+    latency, per_byte = np.array(links).T[:, :, None]
+    return (latency + given * per_byte) * busy, (latency + taken * per_byte) * busy
+
+
+def _link(cluster: Cluster, a: str, b: str, usual: tuple[float, float]) -> tuple[float, float]:
+    """Seconds, and seconds per byte."""
+    (seconds, rate), link = usual, cluster.link(a, b)
+    if link is not None:
+        seconds = seconds if link.latency is None else link.latency
+        rate = link.bandwidth or rate
+    return seconds, 1 / rate
+
+
+def speed_of(device: DeviceInfo) -> Speed:
+    """What a device can do: as measured, else as is typical for its type."""
+    kind = "CPU" if device.emulated else device.name.device_type
+    typical = TYPICAL.get(kind, TYPICAL["GPU"])
+    return Speed(device.flops or typical.flops, device.bandwidth or typical.bandwidth, typical.overhead)
+
+
+def links_of(cluster: Cluster) -> tuple[Floats, Floats]:
+    """Latency and seconds per byte from device to device; 0 on the diagonal."""
+    d = len(cluster.devices)
+    latency, per_byte = np.zeros((d, d)), np.zeros((d, d))
+    known: dict[tuple[str, str], tuple[float, float]] = {}
+    tasks = [device.name.task_name for device in cluster.devices]
+    for a in range(d):
+        for b in range(d):
+            if a == b:
+                continue
+            pair = tasks[a], tasks[b]
+            if pair not in known:
+                same = tasks[a] == tasks[b]
+                known[pair] = (WITHIN_TASK[0], 1 / WITHIN_TASK[1]) if same else _link(cluster, *pair, BETWEEN_TASKS)
+            latency[a, b], per_byte[a, b] = known[pair]
+    return latency, per_byte

@@ -1,0 +1,13 @@
+"""What people see of a plan.
+
+    report.py       `print(plan)`: tables of devices, links and scopes
+    scope_tree.py   nodes folded by name scope
+    diagram.py      Graphviz text and SVG
+    plan_page.py    the HTML page; page_data.py: a plan as compressed columns for it
+    diff.py         what differs between two plans
+    lint.py         warnings: what a better plan would not do
+    evaluation.py   predicted time, lower bound, bottleneck, alternatives
+    compare.py      predictions beside a trace
+
+`plan` imports it. It imports all packages but `serialize`, and reads plans through the protocol `PlanData`.
+"""

@@ -1,0 +1,120 @@
+"""A plan beside a trace: predicted and measured times of each kernel, transfer and device.
+
+A prediction is about nodes, a measurement about kernels: what a kernel was predicted to take is the sum over its nodes. Nodes
+that no kernel ran (folded, merged with others, or no work at all) are counted apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..plan_data import PlanData
+from ..render.text import short
+from ..render.timeline import time_text
+from ..simulate import Timeline, simulate
+
+if TYPE_CHECKING:
+    from ..cost.profile import Profile
+
+LISTED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One thing, predicted and measured.
+
+    Attributes:
+        name: the kernel's (last) node, the value, or the device. where: the device, or `A -> B`.
+        predicted, measured: seconds; of a loop, all iterations together. count: how often it happened.
+    """
+
+    name: str
+    where: str
+    predicted: float
+    measured: float
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A plan beside a traced step. `print` shows where they differ most.
+
+    Attributes:
+        step: the whole step. devices: how long each works. kernels, transfers: each by the difference, the largest first.
+        not_run: nodes that were predicted to take time and that no kernel ran. unplanned: kernels of no node of the step.
+    """
+
+    step: Compared
+    devices: tuple[Compared, ...]
+    kernels: tuple[Compared, ...]
+    transfers: tuple[Compared, ...]
+    not_run: tuple[str, ...]
+    unplanned: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [f"step: predicted {time_text(self.step.predicted)}, measured {time_text(self.step.measured)}"]
+        for what, rows in (("device", self.devices), ("kernel", self.kernels), ("transfer", self.transfers)):
+            lines += _table(what, rows)
+        if self.not_run:
+            lines.append(
+                f"{len(self.not_run)} nodes ran in no kernel: folded, merged or not taken ({', '.join(self.not_run[:4])})"
+            )
+        return "\n".join(lines)
+
+
+def compare(plan: PlanData, measured: Any, costs: Profile | None = None) -> Comparison:
+    """A plan beside a measured step: a `Timeline`, or what has one (a trace)."""
+    found: Timeline = getattr(measured, "timeline", measured)
+    predicted = simulate(plan, costs=costs)
+    of_node = {(s.name, predicted.devices[s.device]): s.finish - s.start for s in predicted.spans}
+    kernels: dict[tuple[str, str], list[float]] = {}  # -> predicted, measured, count
+    run: set[tuple[str, str]] = set()
+    unplanned: dict[str, None] = {}
+    for s in found.spans:
+        device = found.devices[s.device]
+        nodes = [(n, device) for n in s.nodes or (s.name,)]
+        if not any(n in of_node for n in nodes):
+            unplanned[s.name] = None
+        row = kernels.setdefault((s.name, device), [sum(of_node.get(n, 0.0) for n in set(nodes) - run), 0.0, 0])
+        run.update(nodes)
+        row[1] += s.finish - s.start
+        row[2] += 1
+    transfers: dict[tuple[str, str], list[float]] = {}
+    for line, at in ((predicted, 0), (found, 1)):
+        for t in line.transfers:
+            link = f"{short(line.devices[t.source])} -> {short(line.devices[t.destination])}"
+            row = transfers.setdefault((t.name, link), [0.0, 0.0, 0])
+            row[at] += t.finish - t.start
+            row[2] += at
+    busy = [dict(zip(line.devices, line.busy, strict=True)) for line in (predicted, found)]
+    return Comparison(
+        Compared("step", "", predicted.makespan, found.makespan),
+        tuple(
+            Compared(d, d, busy[0].get(d, 0.0), busy[1].get(d, 0.0))
+            for d in dict.fromkeys((*predicted.devices, *found.devices))
+            if busy[0].get(d) or busy[1].get(d)
+        ),
+        _sorted(Compared(name, short(d), p, m, int(n)) for (name, d), (p, m, n) in kernels.items()),
+        _sorted(Compared(name, link, p, m, int(n)) for (name, link), (p, m, n) in transfers.items()),
+        tuple(name for (name, device), seconds in of_node.items() if seconds > 0 and (name, device) not in run),
+        tuple(unplanned),
+    )
+
+
+def _sorted(rows: Iterable[Compared]) -> tuple[Compared, ...]:
+    return tuple(sorted(rows, key=lambda r: (-abs(r.measured - r.predicted), r.name, r.where)))
+
+
+def _table(what: str, rows: Sequence[Compared]) -> list[str]:
+    if not rows:
+        return []
+    cells = [(what, "predicted", "measured", "ratio", "where")]
+    for r in rows[:LISTED]:
+        ratio = f"{r.measured / r.predicted:.2g}" if r.predicted > 0 else "-"
+        name = short(r.name) + (f" ×{r.count}" if r.count > 1 else "")
+        cells.append((name, time_text(r.predicted), time_text(r.measured), ratio, "" if r.name == r.where else r.where))
+    widths = [max(len(c[i]) for c in cells) for i in range(5)]
+    lines = [("  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True))).rstrip() for row in cells]
+    return lines + ([f"  … and {len(rows) - LISTED} more"] if len(rows) > LISTED else [])

@@ -1,0 +1,142 @@
+"""The difference between two plans: nodes that moved, traffic, variables per device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..plan_data import PlanData
+from ..render.text import ROWS, count_text, short, size_text, table, where
+from .scope_tree import fold
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A node that both plans place, on different devices."""
+
+    node: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """An amount that differs: bytes or messages that cross a link in a step, or bytes that a device holds."""
+
+    what: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDiff:
+    """What differs between two plans. False when nothing does; `print(diff)` shows it.
+
+    Attributes:
+        moved: nodes on different devices, in order of creation.
+        removed: names of nodes that only the first plan places.
+        added: names of nodes that only the second plan places.
+        no_longer_run: names of nodes that both place but only the first runs. newly_run: only the second.
+        traffic: `source -> destination`: bytes per step, where they differ.
+        messages: the same, numbers of messages.
+        held: device: bytes of variables, where they differ.
+    """
+
+    moved: tuple[Moved, ...]
+    removed: tuple[str, ...]
+    added: tuple[str, ...]
+    no_longer_run: tuple[str, ...]
+    newly_run: tuple[str, ...]
+    traffic: tuple[Changed, ...]
+    messages: tuple[Changed, ...]
+    held: tuple[Changed, ...]
+
+    def __bool__(self) -> bool:
+        return any(
+            (self.moved, self.removed, self.added, self.no_longer_run, self.newly_run, self.traffic,
+             self.messages, self.held)
+        )  # fmt: skip
+
+    def __str__(self) -> str:
+        if not self:
+            return "no differences"
+        parts = [
+            self._moved(),
+            _nodes("Only in the first plan", self.removed),
+            _nodes("Only in the second plan", self.added),
+            _nodes("Run by the first plan only", self.no_longer_run),
+            _nodes("Run by the second plan only", self.newly_run),
+            _amounts("bytes per step", self.traffic, True),
+            _amounts("messages per step", self.messages, False),
+            _amounts("held", self.held, True),
+        ]
+        return "\n\n".join(p for p in parts if p)
+
+    def _moved(self) -> str:
+        if not self.moved:
+            return ""
+        rows = fold(((m.node, f"{short(m.before)} -> {short(m.after)}") for m in self.moved), ROWS)
+        shown = [(r.label, str(len(r.nodes)), where(r.devices, "move")) for r in rows]
+        return f"Moved: {count_text(len(self.moved), 'node')}\n{table(('scope', 'nodes', 'from -> to'), shown)}"
+
+
+def diff(before: PlanData, after: PlanData) -> PlanDiff:
+    """What changes from one plan to another. Nodes are matched by name."""
+    old, new = before.placement, after.placement
+    ran, runs = _run(before), _run(after)
+    return PlanDiff(
+        moved=tuple(Moved(n, d, new[n]) for n, d in old.items() if n in new and new[n] != d),
+        removed=tuple(n for n in old if n not in new),
+        added=tuple(n for n in new if n not in old),
+        no_longer_run=tuple(n for n in ran if n in new and n not in runs),
+        newly_run=tuple(n for n in runs if n in old and n not in ran),
+        traffic=_changes(_link_bytes(before), _link_bytes(after)),
+        messages=_changes(_link_messages(before), _link_messages(after)),
+        held=_changes(_held(before), _held(after)),
+    )
+
+
+def _run(plan: PlanData) -> dict[str, None]:
+    return dict.fromkeys(n.name for p in plan.partitions.values() for n in p.nodes)
+
+
+def _link_bytes(plan: PlanData) -> dict[str, int]:
+    return {f"{t.source} -> {t.destination}": t.bytes for t in plan.traffic}
+
+
+def _link_messages(plan: PlanData) -> dict[str, int]:
+    return {f"{t.source} -> {t.destination}": t.tensors + t.control for t in plan.traffic}
+
+
+def _held(plan: PlanData) -> dict[str, int]:
+    return {r.device: r.variable_bytes for r in plan.loads}
+
+
+def _changes(before: dict[str, int], after: dict[str, int]) -> tuple[Changed, ...]:
+    names = sorted(before.keys() | after.keys())
+    changes = [Changed(n, before.get(n, 0), after.get(n, 0)) for n in names]
+    return tuple(sorted((c for c in changes if c.before != c.after), key=lambda c: -abs(c.after - c.before)))
+
+
+def _nodes(title: str, names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    rows = fold(((n, "") for n in names), ROWS)
+    shown = [(r.label, str(len(r.nodes))) for r in rows]
+    return f"{title}: {count_text(len(names), 'node')}\n{table(('scope', 'nodes'), shown)}"
+
+
+def _amounts(title: str, changes: Iterable[Changed], in_bytes: bool) -> str:
+    def text(count: int) -> str:
+        return size_text(count) if in_bytes else str(count)
+
+    rows = [
+        (
+            short(c.what),
+            text(c.before),
+            text(c.after),
+            ("+" if c.after > c.before else "-") + text(abs(c.after - c.before)),
+        )
+        for c in changes
+    ]
+    return table((title, "before", "after", "change"), rows)

@@ -1,0 +1,256 @@
+"""The evaluation of a plan: predicted time, lower bound, bottleneck, and alternatives.
+
+All times are predicted, by the costs that `simulate` uses. The lower bound is a proof under those costs: no placement of these
+nodes on these devices is faster. The hint about replicas compares the split with data parallelism: every device of the
+fastest kind runs the whole step on its share of the batch, and all of them exchange the updates by a ring (each value
+crosses twice, but for one share; Patarasuk and Yuan 2009).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..cost.static import state_bytes
+from ..plan_data import PlanData
+from ..render.text import short, size_text
+from ..render.timeline import time_text
+from ..rules.placement import Rule
+from ..schedule.pipeline_parallel import PIPELINES, Pipeline
+from ..simulate import Span, Timeline, seconds_of, step_of, timeline
+
+if TYPE_CHECKING:
+    from ..cost.profile import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one device has to do in a step.
+
+    Attributes:
+        device: its name. busy: seconds that it works. peak: bytes that it holds at most. capacity: bytes that it has;
+            infinite where that is not described.
+    """
+
+    device: str
+    busy: float
+    peak: float
+    capacity: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """Replicas instead of a split: on how many devices, what a step would take, and the bytes of updates that they exchange."""
+
+    devices: int
+    seconds: float
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bubble:
+    """A pipeline of the step.
+
+    Attributes:
+        pipeline: what it is. bubble: the part of its devices' time that it does not use, from its first pass to its last.
+    """
+
+    pipeline: Pipeline
+    bubble: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`plan.report()`.
+
+    Attributes:
+        objective: predicted seconds of one step.
+        lower_bound: no placement of these nodes on these devices is faster. gap: by which part it is below the objective.
+        found_by: what found the placement: the rules, or a part of the search.
+        best_single: (device, seconds) of the fastest step on one device, where one device may run all of it.
+        critical: (device or link, seconds) of what the step waits for from begin to end, the longest first.
+        loads: for each device that does something, the busiest first.
+        hint: where replicas would be faster than this plan.
+        pipeline: the pipeline that the step runs, if it runs one.
+    """
+
+    objective: float
+    lower_bound: float
+    found_by: str
+    best_single: tuple[str, float] | None
+    critical: tuple[tuple[str, float], ...]
+    loads: tuple[Load, ...]
+    hint: Hint | None
+    pipeline: Bubble | None = None
+
+    @property
+    def gap(self) -> float:
+        """By which part of the objective the lower bound is lower; 0 when nothing can be faster."""
+        return 1 - self.lower_bound / self.objective if self.objective > 0 else 0.0
+
+    def __str__(self) -> str:
+        lines = [f"one step takes {time_text(self.objective)}, predicted; placed by {self.found_by}"]
+        if self.gap < 1e-9:
+            lines.append("  nothing can be faster: that is also the lower bound")
+        else:
+            lines.append(
+                f"  no placement can be below {time_text(self.lower_bound)}: at most {self.gap:.0%} is to be gained"
+            )
+        if self.best_single is not None:
+            device, seconds = self.best_single
+            ratio = seconds / self.objective if self.objective > 0 else 1.0
+            compared = "the same" if abs(ratio - 1) < 1e-9 else f"{ratio:.2f} times that"
+            lines.append(f"  all of it on {short(device)} takes {time_text(seconds)}, {compared}")
+        if self.critical:
+            lines.append("  what it waits for, from begin to end:")
+            lines += [
+                f"    {s / self.objective:>4.0%}  {what}"
+                for what, s in self.critical[:4]
+                if s >= 0.005 * self.objective
+            ]
+        lines.append("  devices:")
+        width = max((len(short(load.device)) for load in self.loads), default=0)
+        for load in self.loads:
+            memory = size_text(round(load.peak))
+            if np.isfinite(load.capacity):
+                memory += f" of {size_text(round(load.capacity))}"
+            share = f"{load.busy / self.objective:.0%}" if self.objective > 0 else "-"
+            lines.append(f"    {short(load.device):<{width}}  busy {share:>4}  memory {memory}")
+        if self.pipeline is not None:
+            p, kept = self.pipeline.pipeline, self.pipeline.pipeline.held
+            lines.append(
+                f"  {p.schedule} pipeline of {len(p.stages)} stages, {p.micro_batches} micro-batches: its bubble is "
+                f"{self.pipeline.bubble:.0%} ({p.ideal_bubble:.0%} where stages take equally long); "
+                f"stages keep {', '.join(map(str, kept))}"
+            )
+        if self.hint is not None:
+            h = self.hint
+            lines.append(
+                f"  hint: {h.devices} replicas, each with its share of the batch, are predicted to take {time_text(h.seconds)} a step "
+                f"({size_text(round(h.bytes))} of updates to exchange): {self.objective / h.seconds:.1f} times as fast"
+            )
+        return "\n".join(lines)
+
+
+def judge(
+    plan: PlanData, costs: Profile | str | os.PathLike[str] | None = None, *, contended: bool = True, client: bool = False
+) -> Verdict:
+    """What a plan is worth; the arguments are those of `simulate`."""
+    from ..search.bounds import lower_bound
+
+    if not any(p.nodes for p in plan.partitions.values()):  # all that is fetched is fed
+        return Verdict(0.0, 0.0, _finder(plan), None, (), (), None)
+    problem, assignment, names, devices = step_of(plan, costs=costs, contended=contended, client=client)
+    step = timeline(problem, assignment, names, devices, in_order=True)
+    bound = lower_bound(problem)
+    if plan.solution is not None and costs is None:
+        bound = max(bound, min(plan.solution.lower_bound, step.makespan))
+    single = None
+    for d in np.flatnonzero(problem.unit_allowed.all(axis=0)).tolist():
+        if problem.memory.sum() <= problem.capacity[d]:
+            seconds = seconds_of(problem, np.full(len(names), d, np.int32))
+            if single is None or seconds < single[1]:
+                single = devices[d], seconds
+    loads = [
+        Load(name, busy, peak, float(capacity))
+        for name, busy, peak, capacity in zip(devices, step.busy, step.peak, problem.capacity, strict=True)
+        if busy > 0 or peak > 0
+    ]
+    verdict = Verdict(
+        step.makespan, min(bound, step.makespan), _finder(plan), single, _critical(step),
+        tuple(sorted(loads, key=lambda load: -load.busy)), None, _bubble(plan, step),
+    )  # fmt: skip
+    hint = _replicas(plan, problem.seconds, problem.device_class, problem.link_per_byte, problem.link_latency)
+    best = min(step.makespan, single[1] if single is not None else step.makespan)
+    if hint is None or hint.seconds >= 0.95 * best:  # predictions are not so good that less would mean anything
+        return verdict
+    return replace(verdict, hint=hint)
+
+
+def alternatives(plan: PlanData, node: str) -> list[tuple[str, float]]:
+    """What the step would take with a node's group on each other device that it may have: (device, seconds), best first."""
+    problem, assignment, names, devices = step_of(plan)
+    decision = plan.decisions.decision(node)
+    group = [names.index(name) for name in decision.group if name in set(names)]
+    out = []
+    for device in decision.candidates:
+        if device != decision.chosen and group:
+            moved = assignment.copy()
+            moved[group] = devices.index(device)
+            out.append((device, seconds_of(problem, moved)))
+    return sorted(out, key=lambda pair: pair[1])
+
+
+def told_alternatives(plan: PlanData, node: str) -> list[str]:
+    """The same in words: what the search gained by its choice."""
+    others = alternatives(plan, node)
+    if not others:
+        return []
+    problem, assignment, names, devices = step_of(plan)
+    here = seconds_of(problem, assignment)
+    lines = [f"  there one step is predicted to take {time_text(here)}; elsewhere:"]
+    for device, seconds in others[:4]:
+        change = f"{seconds / here - 1:+.1%}" if here > 0 else "the same"
+        lines.append(f"    {short(device)}: {time_text(seconds)} ({change})")
+    if len(others) > 4:
+        lines.append(f"    and {len(others) - 4} more, none faster than these")
+    return lines
+
+
+def _bubble(plan: PlanData, step: Timeline) -> Bubble | None:
+    for pipeline in plan.graph.get_collection(PIPELINES):
+        marks = tuple(f"{pipeline.name}/{kind}_" for kind in "FB")
+        passes = [s for s in step.spans if s.name.startswith(marks)]
+        if passes:
+            whole = max(s.finish for s in passes) - min(s.start for s in passes)
+            used = len({s.device for s in passes}) * whole
+            return Bubble(pipeline, 1 - sum(s.finish - s.start for s in passes) / used if used > 0 else 0.0)
+    return None
+
+
+def _finder(plan: PlanData) -> str:
+    if plan.solution is None:
+        return "search" if (plan.decisions.rules == Rule.SEARCHED).any() else "the rules"
+    history = plan.solution.history
+    return f"search ({history[-1].by})" if history else "search"
+
+
+def _critical(step: Timeline) -> tuple[tuple[str, float], ...]:
+    spent: dict[str, float] = {}
+    for part in step.critical:
+        if isinstance(part, Span):
+            what = short(step.devices[part.device])
+        else:
+            what = f"link {short(step.devices[part.source])} -> {short(step.devices[part.destination])}"
+        spent[what] = spent.get(what, 0.0) + part.finish - part.start
+    return tuple(sorted(spent.items(), key=lambda pair: -pair[1]))
+
+
+def _replicas(
+    plan: PlanData,
+    seconds: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    device_class: np.ndarray[tuple[int, ...], np.dtype[np.int32]],
+    per_byte: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    latency: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+) -> Hint | None:
+    """Data parallelism on all devices of the kind that runs the whole step fastest; None where nothing is trained."""
+    updated = sum(
+        state_bytes(t.op)[0]
+        for p in plan.partitions.values()
+        for n in p.nodes
+        if n.type.startswith(("Apply", "ResourceApply"))
+        for t in n.inputs[:1]
+    )
+    total = seconds.sum(axis=1)
+    kind = int(total.argmin())
+    members = np.flatnonzero(device_class == kind)
+    k = len(members)
+    if not updated or k < 2:
+        return None
+    inside = np.ix_(members, members)
+    slowest, far = float(per_byte[inside].max()), float(latency[inside].max())
+    exchange = 2 * (k - 1) * (updated / k * slowest + far)
+    return Hint(k, float(total[kind]) / k + exchange, float(updated))

@@ -1,0 +1,320 @@
+"""A plan as columns: all that its page shows, compressed into one HTML file.
+
+A graph of 100,000 nodes has as many names, but only some hundred ops, requests, source lines and demands. So
+each text is kept once and nodes refer to it by number; the page puts the words of an explanation together
+when somebody asks for one. A column is an array of the smallest integers that hold it.
+
+    payload = gzip(length of the head, 4 bytes | head, JSON, padded | columns one after the other)
+
+All numbers are little-endian. The head holds the tables of texts and where each column lies. 0 stands for
+"none" in columns whose comment says "+1".
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import chain
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ...graph.node import Node, Tensor
+from ...graph.opdef import Trait, nbytes
+from ...graph.scopes import DeviceBlock
+from ...graph.shape import is_static, text
+from ...graph.source import SourceLine, locate
+from ..cost.static import state_bytes
+from ..partition.partitioned_graph import Channel
+from ..plan_data import PlanData
+from ..rules.placement import Rule
+from .lint import check
+
+LISTED = 8  # nodes that a warning leads to
+VERSION = 1
+"""Of the payload; a page is written together with its payload, so no page ever reads another version."""
+
+NARROW, PACES, DIRECT = 1, 2, 3
+"""How a channel carries its value, where that is special: as bfloat16; not at all, since it tells the receiver's pace."""
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Table(Generic[K]):
+    """Distinct values, numbered in order of appearance, each with what the page is told of it."""
+
+    def __init__(self, row: Callable[[K], Any] | None = None) -> None:
+        self._row = row
+        self._numbers: dict[K, int] = {}
+        self.rows: list[Any] = []
+
+    def __getitem__(self, key: K) -> int:
+        number = self._numbers.get(key)
+        if number is None:
+            row = key if self._row is None else self._row(key)  # may add rows of its own
+            number = self._numbers[key] = len(self.rows)
+            self.rows.append(row)
+        return number
+
+
+def payload(plan: PlanData) -> bytes:
+    """The compressed columns of a plan."""
+    head, columns = _Writer(plan).write()
+    packed: list[bytes] = []
+    where: dict[str, list[int | str]] = {}
+    offset = 0
+    for name, values in columns.items():
+        array = _smallest(values)
+        where[name] = [_TYPES[array.dtype.str[1:]], offset, len(array)]
+        data = array.astype(array.dtype.newbyteorder("<")).tobytes()
+        data += bytes(-len(data) % 8)  # typed arrays must start at a multiple of their element's size
+        packed.append(data)
+        offset += len(data)
+    head["columns"] = where
+    # ensure_ascii also keeps lone surrogates, which a name may hold and UTF-8 cannot.
+    text_ = json.dumps(head, separators=(",", ":")).encode("ascii")
+    text_ += b" " * (-(len(text_) + 4) % 8)
+    # mtime=0: the same plan gives the same page.
+    return gzip.compress(b"".join([len(text_).to_bytes(4, "little"), text_, *packed]), 6, mtime=0)
+
+
+_TYPES = {"u1": "Uint8", "u2": "Uint16", "u4": "Uint32", "i1": "Int8", "i2": "Int16", "i4": "Int32",
+          "f8": "Float64"}  # fmt: skip
+
+
+def _smallest(values: Sequence[float]) -> npt.NDArray[Any]:
+    """The values as an array of the smallest type that JavaScript can look at."""
+    array = np.asarray(values)
+    if array.size == 0:
+        return np.zeros(0, np.uint8)
+    if array.dtype.kind in "iu":
+        low, high = int(array.min()), int(array.max())
+        kinds: tuple[type[np.integer[Any]], ...] = (
+            (np.uint8, np.uint16, np.uint32) if low >= 0 else (np.int8, np.int16, np.int32)
+        )
+        for kind in kinds:
+            if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
+                return array.astype(kind)
+    return array.astype(np.float64)  # byte counts beyond 32 bits are exact up to 2^53
+
+
+class _Writer:
+    """Fills the tables and columns of one plan."""
+
+    def __init__(self, plan: PlanData) -> None:
+        self.plan = plan
+        self.nodes = list(plan.decisions)
+        self.at = {node.index: i for i, node in enumerate(self.nodes)}
+        self.files: Table[str] = Table()
+        self.lines: Table[SourceLine] = Table(lambda s: [self.files[s.file], s.line, s.text])
+        self.blocks: Table[DeviceBlock] = Table(self._block)
+        self.values: Table[tuple[str, int, bool]] = Table()
+        self.loops: Table[str] = Table()
+        self._value_of: dict[tuple[Any, Any], int] = {}
+
+    def write(self) -> tuple[dict[str, Any], dict[str, Sequence[float]]]:
+        plan, reasons, nodes = self.plan, self.plan.decisions.reasons, self.nodes
+        ops: Table[Any] = Table(lambda opdef: [opdef.name, _kind(opdef.traits)])
+        requests: Table[str] = Table()
+        colocations: Table[tuple[str, ...]] = Table()
+        index = [node.index for node in nodes]
+        states = [state_bytes(n) if Trait.STATE_HANDLE in n.opdef.traits else None for n in nodes]
+        columns: dict[str, Sequence[float]] = {
+            "op": [ops[n.opdef] for n in nodes],
+            "device": plan.decisions.index[index].tolist(),
+            "request": [requests[n.device] for n in nodes],
+            "rule": plan.decisions.rules[index].tolist(),
+            "demand": reasons.demand_of[index].tolist(),
+            "line": self._lines(),
+            "block": [0 if n.blocks is None else self.blocks[n.blocks] + 1 for n in nodes],  # +1
+            "colocation": [colocations[n.colocation] + 1 if n.colocation else 0 for n in nodes],  # +1
+            "runs": self._runs(),
+            "state": [0 if s is None else s[0] for s in states],
+            "isState": [0 if s is None else 1 + s[1] for s in states],  # 0 no, 1 size not known, 2 known
+            "flops": [int(min(n.opdef.cost_of(n).flops, 2**53)) for n in nodes],
+            **self._edges(),
+            **self._groups(),
+            **self._channels(),
+        }
+        head = {
+            "version": VERSION,
+            "names": [n.name for n in nodes],
+            "devices": [
+                {"name": str(d.name), "task": d.name.task_name, "job": d.name.job, "index": d.name.task,
+                 "type": d.name.device_type, "number": d.name.device_index, "emulated": d.emulated,
+                 "memory": d.memory_bytes}
+                for d in plan.cluster.devices
+            ],
+            "master": plan.cluster.master,
+            "ops": ops.rows,
+            "requests": requests.rows,
+            "colocations": colocations.rows,
+            "rules": [rule.text for rule in Rule],
+            "demands": [
+                {"required": d.required, "candidates": d.candidates, "against": d.against,
+                 "givenUp": d.given_up}
+                for d in reasons.demands
+            ],
+            "notes": [[self.at[note.node], note.text] for note in reasons.notes if note.node in self.at],
+            "files": self.files.rows,
+            "lines": self.lines.rows,
+            "blocks": self.blocks.rows,
+            "values": self.values.rows,
+            "fetches": plan.fetches,
+            "targets": plan.targets if len(plan.targets) < len(nodes) else (),
+            "feeds": plan.feeds,
+            "relaxations": [[self._number(r.node), r.requested, r.reason] for r in plan.relaxations],
+            "warnings": [[w.text, [self._number(name) for name in w.nodes if name in plan.graph][:LISTED]]
+                         for w in check(plan)],
+            "loops": self.loops.rows,
+        }  # fmt: skip
+        return head, columns
+
+    def _number(self, name: str) -> int:
+        return self.at[self.plan.graph.get_operation_by_name(name).index]
+
+    def _lines(self) -> list[int]:
+        # Looking a line up walks its function's line table, so each place in the code is looked up once.
+        known: dict[Any, int] = {}
+        out = []
+        for node in self.nodes:
+            origin = node._origin
+            number = known.get(origin)
+            if number is None:
+                number = known[origin] = self.lines[locate(origin)]
+            out.append(number)
+        return out
+
+    def _block(self, block: DeviceBlock) -> list[Any]:
+        outer = block.outer
+        return [
+            block.describe(),
+            self.lines[block.source],
+            0 if outer is None or block.clears else self.blocks[outer] + 1,  # +1
+        ]
+
+    def _runs(self) -> list[int]:
+        """Per node its place in the step's order on its device, from 1; 0 when the step does not run it."""
+        out = [0] * len(self.nodes)
+        for partition in self.plan.partitions.values():
+            for place, node in enumerate(partition.nodes, 1):
+                i = self.at.get(node.index)
+                if i is not None:
+                    out[i] = place
+        return out
+
+    def _edges(self) -> dict[str, Sequence[float]]:
+        """What each node makes and takes; the node that a value comes from as the distance back to it."""
+        at, outputs, inputs, controls = self.at, [], [], []
+        for i, node in enumerate(self.nodes):
+            outputs.append([self._value(t) for t in node.outputs])
+            inputs.append([(i - at[t.op.index], t.value_index) for t in node.inputs if t.op.index in at])
+            controls.append([i - at[c.index] for c in node.controls if c.index in at])
+        flat = list(chain.from_iterable(inputs))
+        return {
+            "outputCount": [len(o) for o in outputs],
+            "outputValue": list(chain.from_iterable(outputs)),
+            "inputCount": [len(x) for x in inputs],
+            "inputBack": [back for back, _ in flat],
+            "inputIndex": [index for _, index in flat],
+            "controlCount": [len(c) for c in controls],
+            "controlBack": list(chain.from_iterable(controls)),
+        }
+
+    def _value(self, t: Tensor) -> int:
+        key = (t.dtype, t.dims)
+        number = self._value_of.get(key)
+        if number is None:
+            words = f"{t.dtype.name} {text(t.dims)}"
+            number = self._value_of[key] = self.values[words, nbytes(t), is_static(t.dims)]
+        return number
+
+    def _groups(self) -> dict[str, Sequence[float]]:
+        """Nodes that share their group, group after group in order of creation: its size, its members."""
+        members: dict[int, list[int]] = {}
+        for node, root in self.plan.decisions.reasons.groups.items():
+            if node in self.at:
+                members.setdefault(root, []).append(self.at[node])
+        groups = [sorted(m) for m in members.values()]
+        return {"groupSize": [len(m) for m in groups], "groupMember": list(chain.from_iterable(groups))}
+
+    def _channels(self) -> dict[str, Sequence[float]]:
+        """Each channel: producer (node, output; output -1 for a control edge), ends, bytes, and its nodes."""
+        plan = self.plan
+        number = {str(d.name): i for i, d in enumerate(plan.cluster.devices)}
+        channels = plan.channels
+        position = {c.id: i for i, c in enumerate(channels)}
+        producers = [self._producer(c) for c in channels]
+        return {
+            "channelNode": [node for node, _ in producers],
+            "channelOutput": [output for _, output in producers],
+            "channelSource": [number[c.source] for c in channels],
+            "channelTarget": [number[c.destination] for c in channels],
+            "channelBytes": [c.bytes for c in channels],
+            "channelExact": [c.control or is_static(c.dims) for c in channels],
+            "channelHow": [
+                PACES
+                if c.paces
+                else DIRECT
+                if c.direct
+                else NARROW
+                if isinstance(v, Tensor) and c.dtype is not v.dtype.base
+                else 0
+                for c, v in zip(channels, plan.partitioned.values, strict=True)
+            ],
+            "channelRelays": [0 if c.relays is None else position[c.relays] + 1 for c in channels],  # +1
+            **self._takers(channels, position),
+        }
+
+    def _producer(self, channel: Channel) -> tuple[int, int]:
+        if channel.control:
+            return self._number(channel.name[1:]), -1
+        name, _, output = channel.name.rpartition(":")
+        return self._number(name), int(output)
+
+    def _takers(self, channels: Sequence[Channel], position: dict[int, int]) -> dict[str, Sequence[float]]:
+        """Per channel the nodes on its destination that take its value.
+
+        A reference is read anew for each consumer, and each read has a channel of its own, which comes just
+        before that consumer; any other value arrives once and serves all.
+        """
+        takers: list[list[int]] = [[] for _ in channels]
+        loop_of = [0] * len(channels)  # +1
+        for partition in self.plan.partitions.values():
+            fresh: dict[str, list[Channel]] = {}  # received, and not taken yet
+            latest: dict[str, Channel] = {}
+            loops: list[int] = []
+            for kind, what in partition.steps:
+                if isinstance(what, Channel):
+                    if kind in ("recv", "read"):
+                        fresh.setdefault(what.name, []).append(what)
+                        latest[what.name] = what
+                        loop_of[position[what.id]] = loops[-1] if loops else 0
+                elif isinstance(what, Node):
+                    for name in dict.fromkeys(_taken(what)) if latest else ():
+                        if name in latest:
+                            for channel in fresh.pop(name, None) or [latest[name]]:
+                                takers[position[channel.id]].append(self.at[what.index])
+                elif kind == "loop":
+                    loops.append(self.loops[what.name] + 1)
+                elif kind == "end":
+                    loops.pop()
+        return {
+            "takerCount": [len(t) for t in takers],
+            "taker": list(chain.from_iterable(takers)),
+            "channelLoop": loop_of,
+        }
+
+
+def _taken(node: Node) -> Iterable[str]:
+    """Names of the values that a node takes, control edges as `^node`."""
+    return chain((t.name for t in node.inputs), (f"^{c.name}" for c in node.controls))
+
+
+def _kind(traits: Trait) -> str:
+    """The kinds of nodes that the page tells apart by colour; the rest it sees from inputs and outputs."""
+    if Trait.STATE_HANDLE in traits:
+        return "state"
+    return "effect" if Trait.STATEFUL in traits else "compute"

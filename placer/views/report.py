@@ -1,0 +1,150 @@
+"""Plans as text: tables that fit a terminal of 100 columns and one screen, for a graph of any size."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from html import escape
+
+from ...graph.ops.accumulators import ACCUMULATOR
+from ..cluster.spec import Cluster
+from ..cost.static import Traffic
+from ..partition.partitioned_graph import task_of
+from ..plan_data import PlanData
+from ..render.text import ROWS, WIDTH, count_text, number_text, seconds_text, short, size_text, table, where
+from .diagram import to_svg
+from .scope_tree import fold
+
+
+def render(plan: PlanData) -> str:
+    """The tables of `print(plan)`: devices, links, scopes, and requests that were not met."""
+    parts = [
+        heading(plan),
+        table(*devices_table(plan)),
+        table(*links_table(plan)),
+        table(*scopes_table(plan)),
+    ]
+    return "\n\n".join(p for p in [*parts, _relaxations(plan)] if p)
+
+
+def render_html(plan: PlanData) -> str:
+    """The same tables and a picture, for notebooks."""
+    tables = [devices_table(plan), links_table(plan), scopes_table(plan)[:2]]
+    parts = [f"<p>{escape(heading(plan))}</p>", to_svg(plan, graphviz=False)]
+    parts += [_html_table(*t) for t in tables]
+    told = _relaxations(plan)
+    return "<div>" + "\n".join([*parts, f"<pre>{escape(told)}</pre>" if told else ""]) + "</div>"
+
+
+def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose text is on the left and whose numbers are on the right, whatever the page around it prefers."""
+    if not rows:
+        return ""
+    sides = ["right" if all(row[i][:1].isdigit() for row in rows) else "left" for i in range(len(header))]
+
+    def line(cell: str, texts: Sequence[str]) -> str:
+        cells = zip(texts, sides, strict=True)
+        return "".join(
+            f'<{cell} style="text-align: {side}; padding: 1px 10px">{escape(c)}</{cell}>' for c, side in cells
+        )
+
+    body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows[:ROWS])
+    more = f"<p>... and {len(rows) - ROWS} more</p>" if len(rows) > ROWS else ""
+    style = "border-collapse: collapse; margin: 8px 0; font-size: 12px"
+    return f'<table style="{style}"><thead><tr>{line("th", header)}</tr></thead><tbody>{body}</tbody></table>{more}'
+
+
+def heading(plan: PlanData) -> str:
+    """In a line or two: how much runs on how many devices, and what crosses."""
+    nodes = len({node for p in plan.partitions.values() for node in p.nodes})  # a constant may run on several
+    between = [c for c in plan.channels if c.crosses_tasks]
+    direct = sum(c.direct for c in between)
+    links = [t for t in plan.traffic if task_of(t.source) != task_of(t.destination)]
+    size = size_text(sum(c.bytes for c in between), all(t.exact for t in links))
+    tasks = len({task_of(d) for d in plan.partitions})
+    text = (
+        f"Plan: {count_text(nodes, 'node')} on {count_text(len(plan.partitions), 'device')} of "
+        f"{count_text(tasks, 'task')}; {count_text(len(plan.channels), 'channel')}, "
+        f"{len(between)} of them between tasks ({size} per step)" + (f", {direct} read directly" if direct else "")
+    )
+    by_device: dict[str, list[str]] = {}
+    for task, device in plan.moved_parts.items():
+        by_device.setdefault(device, []).append(short(task))
+    for device, moved in by_device.items():
+        whose = "its" if len(moved) == 1 else "their"
+        text += f"; {short(device)} does the part of {', '.join(sorted(moved))} where {whose} variables lie"
+    adding = Counter(device for node, device in plan.added_to.items() if node.type == ACCUMULATOR)
+    for device, count in adding.items():
+        text += f"; {short(device)} adds to {count_text(count, 'accumulator')} of other tasks in their memory"
+    return textwrap.fill(text, WIDTH)
+
+
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+
+
+def devices_table(plan: PlanData) -> Table:
+    """A row for each device that runs or holds something: its nodes, variables, their bytes, its work."""
+    emulated = {str(d.name) for d in plan.cluster.devices if d.emulated}
+    rows: list[tuple[str, ...]] = [
+        (
+            short(r.device) + (" (emulated)" if r.device in emulated else ""),
+            str(r.nodes),
+            str(r.variables),
+            size_text(r.variable_bytes, r.exact),
+            number_text(plan.cost[r.device].flops if r.device in plan.cost else 0),
+        )
+        for r in plan.loads
+    ]
+    return ("device", "nodes", "variables", "held", "flop"), rows
+
+
+def links_table(plan: PlanData) -> Table:
+    """A row for each pair of devices between which something crosses; times where links are known."""
+    found = plan.traffic
+    times = [link_seconds(t, plan.cluster) for t in found]
+    header: tuple[str, ...] = ("link", "tensors", "control", "per step")
+    rows: list[tuple[str, ...]] = [
+        (
+            f"{short(t.source)} -> {short(t.destination)}",
+            str(t.tensors),
+            str(t.control),
+            size_text(t.bytes, t.exact),
+        )
+        for t in found
+    ]
+    if any(s is not None for s in times):
+        header = (*header, "time")
+        rows = [(*r, "" if s is None else seconds_text(s)) for r, s in zip(rows, times, strict=True)]
+    return header, rows
+
+
+def link_seconds(crossing: Traffic, cluster: Cluster) -> float | None:
+    """Time that a step's traffic takes on a link when nothing waits; None when the link is not known."""
+    source, destination = task_of(crossing.source), task_of(crossing.destination)
+    link = cluster.link(source, destination) if source != destination else None
+    return None if link is None else link.seconds(crossing.bytes)
+
+
+def scopes_table(plan: PlanData) -> tuple[tuple[str, ...], list[tuple[str, ...]], str]:
+    """The nodes folded by name (`scope_tree.py`), and a line that counts what is left out."""
+    rows = fold(((n.name, device) for device, p in plan.partitions.items() for n in p.nodes), ROWS)
+    left = rows[ROWS:]
+    rest = f"... and {len(left)} more with {count_text(sum(len(r.nodes) for r in left), 'node')}"
+    return ("scope", "nodes", "where"), [(r.label, str(len(r.nodes)), where(r.devices)) for r in rows], rest
+
+
+def _relaxations(plan: PlanData) -> str:
+    found = plan.relaxations
+    if not found:
+        return ""
+    lines = [f"Not as requested: {count_text(len(found), 'node')}"]
+    for r in found[:ROWS]:
+        text = f"{r.node} asked for '{r.requested}', got {short(r.chosen)}: {r.reason}"
+        lines += textwrap.wrap(
+            text, WIDTH, initial_indent="  ", subsequent_indent="    ",
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+    if len(found) > ROWS:
+        lines.append(f"  ... and {len(found) - ROWS} more (plan.relaxations)")
+    return "\n".join(lines)

@@ -1,0 +1,157 @@
+"""What `place` takes as a cluster: files, devices with facts, links, and things that run."""
+
+import pytest
+
+import dovetail as dt
+from dovetail.graph.errors import InvalidArgumentError
+from dovetail.placer.cluster.load import _quantity, as_cluster, cluster_text, make_cluster, read_cluster
+from dovetail.placer.cluster.spec import Cluster, Link
+
+FILE = """
+jobs:
+  ps: 2
+  worker: ["w0:2222", "w1:2222"]
+master: /job:worker/task:1
+devices:
+  worker: [cpu:0, {name: gpu:0, memory: 80 GiB, flops: 67 Tflop/s, bandwidth: 3.35 TB/s}]
+  /job:worker/task:0: [cpu:0]
+links:
+  - {between: [/job:worker/task:0, /job:ps], latency: 20 us, bandwidth: 100 Gbit/s}
+  - {between: [/job:worker, /job:ps], bandwidth: 1e9}
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "cluster.yaml"
+    path.write_text(FILE)
+    return path
+
+
+def test_a_file(file):
+    found = read_cluster(file)
+    assert [str(d.name).replace("/replica:0", "").replace("device:", "") for d in found.devices] == [
+        "/job:worker/task:1/CPU:0",
+        "/job:worker/task:1/GPU:0",
+        "/job:ps/task:0/CPU:0",
+        "/job:ps/task:1/CPU:0",
+        "/job:worker/task:0/CPU:0",
+    ]
+    gpu = found.devices[1]
+    assert (gpu.memory_bytes, gpu.flops, gpu.bandwidth) == (80 << 30, 67e12, 3.35e12)
+    ps, w0, w1 = (f"/job:{t}/replica:0/task:{i}" for t, i in (("ps", 0), ("worker", 0), ("worker", 1)))
+    assert found.link(ps, w0) == found.link(w0, ps) == found.links[0]
+    assert found.link(ps, w1) == Link("/job:worker", "/job:ps", None, 1e9)
+    assert found.link(w0, w1) is None
+    assert found.links[0].seconds(125 * 10**8) == pytest.approx(1.0 + 20e-6)
+
+
+def test_a_file_is_a_cluster(file):
+    with dt.Graph().as_default() as g, dt.device("/job:ps/task:1"):
+        dt.constant(1.0, name="c")
+    for given in (file, str(file)):
+        assert dt.place(g, given).placement == {"c": "/job:ps/replica:0/task:1/device:CPU:0"}
+    other = dt.place(g, file, master="job:worker/task:0").cluster
+    assert other.master == "/job:worker/replica:0/task:0" and other.links == read_cluster(file).links
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[1, 2]", "no `jobs:`"),
+        ("jobs: [a]", "no `jobs:`"),
+        ("jobs: {ps: 1}\nspeed: 3", "unknown keys: speed; known are: jobs, master, devices, links"),
+        ("jobs: {ps: x}", "must be a list"),
+        ("jobs: {ps: 0}", "no tasks"),
+        ("jobs: {ps: 1}\nmaster: /job:moon", "is no task of the cluster"),
+        ("jobs: {ps: 1}\nmaster: 3", "`master` is a task"),
+        ("jobs: {ps: 1}\ndevices: [cpu:0]", "`devices` maps"),
+        ("jobs: {ps: 1}\ndevices: {ps: cpu:0}", "must be a list"),
+        ("jobs: {ps: 1}\ndevices: {/job:ps/task:1: [cpu:0]}", "/job:ps/task:1"),
+        ("jobs: {ps: 1}\ndevices: {ps: [3]}", "is a name such as 'gpu:0'"),
+        ("jobs: {ps: 1}\ndevices: {ps: [{name: cpu:0, memory: much}]}", "memory is a number or a text"),
+        ("jobs: {ps: 1}\ndevices: {ps: [{name: cpu:0, size: 1}]}", "unknown keys: size"),
+        ("jobs: {ps: 1}\ndevices: {ps: [{name: cpu:0, emulated: 1}]}", "true or false"),
+        ("jobs: {ps: 1}\ndevices: {ps: [cpu:0, cpu:0]}", "listed twice"),
+        ("jobs: {ps: 1}\nlinks: {a: b}", "`links` is a list"),
+        ("jobs: {ps: 1}\nlinks: [{between: [/job:ps]}]", "between"),
+        ("jobs: {ps: 1}\nlinks: [{between: [/job:ps, x]}]", "x"),
+        ("jobs: {ps: 1}\nlinks: [{between: [/job:ps, /job:ps], latency: 3 GiB}]", "latency is a number"),
+        ("jobs: {ps: 1", "while parsing"),
+        ("!!python/object/apply:os.getcwd []", "could not determine a constructor"),
+    ],
+)
+def test_bad_files_are_told_by_name(tmp_path, text, told):
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="bad.yaml") as e:
+        read_cluster(path)
+    assert told in str(e.value)
+
+
+def test_a_file_that_is_not_there():
+    with pytest.raises(FileNotFoundError):
+        dt.place(dt.Graph(), "nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    ("given", "what", "value"),
+    [
+        (3, "memory", 3.0),
+        ("2 KiB", "memory", 2048.0),
+        ("1.5e3", "memory", 1500.0),
+        ("10 Gbit/s", "bandwidth", 1.25e9),
+        ("10 GB/s", "bandwidth", 1e10),
+        ("10 Gbps", "bandwidth", None),
+        ("50us", "latency", 5e-5),
+        ("50 µs", "latency", 5e-5),
+        ("2", "latency", 2.0),
+        ("67 Tflop/s", "flops", 67e12),
+        ("67 T", "flops", 67e12),
+        ("1 GB/s", "memory", None),
+        ("-3", "memory", None),
+        (-3, "memory", None),
+        (True, "memory", None),
+        (float("nan"), "flops", None),
+        ("1e999", "flops", None),
+        ([1], "flops", None),
+    ],
+)
+def test_quantities(given, what, value):
+    if value is None:
+        with pytest.raises(ValueError, match=f"{what} is a number"):
+            _quantity(given, what)
+    else:
+        assert _quantity(given, what) == pytest.approx(value)
+
+
+def test_what_runs_is_a_cluster():
+    with dt.Graph().as_default() as g, dt.Session() as session:
+        dt.constant(1.0, name="c")
+        plan = dt.place(g, session)
+        assert plan.cluster.devices == tuple(session.list_devices())
+        assert dt.place(g, plan.cluster, master="/job:localhost").placement == plan.placement
+    with pytest.raises(TypeError, match="not 3"):
+        as_cluster(3)
+    with pytest.raises(ValueError, match="pass the session"):
+        as_cluster("zmq://host:1")
+    for given in (plan.cluster, "x.yaml"):
+        with pytest.raises(ValueError, match="leave out `devices`"):
+            as_cluster(given, {"ps": ["cpu:0"]})
+    with pytest.raises(InvalidArgumentError, match="is no task"):
+        as_cluster(plan.cluster, master="/job:moon")
+
+
+def test_devices_of_one_task_win_over_those_of_its_job():
+    found = make_cluster({"a": 2}, {"a": ["cpu:0"], "/job:a/task:1": ["cpu:0", "gpu:3"]})
+    assert [len(found.devices_of(t)) for t in found.tasks] == [1, 2]
+    assert isinstance(found, Cluster)
+
+
+def test_a_cluster_survives_its_file(tmp_path):
+    gpu = {"name": "gpu:0", "memory": 80e9, "flops": 6.7e13, "bandwidth": 3.35e12}
+    links = [Link("/job:ps/task:0", "/job:worker/task:0", 5e-5, 3.125e9), Link("/job:worker", "", 1e-3, None)]
+    devices = {"worker": ["cpu:0", gpu], "gaps": [{"name": "cpu:0", "emulated": True}]}
+    made = make_cluster({"ps": 2, "worker": 1, "gaps": {1: "a:1", 3: "b:1"}}, devices, links=links)
+    (tmp_path / "c.yaml").write_text(cluster_text(made))
+    assert read_cluster(tmp_path / "c.yaml") == made

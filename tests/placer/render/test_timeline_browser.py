@@ -1,0 +1,129 @@
+"""The page of a timeline in a real browser: zoom, move, hover, find, both themes, and no network."""
+
+from __future__ import annotations
+
+import page_browser
+import pytest
+from page_browser import complaints, open_page, requests, until
+
+from dovetail.placer.render.timeline import Bar, Chart
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(page_browser.missing()), reason=page_browser.missing() or "all is there"),
+]
+
+HOSTILE = "</script><img src=x onerror=document.title='owned'>"
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    with page_browser.browser(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def quiet(driver):
+    """No test may make the browser complain, or ask for anything but the page itself."""
+    complaints(driver), requests(driver)
+    yield
+    assert complaints(driver) == []
+    assert {url.partition(":")[0] for url in requests(driver)} <= {"file", "about"}
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    bars = (
+        Bar("/job:a/replica:0/task:0/device:CPU:0", 0.0, 0.4, "dense/MatMul", "kernel", "MatMul, 1.0 MiB", True),
+        Bar("/job:a/replica:0/task:0/device:CPU:0", 0.4, 0.9, "waits for x:0", "wait"),
+        Bar("a -> b", 0.4, 0.5, "x", "transfer", "12 B"),
+        Bar("/job:b/replica:0/task:0/device:CPU:0", 0.5, 0.7, HOSTILE, "kernel", HOSTILE),
+    )
+    path = tmp_path_factory.mktemp("pages") / "timeline.html"
+    Chart("A step", bars, 1.0, (("limited by", "the link"),)).to_html(path)
+    return path
+
+
+def find_all(driver, selector):
+    return driver.find_elements("css selector", selector)
+
+
+def view(driver):
+    return driver.execute_script("const d = document.documentElement.dataset; return [+d.from, +d.to]")
+
+
+def test_it_opens_from_a_file_and_draws_every_lane(driver, page):
+    open_page(driver, page)
+    lanes = [e.text for e in find_all(driver, "#chart text.lane")]
+    assert lanes == ["/job:a/task:0/CPU:0", "/job:b/task:0/CPU:0", "a -> b"]
+    assert len(find_all(driver, "#chart .bar")) == 4 and len(find_all(driver, "#chart .bar.critical")) == 1
+    assert driver.find_element("id", "facts").text == "1 s · limited by: the link"
+    assert driver.title == "A step"  # no name has become part of the page's code
+
+
+def test_hovering_tells_what_a_bar_is(driver, page):
+    from selenium.webdriver import ActionChains
+
+    open_page(driver, page)
+    ActionChains(driver).move_to_element(find_all(driver, "#chart .bar.critical")[0]).perform()
+    tip = driver.find_element("id", "tip")
+    until(tip.is_displayed)
+    assert tip.text == "dense/MatMul\n400 ms, from 0\nMatMul, 1.0 MiB\nthe end of the step depends on it"
+
+
+def test_it_zooms_by_button_key_and_wheel_and_comes_back(driver, page):
+    from selenium.webdriver import ActionChains
+
+    open_page(driver, page)
+    a, b = view(driver)
+    driver.find_element("css selector", '[data-do="in"]').click()
+    c, d = view(driver)
+    assert d - c == pytest.approx((b - a) / 2, rel=0.05)
+    ActionChains(driver).send_keys("+").perform()
+    e, f = view(driver)
+    assert f - e == pytest.approx((b - a) / 4, rel=0.05)
+    driver.execute_script(
+        "document.getElementById('chart').dispatchEvent(new WheelEvent('wheel', {deltaY: -400, clientX: 600, cancelable: true}))"
+    )
+    g, h = view(driver)
+    assert h - g < f - e
+    ActionChains(driver).send_keys("0").perform()
+    assert view(driver) == pytest.approx([a, b])
+
+
+def test_a_click_goes_to_a_bar_and_dragging_moves_the_view(driver, page):
+    from selenium.webdriver import ActionChains
+
+    open_page(driver, page)
+    find_all(driver, "#chart .bar.transfer")[0].click()
+    a, b = view(driver)
+    assert 0.3 < a < 0.4 and 0.5 < b < 0.6 and driver.find_element("id", "said").text.startswith("x: 100 ms")
+    chart = driver.find_element("id", "chart")
+    ActionChains(driver).move_to_element(chart).click_and_hold().move_by_offset(-100, 0).release().perform()
+    assert view(driver)[0] > a
+
+
+def test_finding_fades_the_others(driver, page):
+    open_page(driver, page)
+    driver.find_element("id", "search").send_keys("matmul")
+    until(lambda: driver.find_element("id", "said").text == "1 found")
+    assert len(find_all(driver, "#chart .bar.faded")) == 3
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_follows_the_theme_and_can_change_it(driver, page, dark):
+    open_page(driver, page, dark=dark)
+    ground = "return getComputedStyle(document.body).backgroundColor"
+    shown = driver.execute_script(ground)
+    assert shown == ("rgb(15, 20, 26)" if dark else "rgb(255, 255, 255)")
+    driver.find_element("css selector", '[data-do="theme"]').click()
+    assert driver.execute_script(ground) != shown
+
+
+def test_a_hundred_thousand_bars_open_and_move_quickly(driver, tmp_path):
+    bars = tuple(Bar(f"d{i % 8}", i * 1e-5, i * 1e-5 + 5e-5, f"node_{i}", "kernel") for i in range(100_000))
+    Chart("large", bars, 1.0).to_html(tmp_path / "large.html")
+    open_page(driver, tmp_path / "large.html")
+    assert 8 <= len(find_all(driver, "#chart .bar")) < 10_000
+    driver.find_element("css selector", '[data-do="in"]').click()
+    assert view(driver)[1] - view(driver)[0] < 0.6

@@ -1,0 +1,171 @@
+"""Searching where the nodes of a graph go: demands stay hard, costs decide the rest, a clock shows the step."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import dovetail as dt
+from dovetail.graph.errors import InvalidArgumentError, ResourceExhaustedError
+from dovetail.placer.pipeline import STRATEGIES
+from dovetail.placer.rules.placement import Rule
+from dovetail.placer.simulate import Span, simulate, timeline
+
+CPU = "/job:w/replica:0/task:{}/device:CPU:0"
+SLOW_AND_FAST = {"w": [{"name": "cpu:0", "flops": 1e9, "bandwidth": 1e9}]}
+
+
+@pytest.fixture
+def graph():
+    with dt.Graph().as_default() as g:
+        yield g
+
+
+def branches(count=4, size=256, depth=3):
+    """Independent chains of large products that meet at the end."""
+    x = dt.placeholder(dt.float32, [size, size], name="x")
+    ends = []
+    for b in range(count):
+        y = x
+        for k in range(depth):
+            y = dt.matmul(y, y, name=f"b{b}_{k}")
+        ends.append(y)
+    total = ends[0]
+    for y in ends[1:]:
+        total = total + y
+    return total
+
+
+def place(graph, tasks=2, **options):
+    return dt.place(graph, {"w": tasks}, devices=SLOW_AND_FAST, budget_s=0.3, **options)
+
+
+def test_independent_work_is_spread_and_beats_the_rules(graph):
+    total = branches()
+    rules, auto = place(graph, fetches=total), place(graph, fetches=total, strategy="auto")
+    assert len(rules.partitions) == 1 and len(auto.partitions) == 2
+    assert auto.solution.objective == pytest.approx(simulate(auto).makespan)
+    assert auto.solution.objective < 0.7 * simulate(rules).makespan
+    assert auto.solution.lower_bound <= auto.solution.objective
+    assert rules.solution is None
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_demands_stay_hard_under_every_strategy(graph, strategy):
+    x = dt.placeholder(dt.float32, [64, 64])
+    with dt.device("/job:w/task:1"):
+        pinned = dt.matmul(x, x)
+    free = dt.matmul(x, pinned)
+    with dt.device("/task:0"):
+        other = dt.matmul(x, x)
+    free = free + other
+    with dt.colocate_with(pinned):
+        beside = free + 1.0
+    if strategy == "single":  # two devices are demanded
+        with pytest.raises(ValueError, match="'single' found no assignment"):
+            place(graph, fetches=beside, strategy=strategy)
+        return
+    plan = place(graph, fetches=beside, strategy=strategy)
+    assert plan.placement[pinned.op.name] == CPU.format(1)
+    assert plan.placement[beside.op.name] == CPU.format(1)
+    assert plan.placement[other.op.name] == CPU.format(0)
+
+
+def test_explain_says_that_the_search_chose(graph):
+    total = branches(2)
+    with dt.device("/task:1"):
+        pinned = dt.identity(total, name="pinned")
+    plan = place(graph, fetches=pinned, strategy="auto")
+    assert "the search chose it among the candidates" in plan.explain("b0_0")
+    assert plan.decisions.decision("pinned").rule is Rule.ONLY
+
+
+def test_variables_that_do_not_fit_are_named_with_what_is_short(graph):
+    with dt.device("/task:1"):
+        large = dt.Variable(np.zeros([1024, 1024], np.float32), name="large")
+    small = {"w": [{"name": "cpu:0", "memory": 3 * 2**20}]}
+    with pytest.raises(ResourceExhaustedError, match=r"'large.*1\.0 MiB too little"):
+        dt.place(graph, {"w": 2}, devices=small, fetches=large.value(), strategy="auto")
+
+
+def test_variables_are_spread_where_one_device_cannot_hold_them(graph):
+    variables = [dt.Variable(np.zeros([1024, 256], np.float32), name=f"v{i}") for i in range(4)]
+    total = dt.add_n([dt.reduce_sum(v) for v in variables])
+    small = {"w": [{"name": "cpu:0", "memory": 2 * 2**20 + 1000}]}
+    plan = dt.place(graph, {"w": 2}, devices=small, fetches=total, strategy="auto", budget_s=0.2)
+    assert sorted(plan.placement[f"v{i}"] for i in range(4)) == [CPU.format(t) for t in (0, 0, 1, 1)]
+
+
+def test_a_function_places_and_is_held_to_the_constraints(graph):
+    total = branches(2)
+    plan = place(graph, fetches=total, strategy=lambda p: np.full(p.nodes, 1))
+    assert set(plan.partitions) == {CPU.format(1)}
+    with pytest.raises(InvalidArgumentError, match="one integer for each of"):
+        place(graph, fetches=total, strategy=lambda p: [1])
+    with pytest.raises(InvalidArgumentError, match="from 0 to 1"):
+        place(graph, fetches=total, strategy=lambda p: np.full(p.nodes, 7))
+    with dt.device("/task:0"):
+        pinned = dt.identity(total)
+    with pytest.raises(InvalidArgumentError, match=r"puts 'Identity' on .*task:1.*but it may only be on .*task:0"):
+        place(graph, fetches=pinned, strategy=lambda p: np.full(p.nodes, 1))
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("strategy", ["auto", "heft", "m-etf", "local-search"])
+def test_loops_are_searched(graph, strategy, late):
+    """A loop leads back to its begin; the search takes one iteration of it, and what it finds can be cut and run."""
+    start = dt.constant(np.ones(8, "float32"))
+    _, x = dt.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x + x), [0, start])
+    first, last = dt.negative(x), dt.exp(-x)
+    if late:  # a control edge against the order of creation
+        first.op._add_control_input(last.op)
+    (grad,) = dt.gradients(first + last, [start])
+    plan = place(graph, tasks=2, fetches=[first, last, grad], strategy=strategy)
+    assert {n.name for p in plan.partitions.values() for n in p.nodes} >= {first.op.name, last.op.name, grad.op.name}
+
+
+def test_the_same_input_gives_the_same_plan(graph):
+    total = branches(5)
+    one, two = (place(graph, tasks=3, fetches=total, strategy="auto", seed=3) for _ in range(2))
+    assert one.placement == two.placement
+
+
+def test_what_the_step_does_not_run_stays_where_the_rules_put_it(graph):
+    total = branches(2)
+    idle = dt.matmul(total, total, name="idle")
+    plan = place(graph, fetches=total, strategy="auto")
+    assert plan.placement[idle.op.name] == CPU.format(0)
+
+
+def test_a_timeline_adds_up(graph):
+    plan = place(graph, fetches=branches(3), strategy="auto")
+    found = simulate(plan)
+    assert found.makespan == max(s.finish for s in found.spans)
+    assert len(found.transfers) == len({(c.name, c.destination) for c in plan.channels})
+    assert sum(found.busy) == pytest.approx(sum(s.finish - s.start for s in found.spans))
+    assert found.critical[0].start == 0 and found.critical[-1].finish == found.makespan
+    for before, after in zip(found.critical, found.critical[1:], strict=False):
+        assert after.start == pytest.approx(before.finish)
+    assert "limited by" in str(found)
+    by_name = {s.name: s for s in found.spans}
+    for device in range(2):  # one node at a time
+        mine = sorted((s.start, s.finish) for s in found.spans if s.device == device)
+        assert all(a[1] <= b[0] + 1e-12 for a, b in zip(mine, mine[1:], strict=False))
+    assert isinstance(by_name["b0_0"], Span)
+
+
+def test_contended_links_and_peak_memory_by_hand():
+    from search_problems import problem
+
+    p = problem([(0, 2), (1, 2)], [[1, 0, 1]], devices=[0, 0], size=3.0, contended=True, memory=[0, 0, 10])
+    found = timeline(p, [0, 0, 1])
+    # Node 1 takes no time and runs second; both leave at 1, one after the other.
+    assert [(t.start, t.finish) for t in found.transfers] == [(1, 4), (4, 7)]
+    assert found.makespan == 8 and found.peak == (6, 16)
+    assert found.limited_by == "link 0 -> 1"
+
+
+def test_importing_dovetail_imports_no_compiler():
+    code = "import sys, dovetail; sys.exit('numba' in sys.modules or 'scipy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": dt.__path__[-1]}).returncode == 0

@@ -1,0 +1,70 @@
+"""The three objectives, by hand and beside plain Python that follows the definitions."""
+
+import numpy as np
+import pytest
+from search_problems import problem, random_problem
+
+from dovetail.placer.search.evaluate import loads
+from dovetail.placer.search.problem import Objective
+
+DIAMOND = [(0, 1), (0, 2), (1, 3), (2, 3)]
+
+
+def test_a_step_waits_for_inputs_for_the_device_and_for_links():
+    p = problem(DIAMOND, [[1, 4, 4, 1]], devices=[0, 0], size=2.0)
+    assert p.evaluate([0, 0, 0, 0]) == 10
+    # 1 | moved 1..3, runs 3..7, moved 7..9 | 9..10: beside the other branch, which runs 1..5
+    assert p.evaluate([0, 0, 1, 0]) == 10
+    assert problem(DIAMOND, [[1, 4, 4, 1]], devices=[0, 0], size=1.0).evaluate([0, 0, 1, 0]) == 8
+
+
+def test_a_value_travels_once_to_a_device_and_contended_links_carry_one_after_the_other():
+    edges = [(0, 2), (0, 3), (1, 3)]
+    free = problem(edges, [[1, 0, 1, 1]], devices=[0, 0], size=3.0)
+    shared = problem(edges, [[1, 0, 1, 1]], devices=[0, 0], size=3.0, contended=True)
+    where = [0, 0, 1, 1]
+    assert free.evaluate(where) == 1 + 3 + 1 + 1
+    assert shared.evaluate(where) == 1 + 3 + 3 + 1  # node 0 is first, then node 1's value waits for the link
+
+
+def test_cores_run_nodes_side_by_side():
+    assert problem([], [[2, 2, 2]], slots=[2]).evaluate([0, 0, 0]) == 4
+
+
+def test_the_load_counts_a_value_once_per_device_it_touches():
+    p = problem([(0, 1), (0, 2), (0, 3)], [[1, 1, 1, 1]], objective=Objective.THROUGHPUT, devices=[0, 0])
+    assert loads(p.arrays, np.array([0, 1, 1, 0], np.int32)).tolist() == [3, 3]
+    assert p.evaluate([0, 0, 0, 0]) == 4
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_loads_follow_the_definition(seed):
+    p = random_problem(seed, objective=Objective.THROUGHPUT)
+    where = np.random.default_rng(seed).integers(0, p.devices, p.nodes).astype(np.int32)
+    expected = np.zeros(p.devices)
+    for i, d in enumerate(where):
+        expected[d] += p.seconds[p.device_class[d], i]
+    for v, source in enumerate(p.value_source):
+        ends = [source, *p.value_target[p.value_start[v] : p.value_start[v + 1]]]
+        touched = {int(where[e]) for e in ends}
+        for d in touched if len(touched) > 1 else ():
+            expected[d] += p.value_bytes[v] * p.port_per_byte[d]
+    assert loads(p.arrays, where) == pytest.approx(expected)
+
+
+def test_a_problem_must_fit_together():
+    with pytest.raises(ValueError, match="cycle"):
+        problem([(0, 1), (1, 0)], [[1, 1]])
+    with pytest.raises(ValueError, match="memory has shape"):
+        problem([], [[1, 1]], memory=[1])
+    with pytest.raises(ValueError, match="no device"):
+        problem([], [[1, 1]], allowed=[[True], [False]])
+
+
+def test_violations_name_what_is_wrong():
+    p = problem(
+        [], [[1, 1]], devices=[0, 0], memory=[3, 3], capacity=[4, 4], unit=[0, 0],
+        allowed=[[True, True], [False, True]],
+    )  # fmt: skip
+    assert p.violations([1, 1]) == ["device 1 holds 6 of 4 bytes"]
+    assert p.violations([1, 0]) == ["node 1 may not be on device 0", "node 1 is not with its unit 0"]

@@ -1,0 +1,75 @@
+"""Refining large steps in windows: it gains, keeps constraints, and repeats itself."""
+
+import numpy as np
+import pytest
+from search_problems import problem
+
+from dovetail.placer.search import portfolio
+from dovetail.placer.search.portfolio import WALK_NODES, search
+from dovetail.placer.search.window_search import ended, passed
+
+
+def branches(layers, width=12, slots=None, **options):
+    """Branches that cross into each other now and then, on four devices of two speeds."""
+    rng = np.random.default_rng(0)
+    node = np.arange(layers * width).reshape(layers, width)
+    edges = [*zip(node[:-1].ravel().tolist(), node[1:].ravel().tolist(), strict=True)]
+    edges += [(s, t // width * width + int(rng.integers(width))) for s, t in edges if rng.random() < 0.1]
+    work = rng.lognormal(0, 0.5, node.size)
+    size = rng.lognormal(0, 0.5, node.size)
+    return problem(edges, [work, 2 * work], devices=[0, 0, 1, 1], size=size, slots=slots, **options)
+
+
+@pytest.mark.parametrize("slots", [None, [1, 2, 1, 3]])
+def test_passes_shorten_a_step_within_memory_and_leave_units_together(slots):
+    rng = np.random.default_rng(1)
+    n = 12 * 300
+    unit = np.arange(n)
+    unit[1000] = unit[10]
+    unit = np.unique(unit, return_inverse=True)[1]
+    memory = rng.integers(0, 3, n).astype(float)
+    p = branches(300, slots=slots, unit=unit, memory=memory, capacity=[memory.sum() * 0.3] * 4)
+    before = search(p, strategy="heft")
+    where = np.empty(p.units, np.int32)
+    where[p.unit] = before.assignment
+    value = before.objective
+    for refine in (passed, ended):
+        after, price = refine(p, where, 0)
+        assert not p.violations(after[p.unit])
+        assert price > 0 and np.array_equal(after, refine(p, where, 0)[0])
+        if p.evaluate(after[p.unit]) < value:
+            where, value = after, p.evaluate(after[p.unit])
+    assert value < before.objective
+
+
+def test_auto_beats_every_single_pass_on_a_step_that_is_too_large_to_walk_on():
+    p = branches(WALK_NODES // 12 + 100)
+    found = search(p, budget_s=0.5)
+    single = [search(p, strategy=strategy).objective for strategy in ("single", "heft", "m-etf", "contiguous")]
+    assert found.objective < min(single)
+    assert found.lower_bound <= found.objective == pytest.approx(p.evaluate(found.assignment))
+
+
+def test_a_huge_step_is_merged_only_where_there_is_room(monkeypatch):
+    monkeypatch.setattr(portfolio, "HUGE", 1000)
+    roomy = branches(WALK_NODES // 12 + 100)
+    rng = np.random.default_rng(2)
+    wide = problem([], [rng.lognormal(0, 0.5, WALK_NODES + 100)] * 2, devices=[0, 0, 1, 1])
+    merged = []
+    levels = portfolio.levels
+    monkeypatch.setattr(portfolio, "levels", lambda p, *more: merged.append(p) or levels(p, *more))
+    for p, is_merged in ((roomy, True), (wide, False)):
+        merged.clear()
+        found = search(p, budget_s=0.5)
+        assert (merged != []) is is_merged
+        assert found.objective <= min(search(p, strategy=s).objective for s in ("single", "heft", "m-etf"))
+        assert np.array_equal(found.assignment, search(p, budget_s=0.5).assignment)
+
+
+@pytest.mark.parametrize(("layers", "are_refined"), [(20, False), (100, True)])
+def test_steps_of_middle_size_are_refined_within_windows_before_they_are_walked_on(layers, are_refined, monkeypatch):
+    calls = []
+    monkeypatch.setattr(portfolio, "passed", lambda *given: calls.append(given) or passed(*given))
+    p = branches(layers)
+    assert search(p, budget_s=2).objective < search(p, strategy="heft").objective
+    assert (calls != []) is are_refined is (p.nodes > portfolio.PASS_NODES)

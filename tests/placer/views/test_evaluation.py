@@ -1,0 +1,103 @@
+"""What a plan is worth: figures by hand, bounds that hold for every placement, hints with numbers."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import dovetail as dt
+from dovetail.placer.simulate import simulate, step_of, timeline
+from dovetail.placer.views.evaluation import alternatives
+
+# 1 GFLOP/s, so that a product of two 512 x 512 matrices takes 2 * 512**3 / 1e9 = 0.268 s.
+SLOW = {"worker": [{"name": "cpu:0", "flops": 1e9, "memory": 2**30}]}
+PRODUCT = 2 * 512**3 / 1e9
+
+
+@pytest.fixture
+def products():
+    with dt.Graph().as_default() as graph:
+        x = dt.placeholder(dt.float32, [512, 512], name="x")
+        left, right = dt.matmul(x, x, name="left"), dt.matmul(x, x, name="right")
+        dt.matmul(dt.matmul(left, left, name="left2"), dt.matmul(right, right, name="right2"), name="both")
+        yield graph
+
+
+def placed(graph, strategy="rules", fetches="both:0", workers=2, devices=SLOW):
+    return dt.place(graph, {"worker": workers}, devices=devices, fetches=fetches, strategy=strategy)
+
+
+def test_one_device_by_hand(products):
+    report = placed(products).report()
+    assert report.objective == pytest.approx(5 * PRODUCT, rel=0.01)
+    assert report.lower_bound == pytest.approx(3 * PRODUCT, rel=0.01)  # left, left2, both follow each other
+    assert report.gap == pytest.approx(0.4, abs=0.01)
+    assert report.found_by == "the rules"
+    (load,) = report.loads
+    assert (load.device, load.capacity) == ("/job:worker/replica:0/task:0/device:CPU:0", 2**30)
+    assert report.best_single == (load.device, pytest.approx(report.objective))
+    assert "at most 40% is to be gained" in str(report)
+
+
+def test_a_search_that_cannot_be_beaten_says_so(products):
+    report = placed(products, "auto").report()
+    assert report.objective == pytest.approx(3 * PRODUCT, rel=0.01)
+    assert "nothing can be faster" in str(report)
+    assert report.found_by.startswith("search (")
+    assert report.best_single[1] / report.objective == pytest.approx(5 / 3, rel=0.01)
+    assert sum(seconds for _, seconds in report.critical) == pytest.approx(report.objective, rel=1e-6)
+
+
+def test_no_placement_is_below_the_bound(products):
+    plan = placed(products)
+    bound = plan.report().lower_bound
+    problem, assignment, names, devices = step_of(plan)
+    for where in itertools.product((0, 1), repeat=len(assignment)):
+        assert timeline(problem, np.array(where, np.int32), names, devices).makespan >= bound * (1 - 1e-9)
+
+
+def test_alternatives_are_what_a_plan_with_that_move_takes(products):
+    plan = placed(products, "auto")
+    ((device, seconds),) = alternatives(plan, "left")
+    with dt.Graph().as_default() as graph:
+        x = dt.placeholder(dt.float32, [512, 512], name="x")
+        nodes = {"left": (x, x), "right": (x, x)}
+        made = {}
+        for name in ("left", "right", "left2", "right2", "both"):
+            at = device if name == "left" else plan.placement[name]
+            half = {"left2": ("left", "left"), "right2": ("right", "right"), "both": ("left2", "right2")}
+            a, b = nodes.get(name) or [made[other] for other in half[name]]
+            with dt.device(at):
+                made[name] = dt.matmul(a, b, name=name)
+        moved = dt.place(graph, {"worker": 2}, devices=SLOW, fetches=made["both"])
+    assert seconds == pytest.approx(simulate(moved).makespan, rel=0.01)
+    text = plan.explain("left")
+    assert "elsewhere:" in text
+    assert "(+33" in text
+    assert "elsewhere:" not in placed(products).explain("left")
+
+
+def test_replicas_are_named_where_they_would_be_faster():
+    with dt.Graph().as_default() as graph:
+        h = dt.placeholder(dt.float32, [4096, 256])
+        for i in range(3):
+            h = dt.tanh(dt.matmul(h, dt.get_variable(f"w{i}", [256, 256])))
+        loss = dt.reduce_mean(dt.square(h))
+        train = dt.train.GradientDescentOptimizer(0.1).minimize(loss)
+        plan = dt.place(graph, {"worker": 4}, targets=train)
+        report = plan.report()
+        assert report.hint is not None
+        assert report.hint.devices == 4
+        assert report.hint.bytes == 3 * 256 * 256 * 4
+        assert report.objective / 4 < report.hint.seconds < report.objective / 2
+        assert "hint: 4 replicas" in str(report)
+        assert dt.place(graph, {"worker": 4}, fetches=loss).report().hint is None  # nothing is trained
+        assert dt.place(graph, {"worker": 1}, targets=train).report().hint is None
+
+
+def test_an_empty_step_has_a_report():
+    with dt.Graph().as_default() as graph:
+        x = dt.placeholder(dt.float32, [], name="x")
+        plan = dt.place(graph, {"worker": 1}, fetches=x, feeds=x)
+        assert plan.report().objective == 0.0
+        assert str(plan.report())

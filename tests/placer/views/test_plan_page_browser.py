@@ -1,0 +1,376 @@
+"""The page of a plan in a real browser: what people click, type and see."""
+
+import re
+
+import page_browser
+import page_plans
+import pytest
+from page_browser import complaints, open_page, requests, until
+
+import dovetail as dt
+from dovetail.graph.deserialize import extend_from_bytes
+from dovetail.graph.serialize import graph_to_bytes
+from dovetail.placer.views.plan_page import write_html
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(page_browser.missing()), reason=page_browser.missing() or "all is there"),
+]
+
+HOSTILE = "</script><img src=x onerror=document.title='owned'>"
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    with page_browser.browser(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """Name -> the page of a plan, written when it is first asked for."""
+    folder = tmp_path_factory.mktemp("pages")
+
+    def page(name):
+        path = folder / f"{name}.html"
+        if not path.exists():
+            getattr(page_plans, name)().to_html(path)
+        return path
+
+    return page
+
+
+@pytest.fixture(autouse=True)
+def quiet(driver):
+    """No test may make the browser complain, or ask for anything but the page itself."""
+    complaints(driver), requests(driver)
+    yield
+    assert complaints(driver) == []
+    assert {url.partition(":")[0] for url in requests(driver)} <= {"file", "about"}
+
+
+def find(driver, selector):
+    return driver.find_element("css selector", selector)
+
+
+def find_all(driver, selector):
+    return driver.find_elements("css selector", selector)
+
+
+def box(driver, label):
+    """The box whose label for screen readers begins so."""
+    return find(driver, f'#map g[aria-label^="{label}"]')
+
+
+def texts(driver, selector):
+    script = "return [...document.querySelectorAll(arguments[0])].map(e => e.textContent)"
+    return driver.execute_script(script, selector)
+
+
+def press(driver, *keys):
+    from selenium.webdriver import ActionChains
+
+    for key in keys:
+        ActionChains(driver).send_keys(key).perform()
+
+
+def test_it_opens_from_a_file_and_shows_every_device(driver, pages):
+    open_page(driver, pages("training"))
+    assert re.fullmatch(
+        r"\d+ nodes · 4 devices · 4 tasks · [\d.]+ MiB between tasks per step", find(driver, "#summary").text
+    )
+    labels = [e.get_attribute("aria-label") for e in find_all(driver, "#map g.device")]
+    assert [label.partition(",")[0] for label in labels] == [
+        f"/job:{task}/CPU:0" for task in ("worker/task:0", "ps/task:0", "ps/task:1", "worker/task:1")
+    ]
+    assert find_all(driver, "#map .channel.remote") and "310 KiB" in texts(driver, "#map .chip text")
+    assert not find_all(driver, "#opening")
+
+
+def test_a_click_opens_a_scope_and_a_click_on_its_head_closes_it(driver, pages):
+    open_page(driver, pages("training"))
+    assert not find_all(driver, '#map g[aria-label^="tower_1/MatMul,"]')
+    box(driver, "tower_1/,").click()
+    opened = box(driver, "tower_1/, open")
+    assert opened.get_attribute("aria-expanded") == "true"
+    assert box(driver, "tower_1/MatMul,").get_attribute("class").startswith("node kind-compute")
+    assert find(driver, "#detail h2").text == "tower_1/"
+    driver.execute_script(
+        "arguments[0].dispatchEvent(new MouseEvent('click', {bubbles: true}))",
+        find(driver, '#map g[aria-label^="tower_1/, open"] .handle'),
+    )
+    assert not find_all(driver, '#map g[aria-label^="tower_1/MatMul,"]')
+
+
+def test_a_node_explains_itself_as_the_plan_does(driver, pages):
+    plan = page_plans.training()
+    name = "model/hidden/weights"
+    open_page(driver, pages("training"), name)
+    decision, node = plan.decisions.decision(name), plan.graph.get_operation_by_name(name)
+    shown = " ".join(find(driver, "#detail").text.split())
+    assert find(driver, "#detail h2").text == name and find(driver, "#detail .kind").text == "VariableV2"
+    expected = [
+        "/job:ps/task:0/CPU:0", decision.rule.text, node.device, f"placer/page_plans.py:{node.source.line}",
+        node.source.text, "function replica_device_setter", *decision.group[:3],
+    ]  # fmt: skip
+    for words in expected:
+        assert " ".join(words.split()) in shown
+    for rejected in decision.rejected:
+        assert rejected.reason in shown and rejected.device.replace("/replica:0", "").replace("/device:", "/") in shown
+    assert box(driver, f"{name},").get_attribute("class").endswith("chosen")
+
+
+def test_hovering_tells_the_same_in_short(driver, pages):
+    from selenium.webdriver import ActionChains
+
+    open_page(driver, pages("training"), "model/hidden/weights")
+    ActionChains(driver).move_to_element(box(driver, "model/hidden/weights,")).perform()
+    until(lambda: find(driver, "#tip").is_displayed())
+    tip = find(driver, "#tip").text
+    assert "model/hidden/weights" in tip and "because: the only candidate" in tip
+    assert "asked for '/job:ps/task:0'" in tip and "in device block function replica_device_setter" in tip
+
+
+def test_a_channel_lists_its_tensors(driver, pages):
+    open_page(driver, pages("large"))
+    find(driver, "#map .chip").click()
+    assert find(driver, "#detail h2").text == "/job:worker/task:0/GPU:0 → /job:worker/task:0/GPU:1"
+    values = texts(driver, "#detail li")
+    assert len(values) == 20 and values[0].startswith("shared/weights_0/read:0")
+    assert "16.0 KiB" in values[0] and "passed on inside the task" in values[0]
+
+
+def test_search_lists_the_best_matches_and_goes_to_one(driver, pages):
+    from selenium.webdriver.common.keys import Keys
+
+    open_page(driver, pages("large"))
+    press(driver, "/", *"tower_3/block_7/layer_12/ma")
+    found = texts(driver, "#results [role=option] .name")
+    assert found == ["tower_3/block_7/layer_12/MatMul"] and texts(driver, "#results mark") == [
+        "tower_3/block_7/layer_12/Ma"
+    ]
+    press(driver, Keys.ENTER)
+    chosen = box(driver, "tower_3/block_7/layer_12/MatMul,")
+    assert chosen.get_attribute("class").endswith("lit chosen")
+    assert find(driver, "#results").get_attribute("hidden") is not None
+
+    def is_in_view():
+        at = driver.execute_script(
+            "const r = arguments[0].getBoundingClientRect(); return [r.left, r.right, r.top, r.bottom]",
+            chosen,
+        )
+        return 0 < at[0] < at[1] < page_browser.WIDTH - 340 and 50 < at[2] < at[3] < page_browser.HEIGHT
+
+    until(is_in_view)
+    assert driver.execute_script("return document.activeElement === arguments[0]", chosen)
+
+
+def test_search_says_when_nothing_is_found(driver, pages):
+    open_page(driver, pages("training"))
+    find(driver, "#search").send_keys("no such node")
+    assert texts(driver, "#results p") == ["No node has “no such node” in its name or op"]
+
+
+def test_the_keyboard_is_enough(driver, pages):
+    from selenium.webdriver.common.keys import Keys
+
+    open_page(driver, pages("training"))
+    driver.execute_script("document.querySelector('#map g[tabindex=\"0\"]').focus()")
+
+    def at():
+        return driver.execute_script("return document.activeElement.getAttribute('aria-label')")
+
+    start = at()
+    press(driver, Keys.ARROW_DOWN)
+    assert at() != start
+    for _ in range(12):
+        if at().startswith("tower_0/,"):
+            break
+        press(driver, Keys.ARROW_DOWN)
+    press(driver, Keys.ENTER)
+    assert at().startswith("tower_0/, open"), "the focus stays with what was opened"
+    press(driver, Keys.ARROW_DOWN, Keys.ENTER)
+    assert find(driver, "#detail h2").text == at().partition(",")[0] == "tower_0/MatMul"
+    press(driver, Keys.ESCAPE)
+    assert find(driver, "#detail .kind").text == "Plan"
+    assert find(driver, "#map").get_attribute("tabindex") is None
+    assert len(find_all(driver, '#map g[tabindex="0"]')) == 1, "one stop for the tab key, whatever is open"
+
+
+def test_zoom_and_fit(driver, pages):
+    open_page(driver, pages("training"))
+
+    def scale():
+        return float(re.search(r"scale\(([\d.]+)\)", find(driver, "#map > g").get_attribute("transform"))[1])
+
+    first = scale()
+    find(driver, '[data-do="in"]').click()
+    assert scale() == pytest.approx(1.3 * first, rel=1e-3)
+    find(driver, '[data-do="fit"]').click()
+    until(lambda: scale() == pytest.approx(first, rel=1e-3))
+
+
+def test_bundles_fall_apart_into_lines_between_boxes(driver, pages):
+    open_page(driver, pages("training"))
+    if find(driver, '[data-do="bundle"]').get_attribute("aria-pressed") == "false":  # a plan of few channels shows them all
+        find(driver, '[data-do="bundle"]').click()
+    bundled = len(find_all(driver, "#map .channel"))
+    find(driver, '[data-do="bundle"]').click()
+    assert len(find_all(driver, "#map .channel")) > bundled
+    assert find(driver, '[data-do="bundle"]').get_attribute("aria-pressed") == "false"
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_theme_follows_the_system_until_it_is_chosen(driver, pages, dark):
+    open_page(driver, pages("training"), dark=dark)
+
+    def is_dark():
+        color = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+        return sum(map(int, re.findall(r"\d+", color)[:3])) < 200
+
+    assert is_dark() == dark
+    find(driver, "#theme").click()
+    assert is_dark() != dark and find(driver, "#theme").text == ("Dark" if dark else "Light")
+    driver.execute_script("localStorage.clear()")
+
+
+def test_the_table_sorts_filters_and_explains(driver, pages):
+    open_page(driver, pages("training"))
+    find(driver, "#tab-nodes").click()
+
+    def column(number):
+        return texts(driver, f".rows .row > :nth-child({number})")
+
+    def head(title):
+        return next(h for h in find_all(driver, ".heads > div") if h.text.split(" ")[0] == title)
+
+    titles = [h.text for h in find_all(driver, ".heads > div")]
+    assert titles == ["Name", "Op", "Device", "Asked for", "Why there", "Held", "Work", "Runs"]
+    head("Name").find_element("css selector", "button").click()
+    assert column(1) == sorted(column(1)) and head("Name").get_attribute("aria-sort") == "ascending"
+    head("Name").find_element("css selector", "button").click()
+    assert column(1) == sorted(column(1), reverse=True)
+    head("Held").find_element("css selector", "button").click()
+    assert column(6)[:5] == ["306 KiB", "3.9 KiB", "400 B", "40 B", ""] and column(1)[0] == "model/hidden/weights"
+    find(driver, "#search").send_keys("MATMUL_1")
+    assert all("MatMul_1" in name for name in column(1)) and find(driver, "#view-table .count").text.startswith(
+        f"{len(column(1))} of "
+    )
+    find_all(driver, ".rows .row")[1].click()
+    assert find(driver, "#detail h2").text == column(1)[1]
+    find(driver, "#detail .action").click()
+    assert find(driver, "#view-map").is_displayed() and box(driver, find(driver, "#detail h2").text)
+
+
+def test_the_table_of_channels(driver, pages):
+    plan = page_plans.training()
+    open_page(driver, pages("training"))
+    find(driver, "#tab-channels").click()
+    assert find(driver, "#view-table .count").text == f"{len(plan.channels)} channels"
+    assert texts(driver, ".rows .row > :nth-child(1)") == [c.name for c in plan.channels]
+    find_all(driver, ".rows .row")[0].click()
+    assert plan.channels[0].name in find(driver, "#detail").text
+
+
+def test_a_hundred_thousand_nodes_open_fast_and_are_never_all_drawn(driver, pages):
+    assert open_page(driver, pages("large")) < 3
+    assert len(find_all(driver, "#map g[aria-label]")) < 100
+    for label in (
+        "/job:worker/task:1/GPU:1,",
+        "tower_3/block_0 … 49",
+        "tower_3/block_0 … 9",
+        "tower_3/block_0/",
+    ):
+        driver.execute_script(
+            "arguments[0].dispatchEvent(new MouseEvent('click', {bubbles: true}))",
+            box(driver, label).find_element("css selector", ".card"),
+        )
+        assert len(find_all(driver, "#map g[aria-label]")) < 150
+    find(driver, "#tab-nodes").click()
+    assert len(find_all(driver, ".rows .row")) < 60, "only the rows in the window exist"
+    driver.execute_script("const g = document.querySelector('.grid'); g.scrollTop = g.scrollHeight")
+    until(lambda: "total" in texts(driver, ".rows .row > :nth-child(1)"))
+
+
+def test_a_flat_graph_is_folded_into_ranges(driver, pages):
+    open_page(driver, pages("flat"))
+    labels = [e.get_attribute("aria-label") for e in find_all(driver, "#map g.scope:not(.open)")]
+    ranges = ["add … 999", *(f"add_{i}000 … {i}999" for i in range(1, 5))]
+    assert [label.partition(",")[0] for label in labels] == ranges
+
+
+def test_labels_do_not_cover_each_other(driver, pages):
+    """Boxes of one parent, and labels of lines, keep clear of each other, whatever is open."""
+    script = """
+      const rects = [...document.querySelectorAll(arguments[0])].map(e => e.getBoundingClientRect());
+      let hits = 0;
+      for (let i = 0; i < rects.length; i++) for (let j = 0; j < i; j++) {
+        const a = rects[i], b = rects[j];
+        const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+        if (wide > 1 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1) hits++;
+      }
+      return [rects.length, hits];"""
+    for name, node in [
+        ("training", ""),
+        ("deep", ""),
+        ("large", ""),
+        ("training", "tower_1/MatMul"),
+        ("deep", "layer_70/MatMul"),
+    ]:
+        open_page(driver, pages(name), node)
+        for selector in (
+            "#map .chip rect",
+            "#map .node .card, #map .scope:not(.open) .card",
+            "#map .titles text, #map .node text, #map .scope:not(.open) text",
+        ):
+            count, hits = driver.execute_script(script, selector)
+            assert hits == 0 and count > 0 or count == 0, (name, node, selector, hits)
+
+
+def test_hostile_names_stay_text(driver, tmp_path):
+    """No such name can be given here, but it can come in a graph that somebody else has made."""
+    plain = {HOSTILE: "x" * len(HOSTILE), "__proto__": "p" * len("__proto__")}
+    with dt.Graph().as_default() as harmless:
+        with dt.device("/job:ps"):
+            v = dt.Variable([1.0], name=plain[HOSTILE])
+        with dt.device("/job:worker"):
+            dt.add(v, 1.0, name=f"{plain[HOSTILE]}/b")
+            dt.add(v, 2.0, name=plain["__proto__"])
+            dt.add(v, 3.0, name="constructor")
+    data = graph_to_bytes(harmless)
+    for hostile, name in plain.items():
+        data = data.replace(name.encode(), hostile.encode())
+    graph = dt.Graph()
+    extend_from_bytes(graph, data)
+    write_html(dt.place(graph, {"ps": 1, "worker": 1}), tmp_path / "hostile.html")
+    open_page(driver, tmp_path / "hostile.html")
+    find(driver, "#search").send_keys("onerror")
+    assert HOSTILE in texts(driver, "#results .name")
+    find(driver, "#results [role=option]").click()
+    assert HOSTILE in find(driver, "#detail h2").text
+    find(driver, "#search").clear()
+    find(driver, "#tab-nodes").click()
+    assert {HOSTILE, "__proto__", "constructor"} <= set(texts(driver, ".rows .name"))
+    assert not find_all(driver, "img") and driver.title.startswith("Plan: ")
+
+
+def test_a_script_that_gets_in_is_not_run(driver, pages, tmp_path):
+    """The content security policy, by itself: a page into which a script was put by hand."""
+    page = pages("training").read_text(encoding="utf-8")
+    bad = page.replace(
+        "<body>",
+        "<body><script>document.title = 'owned'</script><img src=x onerror=\"document.title='owned'\">",
+    )
+    (tmp_path / "bad.html").write_text(bad, encoding="utf-8")
+    open_page(driver, tmp_path / "bad.html")
+    assert driver.title.startswith("Plan: ")
+    assert any("Content Security Policy" in text for text in complaints(driver))
+    requests(driver)
+
+
+def test_it_can_be_read_on_a_small_screen(driver, pages):
+    open_page(driver, pages("large"))
+    script = "return [...document.querySelectorAll('#map .device text')].map(e => e.getBoundingClientRect())"
+    sizes = [rect["height"] for rect in driver.execute_script(script)]
+    assert min(sizes) > 8, "the first view is never so small that it has to be zoomed"
+    assert driver.execute_script("return document.documentElement.scrollWidth <= innerWidth")
