@@ -306,7 +306,8 @@ def while_loop(
             same types and shapes.
         loop_vars: list or tuple (also nested) of first values.
         shape_invariants: the same structure of shapes: what holds of the variables in all iterations, where
-            it is less than what is known of their first values.
+            it is less than what is known of their first values. For a sparse tensor, a `TensorShape` of its `dense_shape`; without
+            one, the number of its elements may change. For `IndexedSlices`, a `TensorShape` of the values.
         parallel_iterations: accepted for TensorFlow's sake. Iterations of one device run one after another;
             different devices may be in different iterations, as far as data allow it.
         back_prop: whether gradients will be taken through the loop.
@@ -391,16 +392,15 @@ class LoopBuilder:
         self.structure = variables
         self.values = [convert(v) for v in flatten(variables)]
         self.invariants: list[tuple[Dims] | None] = [None] * len(self.values)
-        if shape_invariants is not None:
-            shapes = _flat_shapes(variables, shape_invariants)
-            for i, (t, shape) in enumerate(zip(self.values, shapes, strict=True)):
-                dims = TensorShape(shape).dims_tuple
-                if not _is_special_case(t.dims, dims):
-                    raise ValueError(
-                        f"The shape invariant {text(dims)} of loop variable {i} does not hold of its first "
-                        f"value {t.name}, of shape {text(t.dims)}"
-                    )
-                self.invariants[i] = None if dims == t.dims else (dims,)
+        shapes = _flat_shapes(variables, _OWN if shape_invariants is None else shape_invariants)
+        for i, (t, shape) in enumerate(zip(self.values, shapes, strict=True)):
+            dims = t.dims if shape is _OWN else TensorShape(shape).dims_tuple
+            if not _is_special_case(t.dims, dims):
+                raise ValueError(
+                    f"The shape invariant {text(dims)} of loop variable {i} is not compatible with its first "
+                    f"value {t.name}, of shape {text(t.dims)}"
+                )
+            self.invariants[i] = None if dims == t.dims else (dims,)
 
     def build(self, cond: Callable[..., Any], body: Callable[..., Any]) -> Any:
         context, graph = self.context, self.graph
@@ -507,12 +507,20 @@ class LoopBuilder:
         return exits
 
 
+_OWN: Any = object()
+"""Stands for an invariant: the shape of the variable's first value."""
+
+
 def _flat_shapes(structure: Any, shapes: Any) -> list[Any]:
-    """Shapes in the structure of the variables, which decides, since a shape may be written as a list."""
+    """Shapes in the structure of the variables, which decides, since a shape may be written as a list; or `_OWN` for all."""
     parts = children(structure)
     if parts is None:
         return [shapes]
-    if isinstance(structure, Mapping):
+    if hasattr(structure, "_flow_dims") and (shapes is _OWN or isinstance(shapes, TensorShape)):
+        return list(structure._flow_dims(None if shapes is _OWN else shapes))
+    if shapes is _OWN:
+        inside = [_OWN] * len(parts)
+    elif isinstance(structure, Mapping):
         inside = [shapes[k] for k in sorted(structure)]
     else:
         inside = list(shapes) if isinstance(shapes, (list, tuple)) else [shapes]

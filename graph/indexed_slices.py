@@ -98,6 +98,13 @@ class IndexedSlices(TensorOperators):
     def _from_flow_parts(self, parts: Sequence[Tensor]) -> IndexedSlices:
         return IndexedSlices(*parts)
 
+    def _flow_dims(self, shape: TensorShape | None) -> tuple[Any, ...]:
+        """What holds of the parts in all iterations of a loop, where `shape` holds of the values: their own, if it is not told."""
+        if shape is None:
+            return tuple([t.shape for t in self._tensors()])
+        rows = shape.as_list()[:1] if shape.ndims is not None else [None]
+        return (shape, TensorShape(rows), TensorShape([shape.ndims]))[: len(self._tensors())]
+
     def _value(self, *arrays: Any) -> IndexedSlicesValue:
         return IndexedSlicesValue(*arrays)
 

@@ -150,6 +150,12 @@ class SparseTensor:
     def _from_flow_parts(self, parts: Sequence[Tensor]) -> SparseTensor:
         return SparseTensor(*parts)
 
+    def _flow_dims(self, shape: TensorShape | None) -> tuple[Any, ...]:
+        """What holds of the parts in all iterations of a loop, where `shape` holds of `dense_shape`: its own, if it is not told."""
+        of_shape = self._dense_shape.shape if shape is None else shape
+        rank = of_shape.as_list()[0] if of_shape.ndims == 1 else None
+        return TensorShape([None, rank]), TensorShape([None]), TensorShape([rank])
+
     def _value(self, *arrays: Any) -> SparseTensorValue:
         return SparseTensorValue(*arrays)
 

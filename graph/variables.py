@@ -15,7 +15,8 @@ from .dtypes import DType, as_dtype
 from .graph import Graph
 from .graph_keys import GraphKeys
 from .node import Node, Tensor, TensorOperators
-from .ops import scatter_state, state
+from .ops import scatter_nd_state, scatter_state, state
+from .ops.gathering import gather_nd
 from .partitioned import SaveSliceInfo as _SaveSliceInfo
 from .shape import TensorShape, as_dims, compatible, is_static, text
 from .variable_creation import Creation, resource_variables_enabled
@@ -355,6 +356,10 @@ class Variable(TensorOperators, metaclass=Creation):
         """Multiply rows by `IndexedSlices`; each occurrence of an index counts."""
         return scatter_state.scatter_mul(self, sparse_delta.indices, sparse_delta.values, name=name)
 
+    def scatter_div(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
+        """Divide rows by `IndexedSlices`; each occurrence of an index counts."""
+        return scatter_state.scatter_div(self, sparse_delta.indices, sparse_delta.values, name=name)
+
     def scatter_min(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
         """Keep the smaller of rows and `IndexedSlices`."""
         return scatter_state.scatter_min(self, sparse_delta.indices, sparse_delta.values, name=name)
@@ -362,6 +367,22 @@ class Variable(TensorOperators, metaclass=Creation):
     def scatter_max(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
         """Keep the larger of rows and `IndexedSlices`."""
         return scatter_state.scatter_max(self, sparse_delta.indices, sparse_delta.values, name=name)
+
+    def scatter_nd_update(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Any:
+        """See `dt.scatter_nd_update`."""
+        return scatter_nd_state.scatter_nd_update(self, indices, updates, name=name)
+
+    def scatter_nd_add(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Any:
+        """See `dt.scatter_nd_add`."""
+        return scatter_nd_state.scatter_nd_add(self, indices, updates, name=name)
+
+    def scatter_nd_sub(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Any:
+        """See `dt.scatter_nd_sub`."""
+        return scatter_nd_state.scatter_nd_sub(self, indices, updates, name=name)
+
+    def gather_nd(self, indices: TensorLike, name: str | None = None) -> Tensor:
+        """Elements or slices of its value, by coordinates; see `dt.gather_nd`."""
+        return gather_nd(self, indices, name)
 
     def count_up_to(self, limit: int) -> Tensor:
         """See `dt.count_up_to`."""

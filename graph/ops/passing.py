@@ -174,7 +174,7 @@ def _node_of(value: Any) -> Node:
         return value
     if isinstance(value, Tensor):
         return value.op
-    as_element = getattr(value, "_as_graph_element", None)
+    as_element = getattr(value, "_control_element", None) or getattr(value, "_as_graph_element", None)
     if as_element is not None and not isinstance(value, IndexedSlices):
         element: Any = as_element()
         return element if isinstance(element, Node) else element.op

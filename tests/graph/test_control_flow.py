@@ -339,6 +339,39 @@ def test_a_shape_may_vary_where_an_invariant_lets_it() -> None:
     assert run(x).tolist() == [1.0] * 8
 
 
+def test_a_sparse_tensor_may_grow_in_a_loop() -> None:
+    def grow(i: Any, x: Any) -> Any:
+        one = tf.SparseTensor(tf.cast([[i, i]], tf.int64), [1.0], [4, 4])
+        return i + 1, tf.sparse_add(x, one)
+
+    first = tf.SparseTensor([[0, 3]], [5.0], [4, 4])
+    _, x = tf.while_loop(lambda i, _: i < 3, grow, [0, first])
+    assert run(tf.sparse_tensor_to_dense(x)).tolist() == (np.diag([1, 1, 1, 0]) + 5 * np.eye(4, k=3)).tolist()
+
+    def widen(i: Any, x: Any) -> Any:
+        return i + 1, tf.SparseTensor(tf.concat([x.indices, [[0]]], 1), x.values, tf.concat([x.dense_shape, [1]], 0))
+
+    _, x = tf.while_loop(lambda i, _: i < 2, widen, [0, first], [tf.TensorShape([]), tf.TensorShape([None])])
+    assert run(x.dense_shape).tolist() == [4, 4, 1, 1]
+    with pytest.raises(ValueError, match="shape"):
+        tf.while_loop(lambda i, _: i < 2, widen, [0, first])
+    with pytest.raises(ValueError, match="is not compatible with"):
+        tf.while_loop(lambda i, _: i < 2, grow, [0, first], [tf.TensorShape([]), tf.TensorShape([5])])
+
+
+def test_slices_in_a_loop_keep_what_is_told_of_them() -> None:
+    rows = tf.IndexedSlices(tf.constant([[1.0, 2.0]]), tf.constant([3]), tf.constant([5, 2]))
+
+    def double(i: Any, x: Any) -> Any:
+        parts = [tf.concat([t, t], 0) for t in (x.values, x.indices)]
+        return i + 1, tf.IndexedSlices(*parts, x.dense_shape)
+
+    invariants = [tf.TensorShape([]), tf.TensorShape([None, 2])]
+    _, x = tf.while_loop(lambda i, _: i < 2, double, [0, rows], invariants)
+    assert (x.values.shape.as_list(), x.dense_shape.shape.as_list()) == ([None, 2], [2])
+    assert run(tf.convert_to_tensor(x))[3].tolist() == [4.0, 8.0]
+
+
 def test_what_branches_have_in_common_is_known() -> None:
     a, b = tf.zeros([2, 3]), tf.zeros([2, 4])
     assert tf.cond(tf.constant(True), lambda: a, lambda: b).shape.as_list() == [2, None]

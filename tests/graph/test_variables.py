@@ -7,8 +7,10 @@ from dovetail.graph import dtypes
 from dovetail.graph.build import constant, convert, placeholder
 from dovetail.graph.errors import FailedPreconditionError
 from dovetail.graph.graph import Graph
+from dovetail.graph.indexed_slices import IndexedSlices
 from dovetail.graph.interpret import Interpreter
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
+from dovetail.graph.ops.passing import group
 from dovetail.graph.variable_creation import disable_resource_variables, enable_resource_variables
 from dovetail.graph.variable_kinds import RefVariable, ResourceVariable
 from dovetail.graph.variable_lists import (
@@ -307,3 +309,23 @@ def test_a_variable_is_made_of_what_tells_of_its_nodes(graph, use_resource):
     assert global_variables() == [v]
     with pytest.raises(ValueError, match="mutually exclusive"):
         Variable(1.0, variable_def=definition)
+
+
+@pytest.mark.parametrize("use_resource", [False, True])
+def test_elements_and_rows_are_changed_and_read_by_methods(graph, use_resource):
+    v = Variable([[1.0, 2.0], [3.0, 4.0]], use_resource=use_resource)
+    run = Interpreter(graph)
+    run.run(v.initializer)
+    for change, expected in (
+        (v.scatter_nd_update([[0, 1]], [5.0]), [[1, 5], [3, 4]]),
+        (v.scatter_nd_add([[1]], [[1.0, 1.0]]), [[1, 5], [4, 5]]),
+        (v.scatter_nd_sub([[1, 1]], [1.0]), [[1, 5], [4, 4]]),
+        (v.scatter_div(IndexedSlices(constant([[2.0, 4.0]]), constant([1]))), [[1, 5], [2, 1]]),
+    ):
+        assert run.run(change).tolist() == expected
+    assert run.run(v.gather_nd([[1, 0], [0, 1]])).tolist() == [2.0, 5.0]
+
+
+def test_who_waits_for_a_change_reads_nothing(graph):
+    changed = Variable(1.0, use_resource=True).assign_add(1.0)
+    assert [n.type for n in group(changed).controls] == ["AssignAddVariableOp"]
