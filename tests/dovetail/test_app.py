@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -71,6 +72,25 @@ def test_flags_are_set_and_asked_for_by_name(monkeypatch: pytest.MonkeyPatch):
         flags.other = 1
     with pytest.raises(ValueError, match="defined twice"):
         tf.flags.DEFINE_integer("level", 1, "")
+
+
+def test_run_lets_absl_read_the_flags_that_are_its_own(monkeypatch: pytest.MonkeyPatch):
+    class Theirs(tf.flags.FlagValues):
+        def __call__(self, argv=None, known_only=False):
+            assert known_only
+            return super().__call__(argv)
+
+    ours, theirs = tf.flags.FlagValues(), Theirs()
+    module = ModuleType("absl.flags")
+    module.FLAGS = theirs  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "absl.flags", module)
+    for values, name in ((theirs, "steps"), (ours, "rate")):
+        monkeypatch.setattr(tf.flags, "FLAGS", values)
+        tf.flags.DEFINE_integer(name, 1, "")
+    found: list[object] = []
+    with pytest.raises(SystemExit):
+        tf.app.run(found.extend, ["program", "--steps=2", "--rate=3", "rest"])
+    assert (found, theirs.steps, ours.rate) == (["program", "rest"], 2, 3)
 
 
 def test_flags_show_themselves_as_objects(monkeypatch: pytest.MonkeyPatch):
