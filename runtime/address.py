@@ -8,13 +8,13 @@ import re
 import socket
 
 # A name, an IPv4 address or `*` (every address of this machine); or an IPv6 address in brackets.
-_ADDRESS = re.compile(r"(?:(?P<name>[A-Za-z0-9._-]+|\*)|\[(?P<v6>[0-9A-Fa-f:.%]+)\]):(?P<port>[0-9]{1,5})")
+_ADDRESS = re.compile(r"\s*(?:(?P<name>[A-Za-z0-9._-]+|\*)|\[(?P<v6>[0-9A-Fa-f:.%]+)\]):\s*(?P<port>[0-9]{1,5})\s*")
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port`; an IPv6 host stands in brackets.
+    """Host and port of `host:port`; an IPv6 host stands in brackets. Spaces around either mean nothing, as for TensorFlow.
 
-    >>> split_address("localhost:2222"), split_address("[::1]:0")
+    >>> split_address("localhost: 2222"), split_address("[::1]:0")
     (('localhost', 2222), ('::1', 0))
     """
     match = _ADDRESS.fullmatch(address)

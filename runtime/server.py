@@ -104,7 +104,7 @@ class Server:
             raise NotFoundError(None, None, f"No server factory is known for protocol {protocol!r}; use 'zmq'")
         self.job_name, self.task_index = _which_task(self.cluster_spec, job_name, task_index)
         self._address = self.cluster_spec.task_address(self.job_name, self.task_index)
-        if not self._address.rpartition(":")[2].isdigit():
+        if not self._address.rpartition(":")[2].strip().isdigit():
             task = f"/job:{self.job_name}/task:{self.task_index}"
             raise InvalidArgumentError(
                 None, None, f"The address {self._address!r} of {task} has no port: write 'host:port'"

@@ -316,3 +316,11 @@ def test_run_metadata_gets_the_partitions_that_ran(session: tf.Session) -> None:
     session.run(x, options=tf.RunOptions(output_partition_graphs=True), run_metadata=metadata)
     ((device, part),) = metadata.partition_graphs.items()
     assert device.endswith("/device:CPU:0") and x.op.name in str(part)
+
+
+def test_spaces_in_an_address_mean_nothing() -> None:
+    """TensorFlow's servers and targets take `localhost: 2222`."""
+    with tf.train.Server({"ps": ["localhost: 0"]}) as server:
+        address = server.target.removeprefix("zmq://").replace(":", ": ")
+        with tf.Graph().as_default(), tf.Session(f"grpc://{address}") as session:
+            assert session.run(tf.constant(3)) == 3
