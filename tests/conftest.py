@@ -2,6 +2,7 @@
 
 import contextlib
 import faulthandler
+import functools
 import gc
 import os
 import signal
@@ -9,7 +10,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -53,28 +54,41 @@ def pytest_unconfigure() -> None:
 
 WAIT_S = float(os.environ.get("DOVETAIL_TEST_WAIT_S", "60"))  # the longest wait of a test
 _IDLE = 0.05  # a test waits if it and its children use less than this part of one core
+_LOOKS = 20  # within WAIT_S
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def _descendants(of: int) -> dict[int, float]:
-    """Process id -> seconds of CPU time, with its ended children, of a process and all below it."""
+def _stat(path: Path) -> list[str]:
+    """The fields of a process or thread behind its name: state, parent, ..."""
+    return path.read_text().rpartition(")")[2].split()
+
+
+def _family() -> dict[int, float]:
+    """Process id -> seconds of CPU time, with its ended children, of this process and all below it."""
     parents, used = {}, {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # the process has ended meanwhile
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            fields = _stat(folder / "stat")
             parents[int(folder.name)] = int(fields[1])
             used[int(folder.name)] = sum(map(int, fields[11:15])) / _TICKS
-    found = {of: used.get(of, 0.0)}
-    for pid in sorted(parents):  # a child's number is mostly larger; the loop below takes the others
-        if parents[pid] in found:
-            found[pid] = used[pid]
+    found = {os.getpid(): used.get(os.getpid(), 0.0)}
     while more := {pid: used[pid] for pid in parents if parents[pid] in found and pid not in found}:
         found.update(more)
     return found
 
 
+def _is_runnable(pids: Iterable[int]) -> bool:
+    """Whether a thread of these processes, other than the one that asks, runs or waits for a core or a disk."""
+    for pid in pids:
+        for thread in Path(f"/proc/{pid}/task").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if int(thread.name) != threading.get_native_id() and _stat(thread / "stat")[0] in "RD":
+                    return True
+    return False
+
+
 class _Watchdog(threading.Thread):
-    """Fails a test that waits for more than `WAIT_S`: neither its process nor a child of it computes.
+    """Fails a test that waits for more than `WAIT_S`: neither its process nor a child of it computes, or waits for a core.
 
     A limit on the whole time of a test cannot do this: on a busy machine a test that computes takes minutes. The stacks of all
     threads of the test's process and of its children (which end by that) are written to the test's standard error.
@@ -82,47 +96,74 @@ class _Watchdog(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(name="watchdog", daemon=True)
-        self._samples: deque[tuple[float, float]] = deque()  # (time, CPU seconds until then) of this test
+        self._looks: deque[tuple[float, float, bool]] = (
+            deque()
+        )  # (time, CPU seconds until then, runnable) of this phase
+        self._is_on = False
         signal.signal(signal.SIGUSR2, self._fail)
 
-    def begin(self) -> None:
-        """A test begins, or has ended: what was seen until now does not count."""
-        self._samples.clear()
+    def watch(self, is_on: bool) -> None:
+        """A phase of a test begins, or has ended: what was seen until now does not count."""
+        self._is_on = is_on
+        self._looks.clear()
 
     def run(self) -> None:
         while True:
-            time.sleep(WAIT_S / 20)
-            now, used = time.monotonic(), sum(_descendants(os.getpid()).values())
-            samples = self._samples
-            samples.append((now, used))
-            with contextlib.suppress(IndexError):  # a test began meanwhile
-                while now - samples[1][0] >= WAIT_S:
-                    samples.popleft()
-                since, before = samples[0]
-                if now - since >= WAIT_S and used - before < _IDLE * (now - since):
-                    samples.clear()
+            time.sleep(WAIT_S / _LOOKS)
+            family = _family()
+            looks = self._looks
+            looks.append((time.monotonic(), sum(family.values()), _is_runnable(family)))
+            with contextlib.suppress(IndexError, RuntimeError):  # a phase began meanwhile
+                while looks[-1][0] - looks[1][0] >= WAIT_S:
+                    looks.popleft()
+                seconds, used = looks[-1][0] - looks[0][0], looks[-1][1] - looks[0][1]
+                is_starved = sum(runnable for _, _, runnable in looks) > len(looks) // 4
+                if self._is_on and seconds >= WAIT_S and used < _IDLE * seconds and not is_starved:
+                    looks.clear()
                     os.kill(os.getpid(), signal.SIGUSR2)
 
-    @staticmethod
-    def _fail(_number: int, _frame: FrameType | None) -> None:
+    def _fail(self, _number: int, _frame: FrameType | None) -> None:
+        if not self._is_on:
+            return
         faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
-        for pid in _descendants(os.getpid()).keys() - {os.getpid()}:
+        for pid in _family().keys() - {os.getpid()}:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGABRT)
-        pytest.fail(
-            f"the test waited for {WAIT_S:g} s: neither its process nor a child of it computed; all stacks are on standard error"
-        )
+        pytest.fail(f"the test waited for {WAIT_S:g} s: no process of it computed; all stacks are on standard error")
 
 
-_watchdog: _Watchdog | None = None
+@functools.cache
+def _watchdog() -> _Watchdog:
+    made = _Watchdog()
+    made.start()
+    return made
+
+
+@contextlib.contextmanager
+def _watched() -> Iterator[None]:
+    if sys.platform != "linux":
+        yield
+        return
+    _watchdog().watch(True)
+    try:
+        yield
+    finally:
+        _watchdog().watch(False)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol() -> Iterator[None]:
-    global _watchdog
-    if _watchdog is None and sys.platform == "linux":
-        _watchdog = _Watchdog()
-        _watchdog.start()
-    if _watchdog is not None:
-        _watchdog.begin()
-    return (yield)
+def pytest_runtest_setup() -> Generator[None, None, None]:
+    with _watched():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, None, None]:
+    with _watched():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, None, None]:
+    with _watched():
+        return (yield)
