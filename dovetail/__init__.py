@@ -366,6 +366,7 @@ from .graph.ops.padding import (
 from .graph.ops.parsing import (
     FixedLenFeature,
     FixedLenSequenceFeature,
+    SparseFeature,
     VarLenFeature,
     decode_raw,
     parse_example,
@@ -469,6 +470,12 @@ from .graph.ops.segments import (
 )
 from .graph.ops.separated_values import (
     decode_csv,
+)
+from .graph.ops.sequence_parsing import (
+    decode_json_example,
+    parse_single_sequence_example,
+    parse_tensor,
+    serialize_tensor,
 )
 from .graph.ops.sequences import (
     reverse_sequence,
@@ -723,7 +730,6 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "AUTO_REUSE",
-    "VERSION",
     "AggregationMethod",
     "Assert",
     "Barrier",
@@ -766,6 +772,7 @@ __all__ = [
     "RunOptions",
     "Session",
     "SparseConditionalAccumulator",
+    "SparseFeature",
     "SparseTensor",
     "SparseTensorValue",
     "TFRecordReader",
@@ -775,6 +782,7 @@ __all__ = [
     "TextLineReader",
     "ThreadPoolOptionProto",
     "UnconnectedGradients",
+    "VERSION",
     "VarLenFeature",
     "Variable",
     "VariableAggregation",
@@ -873,6 +881,7 @@ __all__ = [
     "debugging",
     "decode_base64",
     "decode_csv",
+    "decode_json_example",
     "decode_raw",
     "depth_to_space",
     "device",
@@ -1045,6 +1054,8 @@ __all__ = [
     "parallel_dynamic_stitch",
     "parse_example",
     "parse_single_example",
+    "parse_single_sequence_example",
+    "parse_tensor",
     "place",
     "placeholder",
     "placeholder_with_default",
@@ -1118,6 +1129,7 @@ __all__ = [
     "segment_prod",
     "segment_sum",
     "sequence_mask",
+    "serialize_tensor",
     "set_random_seed",
     "shape",
     "shape_n",

@@ -15,6 +15,7 @@ from ..graph.ops.image_files import (
 from ..graph.ops.parsing import (
     FixedLenFeature,
     FixedLenSequenceFeature,
+    SparseFeature,
     VarLenFeature,
     decode_raw,
     parse_example,
@@ -22,6 +23,13 @@ from ..graph.ops.parsing import (
 )
 from ..graph.ops.readers import matching_files, read_file, write_file
 from ..graph.ops.separated_values import decode_csv
+from ..graph.ops.sequence_parsing import (
+    decode_json_example,
+    parse_sequence_example,
+    parse_single_sequence_example,
+    parse_tensor,
+    serialize_tensor,
+)
 from ..graph.ops.strings import decode_base64, encode_base64
 from ..queue import FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue
 from . import gfile
@@ -36,6 +44,7 @@ __all__ = [
     "PriorityQueue",
     "QueueBase",
     "RandomShuffleQueue",
+    "SparseFeature",
     "TFRecordCompressionType",
     "TFRecordOptions",
     "TFRecordWriter",
@@ -47,6 +56,7 @@ __all__ = [
     "decode_gif",
     "decode_image",
     "decode_jpeg",
+    "decode_json_example",
     "decode_png",
     "decode_raw",
     "encode_base64",
@@ -58,8 +68,12 @@ __all__ = [
     "match_filenames_once",
     "matching_files",
     "parse_example",
+    "parse_sequence_example",
     "parse_single_example",
+    "parse_single_sequence_example",
+    "parse_tensor",
     "read_file",
+    "serialize_tensor",
     "tf_record_iterator",
     "write_file",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +20,10 @@ from ..sparse_tensor import SparseTensor
 from .arranging import sequence_mask
 from .compare import where
 from .gathering import gather_nd
+from .joining import concat
 from .operands import as_bytes
-from .shapes import shape
+from .shapes import expand_dims, shape
+from .sparse_arranging import sparse_reorder
 
 Array = np.ndarray[Any, Any]
 
@@ -71,6 +74,27 @@ class VarLenFeature:
     dtype: Any
 
 
+@dataclass(frozen=True, slots=True)
+class SparseFeature:
+    """A `SparseTensor` of features: one has its values, others their coordinates.
+
+    Attributes:
+        index_key: the feature with the coordinates, int64; a list of them for several axes. value_key: the one with as many values.
+        dtype: of the values. size: of the axis, or of each axis. already_sorted: whether the coordinates of each example rise.
+    """
+
+    index_key: Any
+    value_key: str
+    dtype: Any
+    size: Any
+    already_sorted: bool = False
+
+    @property
+    def index_keys(self) -> list[str]:
+        """The features with the coordinates, one for each axis."""
+        return [self.index_key] if isinstance(self.index_key, str) else list(self.index_key)
+
+
 # --- the op -----------------------------------------------------------------------------------------------------------
 
 
@@ -80,10 +104,15 @@ def _rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     Behind them, for the keys that are `counted`: how many values each example has.
     """
     (serialized,) = inputs
-    keys, dtypes, shapes = attrs["keys"], attrs["feature_types"], attrs["feature_shapes"]
-    sequences, defaults = attrs["sequences"], attrs["defaults"]
     if serialized.dtype.base is not string:
         raise TypeError(f"examples are text, not {serialized.dtype.name}")
+    return columns_of(serialized.dims, attrs)
+
+
+def columns_of(outer: Dims, attrs: Attrs) -> list[Output]:
+    """The outputs for features, and the counts of those that are `counted`, of examples in that shape."""
+    keys, dtypes, shapes = attrs["keys"], attrs["feature_types"], attrs["feature_shapes"]
+    sequences, defaults = attrs["sequences"], attrs["defaults"]
     if not all(isinstance(k, str) for k in keys) or not len(keys) == len(dtypes) == len(shapes):
         raise ValueError("each feature needs a name, a type and a shape")
     if not len(keys) == len(sequences) == len(defaults):
@@ -97,13 +126,30 @@ def _rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         if not is_static(dims):
             raise ValueError(f"feature {key!r} needs a complete shape, not {text(dims)}")
         inner = (None, *dims) if sequence else tuple(dims)
-        outer = serialized.dims
         out.append((dtype, None if outer is None else (*outer, *inner)))
-    return out + [(int64, serialized.dims)] * len(attrs.get("counted", ()))
+    return out + [(int64, outer)] * len(attrs.get("counted", ()))
 
 
-def _parse(
-    serialized: Array,
+def _parse(serialized: Array, **attrs: Any) -> Any:
+    parsed = [example.features.feature for example in messages_of(serialized, "Example")]
+    found = columns(parsed, serialized.shape, **attrs)
+    return found[0] if len(found) == 1 else found
+
+
+def messages_of(serialized: Array, name: str) -> list[Any]:
+    """The messages of that name. InvalidArgumentError: it is none."""
+    kind, found = message(name), []
+    for item in serialized.reshape(-1):
+        try:
+            found.append(kind.FromString(as_bytes(item)))
+        except Exception as e:
+            raise InvalidArgumentError(None, None, f"Could not parse example input: {e}") from None
+    return found
+
+
+def columns(
+    parsed: Sequence[Any],
+    outer: tuple[int, ...],
     *,
     keys: Sequence[str],
     feature_types: Sequence[DType],
@@ -111,21 +157,12 @@ def _parse(
     sequences: Sequence[bool],
     defaults: Sequence[Any],
     counted: Sequence[str] = (),
-) -> Any:
-    example = message("Example")
-    parsed = []
-    for item in serialized.reshape(-1):
-        try:
-            parsed.append(example.FromString(as_bytes(item)).features.feature)
-        except Exception as e:
-            raise InvalidArgumentError(None, None, f"Could not parse example input: {e}") from None
-    found = tuple(
-        _column(parsed, serialized.shape, *feature)
-        for feature in zip(keys, feature_types, feature_shapes, sequences, defaults, strict=True)
-    )
+) -> tuple[Array, ...]:
+    """Each feature of all examples, which are maps from names to features; and how many values each has, of those that are counted."""
     types = dict(zip(keys, feature_types, strict=True))
-    found += tuple(_counts(parsed, serialized.shape, key, types[key]) for key in counted)
-    return found[0] if len(found) == 1 else found
+    described = zip(keys, feature_types, feature_shapes, sequences, defaults, strict=True)
+    found = tuple(_column(parsed, outer, *feature) for feature in described)
+    return found + tuple(_counts(parsed, outer, key, types[key]) for key in counted)
 
 
 def _column(
@@ -204,7 +241,7 @@ def parse_example(
 
     Args:
         serialized: text of any shape; of each a `dt.train.Example`.
-        features: name -> `FixedLenFeature`, `FixedLenSequenceFeature` or `VarLenFeature`. example_names: accepted.
+        features: name -> `FixedLenFeature`, `FixedLenSequenceFeature`, `VarLenFeature` or `SparseFeature`. example_names: accepted.
 
     Returns:
         name -> tensor: the feature's shape after that of `serialized`; of a `VarLenFeature` a `SparseTensor` with one axis more than
@@ -218,26 +255,78 @@ def parse_example(
     """
     if not features:
         raise ValueError("Missing features: say which are to be parsed")
+    operand = convert(serialized, string, name="serialized")
+    if not any(isinstance(feature, SparseFeature) for feature in features.values()):
+        return _parsed(operand, features, name)
+    plain = {key: feature for key, feature in features.items() if not isinstance(feature, SparseFeature)}
+    sparse = {key: feature for key, feature in features.items() if isinstance(feature, SparseFeature)}
+    parts: dict[str, Any] = dict(plain)
+    for key, feature in sparse.items():
+        for part, dtype in (*((k, int64) for k in feature.index_keys), (feature.value_key, as_dtype(feature.dtype))):
+            known = parts.setdefault(part, VarLenFeature(dtype))
+            if not isinstance(known, VarLenFeature) or as_dtype(known.dtype) is not dtype:
+                raise ValueError(
+                    f"Conflicting type for feature {part!r}: {key!r} takes it for a VarLenFeature of {dtype.name}"
+                )
+    found = _parsed(operand, parts, name)
+    return {key: _joined(sparse[key], found) if key in sparse else found[key] for key in features}
+
+
+def _joined(feature: SparseFeature, parsed: Mapping[str, Any]) -> SparseTensor:
+    """Values at the coordinates that other features hold."""
+    axes, values = [parsed[key] for key in feature.index_keys], parsed[feature.value_key]
+    sizes = feature.size if isinstance(feature.size, (list, tuple)) else [feature.size]
+    if len(sizes) != len(axes):
+        raise ValueError(f"a SparseFeature needs one size for each index_key, not {len(sizes)} for {len(axes)}")
+    examples = axes[0].indices[:, :-1]
+    indices = concat([examples, *(expand_dims(axis.values, 1) for axis in axes)], 1)
+    shape_ = concat([axes[0].dense_shape[:-1], convert(list(sizes), int64)], 0)
+    found = SparseTensor(indices, values.values, shape_)
+    return found if feature.already_sorted else sparse_reorder(found)
+
+
+def check_kinds(features: Mapping[str, Any], allowed: tuple[type, ...]) -> None:
+    """ValueError: a feature is described by another class."""
+    for key, feature in features.items():
+        if not isinstance(feature, allowed):
+            raise ValueError(
+                f"Invalid feature {key}:{feature!r}; {', '.join(kind.__name__ for kind in allowed)} are there"
+            )
+
+
+def described(features: Mapping[str, Any], allowed: tuple[type, ...]) -> dict[str, Any]:
+    """The attributes that say what features there are. ValueError: one is of another kind than is allowed."""
+    check_kinds(features, allowed)
     keys = sorted(features)
-    described = [_described(key, features[key]) for key in keys]
-    attrs = {
+    each = [_described(key, features[key]) for key in keys]
+    attrs: dict[str, Any] = {
         "keys": tuple(keys),
-        "feature_types": tuple(dtype for dtype, _, _, _ in described),
-        "feature_shapes": tuple(dims for _, dims, _, _ in described),
-        "sequences": tuple(sequence for _, _, sequence, _ in described),
-        "defaults": tuple(default for _, _, _, default in described),
+        "feature_types": tuple(dtype for dtype, _, _, _ in each),
+        "feature_shapes": tuple(dims for _, dims, _, _ in each),
+        "sequences": tuple(sequence for _, _, sequence, _ in each),
+        "defaults": tuple(default for _, _, _, default in each),
     }
     counted = tuple(key for key in keys if isinstance(features[key], VarLenFeature))
     if counted:
         attrs["counted"] = counted
-    node = make("ParseExampleV2", (convert(serialized, string, name="serialized"),), attrs, name)
-    parsed: dict[str, Any] = dict(zip(keys, node.outputs, strict=False))
-    for key, counts in zip(counted, node.outputs[len(keys) :], strict=True):
-        parsed[key] = _without_filling(parsed[key], counts)
+    return attrs
+
+
+def _parsed(serialized: Tensor, features: Mapping[str, Any], name: str | None) -> dict[str, Any]:
+    attrs = described(features, (FixedLenFeature, FixedLenSequenceFeature, VarLenFeature))
+    return by_key(attrs, make("ParseExampleV2", (serialized,), attrs, name).outputs)
+
+
+def by_key(attrs: Mapping[str, Any], outputs: Sequence[Tensor]) -> dict[str, Any]:
+    """The tensors of features by their names."""
+    keys, counted = attrs["keys"], attrs.get("counted", ())
+    parsed: dict[str, Any] = dict(zip(keys, outputs, strict=False))
+    for key, counts in zip(counted, outputs[len(keys) :], strict=True):
+        parsed[key] = without_filling(parsed[key], counts)
     return parsed
 
 
-def _without_filling(filled: Tensor, counts: Tensor) -> SparseTensor:
+def without_filling(filled: Tensor, counts: Tensor) -> SparseTensor:
     """The values that are there, of rows that were filled up."""
     indices = where(sequence_mask(counts, shape(filled)[-1]))
     return SparseTensor(indices, gather_nd(filled, indices), shape(filled, out_type=int64))
@@ -255,18 +344,21 @@ def parse_single_example(
     return parse_example(found, features, name)
 
 
+def feature_dims(feature: Any) -> Dims:
+    """The shape of a feature; one number is that of a vector."""
+    return (feature.shape,) if isinstance(feature.shape, int) else as_dims(feature.shape)
+
+
 def _described(key: str, feature: Any) -> tuple[DType, Dims, bool, Any]:
     """(type, shape, whether it is of any length, default)."""
     if isinstance(feature, VarLenFeature):
         return as_dtype(feature.dtype), (), True, None
-    if not isinstance(feature, (FixedLenFeature, FixedLenSequenceFeature)):
-        raise ValueError(
-            f"Invalid feature {key}:{feature!r}; FixedLenFeature, FixedLenSequenceFeature and VarLenFeature are there"
-        )
     sequence = isinstance(feature, FixedLenSequenceFeature)
     if sequence and not getattr(feature, "allow_missing", False):
         raise ValueError(f"Unsupported: FixedLenSequenceFeature requires allow_missing to be True. (Feature {key!r})")
-    dtype, dims = as_dtype(feature.dtype), as_dims(feature.shape)
+    if feature.shape is None:
+        raise ValueError(f"Missing shape for feature {key}.")
+    dtype, dims = as_dtype(feature.dtype), feature_dims(feature)
     default = feature.default_value
     if default is not None:
         value = np.asarray(default)
@@ -276,8 +368,15 @@ def _described(key: str, feature: Any) -> tuple[DType, Dims, bool, Any]:
                 texts[at] = item.encode() if isinstance(item, str) else bytes(item)
             value = texts
         default = value.astype(dtype.np)
-        if sequence and default.ndim:
+        if sequence and default.size != 1:
             raise ValueError(f"Feature {key!r} is filled up with a scalar, not shape {default.shape}")
+        wanted = () if sequence else dims
+        if wanted is not None and is_static(wanted) and default.size not in (1, math.prod(d or 0 for d in wanted)):
+            raise ValueError(
+                f"The default of feature {key!r} must have shape {text(wanted)}, not {text(default.shape)}"
+            )
+        if sequence or default.size != 1:
+            default = default.reshape(tuple(d or 0 for d in wanted or ()))
     return dtype, dims, sequence, default
 
 
@@ -333,6 +432,7 @@ def decode_raw(input_bytes: TensorLike, out_type: Any, little_endian: bool = Tru
 __all__ = [
     "FixedLenFeature",
     "FixedLenSequenceFeature",
+    "SparseFeature",
     "VarLenFeature",
     "decode_raw",
     "parse_example",

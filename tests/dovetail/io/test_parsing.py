@@ -186,3 +186,107 @@ def test_raw_bytes():
 def test_a_sequence_example_is_a_message():
     lists = tf.train.FeatureLists(feature_list={"a": tf.train.FeatureList(feature=[tf.train.Feature()])})
     assert tf.train.SequenceExample(feature_lists=lists).feature_lists.feature_list["a"].feature
+
+
+def test_a_default_may_be_given_flat():
+    features = {"a": tf.FixedLenFeature((1, 2, 1), tf.float32, [3.0, -3.0]), "b": tf.FixedLenFeature(2, tf.int64, 7)}
+    found = run(tf.io.parse_example([example()], features))
+    assert found["a"].tolist() == [[[[3], [-3]]]] and found["b"].tolist() == [[7, 7]]
+    with pytest.raises(ValueError, match="must have shape"):
+        tf.io.parse_example([example()], {"a": tf.FixedLenFeature([3], tf.float32, [1.0, 2.0])})
+    with pytest.raises(ValueError, match="Missing shape"):
+        tf.io.parse_example([example()], {"a": tf.FixedLenFeature(None, tf.float32)})
+
+
+def test_values_at_the_coordinates_of_other_features():
+    rows = [example(at=[4, 1], row=[0, 2], what=[0.5, 1.5]), example(), example(at=[3], row=[1], what=[2.5])]
+    features = {
+        "line": tf.io.SparseFeature("at", "what", tf.float32, 5),
+        "plane": tf.io.SparseFeature(["row", "at"], "what", tf.float32, [3, 5]),
+        "at": tf.VarLenFeature(tf.int64),
+    }
+    parsed = tf.io.parse_example(rows, features)
+    assert sorted(parsed) == ["at", "line", "plane"]
+    found = run([parsed["line"], tf.sparse.to_dense(parsed["line"]), tf.sparse.to_dense(parsed["plane"])])
+    assert found[0].indices.tolist() == [[0, 1], [0, 4], [2, 3]] and found[0].dense_shape.tolist() == [3, 5]
+    assert found[1].tolist() == [[0, 1.5, 0, 0, 0.5], [0] * 5, [0, 0, 0, 2.5, 0]]
+    plane = np.zeros((3, 3, 5), np.float32)
+    plane[0, 0, 4], plane[0, 2, 1], plane[2, 1, 3] = 0.5, 1.5, 2.5
+    np.testing.assert_array_equal(found[2], plane)
+    one = run(tf.sparse.to_dense(tf.io.parse_single_example(rows[0], {"line": features["line"]})["line"]))
+    assert one.tolist() == [0, 1.5, 0, 0, 0.5]
+    with pytest.raises(ValueError, match="Conflicting type"):
+        tf.io.parse_example(rows, {**features, "at": tf.VarLenFeature(tf.float32)})
+
+
+def sequence(context: dict[str, Any], **lists: list[list[Any]]) -> bytes:
+    """A sequence example: of each list the values of its steps."""
+    whole = tf.train.Example.FromString(example(**context)).features
+    steps = {
+        name: tf.train.FeatureList(
+            feature=[tf.train.Example.FromString(example(x=values)).features.feature["x"] for values in each]
+        )
+        for name, each in lists.items()
+    }
+    made = tf.train.SequenceExample(context=whole, feature_lists=tf.train.FeatureLists(feature_list=steps))
+    found: bytes = made.SerializeToString()
+    return found
+
+
+CONTEXT = {"id": tf.FixedLenFeature([], tf.int64), "tags": tf.VarLenFeature(tf.string)}
+LISTS = {
+    "point": tf.FixedLenSequenceFeature([2], tf.float32),
+    "words": tf.VarLenFeature(tf.string),
+    "late": tf.FixedLenSequenceFeature([], tf.int64, allow_missing=True),
+}
+LONG = sequence({"id": [7], "tags": [b"x", b"y"]}, point=[[1.0, 2.0], [3.0, 4.0]], words=[[b"a"], [], [b"b", b"c"]])
+SHORT = sequence({"id": [8]}, point=[[5.0, 6.0]], late=[[9], [10]])
+
+
+def test_a_sequence_example():
+    serialized = tf.placeholder(tf.string, [])
+    context, lists = tf.io.parse_single_sequence_example(serialized, CONTEXT, LISTS)
+    assert lists["point"].shape.as_list() == [None, 2]
+    found, steps = run([context, lists], {serialized: LONG})
+    assert found["id"] == 7 and found["tags"].values.tolist() == [b"x", b"y"]
+    assert steps["point"].tolist() == [[1, 2], [3, 4]] and steps["late"].tolist() == []
+    assert steps["words"].indices.tolist() == [[0, 0], [2, 0], [2, 1]]
+    assert steps["words"].values.tolist() == [b"a", b"b", b"c"] and steps["words"].dense_shape.tolist() == [3, 2]
+    _, lists = tf.io.parse_single_sequence_example(sequence({}), None, {"p": LISTS["point"]})
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Feature list 'p' is required"):
+        run(lists)
+    with pytest.raises(ValueError, match="Missing features"):
+        tf.io.parse_single_sequence_example(LONG)
+    with pytest.raises(ValueError, match="Invalid feature"):
+        tf.io.parse_single_sequence_example(LONG, {"id": LISTS["point"]})
+
+
+def test_a_batch_of_sequence_examples():
+    context, lists, lengths = tf.io.parse_sequence_example([LONG, SHORT], CONTEXT, LISTS)
+    found, steps, counts = run([context, lists, lengths])
+    assert found["id"].tolist() == [7, 8] and found["tags"].dense_shape.tolist() == [2, 2]
+    assert steps["point"].tolist() == [[[1, 2], [3, 4]], [[5, 6], [0, 0]]]
+    assert steps["late"].tolist() == [[0, 0], [9, 10]]
+    assert {name: n.tolist() for name, n in counts.items()} == {"point": [2, 1], "late": [0, 2]}
+    assert steps["words"].indices.tolist() == [[0, 0, 0], [0, 2, 0], [0, 2, 1]]
+    assert steps["words"].dense_shape.tolist() == [2, 3, 2]
+
+
+def test_examples_in_json():
+    text = '{"features": {"feature": {"n": {"int64List": {"value": [1, 2]}}}}}'
+    made = tf.io.decode_json_example([text, "{}"])
+    found = run(tf.io.parse_example(made, {"n": tf.VarLenFeature(tf.int64)})["n"])
+    assert found.values.tolist() == [1, 2] and found.dense_shape.tolist() == [2, 2]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="JSON"):
+        run(tf.io.decode_json_example("{"))
+
+
+@pytest.mark.parametrize("value", [np.float32([[1.5, 2]]), np.array(7, np.int64), np.array([b"a", b"\0"], object)])
+def test_tensors_as_text(value):
+    kind = tf.as_dtype(value.dtype)
+    found = run(tf.io.parse_tensor(tf.io.serialize_tensor(tf.constant(value)), kind))
+    assert found.dtype == value.dtype and found.tolist() == value.tolist()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Type mismatch"):
+        run(tf.io.parse_tensor(tf.io.serialize_tensor(tf.constant(value)), tf.uint8))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Could not parse"):
+        run(tf.io.parse_tensor(b"bogus", kind))
