@@ -1,4 +1,4 @@
-"""Slots: variables that an optimizer keeps beside a variable, on its device.
+"""Slots: variables that an optimizer keeps beside a variable, on its device. Averages keep some of tensors, too.
 
 A slot of `w` is called `w/<optimizer>`, the second one `w/<optimizer>_1`, as in TensorFlow 1.
 """
@@ -13,6 +13,7 @@ from typing import Any
 from ..graph.shape import is_static
 from ..graph.variable_kinds import ResourceVariable
 from ..graph.variable_scope import get_variable, variable_scope
+from ..graph.variables import Variable
 
 
 def create_slot(primary: Any, val: Any, name: str, colocate_with_primary: bool = True) -> Any:
@@ -54,7 +55,8 @@ def create_zeros_slot(primary: Any, name: str, dtype: Any = None, colocate_with_
     dims = primary.get_shape().dims_tuple
     if is_static(dims):
         return create_slot_with_initializer(primary, zeros_initializer(), dims, dtype, name, colocate_with_primary)
-    return create_slot(primary, zeros(shape(primary.initialized_value()), dtype), name, colocate_with_primary)
+    value = primary.initialized_value() if isinstance(primary, Variable) else primary
+    return create_slot(primary, zeros(shape(value), dtype), name, colocate_with_primary)
 
 
 @contextmanager
@@ -66,7 +68,7 @@ def _slot_scope(primary: Any, name: str) -> Iterator[None]:
 
 def _sliced_like(primary: Any, slot: Any) -> Any:
     """The slot; if its variable is a part, it is the same slice of a slot of the whole."""
-    part = primary.save_slice_info
+    part = primary.save_slice_info if isinstance(primary, Variable) else None
     if part is not None and slot.get_shape().as_list() == part.var_shape:
         whole = slot.op.name.replace(primary.op.name, part.full_name, 1)
         slot.save_slice_info = replace(part, full_name=whole)

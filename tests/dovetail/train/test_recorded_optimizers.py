@@ -257,7 +257,7 @@ def test_averages_follow_their_variables(tmp_path: Path):
         tf.train.Saver(restored).restore(session, path)
         np.testing.assert_allclose(session.run(v), expected, rtol=1e-6)
     with pytest.raises(TypeError, match="Only variables"):
-        average.apply([tf.constant(1.0)])
+        average.apply([tf.constant(1)])
 
 
 def test_averages_move_faster_at_the_start_when_updates_are_counted():
@@ -311,3 +311,44 @@ def test_gradients_of_half_floats_do_not_vanish_and_bad_steps_are_left_out():
         tf.train.FixedLossScale(0.5)
     with pytest.raises(ValueError, match="loss_scale must be"):
         tf.train.LossScaleOptimizer(tf.train.GradientDescentOptimizer(1.0), "large")
+
+
+@pytest.mark.parametrize("zero_debias", [False, True])
+@pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
+def test_tensors_have_averages_too(zero_debias, use_resource):
+    fed = tf.placeholder(tf.float32, [2])
+    v = tf.Variable([1.0, 2.0], name="v", use_resource=use_resource)
+    x = tf.multiply(v, fed, name="x")
+    average = tf.train.ExponentialMovingAverage(0.9, zero_debias=zero_debias, name="mean")
+    with tf.variable_scope("outer"):
+        assert average.average_name(x) == "outer/x/mean"
+    assert average.average_name(x) == "x/mean"
+    move = average.apply([v, x])
+    shadows = {"x/mean", "x/mean/biased", "x/mean/local_step"} if zero_debias else {"x/mean"}
+    assert set(average.variables_to_restore()) == {"v/mean", *shadows}
+    assert tf.moving_average_variables() == [v]
+    assert average.average(x) not in tf.trainable_variables()
+    kept = np.zeros(2)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        for n in range(1, 4):
+            session.run(move, {fed: [n, 10.0]})
+            kept = 0.9 * kept + 0.1 * np.array([n, 20.0])
+            expected = kept / (1 - 0.9**n) if zero_debias else kept
+            np.testing.assert_allclose(session.run(average.average(x)), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
+def test_a_variable_is_moved_towards_a_value(use_resource):
+    from dovetail.train.moving_averages import assign_moving_average
+
+    plain, debiased = (
+        tf.get_variable(n, [], initializer=tf.zeros_initializer(), use_resource=use_resource) for n in ("a", "b")
+    )
+    moves = [assign_moving_average(plain, 8.0, 0.75, zero_debias=False), assign_moving_average(debiased, 8.0, 0.75)]
+    assign_moving_average(debiased, 8.0, 0.75)
+    assert {"b/biased", "b/local_step", "b/biased_1", "b/local_step_1"} <= {v.op.name for v in tf.global_variables()}
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        assert session.run(moves) == [2.0, 8.0]
+        assert session.run(moves) == [3.5, 8.0]
