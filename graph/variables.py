@@ -229,9 +229,9 @@ class Variable(TensorOperators, metaclass=Creation):
         """The node that gives it its initial value."""
         return self._initializer if self._starts_by is None else self._starts_by
 
-    def initialize_by(self, node: Node) -> None:
-        """Let `initializer` be another node, which gives the variable its first value in another way: from a checkpoint."""
-        self._starts_by = node
+    def initialize_by(self, node: Node, value: Tensor) -> None:
+        """Let `initializer` be another node, which gives the variable this first value: one from a checkpoint."""
+        self._starts_by, self._initial_value = node, value
 
     @property
     def initial_value(self) -> Tensor:
@@ -300,7 +300,7 @@ class Variable(TensorOperators, metaclass=Creation):
         with self.graph.control_dependencies(None), self.graph.colocate_with(self.op):
             return apply(
                 "InitializedValue",
-                (self._handle, self._initializer.inputs[1]),
+                (self._handle, self._initializer.inputs[1] if self._starts_by is None else self._initial_value),
                 None,
                 f"{self.op.name}/initialized_value",
             )

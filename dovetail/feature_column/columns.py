@@ -218,6 +218,21 @@ class KeyedColumn(CategoricalColumn):
 
 
 @dataclass(frozen=True, slots=True)
+class VocabularyFileColumn(KeyedColumn):
+    """A categorical column whose values are the lines of a file.
+
+    Attributes:
+        vocabulary_file: the file. vocabulary_size: how many of its lines count. num_oov_buckets: how many ids others share.
+        default_value: the id of others.
+    """
+
+    vocabulary_file: str
+    vocabulary_size: int
+    num_oov_buckets: int
+    default_value: int
+
+
+@dataclass(frozen=True, slots=True)
 class CrossedColumn(CategoricalColumn):
     """See `crossed_column`."""
 
@@ -338,5 +353,5 @@ def combined(table: Any, ids: Tensor, combiner: str, max_norm: float | None = No
 
 __all__ = [
     "COMBINERS", "BucketizedColumn", "CategoricalColumn", "CrossedColumn", "DenseColumn", "EmbeddingColumn", "FeatureColumn", "Features",
-    "IndicatorColumn", "KeyedColumn", "NumericColumn", "combined", "values_of",
+    "IndicatorColumn", "KeyedColumn", "NumericColumn", "VocabularyFileColumn", "combined", "values_of",
 ]  # fmt: skip

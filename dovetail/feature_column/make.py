@@ -22,6 +22,7 @@ from .columns import (
     IndicatorColumn,
     KeyedColumn,
     NumericColumn,
+    VocabularyFileColumn,
 )
 
 
@@ -130,7 +131,7 @@ def categorical_column_with_vocabulary_file(
     num_oov_buckets: int = 0,
     default_value: int | None = None,
     dtype: Any = string,
-) -> KeyedColumn:
+) -> VocabularyFileColumn:
     """As `categorical_column_with_vocabulary_list`; a line of the file for each value, of which `vocabulary_size` are taken."""
     lines = Path(vocabulary_file).read_text("utf-8").splitlines()
     if vocabulary_size is not None:
@@ -139,8 +140,10 @@ def categorical_column_with_vocabulary_file(
         lines = lines[:vocabulary_size]
     found = as_dtype(dtype)
     entries = lines if found is string else [int(line) for line in lines]
-    return categorical_column_with_vocabulary_list(
-        key, entries, found, -1 if default_value is None else default_value, num_oov_buckets
+    default = -1 if default_value is None else default_value
+    made = categorical_column_with_vocabulary_list(key, entries, found, default, num_oov_buckets)
+    return VocabularyFileColumn(
+        made.key, made.num_buckets, made.dtype, made.to_ids, str(vocabulary_file), len(lines), num_oov_buckets, default
     )
 
 

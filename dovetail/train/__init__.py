@@ -93,7 +93,7 @@ from .scaffold import Scaffold
 from .session_creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from .session_manager import SessionManager
 from .session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
-from .supervisor import Supervisor
+from .supervisor import Supervisor, basic_train_loop
 from .sync_replicas_optimizer import SyncReplicasOptimizer
 from .training_util import (
     assert_global_step,
@@ -102,7 +102,8 @@ from .training_util import (
     get_or_create_global_step,
     global_step,
 )
-from .warm_starting import init_from_checkpoint
+from .vocabularies import VocabInfo
+from .warm_starting import init_from_checkpoint, warm_start
 
 if TYPE_CHECKING:
     from ..runtime.server import Server
@@ -188,10 +189,12 @@ __all__ = [
     "SummarySaverHook",
     "Supervisor",
     "SyncReplicasOptimizer",
+    "VocabInfo",
     "WorkerSessionCreator",
     "add_queue_runner",
     "assert_global_step",
     "batch",
+    "basic_train_loop",
     "batch_join",
     "byte_size_load_fn",
     "checkpoint_exists",
@@ -238,5 +241,6 @@ __all__ = [
     "string_input_producer",
     "summary_iterator",
     "update_checkpoint_state",
+    "warm_start",
     "write_graph",
 ]

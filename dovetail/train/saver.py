@@ -22,6 +22,7 @@ from ..graph.build import convert, make
 from ..graph.checkpoints import CheckpointReader, Region, checkpoint_exists, remove_leftovers, save_turn
 from ..graph.default_graph import get_default_graph
 from ..graph.device import DeviceSpec
+from ..graph.dtypes import DType
 from ..graph.errors import InvalidArgumentError, NotFoundError
 from ..graph.graph import Graph
 from ..graph.graph_keys import GraphKeys
@@ -30,6 +31,7 @@ from ..graph.ops import checkpoints as _checkpoints  # noqa: F401  (defines the 
 from ..graph.ops.passing import group, identity, placeholder_with_default
 from ..graph.ops.shapes import reshape as reshape_op
 from ..graph.partitioned import PartitionedVariable
+from ..graph.shape import Dims
 from ..graph.variables import Variable
 from .checkpoint_state import remove_checkpoint, update_checkpoint_state
 from .training_util import global_step as value_of_step
@@ -476,14 +478,24 @@ def _check_names(items: Iterable[_Item]) -> None:
         seen.add((i.name, i.spec))
 
 
+def cpu_of(variable: Variable) -> str:
+    """The device of the CPU of the task that a variable's device names."""
+    spec = DeviceSpec.from_string(variable.device or "")
+    return DeviceSpec(spec.job, spec.replica, spec.task, "CPU", 0).to_string()
+
+
+def stored_value(path: str, name: str, dtype: DType, dims: Dims, spec: str = "") -> Tensor:
+    """What a checkpoint has under a name, or a slice of it, read when the graph runs."""
+    attrs = {"tensor_names": (name,), "shape_and_slices": (spec,), "dtypes": (dtype.base,), "shapes": (dims,)}
+    return make("RestoreV2", (convert(_absolute(path)),), attrs, "RestoreV2").outputs[0]
+
+
 def _by_task(items: Iterable[_Item]) -> dict[str, list[_Item]]:
     """The items by the task that their device names, as the device of that task's CPU."""
     found: dict[str, list[_Item]] = {}
     for item in items:
-        spec = DeviceSpec.from_string(item.variable.device or "")
-        device = DeviceSpec(spec.job, spec.replica, spec.task, "CPU", 0)
-        found.setdefault(device.to_string(), []).append(item)
+        found.setdefault(cpu_of(item.variable), []).append(item)
     return dict(sorted(found.items()))
 
 
-__all__ = ["RestoreReport", "Saver", "arguments_of"]
+__all__ = ["RestoreReport", "Saver", "arguments_of", "cpu_of", "stored_value"]

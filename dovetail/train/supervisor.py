@@ -17,7 +17,7 @@ from threading import Thread
 from typing import Any
 
 from ..graph.default_graph import get_default_graph
-from ..graph.errors import OpError
+from ..graph.errors import AbortedError, OpError
 from ..graph.graph import Graph
 from ..graph.graph_keys import GraphKeys
 from ..graph.ops.state import report_uninitialized_variables
@@ -438,6 +438,30 @@ class Supervisor:
             self._graph_written = True
 
 
+def basic_train_loop(
+    supervisor: Supervisor,
+    train_step_fn: Callable[..., Any],
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    master: str = "",
+) -> None:
+    """Call `train_step_fn(session, *args, **kwargs)` until the supervisor stops; a task that restarts means a new session.
+
+    Args:
+        supervisor: makes the sessions. args, kwargs: for the function, behind the session. master: the session's target.
+
+    >>> basic_train_loop(Supervisor(logdir="/tmp/run"), lambda session: session.run(train_op))
+    """
+    while True:
+        try:
+            with supervisor.managed_session(master) as session:
+                while not supervisor.should_stop():
+                    train_step_fn(session, *(args or ()), **(kwargs or {}))
+            return
+        except AbortedError as e:
+            logger.warning("A task was restarted; making a new session. %s", e)
+
+
 def _or_default(given: Any, collection: str | None, make: Callable[[], Any]) -> Any:
     """What was given; else the first that the collection holds, or what `make` makes, which is then kept there."""
     if given is not USE_DEFAULT:
@@ -482,4 +506,4 @@ def _check_variables_have_devices(graph: Graph, is_chief: bool) -> None:
             )
 
 
-__all__ = ["Supervisor"]
+__all__ = ["Supervisor", "basic_train_loop"]

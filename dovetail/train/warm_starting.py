@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..graph.default_graph import get_default_graph
 from ..graph.graph_keys import GraphKeys
 from ..graph.partitioned import PartitionedVariable
+from ..graph.variables import Variable
 from .checkpoint_state import latest_checkpoint, list_variables
-from .saver import Saver
+from .saver import cpu_of, stored_value
+from .vocabularies import VocabInfo, start_by_vocabulary
 
 
 def init_from_checkpoint(ckpt_dir_or_file: str, assignment_map: Mapping[str, Any]) -> None:
@@ -40,6 +42,66 @@ def init_from_checkpoint(ckpt_dir_or_file: str, assignment_map: Mapping[str, Any
             _read_instead(path, shapes, name, parts)
 
 
+def warm_start(
+    ckpt_to_initialize_from: str,
+    vars_to_warm_start: Any = ".*",
+    var_name_to_vocab_info: Mapping[str, VocabInfo] | None = None,
+    var_name_to_prev_var_name: Mapping[str, str] | None = None,
+) -> None:
+    """Let initializers of variables that are there already read values from a checkpoint of another model.
+
+    Args:
+        ckpt_to_initialize_from: a checkpoint, or a folder: its newest.
+        vars_to_warm_start: which variables: a regular expression for trainable ones; a list of such for all global ones; a list of
+            variables; None: the trainable ones that `var_name_to_vocab_info` names.
+        var_name_to_vocab_info: for variables whose vocabulary is another one than in the checkpoint.
+        var_name_to_prev_var_name: the checkpoint's name for a variable, where it has another one there.
+
+    Raises:
+        ValueError: there is no checkpoint; it has no such variable, or another shape; or a dictionary names a variable that is not
+            to be started.
+
+    >>> warm_start("/tmp/pretrained", vars_to_warm_start="encoder.*")
+    """
+    chosen = _chosen(vars_to_warm_start)
+    infos, renamed = dict(var_name_to_vocab_info or {}), dict(var_name_to_prev_var_name or {})
+    for what, given in (("var_name_to_prev_var_name", renamed), ("var_name_to_vocab_info", infos)):
+        unused = [name for name in given if name not in chosen]
+        if unused:
+            raise ValueError(
+                f"You provided the following variables in {what} that were not used: {', '.join(unused)}.  Perhaps you misspelled them?  "
+                f"Here is the list of viable variable names: {', '.join(chosen)}"
+            )
+    path = _checkpoint(ckpt_to_initialize_from)
+    shapes = dict(list_variables(path))
+    for name, parts in chosen.items():
+        old = renamed.get(name, name)
+        if name in infos:
+            _check_there(path, shapes, old)
+            start_by_vocabulary(parts, path, old, shapes[old], infos[name])
+        elif vars_to_warm_start is not None:
+            _read_instead(path, shapes, old, parts)
+
+
+def _chosen(wanted: Any) -> dict[str, list[Any]]:
+    """The variables that `vars_to_warm_start` means, by name; parts of one together."""
+    graph = get_default_graph()
+    if wanted is None or isinstance(wanted, str):
+        found = graph.get_collection(GraphKeys.TRAINABLE_VARIABLES, wanted)
+    elif not isinstance(wanted, (list, tuple)):
+        raise ValueError(f"`vars_to_warm_start must be a `list` or `str`.  Given type is {type(wanted)}")
+    elif all(isinstance(w, str) for w in wanted):
+        found = [v for w in wanted for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES, w)]
+    elif all(isinstance(w, (Variable, PartitionedVariable, list)) for w in wanted):
+        found = wanted
+    else:
+        raise ValueError(
+            "If `vars_to_warm_start` is a list, it must be all `Variable` or all `str`.  Given types are "
+            f"{[type(w) for w in wanted]}"
+        )
+    return _by_name(found)
+
+
 def _checkpoint(where: str) -> str:
     if not Path(where).is_dir():
         return str(where)
@@ -57,10 +119,16 @@ def _full_name(variable: Any) -> str:
 
 def _global() -> dict[str, list[Any]]:
     """The graph's variables by name; parts of one together."""
+    return _by_name(get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES))
+
+
+def _by_name(variables: Iterable[Any]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
-    for v in get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES):
-        for part in v if isinstance(v, PartitionedVariable) else [v]:
-            found.setdefault(_full_name(part), []).append(part)
+    for v in variables:
+        for part in v if isinstance(v, (PartitionedVariable, list)) else [v]:
+            kept = found.setdefault(_full_name(part), [])
+            if part not in kept:
+                kept.append(part)
     return found
 
 
@@ -85,9 +153,13 @@ def _in_scope(shapes: Mapping[str, Any], old: str, new: str) -> list[tuple[str, 
     return found
 
 
-def _read_instead(path: str, shapes: Mapping[str, Any], name: str, parts: list[Any]) -> None:
+def _check_there(path: str, shapes: Mapping[str, Any], name: str) -> None:
     if name not in shapes:
         raise ValueError(f"Tensor {name} is not found in {path} checkpoint {dict(shapes)}")
+
+
+def _read_instead(path: str, shapes: Mapping[str, Any], name: str, parts: list[Any]) -> None:
+    _check_there(path, shapes, name)
     graph = get_default_graph()
     for part in parts:
         own = part.shape.as_list() if part.save_slice_info is None else list(part.save_slice_info.full_shape)
@@ -96,9 +168,12 @@ def _read_instead(path: str, shapes: Mapping[str, Any], name: str, parts: list[A
                 f"Shape of variable {part.name} ({own}) doesn't match with shape of tensor {name} ({shapes[name]}) from "
                 "checkpoint reader."
             )
-        with graph.init_scope(), graph.name_scope(None):
-            saver = Saver({name: [part]}, filename=str(Path(path).absolute()), name="init_from_checkpoint")
-        part.initialize_by(saver._restore_all)
+        spec = "" if part.save_slice_info is None else part.save_slice_info.spec
+        with graph.init_scope(), graph.name_scope("init_from_checkpoint/"):
+            with graph.device(None), graph.device(cpu_of(part)), graph.name_scope("checkpoint_initializer"):
+                value = stored_value(path, name, part.dtype, part.shape.dims_tuple, spec)
+            change = part.assign(value, read_value=False)
+        part.initialize_by(getattr(change, "op", change), value)
 
 
-__all__ = ["init_from_checkpoint"]
+__all__ = ["init_from_checkpoint", "warm_start"]

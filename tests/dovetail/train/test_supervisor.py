@@ -147,6 +147,22 @@ def test_the_chief_makes_its_folder_and_writes_the_graph_and_a_checkpoint_withou
     assert 'name: "global_step"' in (folder / "graph.pbtxt").read_text()
 
 
+def test_a_basic_loop_goes_on_after_a_restart_and_ends_with_the_supervisor(tmp_path):
+    _, count = counting()
+    seen = []
+
+    def train(session, last, *, word):
+        seen.append((session.run(count), word))
+        if len(seen) == 2:
+            raise tf.errors.AbortedError(None, None, "a task was restarted")
+        if len(seen) == last:
+            sv.request_stop()
+
+    sv = tf.train.Supervisor(logdir=str(tmp_path), save_model_secs=0)
+    tf.train.basic_train_loop(sv, train, (4,), {"word": "go"})
+    assert seen == [(1, "go"), (2, "go"), (1, "go"), (2, "go")]
+
+
 def test_what_is_given_is_taken_and_none_is_none(tmp_path):
     v = tf.Variable(1.0)
     twice = tf.placeholder(tf.float32)
