@@ -50,6 +50,11 @@ SETTINGS = {
             "DOVETAIL_CLIENT_STEPS", 1000, "running steps, and unanswered calls, of one client of a server; 0: no limit"
         ),
         Setting(
+            "DOVETAIL_DATA_FILES",
+            "",
+            "folders, separated by colons, whose files a server without keys reads and caches for data sets of other processes; '': none",
+        ),
+        Setting(
             "DOVETAIL_CUDA_IPC",
             1,
             "1: GPUs of processes of one machine read each other's memory; 0: tensors between them go by the host's",

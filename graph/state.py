@@ -59,6 +59,7 @@ class Resources:
         default_container: where state lives that names no container.
         together: what somebody has found, and finds again as long as no container is cleared: by whom.
         version: how often a container was cleared.
+        data_folders: where files lie that data sets of other processes may use; None: anywhere.
         inner: what runs functions for kernels of the task: it is told to `cancel` them when the task ends.
     """
 
@@ -66,6 +67,7 @@ class Resources:
         self.default_container = default_container
         self.collectives = Collectives() if collectives is None else collectives
         self._containers: dict[str, dict[str, Any]] = {}
+        self.data_folders: tuple[str, ...] | None = ()
         self.inner: weakref.WeakSet[Any] = weakref.WeakSet()
         self.together: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self.version = 0

@@ -158,6 +158,7 @@ class Server:
             self.task, self.devices, push=self._between.push, expect=mail.expect, is_near=mail.is_near, ask=self._between.want,
             threads=self.config.inter_op_parallelism_threads or 8, default_container=self.job_name, collectives=self._collectives,
             lends=self._between.lends,
+            data_folders=None if self._keys is not None else tuple(filter(None, setting("DOVETAIL_DATA_FILES").split(":"))),
         )  # fmt: skip
         self._steps = ClientSteps(self._worker, mail)
         self._between.serve(self._worker, self._steps)

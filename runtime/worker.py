@@ -84,6 +84,7 @@ class Worker:
         ask: (task, its incarnation, step, session, wants): ask another task for variables: see `direct_reads.py`.
         lends: which GPUs of other tasks read this one's GPU memory: see `gpu_loans.py`; None: none.
         resources: the state of the task; None: new. make_state: what a session keeps between steps, from its seed.
+        data_folders: whose files data sets of other processes may use; None: any.
         threads: size of the pool that runs programs which are not small; 0: everything runs in the caller's thread.
     """
 
@@ -102,12 +103,15 @@ class Worker:
         collectives: Collectives | None = None,
         resources: Resources | None = None,
         make_state: Callable[[int], SessionState] = SessionState,
+        data_folders: tuple[str, ...] | None = (),
     ) -> None:
         self.task = task
         self.devices = tuple(devices)
         self._gpus = frozenset(str(d.name) for d in devices if d.name.device_type == "GPU" and not d.emulated)
         self._has_own_state = resources is None
         self.resources = Resources(collectives, default_container) if resources is None else resources
+        if resources is None:
+            self.resources.data_folders = data_folders
         self.default_container = default_container
         self._make_state = make_state
         self._out = push or _nowhere
@@ -139,10 +143,11 @@ class Worker:
         with self._lock:
             session = self._sessions.get(handle)
             if session is None:
-                session = self._sessions[handle] = WorkerSession(
-                    Resources(self.resources.collectives, self.default_container) if isolated else self.resources,
-                    self._make_state(seed),
-                )
+                resources = self.resources
+                if isolated:
+                    resources = Resources(self.resources.collectives, self.default_container)
+                    resources.data_folders = self.resources.data_folders
+                session = self._sessions[handle] = WorkerSession(resources, self._make_state(seed))
             return session
 
     def register(self, new: Registration) -> None:

@@ -22,21 +22,27 @@ class _Outcome:
 
     __slots__ = ("done", "error", "value")
 
-    def __init__(self) -> None:
-        self.done = threading.Event()
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.done = error is not None
         self.value: list[Array] = []
-        self.error: BaseException | None = None
+        self.error = error
 
 
 class InOrder:
-    """A function of each element and its number, in their order; up to `calls` of them run at a time."""
+    """A function of each element and its number, in their order; up to `calls` of them run at a time.
 
-    def __init__(self, call: Call, elements: Walk[tuple[Element, int]], calls: int) -> None:
-        self._elements, self._calls = elements, calls
+    Args:
+        sloppy: not in their order: what is done first comes first.
+    """
+
+    def __init__(self, call: Call, elements: Walk[tuple[Element, int]], calls: int, sloppy: bool = False) -> None:
+        self._elements, self._calls, self._sloppy = elements, calls, sloppy
         self._work: queue.SimpleQueue[tuple[Element, int, _Outcome] | None] = queue.SimpleQueue()
         self._waiting: deque[_Outcome] = deque()
+        self._changed = threading.Condition()
+        arguments = (call, self._work, self._changed)
         for _ in range(calls):
-            threading.Thread(target=_work, args=(call, self._work), daemon=True, name="dataset-map").start()
+            threading.Thread(target=_work, args=arguments, daemon=True, name="dataset-map").start()
         self._submit(calls)
 
     def _submit(self, count: int) -> None:
@@ -46,10 +52,7 @@ class InOrder:
                 self._waiting.append(outcome)
                 self._work.put((element, number, outcome))
         except BaseException as e:
-            outcome = _Outcome()
-            outcome.error = e
-            outcome.done.set()
-            self._waiting.append(outcome)
+            self._waiting.append(_Outcome(e))
 
     def __iter__(self) -> InOrder:
         return self
@@ -58,12 +61,20 @@ class InOrder:
         if not self._waiting:
             self.close()
             raise StopIteration
-        outcome = self._waiting.popleft()
-        outcome.done.wait()
+        with self._changed:
+            self._changed.wait_for(self._done)
+        outcome = self._done()
+        assert outcome is not None
+        self._waiting.remove(outcome)
         self._submit(1)
         if outcome.error is not None:
             raise outcome.error
         return outcome.value
+
+    def _done(self) -> _Outcome | None:
+        """The outcome that comes next, if it is there."""
+        candidates = self._waiting if self._sloppy else itertools.islice(self._waiting, 1)
+        return next((o for o in candidates if o.done), None)
 
     def close(self) -> None:
         """Call it for no further elements."""
@@ -75,7 +86,9 @@ class InOrder:
         self.close()
 
 
-def _work(call: Call, work: queue.SimpleQueue[tuple[Element, int, _Outcome] | None]) -> None:
+def _work(
+    call: Call, work: queue.SimpleQueue[tuple[Element, int, _Outcome] | None], changed: threading.Condition
+) -> None:
     """What a thread does until it is told to end."""
     while (given := work.get()) is not None:
         element, number, outcome = given
@@ -83,7 +96,9 @@ def _work(call: Call, work: queue.SimpleQueue[tuple[Element, int, _Outcome] | No
             outcome.value = call(element, number)
         except BaseException as e:
             outcome.error = e
-        outcome.done.set()
+        with changed:
+            outcome.done = True
+            changed.notify_all()
         del given, element, outcome
 
 

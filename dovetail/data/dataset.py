@@ -58,6 +58,7 @@ class Dataset(Described):
         self._inputs = tuple(inputs)
         self._size = size
         self._memory = {}
+        self._sent = False  # by another process
         found = [g for d in inputs for g in d._given] + given_in(tuple(params.values()))
         self._given = tuple(dict.fromkeys(g for g in found if g.count))  # whose values an initializer brings
         self._options = next((d._options for d in inputs if d._options is not None), None)
@@ -75,7 +76,7 @@ class Dataset(Described):
         """The elements behind the first `skip` ones, with the values of its tensors, in the order of `_given`; none: not known."""
         left = iter(values)
         brought = {g: [next(left) for _ in range(g.count)] for g in self._given} if values else {}
-        return self._walk(At((seed,), brought, task), skip)
+        return self._walk(At((seed,), brought, task, sent=self._sent), skip)
 
     # --- sources ---------------------------------------------------------------------------------------------------
 
@@ -317,8 +318,10 @@ class Dataset(Described):
         return self._then("prefetch", self._size, buffer_size=size)
 
     def with_options(self, options: Options) -> Dataset:
-        """The same with options. They change nothing: elements always come in a fixed order."""
-        found = self._then("take", self._size, count=-1)
+        """The same with options. Only `experimental_deterministic` changes something: False lets the elements of parallel calls come in
+        any order."""
+        sloppy = options.experimental_deterministic is False
+        found = self._then("with_options", self._size, sloppy=sloppy)
         found._options = options if self._options is None else self._options.merge(options)
         return found
 

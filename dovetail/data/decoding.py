@@ -28,7 +28,9 @@ def decode(description: bytes, arrays: Sequence[Array]) -> Dataset:
     """The data set of a description. InvalidArgumentError: it is malformed."""
     try:
         top, count, names, records = unpacked(description)
-        return _Reader(names, arrays).read(records)[top]
+        found = _Reader(names, arrays).read(records)[top]
+        found._sent = True
+        return found
     except (OpError, MalformedError, msgpack.UnpackException, RecursionError) as e:
         raise InvalidArgumentError(None, None, f"Malformed description of a data set: {e}") from None
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as e:

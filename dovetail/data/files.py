@@ -6,6 +6,7 @@ import gzip
 import io
 import itertools
 import os
+import re
 import zlib
 from collections.abc import Iterator as Walk, Sequence
 from pathlib import Path
@@ -39,6 +40,7 @@ def files_of(d: Described, at: At) -> list[str]:
     """The files of a data set in a walk. NotFoundError: one is not there."""
     names = [os.fsdecode(n) for n in arrays_of(at, d._params["arrays"], d._params["given"])[0].ravel().tolist()]
     for name in names:
+        at.check_file(name)
         if not Path(name).is_file():
             raise NotFoundError(None, None, f"{name}; No such file or directory")
     return names
@@ -47,7 +49,11 @@ def files_of(d: Described, at: At) -> list[str]:
 @kind("matching_files")
 def _matching(d: Described, at: At, skip: int) -> Walk[Element]:
     patterns = [os.fsdecode(p) for p in arrays_of(at, d._params["arrays"], d._params["given"])[0].ravel().tolist()]
+    for pattern in patterns:
+        at.check_file(re.split(r"[*?\[]", pattern)[0].rpartition("/")[0] or ".")
     found = sorted({name for p in patterns for name in gfile.Glob(p)})
+    for name in found:
+        at.check_file(name)
     if not found:
         raise NotFoundError(None, None, f"No files matched pattern: {', '.join(patterns)}")
     return map(text_element, map(os.fsencode, found[skip:]))
@@ -91,6 +97,8 @@ def opened(name: str, compression: str) -> IO[bytes]:
 
 @kind("npy_rows")
 def _npy_rows(d: Described, at: At, skip: int) -> Walk[Element]:
+    for name in d._params["names"]:
+        at.check_file(name)
     for file in npy_files(d._params["names"]):
         for i in range(min(skip, len(file)), len(file)):
             yield [np.array(file[i])]

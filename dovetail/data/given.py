@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from ..graph.build import convert
 from ..graph.default_graph import get_default_graph
-from ..graph.errors import FailedPreconditionError
+from ..graph.errors import FailedPreconditionError, PermissionDeniedError
 from ..graph.node import Tensor
 from ..graph.ops.random_common import get_seed
 from ..graph.state import Resources
@@ -48,19 +49,22 @@ class At:
     Attributes:
         seeds: that of the start, then the number of the round or of the part at each level where there are several.
         values: what the start has brought. task: where functions find their state.
+        sloppy: whether parallel calls may give their elements in any order. sent: whether another process has sent the data set.
     """
 
     seeds: Seeds
     values: Mapping[Given, Sequence[Any]] = field(default_factory=dict)
     task: Resources = field(default_factory=Resources)
+    sloppy: bool = False
+    sent: bool = False
 
     def into(self, number: int) -> At:
         """The same for a part of the walk: a round, or one of several data sets."""
-        return At((*self.seeds, number), self.values, self.task)
+        return replace(self, seeds=(*self.seeds, number))
 
     def with_values(self, values: Mapping[Given, Sequence[Any]]) -> At:
         """The same with more values."""
-        return At(self.seeds, {**self.values, **values}, self.task)
+        return replace(self, values={**self.values, **values})
 
     def of(self, given: Given) -> Sequence[Any]:
         """The values. FailedPreconditionError: the start has brought none, as after a checkpoint was restored."""
@@ -72,6 +76,19 @@ class At:
                 "element; an iterator that a checkpoint has restored begins anew with that",
             )  # fmt: skip
         return found
+
+    def check_file(self, name: str) -> None:
+        """PermissionDeniedError: another process has sent the data set, and this one does not use such files for others."""
+        folders = self.task.data_folders
+        if not self.sent or folders is None:
+            return
+        path = Path(name).resolve()
+        if not any(path.is_relative_to(Path(folder).resolve()) for folder in folders):
+            raise PermissionDeniedError(
+                None, None,
+                f"{name}: this server has no keys, so it uses no files for data sets of other processes but in the folders of "
+                f"DOVETAIL_DATA_FILES ({':'.join(folders) or 'none'}). Start it with that set, or with keys",
+            )  # fmt: skip
 
     def number(self, number: Number) -> int:
         """A whole number that may come with the start."""

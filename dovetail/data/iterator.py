@@ -283,23 +283,24 @@ def _is_here(node: Node) -> bool:
 
 
 def _description(dataset: Dataset, place: Node) -> dict[str, Any]:
-    """The attributes with which a data set travels; empty ones, if it stays in this process."""
-    nothing = {"description": b"", "arrays": ()}
+    """The attributes with which a data set travels; without a description: why it stays in this process."""
+    stays = {"description": b"", "arrays": (), "reason": ""}
     if _is_here(place):
-        return nothing
+        return stays
     try:
         description, arrays = encode(dataset)
-    except BoundError:
-        return nothing
-    if not _names_task(place) and sum(a.nbytes for a in arrays) > LIMIT:
-        return nothing  # most sessions run in this process, which has the arrays
-    return {"description": description, "arrays": arrays}
+    except BoundError as e:
+        return {**stays, "reason": f"it has {e}"}
+    size = sum(a.nbytes for a in arrays)
+    if not _names_task(place) and size > LIMIT:  # most sessions run in this process, which has the arrays
+        return {**stays, "reason": f"it has {size} bytes of arrays, and no device says that they should be sent"}
+    return {"description": description, "arrays": arrays, "reason": ""}
 
 
 def _sent(dataset: Dataset, which: int, attrs: dict[str, Any], position: Variable) -> tuple[Node, ...]:
     """The node that brings a data set to the task of a position, if it may be in another process."""
     description = _description(dataset, position.op)
-    if not description["description"]:
+    if not description["description"] and not description["reason"]:
         return ()
     graph = position.graph
     with graph.name_scope(f"{position.op.name.removesuffix('/position')}/"), graph.control_dependencies(None):

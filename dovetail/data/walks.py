@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator as Walk, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -71,8 +72,13 @@ def _map(d: Described, at: At, skip: int) -> Walk[Element]:
         calls = (os.cpu_count() or 1) if calls == AUTOTUNE else at.number(calls)
     numbered = zip(d._inputs[0]._walk(at, skip), itertools.count(skip), strict=False)
     if calls is not None and calls > 1:
-        return InOrder(call, numbered, calls)
+        return InOrder(call, numbered, calls, at.sloppy)
     return itertools.starmap(call, numbered)
+
+
+@kind("with_options")
+def _with_options(d: Described, at: At, skip: int) -> Walk[Element]:
+    return d._inputs[0]._walk(replace(at, sloppy=True) if d._params["sloppy"] else at, skip)
 
 
 @kind("filter")
@@ -165,6 +171,7 @@ def _cache(d: Described, at: At, skip: int) -> Walk[Element]:
     params, source = d._params, d._inputs[0]
     if params["filename"]:
         name = arrays_of(at, params["filename"], params["given"])[0].item().decode()
+        at.check_file(name)
         return itertools.islice(cached_in_file(name, lambda: source._walk(at, 0), d._components), skip, None)
     return _cached(d, at, skip)
 

@@ -16,7 +16,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,12 +24,14 @@ import numpy as np
 from ..graph.build import placeholder, to_array
 from ..graph.default_graph import get_default_graph
 from ..graph.errors import AbortedError, CancelledError, OpError, UnavailableError
+from ..graph.graph_keys import GraphKeys
 from ..graph.node import Node, Tensor
 from ..graph.ops.state import is_variable_initialized
 from ..graph.structure import flatten, map_structure, pack
 from ..graph.variable_lists import global_variables
 from ..graph.variable_scope import AUTO_REUSE, get_variable_scope, variable_scope
 from .parameter_server import ParameterServerStrategy
+from .per_worker import PerWorkerDataset, PerWorkerIterator, PerWorkerValues, checked_dataset
 from .values import DistributedVariable
 
 logger = logging.getLogger(__name__)
@@ -62,13 +64,6 @@ class RemoteValue:
     def _settle(self, value: Any = None, error: OpError | None = None) -> None:
         self._value, self._error = value, error
         self._ready.set()
-
-
-class PerWorkerValues:
-    """A value per worker, made on the worker by `create_per_worker_resource`."""
-
-    def __init__(self, values: Sequence[Any]) -> None:
-        self._values = tuple(values)
 
 
 class _Call:
@@ -113,7 +108,9 @@ class ClusterCoordinator:
         spec = strategy._spec
         self._graph = get_default_graph()
         self._targets = [(i, f"zmq://{spec.task_address('worker', i)}") for i in spec.task_indices("worker")]
-        self._per_worker: list[list[Any]] = [[] for _ in self._targets]  # initializers of what workers hold
+        # Initializers of what workers hold, in the order in which they run, and how many of them have run there.
+        self._per_worker: list[list[Any]] = [[] for _ in self._targets]
+        self._started = [0] * len(self._targets)
         self._traced: dict[Any, _Traced] = {}
         self._initialized: set[Any] = set()
         self._session: Any = None
@@ -161,6 +158,8 @@ class ClusterCoordinator:
             raise TypeError(f"`coordinator.schedule` takes a function that builds nodes, not {fn!r}")
         given = [list(args), dict(kwargs or {})]
         leaves = flatten(given)
+        if any(isinstance(v, PerWorkerDataset) for v in leaves):
+            raise ValueError("A data set is no argument of a scheduled function: make an iterator of it, iter(dataset)")
         if any(isinstance(v, RemoteValue) for v in leaves):
             raise ValueError("RemoteValues cannot be arguments of a scheduled function: fetch them first")
         self._raise_error()
@@ -208,13 +207,63 @@ class ClusterCoordinator:
                 value = fn()
             start = getattr(value, "initializer", None)
             if isinstance(start, Node):
-                self._per_worker[n].append(start)
+                self._start_on(n, [start])
             values.append(value)
         return PerWorkerValues(values)
 
-    def create_per_worker_dataset(self, dataset_fn: Callable[[], Any]) -> PerWorkerValues:
-        """An iterator of the dataset that `dataset_fn` makes, for each worker, on the worker."""
-        return self.create_per_worker_resource(lambda: dataset_fn().make_initializable_iterator())
+    def create_per_worker_dataset(self, dataset_fn: Any) -> PerWorkerDataset:
+        """A data set for each worker, which runs in the worker's process: its files are read there, its functions called there.
+
+        Args:
+            dataset_fn: gives a `Dataset`, or what `strategy.experimental_distribute_dataset` or `distribute_datasets_from_function` makes
+                of one; or such a data set itself. It is called once for each worker. The `InputContext` of
+                `distribute_datasets_from_function` says which worker it is of how many, so that it can take its part:
+                `dataset.shard(context.num_input_pipelines, context.input_pipeline_id)`. Tables and variables that it makes are the
+                worker's own, and are initialized before its iterators start.
+
+        Returns:
+            What `iter` makes iterators of, for `schedule`.
+
+        Raises:
+            InvalidArgumentError: the data set has a Python function, which cannot leave this process.
+
+        >>> iterator = iter(coordinator.create_per_worker_dataset(lambda: Dataset.range(100).shuffle(100).repeat().batch(8)))
+        >>> coordinator.schedule(lambda numbers: dt.reduce_sum(next(numbers)), args=(iterator,))
+        """
+        datasets = []
+        for n, (i, _) in enumerate(self._targets):
+            tables = self._graph.get_collection_ref(GraphKeys.TABLE_INITIALIZERS)
+            known, count = set(global_variables()), len(tables)
+            with self._graph.as_default(), self._on_worker(i), self._input_of(n):
+                made = dataset_fn() if callable(dataset_fn) else dataset_fn
+            datasets.append(checked_dataset(made, f"/job:worker/task:{i}"))
+            mine = [v for v in global_variables() if v not in known]
+            self._initialized.update(mine)
+            self._start_on(n, [*tables[count:], *(v.initializer for v in mine)])
+        return PerWorkerDataset(datasets, self._iterators)
+
+    def _iterators(self, dataset: PerWorkerDataset) -> PerWorkerIterator:
+        values = []
+        for n, (i, _) in enumerate(self._targets):
+            with self._graph.as_default(), self._on_worker(i), self._input_of(n):
+                values.append(dataset._datasets[n].make_initializable_iterator())
+            self._start_on(n, [values[-1].initializer])
+        return PerWorkerIterator(values)
+
+    @contextlib.contextmanager
+    def _input_of(self, n: int) -> Iterator[None]:
+        """While input for one of the workers is made."""
+        self.strategy._input_pipeline = (len(self._targets), n)
+        try:
+            yield
+        finally:
+            self.strategy._input_pipeline = None
+
+    def _start_on(self, n: int, initializers: list[Node]) -> None:
+        """Have a worker run initializers, now and whenever it comes back."""
+        if initializers:
+            with self._changed:
+                self._per_worker[n].append(initializers)
 
     @property
     def session(self) -> Any:
@@ -293,6 +342,7 @@ class ClusterCoordinator:
                 if is_lost:
                     is_lost = False
                     logger.warning("/job:worker/task:%d is back", index)
+                self._run_initializers(n)
                 feeds = dict(zip(call.traced.feeds[n], call.values, strict=True))
                 result = self._sessions[n].run(call.traced.results[n], feeds)
             except (UnavailableError, AbortedError) as e:
@@ -346,7 +396,13 @@ class ClusterCoordinator:
                 _close(session)
                 raise CancelledError(None, None, CANCELLED)
             self._sessions[n] = session
-        session.run(list(self._per_worker[n]))
+        self._started[n] = 0
+
+    def _run_initializers(self, n: int) -> None:
+        """Run those that the worker has not run since it is there."""
+        while self._started[n] < len(self._per_worker[n]):
+            self._sessions[n].run(self._per_worker[n][self._started[n]])
+            self._started[n] += 1
 
     def _cancel(self) -> None:
         while self._queue:

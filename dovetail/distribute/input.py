@@ -72,6 +72,10 @@ class DistributedIterator:
         """The node that starts it (TF1's spelling)."""
         return self._iterator.initializer
 
+    def __next__(self) -> Any:
+        """`get_next()`, as programs of TensorFlow 2 write it."""
+        return self.get_next()
+
     def get_next(self) -> Any:
         """The next element, in the structure of the dataset's, with a `PerReplica` in place of each tensor."""
         strategy = self._strategy
@@ -121,6 +125,8 @@ class InputContext:
         """That of this process's part of a strategy."""
         if strategy is None:
             return InputContext()
+        if strategy._input_pipeline is not None:
+            return InputContext(*strategy._input_pipeline, strategy.num_replicas_in_sync)
         replicas, here = strategy.num_replicas_in_sync, len(strategy._devices)
         resolver = strategy.cluster_resolver
         if replicas > here or resolver is None or not resolver.cluster_spec() or resolver.task_type is None:

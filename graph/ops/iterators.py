@@ -105,7 +105,6 @@ class Pipeline:
         self._live, self._state = self._dataset(which).walk_from(seed, skip, values, task), state
         return self._live
 
-
     def _dataset(self, which: int) -> Elements:
         found = self.datasets.get(which)
         if found is None:
@@ -147,13 +146,17 @@ def _pipeline(state: VariableState | None, token: str, process: str) -> Pipeline
         else:  # it was sent here, or another graph has an iterator of the same name
             pipeline = _of_position.get(state, pipeline)
     if pipeline is None:
-        raise InvalidArgumentError(
-            None, None,
-            "The data set runs only in the client's own process, where its graph was built, and this is another one: it has a Python "
-            "function (from_generator, py_func) or many arrays. Put the iterator on the client's task, make the data set of files "
-            "or of tensors, or place it in a task explicitly, so that its arrays are sent there.",
-        )  # fmt: skip
+        raise _elsewhere("")
     return pipeline
+
+
+def _elsewhere(reason: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        None, None,
+        f"The data set runs only in the client's own process, where its graph was built, and this is another one{reason and ': '}{reason}. "
+        "Put the iterator on the client's task; or make the data set of files, arrays and graph ops, and place the iterator by "
+        "dt.device, so that it is sent there.",
+    )  # fmt: skip
 
 
 # --- rules -----------------------------------------------------------------------------------------------------------
@@ -191,9 +194,13 @@ def _outputs(attrs: Attrs) -> list[Output]:
 def _need_description(attrs: Attrs) -> None:
     _need_tokens(attrs)
     arrays = attrs.get("arrays")
-    if not isinstance(attrs.get("description"), bytes) or not isinstance(arrays, tuple):
-        raise TypeError("attribute description must be bytes, and arrays a tuple")
-    if not all(isinstance(a, np.ndarray) for a in arrays) or not isinstance(attrs.get("which"), int):
+    if not isinstance(attrs.get("description"), bytes) or not isinstance(attrs.get("reason"), str):
+        raise TypeError("attribute description must be bytes, and reason text")
+    if (
+        not isinstance(arrays, tuple)
+        or not all(isinstance(a, np.ndarray) for a in arrays)
+        or not isinstance(attrs.get("which"), int)
+    ):
         raise TypeError("attribute arrays must hold arrays, and which be a number")
 
 
@@ -289,11 +296,21 @@ def _infer_pipeline(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _keep(
-    context: Context, state: VariableState, *, token: str, process: str, which: int, description: bytes, arrays: tuple[Array, ...]
-) -> tuple[()]:  # fmt: skip
+    context: Context,
+    state: VariableState,
+    *,
+    token: str,
+    process: str,
+    which: int,
+    description: bytes,
+    arrays: tuple[Array, ...],
+    reason: str,
+) -> tuple[()]:
     """Keep the pipeline of a description with the position, if it is not here in another way."""
     if process == process_nonce():
         return ()
+    if not description:
+        raise _elsewhere(reason)
     pipeline = _of_position.get(state)
     if pipeline is None or pipeline.token != token:
         pipeline = _of_position[state] = Pipeline(token, {})
@@ -334,12 +351,15 @@ def _single(
     seed: int,
     description: bytes,
     arrays: tuple[Array, ...],
+    reason: str,
     output_types: tuple[DType, ...],
     output_shapes: tuple[Any, ...],
 ) -> Any:
     """The first element of a data set, which is walked anew."""
-    if process == process_nonce() or not description:
+    if process == process_nonce():
         dataset = _pipeline(None, token, process).datasets[which]
+    elif not description:
+        raise _elsewhere(reason)
     else:
         dataset = decoders[0](description, arrays)
     walk = dataset.walk_from(seed or context.session.seed + context.run_number(), 0, values, context.resources)

@@ -348,6 +348,26 @@ def test_options_are_kept_and_merged() -> None:
     assert found != first and tf.data.Options() == tf.data.Options()
 
 
+def test_elements_of_parallel_calls_may_come_as_they_are_done() -> None:
+    held = threading.Event()
+
+    def slow(x: Any) -> Any:
+        def call(x: Any) -> Any:
+            if x == 0:
+                held.wait()
+            return x
+
+        return tf.py_func(call, [x], tf.int64)
+
+    options = tf.data.Options()
+    options.experimental_deterministic = False
+    element = Dataset.range(4).map(slow, 2).with_options(options).make_one_shot_iterator().get_next()
+    with tf.Session() as session:
+        assert [session.run(element) for _ in range(3)] == [1, 2, 3]
+        held.set()
+        assert rest(session, element) == [0]
+
+
 def test_threads_of_a_map_end_with_the_walk() -> None:
     before = threading.active_count()
     walk = iter(
