@@ -210,6 +210,8 @@ def switch_case(
 
     >>> y = switch_case(i, [lambda: x, lambda: -x], default=lambda: 0.0)
     """
+    if isinstance(branch_index, int):
+        raise TypeError(f"branch_index must be a Tensor, not {branch_index}: a number that is known now can choose now")
     pairs = list(branch_fns.items()) if isinstance(branch_fns, Mapping) else branch_fns
     if not isinstance(pairs, (list, tuple)):
         raise TypeError(f"branch_fns must be a list, tuple, or dict, not {branch_fns!r}")
@@ -219,7 +221,9 @@ def switch_case(
         pairs = list(enumerate(pairs))
     for pair in pairs:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2 or type(pair[0]) is not int or not callable(pair[1]):
-            raise TypeError(f"branch_fns takes functions, or pairs of an int and a function, not {pair!r}")
+            raise TypeError(
+                f"branch_fns takes functions, or pairs of a number, which must be a Python `int`, and a function, not {pair!r}"
+            )
     if sorted(i for i, _ in pairs) != list(range(len(pairs))):
         raise ValueError(
             f"branch indices must form contiguous range of [0 to {len(pairs)}), but are {[i for i, _ in pairs]}"

@@ -117,7 +117,8 @@ def parse_feeds(graph: Graph, feed_dict: Mapping[Any, Any] | None) -> dict[str, 
         else:
             pairs = [(key, value)]
         for k, v in pairs:
-            tensor = key if isinstance(key, Tensor) and key.op.graph is graph else _fed_tensor(graph, k)
+            known = isinstance(key, Tensor) and key.op.graph is graph and graph.is_feedable(key)
+            tensor = key if known else _fed_tensor(graph, k)
             out[tensor.name] = feed_value(tensor, v)
     return out
 

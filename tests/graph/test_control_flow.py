@@ -126,6 +126,10 @@ def test_what_is_inside_can_be_neither_fetched_nor_fed(graph: tf.Graph) -> None:
     assert not graph.is_feedable(inside[0])
     assert graph.is_fetchable(y)
     assert graph.is_feedable(y)
+    with tf.Session() as session:
+        for key in (inside[0], inside[0].name):
+            with pytest.raises(ValueError, match="may not be fed"):
+                session.run(y, {x: 1.0, key: 2.0})
 
 
 def test_the_variables_of_a_body_live_outside_it(graph: tf.Graph) -> None:
@@ -472,7 +476,8 @@ def test_switch_case_takes_the_one_with_the_number(graph: tf.Graph, number: int,
     [
         ([], ValueError, "at least one"),
         (3, TypeError, "list, tuple, or dict"),
-        ([(0, 1)], TypeError, "pairs of an int and a function"),
+        ([(0, 1)], TypeError, "and a function"),
+        ([(0.0, bool)], TypeError, "must be a Python `int`"),
         ({0: bool, 2: bool}, ValueError, "contiguous range"),
         ([(0, bool), (0, bool)], ValueError, "contiguous range"),
     ],
@@ -480,6 +485,8 @@ def test_switch_case_takes_the_one_with_the_number(graph: tf.Graph, number: int,
 def test_wrong_functions_of_switch_case(functions: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         tf.switch_case(tf.constant(0), functions)
+    with pytest.raises(TypeError, match="branch_index must be a Tensor"):
+        tf.switch_case(0, [bool])
 
 
 def test_one_result_need_not_be_in_a_list_in_both_branches() -> None:
