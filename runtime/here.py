@@ -99,10 +99,15 @@ def withdraw(address: str) -> None:
         del _servers[address]
 
 
+def servers_here() -> list[LocalServer]:
+    """The servers of this process that listen."""
+    found = [server() for process, server in list(_servers.values()) if process == process_id()]
+    return [s for s in found if s is not None]
+
+
 def tasks_here() -> list[str]:
     """The tasks of the servers of this process."""
-    found = [server() for process, server in list(_servers.values()) if process == process_id()]
-    return [s.task for s in found if s is not None]
+    return [s.task for s in servers_here()]
 
 
 def find(address: str, incarnation: int) -> LocalServer | None:

@@ -42,7 +42,7 @@ class Extended:
     @property
     def experimental_between_graph(self) -> bool:
         """Whether each worker builds a graph of its own."""
-        return self._strategy.session_target != ""
+        return getattr(self._strategy, "_own", None) is not None
 
     def call_for_each_replica(
         self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

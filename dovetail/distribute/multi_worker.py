@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import json
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -49,15 +47,15 @@ class CollectiveCommunication(enum.Enum):
 class MultiWorkerMirroredStrategy(Strategy):
     """Replicas on all workers of a cluster go in step; each has its own copies of the variables, which change alike.
 
-    Run the same program in each worker; TF_CONFIG, or the resolver, tells them apart. Making the strategy starts the worker's
-    server. Give sessions `strategy.session_target`.
+    Run the same program in each worker; TF_CONFIG, or the resolver, tells them apart. Give sessions `strategy.session_target`: the
+    worker's server, which is the program's own `dt.train.Server` for the task, or else is started then.
 
     Args:
         communication: how workers reduce: a `CollectiveCommunication`.
         cluster_resolver: what tells of the cluster; None: TF_CONFIG.
         devices: devices of this worker's replicas, without task; None: its GPUs, or else its CPU.
         communication_options: TensorFlow 2's way to say `communication`: an object with `implementation`.
-        server: a server of this process for the task that is running already; None: one is started.
+        server: the server of the task; None: the one of this process, or a new one.
 
     Raises:
         ValueError: the cluster has parameter servers, or no such task. FailedPreconditionError: NCCL, and replicas that are not
@@ -83,7 +81,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         self._resolver = cluster_resolver or TFConfigClusterResolver()
         self._spec = self._resolver.cluster_spec()
         local = list(accelerators() or ["/device:CPU:0"] if devices is None else devices)
-        self._server: Any = None
+        self._own: TaskServer | None = None
         self._meets_on = "/device:CPU:0"
         if ":GPU:" in _text(local[0]).upper() and self._communication is not CollectiveCommunication.RING:
             self._meets_on = f"/device:{_text(local[0]).partition('/device:')[2]}"
@@ -111,7 +109,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         task = f"/job:{job}/task:{index}"
         super().__init__([f"{task}{d if d.startswith('/') else '/' + d}" for d in map(_text, local)])
         self._first_replica = self._rank * len(self._devices)
-        self._server = server or _server_of(self._spec, job, index)
+        self._own = TaskServer(self._spec, job, index, server)
         self._task = task
 
     @property
@@ -127,16 +125,16 @@ class MultiWorkerMirroredStrategy(Strategy):
     @property
     def session_target(self) -> str:
         """This worker's server."""
-        return str(self._server.target) if self._server is not None else ""
+        return "" if self._own is None else str(self._own.server.target)
 
     def update_config_proto(self, config: Any) -> Any:
         """The config of a session that sees no other task: those are met by collectives alone."""
-        if self._server is not None:
+        if self._own is not None:
             config.device_filters = [self._task]
         return config
 
     def _default_device(self) -> Any:
-        return get_default_graph().device(self._task if self._server is not None else "")
+        return get_default_graph().device(self._task if self._own is not None else "")
 
     # --- over the workers -------------------------------------------------------------------------------------------
 
@@ -273,17 +271,42 @@ def _text(device: Any) -> str:
     return canonical_name(device if isinstance(device, str) else device.to_string())
 
 
-_servers: dict[tuple[int, str], Any] = {}
+class TaskServer:
+    """The server of a strategy's task, once it is needed: the program's own where it has one, else one that is started then.
+
+    So a program may make its `tf.train.Server` before the strategy or after it.
+    """
+
+    def __init__(self, spec: ClusterSpec, job: str, index: int, given: Any = None) -> None:
+        self._task = spec, job, index
+        self._found = given
+
+    @property
+    def server(self) -> Any:
+        """The server."""
+        if self._found is None:
+            self._found = server_of(*self._task)
+        return self._found
 
 
-def _server_of(spec: ClusterSpec, job: str, index: int) -> Any:
-    """This process's server of a task: one for all strategies."""
-    key = os.getpid(), json.dumps([spec.as_dict(), job, index], sort_keys=True)
-    if key not in _servers:
-        from ..runtime.server import Server
+_started: dict[str, Any] = {}  # those that nobody else holds, by address
 
-        _servers[key] = Server(spec, job, index)
-    return _servers[key]
+
+def server_of(spec: ClusterSpec, job: str, index: int) -> Any:
+    """This process's server of a task: the one that listens, or a new one."""
+    from ..runtime.here import servers_here
+    from ..runtime.server import Server
+
+    address = spec.task_address(job, index)
+    for server in servers_here():
+        if (
+            isinstance(server, Server)
+            and (server.job_name, server.task_index) == (job, index)
+            and server.cluster_spec.task_address(job, index) == address
+        ):
+            return server
+    _started[address] = Server(spec, job, index)
+    return _started[address]
 
 
 __all__ = ["CollectiveAllReduceStrategy", "CollectiveCommunication", "MultiWorkerMirroredStrategy"]

@@ -18,7 +18,7 @@ from ..placer.rules.replica_device_setter import replica_device_setter
 from . import roles
 from .cluster_resolver import ClusterResolver, TFConfigClusterResolver
 from .mirrored import accelerators
-from .multi_worker import _server_of, _text
+from .multi_worker import TaskServer, _text
 from .strategy import Strategy
 
 
@@ -34,7 +34,7 @@ class ParameterServerStrategy(Strategy):
             shape and dtype, such as `experimental.partitioners.MinSizePartitioner()`; None: variables are whole.
         devices: devices of this worker's replicas, without task; None: its GPUs, or else its CPU.
         ps_strategy: which server a variable goes to; None: in turn.
-        server: a server of this process for the task that is running already; None: one is started.
+        server: the server of the task; None: the one of this process, or a new one.
 
     With a cluster but no task (a resolver that names none), this process is a client: see `ClusterCoordinator`.
 
@@ -57,7 +57,7 @@ class ParameterServerStrategy(Strategy):
         self._spec: ClusterSpec = self._resolver.cluster_spec()
         local = [_text(d) for d in (accelerators() or ["/device:CPU:0"] if devices is None else devices)]
         job, index = self._resolver.task_type, self._resolver.task_id
-        self.server: Any = None
+        self._own: TaskServer | None = None
         self._task = ""
         self._coordinator: Any = None  # the last `ClusterCoordinator` that was made for it
         if not self._spec or job == roles.EVALUATOR:
@@ -85,7 +85,12 @@ class ParameterServerStrategy(Strategy):
         self._variables_go = replica_device_setter(
             worker_device=self._task, cluster=self._spec, ps_strategy=ps_strategy, ps_ops=["VarHandleOp"]
         )
-        self.server = server or _server_of(self._spec, str(job), number)
+        self._own = TaskServer(self._spec, str(job), number, server)
+
+    @property
+    def server(self) -> Any:
+        """This task's server: the program's own where it has one, else one that is started when it is asked for; None without a task."""
+        return None if self._own is None else self._own.server
 
     @property
     def cluster_resolver(self) -> ClusterResolver:
@@ -95,13 +100,13 @@ class ParameterServerStrategy(Strategy):
     @property
     def session_target(self) -> str:
         """This worker's server; for a client without a task, the first parameter server."""
-        if self.server is None and "ps" in self._spec.jobs and self._resolver.task_type is None:
+        if self._own is None and "ps" in self._spec.jobs and self._resolver.task_type is None:
             return f"zmq://{self._spec.task_address('ps', self._spec.task_indices('ps')[0])}"
-        return str(self.server.target) if self.server is not None else ""
+        return "" if self._own is None else str(self._own.server.target)
 
     def update_config_proto(self, config: Any) -> Any:
         """The config of a session that sees this worker and the parameter servers, so that no other worker holds it up."""
-        if self.server is not None:
+        if self._own is not None:
             config.device_filters = [self._task, "/job:ps"]
         return config
 

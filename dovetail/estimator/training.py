@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..distribute import roles
-from ..distribute.multi_worker import _server_of
+from ..distribute.multi_worker import server_of
 from ..graph.graph_keys import GraphKeys
 from ..train.basic_session_run_hooks import SecondOrStepTimer
 from ..train.checkpoint_hooks import CheckpointSaverListener
@@ -154,7 +154,7 @@ def train_and_evaluate(
     strategy = config.train_distribute
     server = getattr(strategy, "server", None)  # a strategy of a cluster has started it
     if server is None and not in_step(strategy) and config.master:
-        server = _server_of(config.cluster_spec, config.task_type, config.task_id)
+        server = server_of(config.cluster_spec, config.task_type, config.task_id)
     if config.task_type == "ps":
         assert server is not None  # there is another task, or this one would be no cluster's
         server.join()

@@ -221,3 +221,30 @@ def test_a_worker_that_drifts_apart_is_named(workers, monkeypatch):
         dt.errors.InternalError, match="'v' differ after 1 updates.*task:0/device:CPU:1 has .*task:1/device:CPU:0 has"
     ):
         workers(build)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("kind", ["mirrored", "ps"])
+def test_the_programs_own_server_is_used(kind, is_first):
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        address = f"localhost:{s.getsockname()[1]}"
+    spec = dt.train.ClusterSpec({"worker": [address]} | ({"ps": ["localhost:1"]} if kind == "ps" else {}))
+    resolver = SimpleClusterResolver(spec, task_type="worker", task_id=0)
+    make = (
+        distribute.experimental.ParameterServerStrategy
+        if kind == "ps"
+        else distribute.experimental.MultiWorkerMirroredStrategy
+    )
+    strategy = None if is_first else make(cluster_resolver=resolver)
+    with dt.train.Server(spec, "worker", 0) as server, dt.Graph().as_default():
+        strategy = strategy or make(cluster_resolver=resolver)
+        assert strategy.session_target == server.target
+        if kind == "ps":
+            assert strategy.server is server
+            return
+        with strategy.scope():
+            v = dt.get_variable("v", initializer=2.0)
+        with dt.Session(server.target) as session:
+            session.run(v.initializer)
+            assert session.run(v.value()) == 2.0
