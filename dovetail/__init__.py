@@ -725,7 +725,8 @@ def __getattr__(name: str) -> Any:
         from .graph.messages import message
 
         return message(name)
-    raise AttributeError(f"module 'dovetail' has no attribute {name!r}")
+    said = import_module(".tf1.names", __name__).substitute(name)
+    raise AttributeError(f"module 'dovetail' has no attribute {name!r}{said and f': {said}'}")
 
 
 __all__ = [

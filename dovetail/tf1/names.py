@@ -285,7 +285,25 @@ _NO_EAGER = "there is no eager execution; build a graph and run it in a session"
 _LEARN = "use tf.estimator, and tf.train.MonitoredTrainingSession for loops of your own"
 _DATA_FILES = "Dovetail brings no data; read files with tf.data or NumPy"
 
-_SUBSTITUTES = {
+_OLDER = {
+    "batch_matmul": "matmul",
+    "concat_v2": "concat",
+    "histogram_summary": "summary.histogram",
+    "image_summary": "summary.image",
+    "inv": "reciprocal",
+    "merge_all_summaries": "summary.merge_all",
+    "merge_summary": "summary.merge",
+    "mul": "multiply",
+    "neg": "negative",
+    "pack": "stack",
+    "scalar_summary": "summary.scalar",
+    "select": "where",
+    "sub": "subtract",
+    "unpack": "unstack",
+}
+"""Names of before TensorFlow 1, and what took their place."""
+
+_SUBSTITUTES = {f: f"it is of before TensorFlow 1; use tf.{to}" for f, to in _OLDER.items()} | {
     "contrib.all_reduce": "use tf.distribute.HierarchicalCopyAllReduce or tf.distribute.NcclAllReduce",
     "contrib.autograph": "write tf.cond and tf.while_loop",
     "contrib.boosted_trees": "there is none; scikit-learn has such models",

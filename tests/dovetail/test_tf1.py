@@ -79,7 +79,8 @@ class TestModules:
 
     def test_every_row_of_the_table_has_a_target(self, tensorflow: ModuleType) -> None:
         homes = {home for row in names.MODULES.values() for home in row} | set(names.PUBLIC)
-        for path in [*(homes - {"messages"}), *names.SAME_MODULES.values(), *names.OTHER_NAMES.values()]:
+        targets = (names.SAME_MODULES, names.OTHER_NAMES, names._OLDER)
+        for path in [*(homes - {"messages"}), *(path for table in targets for path in table.values())]:
             assert finder.walk(path) is not None, path
         for path in (*names.MODULES, *names.SAME_MODULES):
             module: Any = importlib.import_module(f"tensorflow.{path}")
@@ -125,6 +126,7 @@ class TestModules:
             "import tensorflow.python.no_such": "tensorflow.python.no_such: no public name is like it",
             "from tensorflow.contrib.slim.nets import resnet_v1": "research/slim/nets",
             "import tensorflow; tensorflow.contrib.tpu": "there are no TPUs",
+            "import tensorflow; tensorflow.scalar_summary": "use tf.summary.scalar",
             "from tensorflow import no_such": "cannot import name 'no_such'",
             "from tensorflow.examples.tutorials.mnist import input_data": "Put a copy of its folder tensorflow/examples",
         }.items():  # fmt: skip
