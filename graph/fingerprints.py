@@ -133,4 +133,48 @@ def _round(
     return z, y, x, v, w
 
 
-__all__ = ["fingerprint", "joined"]
+# --- older and keyed hashes ---------------------------------------------------------------------------------------------
+
+
+def hash64(text: bytes) -> int:
+    """TensorFlow's `Hash64`, a MurmurHash64A, which its first hash buckets are made of.
+
+    >>> hash64(b"a")
+    2996632905371535868
+    """
+    size = len(text)
+    found = (0xDECAFCAFFE ^ size * _CAT) & _MASK
+    for at in range(0, size - size % 8, 8):
+        word = _word(text, at) * _CAT & _MASK
+        found = ((found ^ _mixed(word) * _CAT & _MASK) * _CAT) & _MASK
+    if size % 8:
+        found = (found ^ int.from_bytes(text[size - size % 8 :], "little")) * _CAT & _MASK
+    return _mixed(_mixed(found) * _CAT & _MASK)
+
+
+def keyed_hash(text: bytes, key: _Pair) -> int:
+    """SipHash-2-4 (Aumasson and Bernstein, 2012): only a holder of the key, two numbers of 64 bits, can predict it."""
+    first, second = key
+    a, b = first ^ 0x736F6D6570736575, second ^ 0x646F72616E646F6D
+    c, d = first ^ 0x6C7967656E657261, second ^ 0x7465646279746573
+    size = len(text)
+    padded = text + bytes(7 - size % 8) + bytes([size & 0xFF])
+    for at in range(0, len(padded), 8):
+        word = _word(padded, at)
+        a, b, c, d = _sip_round(*_sip_round(a, b, c, d ^ word))
+        a ^= word
+    c ^= 0xFF
+    for _ in range(4):
+        a, b, c, d = _sip_round(a, b, c, d)
+    return a ^ b ^ c ^ d
+
+
+def _sip_round(a: int, b: int, c: int, d: int) -> tuple[int, int, int, int]:
+    a, c = (a + b) & _MASK, (c + d) & _MASK
+    b, d = _turned(b, 51) ^ a, _turned(d, 48) ^ c
+    a, c = (_turned(a, 32) + d) & _MASK, (c + b) & _MASK
+    b, d = _turned(b, 47) ^ c, _turned(d, 43) ^ a
+    return a, b, _turned(c, 32), d
+
+
+__all__ = ["fingerprint", "hash64", "joined", "keyed_hash"]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..build import TensorLike, apply, convert, convert_pair
-from ..dtypes import FLOATS, INTEGERS, NUMBERS, DType, as_dtype, float32, float64
+from ..dtypes import FLOATS, INTEGERS, NUMBERS, DType, as_dtype, float32, float64, string
 from ..errors import InvalidArgumentError
 from ..node import Node, Tensor, operators
 from ..opdef import Attrs, Output, Trait, default_cost, define as define_op
@@ -50,8 +50,13 @@ define_elementwise("Mul", lambda m, x, y: x * y, NUMBERS, arity=2, gradient=_mul
 
 
 def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x + y."""
-    return binary("AddV2", x, y, name or "Add")
+    """x + y; texts are joined."""
+    a, b, scope = convert_pair(x, y, name or "Add")
+    if a.dtype.base is string:
+        from .string_joining import string_join
+
+        return string_join([a, b], name=scope)
+    return apply("AddV2", (a, b), None, scope)
 
 
 def subtract(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
@@ -474,7 +479,7 @@ def maximum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 # `Add`.
 operators.update(
     {
-        "add": lambda x, y: binary("AddV2", x, y, "add"),
+        "add": lambda x, y: add(x, y, "add"),
         "sub": lambda x, y: binary("Sub", x, y, "sub"),
         "mul": lambda x, y: binary("Mul", x, y, "mul"),
         "truediv": truediv,

@@ -73,7 +73,7 @@ def combine_at(out: Array, at: tuple[Array, ...], updates: Array, ufunc: np.ufun
     elif ufunc is None:
         out[at] = updates
     elif (
-        out.dtype.kind in "OV" or out.dtype == np.float16
+        out.dtype.kind == "V" or out.dtype == np.float16
     ):  # ufunc.at knows no extension types, and halves would lose precision
         wide = out.astype(np.float32)
         ufunc.at(wide, at, updates.astype(np.float32))
@@ -87,7 +87,8 @@ def _scatter_nd(indices: Array, updates: Array, wanted: Array) -> Array:
     dims = tuple(dims_of(wanted))
     at = check_updates(dims, indices, updates)
     ufunc = np.logical_or if updates.dtype == np.bool_ else np.add
-    return combine_at(np.zeros(dims, updates.dtype), at, updates, ufunc, int(np.prod(indices.shape[:-1])))
+    nothing = b"" if updates.dtype == object else 0
+    return combine_at(np.full(dims, nothing, updates.dtype), at, updates, ufunc, int(np.prod(indices.shape[:-1])))
 
 
 define(
@@ -100,7 +101,7 @@ define(
 
 
 def scatter_nd(indices: TensorLike, updates: TensorLike, shape: TensorLike, name: str | None = None) -> Tensor:
-    """A tensor of zeros to which slices are added at coordinates; what meets at one place adds up.
+    """A tensor of zeros to which slices are added at coordinates; what meets at one place adds up. Texts are joined.
 
     Args:
         indices: int32 or int64; its last dimension holds coordinates.

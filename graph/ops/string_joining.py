@@ -12,9 +12,10 @@ from ..build import TensorLike, apply, convert, make
 from ..dtypes import int32, int64, string
 from ..node import Tensor
 from ..opdef import Attrs, Output, define
-from ..shape import broadcast
+from ..shape import Dims, broadcast, merge
 from ..sparse_tensor import SparseTensor
-from .operands import as_bytes, dims_of, invalid, normal_axis
+from ..static_value import static_value
+from .operands import as_bytes, dims_of, index_operand, invalid, need_rank, normal_axis
 from .queues import need_text
 from .strings import Array, check_unit, need_text_in
 
@@ -22,13 +23,11 @@ from .strings import Array, check_unit, need_text_in
 def _infer_substr(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     x, *numbers = inputs
     need_text_in(x)
-    dims = x.dims
     for t in numbers:
         if t.dtype.base not in (int32, int64):
             raise TypeError(f"pos and len are int32 or int64, not {t.dtype.base.name}")
-        dims = broadcast(dims, t.dims)
     check_unit(attrs)
-    return [(string, dims)]
+    return [(string, broadcast(x.dims, merge(*(t.dims for t in numbers))))]
 
 
 def _substr(x: Array, pos: Array, length: Array, *, unit: str) -> Array:
@@ -63,11 +62,12 @@ def _infer_join(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     need_text(attrs, "separator")
     if not inputs:
         raise ValueError("there is nothing to join")
-    dims = inputs[0].dims
+    dims: Dims = ()
     for t in inputs:
         need_text_in(t)
-        dims = broadcast(dims, t.dims)
-    return [(string, dims)]
+        if t.dims != ():
+            dims = t.dims if dims == () else merge(dims, t.dims)
+    return [(string, dims if None not in (t.dims for t in inputs) else None)]
 
 
 def _join(*parts: Array, separator: str) -> Array:
@@ -106,13 +106,15 @@ def _infer_reduce_join(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Outpu
 
 
 def _reduce_join(x: Array, *, axes: tuple[int, ...] | None, keep_dims: bool, separator: str) -> Array:
+    if axes is not None and any(not -x.ndim <= a < x.ndim for a in axes):
+        raise invalid(f"Invalid reduction dimension: axes {list(axes)} of an input with {x.ndim} dimensions")
     gone = list(range(x.ndim))[::-1] if axes is None else [a % x.ndim for a in axes]
     kept = [a for a in range(x.ndim) if a not in gone]
     turned = x.transpose([*kept, *gone[::-1]])
     outer = turned.shape[: len(kept)]
     out = np.empty(outer, object)
     for at in np.ndindex(outer):
-        out[at] = separator.encode().join(as_bytes(item) for item in turned[at].reshape(-1))
+        out[at] = separator.encode().join(as_bytes(item) for item in turned[(*at, ...)].reshape(-1))
     return out.reshape([1 if a in gone else x.shape[a] for a in range(x.ndim)]) if keep_dims else out
 
 
@@ -133,6 +135,10 @@ def reduce_join(
     >>> reduce_join([["a", "b"], ["c", "d"]], axis=0)   # evaluates to [b"ac", b"bd"]
     """
     given = axis if axis is not None else reduction_indices
+    if given is not None:
+        given = static_value(index_operand(given, "axis"))
+        if given is None:
+            raise ValueError("reduce_join needs to know its axes when the graph is built")
     attrs = {
         "axes": None if given is None else tuple(dims_of(given)), "keep_dims": bool(keep_dims if keepdims is None else keepdims),
         "separator": separator,
@@ -141,22 +147,30 @@ def reduce_join(
 
 
 def _infer_split(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    (x,) = inputs
-    need_text_in(x)
+    for t in inputs:
+        need_text_in(t)
+    x, *ends = inputs
     if x.dims is not None and len(x.dims) != 1:
         raise ValueError(f"a vector of texts is split, not shape {x.shape}")
+    for t in ends:
+        need_rank(t.dims, 0, "delimiter")
     need_text(attrs, "delimiter")
     return [(int64, (None, 2)), (string, (None,)), (int64, (2,))]
 
 
-def _split(x: Array, *, delimiter: str, skip_empty: bool, whole: bool, most: int) -> tuple[Array, Array, Array]:
+def _split(
+    x: Array, given: Array | None = None, *, delimiter: str, skip_empty: bool, whole: bool, most: int
+) -> tuple[Array, Array, Array]:
     rows: list[list[bytes]] = []
+    if given is not None and given.ndim:
+        raise invalid(f"delimiter must be a scalar, not of shape {list(given.shape)}")
+    ends = delimiter.encode() if given is None else as_bytes(given[()])
     for item in x:
         text = as_bytes(item)
         if whole:
-            parts = text.split(delimiter.encode() or None, most)
-        elif delimiter:
-            parts = re.split(b"[" + re.escape(delimiter.encode()) + b"]", text)
+            parts = text.split(ends or None, most)
+        elif ends:
+            parts = re.split(b"[" + re.escape(ends) + b"]", text)
         else:
             parts = [text[i : i + 1] for i in range(len(text))]
         rows.append([p for p in parts if p] if skip_empty else parts)
@@ -172,17 +186,17 @@ define("StringSplit", infer=_infer_split, reference=_split, device_types=("CPU",
 
 def string_split(
     source: TensorLike = None,
-    sep: str | None = None,
+    sep: TensorLike = None,
     skip_empty: bool = True,
-    delimiter: str | None = None,
+    delimiter: TensorLike = None,
     name: str | None = None,
     result_type: str = "SparseTensor",
 ) -> SparseTensor:
     """Each text of a vector split into words: a `SparseTensor`, one row per text.
 
     Args:
-        sep (`delimiter`): each of its characters ends a word; None: a blank; "": each byte is a word. skip_empty: leave out empty
-            words. result_type: only "SparseTensor".
+        sep (`delimiter`): a scalar, each of whose characters ends a word; None: a blank; "": each byte is a word.
+        skip_empty: leave out empty words. result_type: only "SparseTensor".
 
     >>> string_split(["hello world", "a b c"]).values   # evaluates to [b"hello", b"world", b"a", b"b", b"c"]
     """
@@ -192,23 +206,28 @@ def string_split(
 
 def string_split_v2(
     input: TensorLike = None,
-    sep: str | None = None,
+    sep: TensorLike = None,
     maxsplit: int = -1,
     result_type: str = "SparseTensor",
     source: TensorLike = None,
     name: str | None = None,
 ) -> SparseTensor:
     """As Python's `split`: `sep` as a whole is between words, None means any blanks; at most `maxsplit` splits."""
-    return _splitted(input if input is not None else source, sep or "", False, True, maxsplit, name, result_type)
+    return _splitted(
+        input if input is not None else source, "" if sep is None else sep, False, True, maxsplit, name, result_type
+    )
 
 
 def _splitted(
-    source: TensorLike, delimiter: str, skip_empty: bool, whole: bool, most: int, name: str | None, result_type: str
+    source: TensorLike, ends: TensorLike, skip_empty: bool, whole: bool, most: int, name: str | None, result_type: str
 ) -> SparseTensor:
     if result_type != "SparseTensor":
         raise ValueError(f"result_type must be 'SparseTensor', not {result_type!r}: there are no ragged tensors")
+    fixed = isinstance(ends, (str, bytes))
+    delimiter = "" if not fixed else ends if isinstance(ends, str) else ends.decode()
     attrs = {"delimiter": delimiter, "skip_empty": bool(skip_empty), "whole": whole, "most": int(most)}
-    return SparseTensor(*make("StringSplit", (convert(source, string, name="source"),), attrs, name).outputs)
+    operands = [convert(source, string, name="source"), *([] if fixed else [convert(ends, string, name="delimiter")])]
+    return SparseTensor(*make("StringSplit", operands, attrs, name).outputs)
 
 
 __all__ = [

@@ -1,13 +1,12 @@
 """Text, each element by itself: matched, changed, put into buckets, and turned into numbers and back.
 
-Elements are bytes, as everywhere in a graph. Numbers of buckets are those of TensorFlow, but for keyed ones, whose function is another.
+Elements are bytes, as everywhere in a graph. Numbers of buckets are those of TensorFlow.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -17,7 +16,7 @@ import numpy as np
 
 from ..build import TensorLike, apply, convert
 from ..dtypes import NUMBERS as ALL_NUMBERS, DType, as_dtype, bool_, float32, float64, int32, int64, string
-from ..fingerprints import fingerprint
+from ..fingerprints import fingerprint, hash64, keyed_hash
 from ..node import Tensor
 from ..opdef import Attrs, Output, define
 from .operands import as_bytes, invalid
@@ -77,21 +76,14 @@ def _check_buckets(attrs: Attrs) -> None:
         raise ValueError(f"key must be two numbers of 64 bits, not {key!r}")
 
 
-def _bucket_of(*, num_buckets: int, key: tuple[int, int] = (0, 0)) -> Callable[[bytes], int]:
-    secret = b"".join(k.to_bytes(8, "little") for k in key) if any(key) else b""
-
-    def bucket(item: bytes) -> int:
-        return int.from_bytes(hashlib.blake2b(item, digest_size=8, key=secret).digest(), "little") % num_buckets
-
-    return bucket
+def _buckets(hashed: Callable[..., int]) -> Callable[..., Callable[[bytes], int]]:
+    """The function of an op, of a hash of 64 bits: of the text, and of the op's key where it has one."""
+    return lambda *, num_buckets, **key: lambda item: hashed(item, **key) % num_buckets
 
 
-def _fast_bucket_of(*, num_buckets: int) -> Callable[[bytes], int]:
-    return lambda item: fingerprint(item) % num_buckets
-
-
-_define("StringToHashBucketFast", _fast_bucket_of, int64, _check_buckets)
-_define("StringToHashBucketStrong", _bucket_of, int64, _check_buckets)
+_define("StringToHashBucket", _buckets(hash64), int64, _check_buckets)
+_define("StringToHashBucketFast", _buckets(fingerprint), int64, _check_buckets)
+_define("StringToHashBucketStrong", _buckets(keyed_hash), int64, _check_buckets)
 
 
 def string_to_hash_bucket_fast(input: TensorLike, num_buckets: int, name: str | None = None) -> Tensor:
@@ -105,16 +97,17 @@ def string_to_hash_bucket_fast(input: TensorLike, num_buckets: int, name: str | 
 def string_to_hash_bucket(
     string_tensor: TensorLike = None, num_buckets: int | None = None, name: str | None = None, input: TensorLike = None
 ) -> Tensor:
-    """As `string_to_hash_bucket_fast`."""
+    """As `string_to_hash_bucket_fast`, by the hash that TensorFlow had before: other numbers."""
     if num_buckets is None:
         raise ValueError("num_buckets is missing")
-    return string_to_hash_bucket_fast(string_tensor if input is None else input, num_buckets, name)
+    given = string_tensor if input is None else input
+    return _apply("StringToHashBucket", given, name, num_buckets=int(num_buckets))
 
 
 def string_to_hash_bucket_strong(
     input: TensorLike, num_buckets: int, key: Sequence[int], name: str | None = None
 ) -> Tensor:
-    """As `string_to_hash_bucket_fast`, by a function that only who has the key (two numbers) can predict."""
+    """As `string_to_hash_bucket_fast`, by SipHash: only a holder of the key, two numbers, can predict the buckets."""
     attrs = {"num_buckets": int(num_buckets), "key": tuple(int(k) for k in key)}
     return _apply("StringToHashBucketStrong", input, name, **attrs)
 
@@ -134,7 +127,9 @@ def number_of(text: str, dtype: np.dtype[Any]) -> Any:
     """A text's number. ValueError, OverflowError: it has none of this type."""
     if "_" in text or not text.isascii():
         raise ValueError  # what Python takes for a number, and nobody else
-    return dtype.type(float(text) if dtype.kind == "f" else int(text))
+    if dtype.kind != "f":
+        return dtype.type(int(text))
+    return dtype.type(float.fromhex(text) if "0x" in text.lower() else float(text))
 
 
 def _to_number(x: Array, *, out_type: DType) -> Array:
@@ -243,8 +238,20 @@ def check_unit(attrs: Attrs) -> None:
         raise ValueError(f"unit must be 'BYTE' or 'UTF8_CHAR', not {attrs.get('unit')!r}")
 
 
+def _check_encoding(attrs: Attrs) -> None:
+    if attrs.get("encoding", "") not in ("", "utf-8"):
+        raise ValueError(f"encoding must be '' (ASCII) or 'utf-8', not {attrs['encoding']!r}")
+
+
+def _in_letters(f: Callable[[str], str]) -> Callable[[bytes], bytes]:
+    return lambda item: f(item.decode(errors="replace")).encode()
+
+
 def _unbase64() -> Callable[[bytes], bytes]:
     def decoded(item: bytes) -> bytes:
+        filled = len(item) - len(item.rstrip(b"="))
+        if b"+" in item or b"/" in item or filled > 2 or (filled and len(item) % 4):
+            raise invalid("Invalid base64 input: it is not of the alphabet of URLs, or is filled up in part")
         try:
             return base64.b64decode(item + b"=" * (-len(item) % 4), altchars=b"-_", validate=True)
         except binascii.Error as e:
@@ -258,8 +265,12 @@ def _base64(*, pad: bool) -> Callable[[bytes], bytes]:
 
 
 _define("StringStrip", lambda: bytes.strip)
-_define("StringLower", lambda: bytes.lower)
-_define("StringUpper", lambda: bytes.upper)
+_define(
+    "StringLower", lambda *, encoding="": _in_letters(str.lower) if encoding else bytes.lower, check=_check_encoding
+)
+_define(
+    "StringUpper", lambda *, encoding="": _in_letters(str.upper) if encoding else bytes.upper, check=_check_encoding
+)
 _define("RegexReplace", _replace, check=_check_pattern)
 _define(
     "RegexFullMatch",
@@ -278,13 +289,13 @@ def string_strip(input: TensorLike, name: str | None = None) -> Tensor:
 
 
 def string_lower(input: TensorLike, encoding: str = "", name: str | None = None) -> Tensor:
-    """With small letters; of ASCII."""
-    return _apply("StringLower", input, name)
+    """With small letters; of ASCII, or of all alphabets with encoding="utf-8"."""
+    return _apply("StringLower", input, name, encoding=encoding)
 
 
 def string_upper(input: TensorLike, encoding: str = "", name: str | None = None) -> Tensor:
-    """With capital letters; of ASCII."""
-    return _apply("StringUpper", input, name)
+    """With capital letters; of ASCII, or of all alphabets with encoding="utf-8"."""
+    return _apply("StringUpper", input, name, encoding=encoding)
 
 
 def regex_replace(

@@ -82,6 +82,7 @@ EXEMPT = {
             "StringLower",
             "StringSplit",
             "StringStrip",
+            "StringToHashBucket",
             "StringToHashBucketFast",
             "StringToHashBucketStrong",
             "StringToNumber",
