@@ -43,10 +43,12 @@ from . import (
     manip,
     math,
     metrics,
+    nest,
     nn,
     python_io,
     queue,
     random,
+    sets,
     sparse,
     strings,
     summary,
@@ -106,6 +108,7 @@ from .graph.build import (
     constant,
     convert_to_tensor,
     placeholder,
+    register_tensor_conversion_function,
 )
 from .graph.control_flow import (
     case,
@@ -261,6 +264,7 @@ from .graph.ops.cast import (
     to_int64,
 )
 from .graph.ops.clip import (
+    clip_by_average_norm,
     clip_by_global_norm,
     clip_by_norm,
     clip_by_value,
@@ -305,14 +309,17 @@ from .graph.ops.einsum import (
     tensordot,
 )
 from .graph.ops.gathering import (
+    batch_gather,
     gather,
     gather_nd,
     one_hot,
     reverse,
     reverse as reverse_v2,
 )
+from .graph.ops.histograms import histogram_fixed_width, histogram_fixed_width_bins
 from .graph.ops.joining import (
     concat,
+    parallel_stack,
     split,
     stack,
     unstack,
@@ -359,6 +366,7 @@ from .graph.ops.math import (
     tan,
     tanh,
 )
+from .graph.ops.matrix_functions import cross, svd
 from .graph.ops.padding import (
     pad,
     tile,
@@ -377,6 +385,7 @@ from .graph.ops.partitions import (
     dynamic_partition,
     dynamic_stitch,
     parallel_dynamic_stitch,
+    setdiff1d,
     unique,
     unique_with_counts,
 )
@@ -392,6 +401,8 @@ from .graph.ops.passing import (
     stop_gradient,
     tuple,
 )
+from .graph.ops.patches import extract_image_patches
+from .graph.ops.printing import print_v2 as print
 from .graph.ops.python_function import (
     numpy_function,
     py_func,
@@ -515,6 +526,7 @@ from .graph.ops.space_depth import (
     batch_to_space,
     batch_to_space_nd,
     depth_to_space,
+    required_space_to_batch_paddings,
     space_to_batch,
     space_to_batch_nd,
     space_to_depth,
@@ -549,6 +561,7 @@ from .graph.ops.sparse_math import (
     sparse_tensor_dense_matmul,
 )
 from .graph.ops.sparse_to_dense import sparse_to_dense
+from .graph.ops.special import lbeta
 from .graph.ops.state import (
     assign,
     assign_add,
@@ -834,6 +847,7 @@ __all__ = [
     "atan",
     "atan2",
     "atanh",
+    "batch_gather",
     "batch_to_space",
     "batch_to_space_nd",
     "bfloat16",
@@ -850,6 +864,7 @@ __all__ = [
     "check_numerics",
     "cholesky",
     "cholesky_solve",
+    "clip_by_average_norm",
     "clip_by_global_norm",
     "clip_by_norm",
     "clip_by_value",
@@ -875,6 +890,7 @@ __all__ = [
     "count_nonzero",
     "count_up_to",
     "create_partitioned_variables",
+    "cross",
     "cumprod",
     "cumsum",
     "custom_gradient",
@@ -923,6 +939,7 @@ __all__ = [
     "exp",
     "expand_dims",
     "expm1",
+    "extract_image_patches",
     "eye",
     "feature_column",
     "fill",
@@ -964,6 +981,8 @@ __all__ = [
     "guarantee_const",
     "half",
     "hessians",
+    "histogram_fixed_width",
+    "histogram_fixed_width_bins",
     "identity",
     "identity_n",
     "image",
@@ -990,6 +1009,7 @@ __all__ = [
     "is_variable_initialized",
     "keras",
     "layers",
+    "lbeta",
     "less",
     "less_equal",
     "lgamma",
@@ -1039,6 +1059,7 @@ __all__ = [
     "multiply",
     "name_scope",
     "negative",
+    "nest",
     "newaxis",
     "nn",
     "no_op",
@@ -1053,6 +1074,7 @@ __all__ = [
     "orthogonal_initializer",
     "pad",
     "parallel_dynamic_stitch",
+    "parallel_stack",
     "parse_example",
     "parse_single_example",
     "parse_single_sequence_example",
@@ -1062,6 +1084,7 @@ __all__ = [
     "placeholder_with_default",
     "polygamma",
     "pow",
+    "print",
     "profile",
     "py_func",
     "py_function",
@@ -1094,8 +1117,10 @@ __all__ = [
     "reduce_sum",
     "reduce_variance",
     "regex_replace",
+    "register_tensor_conversion_function",
     "repeat",
     "report_uninitialized_variables",
+    "required_space_to_batch_paddings",
     "reset_default_graph",
     "reshape",
     "resource",
@@ -1132,6 +1157,8 @@ __all__ = [
     "sequence_mask",
     "serialize_tensor",
     "set_random_seed",
+    "setdiff1d",
+    "sets",
     "shape",
     "shape_n",
     "sigmoid",
@@ -1193,6 +1220,7 @@ __all__ = [
     "substr",
     "subtract",
     "summary",
+    "svd",
     "switch_case",
     "tables_initializer",
     "tan",

@@ -71,6 +71,7 @@ from .graph.ops.images import (
     rot90,
     transpose_image,
 )
+from .graph.ops.patches import extract_image_patches
 from .graph.ops.random import (
     random_crop,
 )
@@ -94,6 +95,7 @@ __all__ = [
     "decode_png",
     "encode_jpeg",
     "encode_png",
+    "extract_image_patches",
     "extract_jpeg_shape",
     "flip_left_right",
     "flip_up_down",

@@ -27,6 +27,7 @@ from .graph.ops.linalg import (
     matrix_transpose,
     matvec,
 )
+from .graph.ops.matrix_functions import adjoint, cross, logdet, matrix_rank, pinv, slogdet, svd
 from .graph.ops.normalization import (
     l2_normalize,
 )
@@ -43,9 +44,11 @@ from .graph.ops.statistics import (
 )
 
 __all__ = [
+    "adjoint",
     "band_part",
     "cholesky",
     "cholesky_solve",
+    "cross",
     "det",
     "diag",
     "diag_part",
@@ -54,13 +57,18 @@ __all__ = [
     "global_norm",
     "inv",
     "l2_normalize",
+    "logdet",
     "matmul",
+    "matrix_rank",
     "matrix_transpose",
     "matvec",
     "norm",
+    "pinv",
     "qr",
     "set_diag",
+    "slogdet",
     "solve",
+    "svd",
     "tensor_diag",
     "tensor_diag_part",
     "tensordot",

@@ -124,6 +124,7 @@ from .graph.ops.sorting import (
     in_top_k,
     top_k,
 )
+from .graph.ops.special import bessel_i0, bessel_i0e, bessel_i1, bessel_i1e, lbeta, polyval
 from .graph.ops.statistics import (
     count_nonzero,
     reduce_euclidean_norm,
@@ -146,6 +147,10 @@ __all__ = [
     "atan",
     "atan2",
     "atanh",
+    "bessel_i0",
+    "bessel_i0e",
+    "bessel_i1",
+    "bessel_i1e",
     "bincount",
     "ceil",
     "confusion_matrix",
@@ -173,6 +178,7 @@ __all__ = [
     "is_inf",
     "is_nan",
     "l2_normalize",
+    "lbeta",
     "less",
     "less_equal",
     "lgamma",
@@ -192,6 +198,7 @@ __all__ = [
     "negative",
     "not_equal",
     "polygamma",
+    "polyval",
     "pow",
     "reciprocal",
     "reciprocal_no_nan",

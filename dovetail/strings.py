@@ -1,5 +1,6 @@
 """`dt.strings`: text."""
 
+from .graph.ops.printing import string_format as format
 from .graph.ops.string_joining import (
     reduce_join,
     string_join as join,
@@ -21,6 +22,6 @@ from .graph.ops.strings import (
 )
 
 __all__ = [
-    "as_string", "join", "length", "lower", "reduce_join", "regex_full_match", "regex_replace", "split", "strip", "substr",
+    "as_string", "format", "join", "length", "lower", "reduce_join", "regex_full_match", "regex_replace", "split", "strip", "substr",
     "to_hash_bucket", "to_hash_bucket_fast", "to_hash_bucket_strong", "to_number", "upper",
 ]  # fmt: skip

@@ -6,7 +6,8 @@ Const under the op's own name scope (`add/y`), as in TensorFlow, so that graphs 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -35,6 +36,52 @@ def make(op: str, inputs: Sequence[Tensor] = (), attrs: dict[str, Any] | None = 
     return (inputs[0].op.graph if inputs else get_default_graph()).create(op, inputs, attrs, name)
 
 
+ConversionFunction: TypeAlias = Callable[..., Any]
+_conversions: list[tuple[int, Any, ConversionFunction]] = []
+
+
+def register_tensor_conversion_function(
+    base_type: type | tuple[type, ...], conversion_func: ConversionFunction, priority: int = 100
+) -> None:
+    """Let objects of a type be tensors wherever a tensor may be given.
+
+    Args:
+        base_type: a class, or several; their subclasses count.
+        conversion_func: called as `conversion_func(value, dtype=None, name=None, as_ref=False)`; gives a tensor, or NotImplemented:
+            then other functions are tried.
+        priority: functions with smaller numbers are tried first, and of one number the one that was registered first.
+
+    Raises:
+        TypeError: no class, or no function.
+    """
+    kinds = base_type if isinstance(base_type, tuple) else (base_type,)
+    if not kinds or not all(isinstance(k, type) for k in kinds):
+        raise TypeError("base_type must be a type or a tuple of types.")
+    if not callable(conversion_func):
+        raise TypeError("conversion_func must be callable.")
+    _conversions.append((priority, kinds, conversion_func))
+    _conversions.sort(key=lambda row: row[0])
+
+
+def _registered(value: Any, dtype: DType | None, name: str | None, prefer: DType | None) -> Tensor | None:
+    """What a registered function makes of a value; None: there is none for it."""
+    for _, kinds, function in _conversions:
+        if not isinstance(value, kinds):
+            continue
+        found = NotImplemented
+        if dtype is None and prefer is not None:
+            with contextlib.suppress(TypeError, ValueError):
+                found = function(value, dtype=prefer, name=name, as_ref=False)
+        if found is NotImplemented:
+            found = function(value, dtype=dtype, name=name, as_ref=False)
+        if found is NotImplemented:
+            continue
+        if not isinstance(found, Tensor):
+            raise RuntimeError(f"A conversion function for {type(value).__name__} gave no tensor: {found!r}")
+        return found
+    return None
+
+
 def convert(value: TensorLike, dtype: Any = None, name: str | None = None, prefer: DType | None = None) -> Tensor:
     """A tensor for anything that stands for one (TF1's `convert_to_tensor`).
 
@@ -53,12 +100,15 @@ def convert(value: TensorLike, dtype: Any = None, name: str | None = None, prefe
         tensor = value
     else:
         as_tensor = getattr(value, "_as_tensor", None)  # variables, IndexedSlices: anything that can become a tensor
-        if as_tensor is not None:
+        registered = _registered(value, dtype, name, prefer) if _conversions else None
+        if registered is not None:
+            tensor = registered
+        elif as_tensor is not None:
             tensor = as_tensor()
         elif isinstance(value, (list, tuple)) and _holds_tensor(value):
             from .ops.joining import packed
 
-            tensor = packed(value, dtype.base if dtype is not None else None, name or "packed")
+            tensor = packed(_with_registered(value), dtype.base if dtype is not None else None, name or "packed")
         else:
             sizes = isinstance(value, (Dimension, TensorShape))
             if sizes and dtype is not None and not dtype.is_integer:
@@ -72,6 +122,16 @@ def convert(value: TensorLike, dtype: Any = None, name: str | None = None, prefe
     return tensor
 
 
+def _with_registered(value: Any) -> Any:
+    """Lists with tensors in place of objects of registered types."""
+    if not _conversions:
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_with_registered(v) for v in value]
+    found = _registered(value, None, None, None)
+    return value if found is None else found
+
+
 def convert_to_tensor(
     value: TensorLike, dtype: Any = None, name: str | None = None, preferred_dtype: Any = None, dtype_hint: Any = None
 ) -> Tensor:
@@ -83,7 +143,9 @@ def convert_to_tensor(
 def _holds_tensor(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return any(_holds_tensor(v) for v in value)
-    return isinstance(value, Tensor) or hasattr(value, "_as_tensor")
+    if isinstance(value, Tensor) or hasattr(value, "_as_tensor"):
+        return True
+    return bool(_conversions) and any(isinstance(value, kinds) for _, kinds, _ in _conversions)
 
 
 def _preferred(value: Any, prefer: DType | None) -> DType | None:

@@ -132,6 +132,8 @@ class SparseTensor:
 
         return with_dense(self, other, multiply)
 
+    __rmul__ = __mul__
+
     def __truediv__(self, other: Any) -> SparseTensor:
         from .ops.arithmetic import divide
         from .ops.sparse_math import with_dense

@@ -1,5 +1,6 @@
 """Steps, variables, checkpoints and `arg_scope` of `tf.contrib.framework`."""
 
+from .. import nest
 from ..train.checkpoint_state import list_variables, load_checkpoint, load_variable
 from ..train.training_util import (
     assert_global_step,
@@ -63,5 +64,6 @@ __all__ = [
     "load_variable",
     "local_variable",
     "model_variable",
+    "nest",
     "variable",
 ]

@@ -19,6 +19,7 @@ from ..node import Node, Tensor, operators
 from ..opdef import Attrs, Output, Trait, default_cost, define as define_op
 from ..scalar_math import reference_of
 from ..shape import merge
+from ..sparse_tensor import SparseTensor
 from ..static_value import static_value
 from .broadcasting import unbroadcast
 from .common import allowed, binary, define_elementwise, same_type, unary
@@ -477,11 +478,15 @@ def maximum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 # Python's operators make nodes with TensorFlow's names for them: `a + b` is `add`, where `tf.add(a, b)` is
 # `Add`.
+def _mul_operator(x: TensorLike, y: TensorLike) -> Any:
+    return y * x if isinstance(y, SparseTensor) else binary("Mul", x, y, "mul")
+
+
 operators.update(
     {
         "add": lambda x, y: add(x, y, "add"),
         "sub": lambda x, y: binary("Sub", x, y, "sub"),
-        "mul": lambda x, y: binary("Mul", x, y, "mul"),
+        "mul": _mul_operator,
         "truediv": truediv,
         "floordiv": floordiv,
         "mod": lambda x, y: binary("FloorMod", x, y, "mod"),

@@ -9,9 +9,11 @@ from ..build import TensorLike, convert
 from ..indexed_slices import IndexedSlices, map_values
 from ..node import Tensor
 from ..shape import merge
-from .arithmetic import add, add_n, divide, maximum, minimum, multiply, sqrt, subtract
+from .arithmetic import add, add_n, divide, maximum, minimum, multiply, rsqrt, sqrt, subtract
+from .cast import cast
 from .compare import greater, where_v2
 from .reduce import reduce_sum
+from .shapes import size
 
 
 def clip_by_value(
@@ -52,6 +54,16 @@ def clip_by_norm(t: TensorLike, clip_norm: TensorLike, axes: Any = None, name: s
         positive = greater(squares, 0)
         norm = where_v2(positive, sqrt(where_v2(positive, squares, 1)), squares)
         return divide(multiply(values, clip_norm), maximum(norm, clip_norm), name=scope)
+
+
+def clip_by_average_norm(t: TensorLike, clip_norm: TensorLike, name: str | None = None) -> Tensor:
+    """`t` scaled down so that its L2 norm per element, `norm(t) / size(t)`, is at most `clip_norm`."""
+    values = convert(t, name="t")
+    with values.graph.op_scope(name or "clip_by_average_norm") as scope:
+        count = cast(size(values), values.dtype.base)
+        inverse = multiply(rsqrt(reduce_sum(multiply(values, values))), count)
+        limit = convert(clip_norm, values.dtype.base, name="clip_norm")
+        return multiply(multiply(values, limit), minimum(inverse, divide(1.0, limit)), name=scope)
 
 
 def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:

@@ -11,6 +11,7 @@ from ..node import Node, Tensor
 from ..opdef import Attrs, Cost, GradientRule, OpDef, Output, Trait, default_cost, define, size
 from ..scalar_math import reference_of
 from ..shape import broadcast
+from ..sparse_tensor import SparseTensor
 
 
 def same_type(inputs: Sequence[Tensor]) -> DType:
@@ -103,9 +104,12 @@ def scan_cost(node: Node) -> Cost:
 
 
 def unary(op: str, x: TensorLike, name: str | None, attrs: dict[str, Any] | None = None) -> Tensor:
-    """Apply a one-operand op. A value becomes a Const under the op's own scope (`Exp/x`)."""
+    """Apply a one-operand op; to the elements of a sparse tensor. A value becomes a Const under the op's own scope (`Exp/x`)."""
     if isinstance(x, Tensor):
         return apply(op, (x,), attrs, name)
+    if isinstance(x, SparseTensor):
+        found: Any = x._mapped(lambda values: unary(op, values, name, attrs))
+        return found
     with graph_of(x).op_scope(name or op) as scope:
         return apply(op, (convert(x, name="x"),), attrs, scope)
 

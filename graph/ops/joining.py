@@ -11,7 +11,7 @@ from ..build import TensorLike, apply, convert, make
 from ..dtypes import DType
 from ..node import Node, Tensor
 from ..opdef import Attrs, Output, define
-from ..shape import Dims, compatible, merge, text
+from ..shape import Dims, compatible, is_static, merge, text
 from .common import same_type
 from .operands import (
     Array,
@@ -356,6 +356,20 @@ def stack(values: Any, axis: int = 0, name: str | None = "stack") -> Tensor:
             return packed(values, None, name or "stack")
     with op_scope(name, "stack", *values) as scope:
         return apply("Pack", convert_alike(list(values), "values"), {"axis": int(axis)}, scope)
+
+
+def parallel_stack(values: Sequence[TensorLike], name: str | None = "parallel_stack") -> Tensor:
+    """`stack` along a new first axis, of values whose shapes are known when the graph is built.
+
+    Raises:
+        ValueError: a shape is not known.
+    """
+    with op_scope(name, "parallel_stack", *values):
+        parts = convert_alike(list(values), "values")
+        for t in parts:
+            if not is_static(t.dims):
+                raise ValueError(f"parallel_stack needs to know the shapes of its values, not {t!r}; use stack")
+        return stack(parts)
 
 
 def _unpack_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

@@ -262,3 +262,40 @@ def unique_with_counts(x: TensorLike, out_idx: Any = int32, name: str | None = N
         return UniqueWithCounts(
             *make("UniqueWithCounts", (convert(x, name="x"),), {"out_idx": as_dtype(out_idx)}, scope).outputs
         )
+
+
+class ListDiff(NamedTuple):
+    """The values of one list that another has not, and their places in it."""
+
+    out: Tensor
+    idx: Tensor
+
+
+def _list_diff_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    x, y = inputs
+    for t, what in ((x, "x"), (y, "y")):
+        need_rank(t.dims, 1, what)
+    return [(same_type((x, y)), (None,)), (index_type_attr(attrs, "out_idx"), (None,))]
+
+
+def _list_diff(x: Array, y: Array, *, out_idx: Any) -> tuple[Array, Array]:
+    if x.dtype == object:
+        known = set(y.tolist())
+        kept = np.array([v not in known for v in x.tolist()], bool)
+    else:
+        kept = ~np.isin(x, y)
+    return x[kept], np.flatnonzero(kept).astype(out_idx.np)
+
+
+define("ListDiff", infer=_list_diff_rule, reference=_list_diff, device_types=("CPU",))
+
+
+def setdiff1d(x: TensorLike, y: TensorLike, index_dtype: Any = int32, name: str | None = None) -> ListDiff:
+    """The values of a vector that another has not, in order, and their places (int32 or int64).
+
+    >>> setdiff1d([1, 2, 3, 4], [1, 3])   # out = [2, 4], idx = [1, 3]
+    """
+    with op_scope(name, "ListDiff", x, y) as scope:
+        a = convert(x, name="x")
+        operands = (a, convert(y, a.dtype.base, name="y"))
+        return ListDiff(*make("ListDiff", operands, {"out_idx": as_dtype(index_dtype)}, scope).outputs)

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from ..build import TensorLike, apply, constant, convert
-from ..dtypes import as_dtype, int32
+from ..dtypes import DType, as_dtype, int32
 from ..node import Node, Tensor
 from ..opdef import Attrs, Output, Trait, define
 from ..shape import Dims, TensorShape, as_dims, broadcast, compatible, element_count, is_static, merge, of_rank, text
+from ..sparse_tensor import SparseTensor, is_sparse
 from ..static_value import static_dims, static_value
 from .broadcasting import unbroadcast
 from .operands import (
@@ -78,12 +79,21 @@ def shape(input: TensorLike, name: str | None = None, out_type: Any = int32) -> 
 
     A Const when the static shape is complete.
     """
+    if is_sparse(input):
+        return _of_sizes(SparseTensor.from_value(input).dense_shape, as_dtype(out_type))
     with op_scope(name, "Shape", input) as scope:
         x = convert(input, name="input")
         dtype = as_dtype(out_type)
         if is_static(x.dims):
             return constant(np.array(x.dims, dtype.np), name=scope)
         return apply("Shape", (x,), {"out_type": dtype}, scope)
+
+
+def _of_sizes(sizes: Tensor, dtype: DType) -> Tensor:
+    from .cast import cast
+
+    found: Tensor = cast(sizes, dtype)
+    return found
 
 
 def shape_n(input: Sequence[TensorLike], out_type: Any = int32, name: str | None = None) -> list[Tensor]:
@@ -96,6 +106,10 @@ def size(input: TensorLike, name: str | None = None, out_type: Any = int32) -> T
 
     A Const when the static shape is complete.
     """
+    if is_sparse(input):
+        from .reduce import reduce_prod
+
+        return _of_sizes(reduce_prod(SparseTensor.from_value(input).dense_shape), as_dtype(out_type))
     with op_scope(name, "Size", input) as scope:
         x = convert(input, name="input")
         dtype = as_dtype(out_type)
@@ -107,6 +121,8 @@ def size(input: TensorLike, name: str | None = None, out_type: Any = int32) -> T
 
 def rank(input: TensorLike, name: str | None = None) -> Tensor:
     """The number of dimensions: an int32 scalar. A Const when it is known."""
+    if is_sparse(input):
+        return size(SparseTensor.from_value(input).dense_shape, name)
     with op_scope(name, "Rank", input) as scope:
         x = convert(input, name="input")
         if x.dims is not None:

@@ -16,9 +16,11 @@ from ..dtypes import int32
 from ..node import Tensor
 from ..shape import compatible
 from ..static_value import static_value
+from .arithmetic import add, floormod, subtract
 from .cast import cast
+from .creation import zeros_like
 from .joining import concat, stack, unstack
-from .operands import op_scope
+from .operands import index_operand, op_scope
 from .padding import pad
 from .passing import identity
 from .shapes import reshape, shape as shape_of, transpose
@@ -159,6 +161,28 @@ def batch_to_space(input: TensorLike, crops: Any, block_size: int, name: str | N
     return batch_to_space_nd(_four_axes(input), [block_size, block_size], crops, name or "BatchToSpace")
 
 
+def required_space_to_batch_paddings(
+    input_shape: TensorLike, block_shape: TensorLike, base_paddings: TensorLike = None, name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """The least paddings with which blocks divide axes, and the crops that undo what was added.
+
+    Args:
+        input_shape: sizes of the axes, `[n]`. block_shape: those of blocks, `[n]`.
+        base_paddings: what is padded in any case, `[n, 2]`; None: nothing.
+
+    Returns:
+        (paddings, crops), each `[n, 2]`: for `space_to_batch_nd` and `batch_to_space_nd`.
+    """
+    with op_scope(name, "required_space_to_batch_paddings", input_shape, block_shape):
+        sizes = cast(index_operand(input_shape, "input_shape"), int32)
+        blocks = cast(index_operand(block_shape, "block_shape"), int32)
+        pads = stack([zeros_like(sizes)] * 2, 1) if base_paddings is None else cast(convert(base_paddings), int32)
+        begin, end = pads[:, 0], pads[:, 1]
+        whole = add(add(sizes, begin), end)
+        more = floormod(subtract(blocks, floormod(whole, blocks)), blocks)
+        return stack([begin, add(end, more)], 1), stack([zeros_like(more), more], 1)
+
+
 # --- sizes ------------------------------------------------------------------------------------------------------------
 
 
@@ -255,6 +279,7 @@ __all__ = [
     "batch_to_space",
     "batch_to_space_nd",
     "depth_to_space",
+    "required_space_to_batch_paddings",
     "space_to_batch",
     "space_to_batch_nd",
     "space_to_depth",
