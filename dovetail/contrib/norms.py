@@ -15,7 +15,7 @@ from ..graph.ops.cast import cast
 from ..graph.ops.creation import ones, zeros
 from ..graph.ops.normalization import batch_normalization, fused_batch_norm, moments
 from ..graph.ops.passing import identity
-from ..graph.ops.shapes import reshape, shape
+from ..graph.ops.shapes import reshape, shape, size
 from ..graph.ops.state import assign_sub
 from .arg_scope import add_arg_scope
 from .networks import Function, channels_of, finished, layer_scope, order_of
@@ -62,7 +62,7 @@ def batch_norm(
         updates_collections: the collections of the nodes that move the averages, which are to be run with the training op;
             None: they run before the output is there.
         is_training: a bool, or a bool tensor.
-        fused: accepted: one node does it in any case.
+        fused: one node does it in any case; with False the average of variances is of the biased ones, as in TensorFlow.
         reuse, variables_collections, outputs_collections, trainable, scope: as of `fully_connected`.
 
     Returns:
@@ -94,7 +94,11 @@ def batch_norm(
         )
 
         def by_batch() -> Any:
-            return tuple(fused_batch_norm(images, gamma, beta, epsilon=epsilon, data_format=order))
+            y, found, unbiased = fused_batch_norm(images, gamma, beta, epsilon=epsilon, data_format=order)
+            if fused is not False:
+                return y, found, unbiased
+            count = cast(size(images), own) / channels
+            return y, found, unbiased * ((count - 1.0) / count)
 
         def by_averages() -> Any:
             found = fused_batch_norm(
