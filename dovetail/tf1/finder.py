@@ -108,8 +108,9 @@ class Finder:
         """
         root, _, rest = name.partition(".")
         if root == ROOT:
-            if rest.partition(".")[0] in FILES:
-                return _from_files(name)
+            files = next((f for f in FILES if f"{rest}.".startswith(f"{f}.")), "")
+            if files:
+                return _from_files(name, files)
             found = _module(rest)
         elif (
             root == "dovetail"
@@ -173,15 +174,23 @@ def _root() -> ModuleType:
     return found
 
 
-def _from_files(name: str) -> ModuleSpec | None:
-    """`tensorflow.examples` is programs: they are found where the path has them."""
-    parent, _, last = name.rpartition(".")
-    beside = [str(Path(p) / ROOT) for p in sys.path] if parent == ROOT else list(sys.modules[parent].__path__)
+def _from_files(name: str, files: str) -> ModuleSpec:
+    """A module of a folder that the path has, such as `tensorflow/examples`.
+
+    Raises:
+        ModuleNotFoundError: it does not.
+    """
+    parent = name.rpartition(".")[0]
+    above = (ROOT, *files.split(".")[:-1])
+    beside = (
+        [str(Path(p, *above)) for p in sys.path] if parent == ".".join(above) else list(sys.modules[parent].__path__)
+    )
     found = PathFinder.find_spec(name, beside)
     if found is None:
+        folder = f"{ROOT}/{files.replace('.', '/')}"
+        said = substitute(files) or "it is no part of the library but programs of TensorFlow's repository"
         raise ModuleNotFoundError(
-            f"No module {name}: it is a program of TensorFlow's repository, no part of the library. Put a copy of its folder "
-            f"tensorflow/{name.split('.')[1]} into a folder `tensorflow` on PYTHONPATH"
+            f"No module {name}: {said}. To use a copy of TensorFlow's folder {folder}, put it on PYTHONPATH, as DIR/{folder} with DIR there"
         )
     return found
 

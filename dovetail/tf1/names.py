@@ -13,8 +13,9 @@ PUBLIC = (
 )  # fmt: skip
 """Where a name that an inner module lacks is looked for, to be named in the error."""
 
-FILES = frozenset({"examples", "models"})
-"""Programs of TensorFlow's repository that others import: they come from the path, as `tensorflow/examples/...`."""
+FILES = ("contrib.learn", "examples", "models")
+"""Parts of TensorFlow's repository that programs import and that are Python alone, such as readers of data: they come from the path,
+as `tensorflow/examples/...`."""
 
 SAME_MODULES = {
     "python.client.timeline": "timeline",

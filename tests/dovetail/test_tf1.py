@@ -128,7 +128,7 @@ class TestModules:
             "import tensorflow; tensorflow.contrib.tpu": "there are no TPUs",
             "import tensorflow; tensorflow.scalar_summary": "use tf.summary.scalar",
             "from tensorflow import no_such": "cannot import name 'no_such'",
-            "from tensorflow.examples.tutorials.mnist import input_data": "Put a copy of its folder tensorflow/examples",
+            "from tensorflow.examples.tutorials.mnist import input_data": "copy of TensorFlow's folder tensorflow/examples",
         }.items():  # fmt: skip
             with pytest.raises((ImportError, AttributeError)) as error:
                 exec(statement, {})
