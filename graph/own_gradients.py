@@ -140,7 +140,7 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
                 "and give their gradients, too"
             )
         inputs = [*taken, *(convert(v) for v in variables)]
-        outputs = identity_n([*results, *inputs], name=f.__name__)
+        outputs = identity_n([*results, *inputs])
 
         def rule(node: Node, *grads: Any) -> Sequence[Any]:
             pairs = zip(grads[: len(results)], node.outputs, strict=False)

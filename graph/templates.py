@@ -36,10 +36,15 @@ class Template:
             return found
 
     @contextmanager
-    def open_scope(self) -> Iterator[None]:
-        """A block in its variable scope, which is made at the first time."""
+    def open_scope(self, name_scope: bool = True) -> Iterator[None]:
+        """A block in its variable scope, which is made at the first time; with a name scope of that name."""
         opened = (
-            variable_scope(self._unique_name, default_name=self.name, custom_getter=self._custom_getter)
+            variable_scope(
+                self._unique_name,
+                self.name,
+                custom_getter=self._custom_getter,
+                auxiliary_name_scope=name_scope,
+            )
             if self._scope is None
             else variable_scope(self._scope, reuse=True if self._was_called else None)
         )
@@ -120,7 +125,7 @@ def make_template(
         raise ValueError("name cannot be None.")
     template = Template(name_, partial(func_, **kwargs) if kwargs else func_, unique_name_, custom_getter_)
     if create_scope_now_:
-        with template.open_scope():
+        with template.open_scope(name_scope=False):
             pass
     return template
 

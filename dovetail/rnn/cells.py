@@ -25,6 +25,7 @@ from ..graph.ops.shapes import shape
 from ..graph.partitioned import PartitionedVariable
 from ..graph.partitioners import fixed_size_partitioner
 from ..graph.shape import TensorShape
+from ..graph.static_value import static_value
 from ..graph.structure import flatten, pack
 from ..graph.variable_scope import get_variable, variable_scope
 
@@ -140,9 +141,18 @@ class RNNCell:
         return pack(self.state_size, [_zeros(batch_size, d, dtype) for d in sizes])
 
     def get_initial_state(self, inputs: Any = None, batch_size: Any = None, dtype: Any = None) -> Any:
-        """As `zero_state`, with batch size and type of `inputs` `[batch, ...]` where it is given."""
+        """As `zero_state`, with batch size and type of `inputs` `[batch, ...]` where it is given; ValueError: it has others."""
         if inputs is not None:
             given = convert(inputs)
+            known = static_value(batch_size) if isinstance(batch_size, Tensor) else batch_size
+            if known is not None and (given.dims is None or known != given.dims[0]):
+                raise ValueError(
+                    f"batch size from input tensor is different from the input param. Input tensor: {given!r}, batch_size: {known}"
+                )
+            if dtype is not None and as_dtype(dtype).base is not given.dtype.base:
+                raise ValueError(
+                    f"dtype from input tensor is different from the input param. Input tensor: {given!r}, dtype: {as_dtype(dtype).name}"
+                )
             batch_size, dtype = batch_of(given, 0), given.dtype.base
         if batch_size is None or dtype is None:
             raise ValueError("batch_size and dtype cannot be None while constructing initial state without inputs")

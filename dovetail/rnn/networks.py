@@ -272,22 +272,25 @@ def static_bidirectional_rnn(
     dtype: Any = None,
     sequence_length: Any = None,
     scope: Any = None,
-) -> tuple[list[Tensor], Any, Any]:
+) -> tuple[list[Any], Any, Any]:
     """As `bidirectional_dynamic_rnn`, unrolled.
 
     Returns:
         One tensor per step, outputs forwards and backwards beside each other; and both last states.
     """
 
-    def turned(steps: Sequence[Any]) -> list[Tensor]:
+    def turned(steps: Sequence[Any]) -> list[Any]:
         if sequence_length is None:
             return list(reversed(steps))
-        return unstack(reverse_sequence(stack(list(steps), 0), sequence_length, 0, 1), len(steps))
+        leaves = [stack(list(leaf), 0) for leaf in zip(*map(flatten, steps), strict=True)]
+        parts = [unstack(reverse_sequence(x, sequence_length, 0, 1), len(steps)) for x in leaves]
+        return [pack(step, leaf) for step, leaf in zip(steps, zip(*parts, strict=True), strict=True)]
 
     with variable_scope(scope or "bidirectional_rnn"):
         forwards, last_fw = static_rnn(cell_fw, inputs, initial_state_fw, dtype, sequence_length, scope="fw")
         backwards, last_bw = static_rnn(cell_bw, turned(inputs), initial_state_bw, dtype, sequence_length, scope="bw")
-        both = [concat([f, b], 1) for f, b in zip(forwards, turned(backwards), strict=True)]
+        pairs = zip(forwards, turned(backwards), strict=True)
+        both = [map_structure(lambda f, b: concat([f, b], 1), *pair) for pair in pairs]
         return both, last_fw, last_bw
 
 

@@ -170,3 +170,12 @@ def test_a_function_is_run_again_for_its_gradient(graph):
     found = run([of_x, of_v])
     np.testing.assert_allclose(found[0], 2 * np.exp(2 * VALUES), rtol=1e-5)
     np.testing.assert_allclose(found[1], np.sum(VALUES * np.exp(2 * VALUES)), rtol=1e-5)
+
+
+def test_a_function_may_have_any_name():
+    @tf.custom_gradient
+    def _doubled(x):
+        return 2 * x, lambda dy: 5 * dy
+
+    x = tf.constant(1.0)
+    assert run(tf.gradients(_doubled(x), x)) == [5.0]

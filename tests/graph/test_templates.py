@@ -66,3 +66,9 @@ def test_a_template_tells_its_variables() -> None:
             careless()
         with pytest.raises(ValueError, match="name cannot be None"):
             make_template(None, module)
+
+
+def test_the_first_call_has_the_name_scope_of_the_variables() -> None:
+    with Graph().as_default():
+        f = make_template("f", lambda: constant(1.0, name="c"), create_scope_now_=True)
+        assert [f().op.name for _ in range(2)] == ["f/c", "f_1/c"]

@@ -128,3 +128,29 @@ def test_wrong_arguments() -> None:
         tf.nn.dynamic_rnn(cell, tf.ones([3, 4, 2], tf.int32), dtype=tf.int32)
     with pytest.raises(ValueError, match="Expected state to be a tuple of length 2"):
         tf.nn.rnn_cell.MultiRNNCell([cell, cell])(tf.ones([3, 2]), tf.ones([3, 4]))
+    inputs = tf.placeholder(tf.float32, [3, 2])
+    with pytest.raises(ValueError, match="batch size from input tensor is different"):
+        cell.get_initial_state(inputs, tf.constant(4))
+    with pytest.raises(ValueError, match="dtype from input tensor is different"):
+        cell.get_initial_state(inputs, 3, tf.float64)
+
+
+@pytest.mark.parametrize("lengths", [None, LENGTHS])
+def test_outputs_of_both_directions_keep_their_structure(lengths: Any) -> None:
+    class Sums(tf.nn.rnn_cell.RNNCell):
+        """Gives out two sums of what came so far."""
+
+        state_size = output_size = (2, 1)
+
+        def call(self, inputs: Any, state: Any) -> Any:
+            new = tuple(s + x for s, x in zip(state, inputs, strict=True))
+            return new, new
+
+    steps = [(x, x[:, :1]) for x in tf.unstack(tf.constant(X), axis=1)]
+    both, _, _ = tf.nn.static_bidirectional_rnn(Sums(), Sums(), steps, dtype=tf.float32, sequence_length=lengths)
+    rows, columns = run(*(tf.stack(leaf, 1) for leaf in zip(*both, strict=True)))
+    ends = [4, 4, 4] if lengths is None else lengths
+    for i, n in enumerate(ends):
+        forwards, backwards = np.cumsum(X[i, :n], 0), np.cumsum(X[i, :n][::-1], 0)[::-1]
+        np.testing.assert_allclose(rows[i, :n], np.hstack([forwards, backwards]), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(columns[i, :n], np.hstack([forwards[:, :1], backwards[:, :1]]), rtol=1e-5, atol=1e-6)
