@@ -15,16 +15,18 @@ import numpy as np
 
 from .graph.build import TensorLike, convert
 from .graph.default_graph import get_default_graph
-from .graph.dtypes import as_dtype
+from .graph.dtypes import DType, as_dtype, float32
 from .graph.errors import InvalidArgumentError
 from .graph.node import Node, Tensor
 from .graph.ops.arithmetic import absolute, add, multiply, subtract
 from .graph.ops.compare import equal, greater, greater_equal, less, less_equal, not_equal
+from .graph.ops.joining import concat
 from .graph.ops.logic import logical_or
 from .graph.ops.math import is_finite
 from .graph.ops.passing import Assert, group, identity, no_op
 from .graph.ops.reduce import reduce_all
-from .graph.ops.shapes import rank as rank_of, reshape
+from .graph.ops.shapes import rank as rank_of, reshape, shape
+from .graph.sparse_tensor import SparseTensor
 from .graph.static_value import static_value
 
 Data = Sequence[TensorLike] | None
@@ -142,46 +144,64 @@ def assert_near(
 
 
 def _rank(
-    x: TensorLike, fits: Callable[[int], bool], holds: Callable[[Tensor], Tensor], said: str, data: Data,
+    x: TensorLike, ranks: Sequence[Any], fits: Callable[[int], bool], holds: Callable[[Tensor], Tensor], said: str, data: Data,
     summarize: int | None, message: str | None, name: str,
 ) -> Node:  # fmt: skip
     with get_default_graph().name_scope(name):
         a = convert(x, name="x")
         known = a.shape.rank
         text = f"{message or ''} Tensor {a.name} must have rank {said}.".strip()
-        if known is None:
+        if known is None or any(isinstance(r, Tensor) for r in ranks):
             return _checked(holds(rank_of(a)), text, {"x": a}, data, summarize, None)
         if not fits(known):
-            raise ValueError(f"{text} Received rank {known}, shape {a.shape}")
+            raise ValueError(f"{text}  Received rank {known}, shape {a.shape}")
         return no_op(name="static_checks_determined_all_ok")
 
 
+def _number(rank: Any) -> Any:
+    """A rank: an int where it is known, else a tensor.
+
+    Raises:
+        ValueError: it is no scalar. TypeError: it is no whole number.
+    """
+    known = static_value(rank) if isinstance(rank, Tensor) else np.asarray(rank)
+    kind = rank.dtype.base.np if known is None else known.dtype
+    if np.size(known) and np.dtype(kind).kind not in "iu":
+        raise TypeError(f"a rank must be of type <dtype: 'int32'>, not {kind}")
+    if known is not None and known.ndim:
+        raise ValueError(f"Rank must be a scalar, not of shape {known.shape}.")
+    return rank if known is None else int(known)
+
+
 def assert_rank(
-    x: TensorLike, rank: int, data: Data = None, summarize: int | None = None, message: str | None = None,
+    x: TensorLike, rank: TensorLike, data: Data = None, summarize: int | None = None, message: str | None = None,
     name: str | None = None,
 ) -> Node:  # fmt: skip
     """A node that fails its step unless x has a rank. ValueError here, where the rank is known."""
     rest = data, summarize, message, name or "assert_rank"
-    return _rank(x, lambda r: r == rank, lambda r: equal(r, rank), str(rank), *rest)
+    number = _number(rank)
+    return _rank(x, [number], lambda r: r == number, lambda r: equal(r, number), str(number), *rest)
 
 
 def assert_rank_at_least(
-    x: TensorLike, rank: int, data: Data = None, summarize: int | None = None, message: str | None = None,
+    x: TensorLike, rank: TensorLike, data: Data = None, summarize: int | None = None, message: str | None = None,
     name: str | None = None,
 ) -> Node:  # fmt: skip
     """A node that fails its step unless x has a rank, or a higher one. ValueError here, where the rank is known."""
     rest = data, summarize, message, name or "assert_rank_at_least"
-    return _rank(x, lambda r: r >= rank, lambda r: greater_equal(r, rank), f"at least {rank}", *rest)
+    number = _number(rank)
+    return _rank(x, [number], lambda r: r >= number, lambda r: greater_equal(r, number), f"at least {number}", *rest)
 
 
 def assert_rank_in(
-    x: TensorLike, ranks: Sequence[int], data: Data = None, summarize: int | None = None, message: str | None = None,
+    x: TensorLike, ranks: Sequence[TensorLike], data: Data = None, summarize: int | None = None, message: str | None = None,
     name: str | None = None,
 ) -> Node:  # fmt: skip
     """A node that fails its step unless x has one of several ranks. ValueError here, where the rank is known."""
     rest = data, summarize, message, name or "assert_rank_in"
-    one_of = f"in {tuple(ranks)}"
-    return _rank(x, lambda r: r in ranks, lambda r: _any([equal(r, k) for k in ranks]), one_of, *rest)
+    numbers = [_number(rank) for rank in ranks]
+    one_of = f"in {tuple(numbers)}"
+    return _rank(x, numbers, lambda r: r in numbers, lambda r: _any([equal(r, k) for k in numbers]), one_of, *rest)
 
 
 def _any(conditions: Sequence[Tensor]) -> Tensor:
@@ -189,6 +209,92 @@ def _any(conditions: Sequence[Tensor]) -> Tensor:
     for c in conditions[1:]:
         found = logical_or(found, c)
     return found
+
+
+def assert_shapes(
+    shapes: Any, data: Data = None, summarize: int | None = None, message: str | None = None, name: str | None = None
+) -> Node:
+    """A node that fails its step unless tensors have the sizes that are said. ValueError here, where they are known.
+
+    Args:
+        shapes: pairs of a tensor and its sizes, or a dict. A size is a number, None or "." for any, or a letter or a word that stands
+            for the same size wherever it is. `...` or "*" in front stands for any axes. Sizes may be written as one text: "2N". A
+            scalar counts as a vector of one. Sizes of None: the tensor is not looked at.
+
+    >>> check = assert_shapes([(x, ("batch", 3)), (y, ("batch",))])
+    """
+    pairs = shapes.items() if isinstance(shapes, dict) else shapes
+    with get_default_graph().name_scope(name or "assert_shapes"):
+        checks: list[Node] = []
+        seen: dict[Any, tuple[Any, str]] = {}
+        for value, sizes in pairs:
+            if sizes is not None:
+                checks += _sizes(convert(value), sizes, seen, data, summarize, message or "")
+        found = group(*checks)
+        assert isinstance(found, Node)
+        return found
+
+
+def _sizes(
+    x: Tensor, sizes: Any, seen: dict[Any, tuple[Any, str]], data: Data, summarize: int | None, message: str
+) -> list[Node]:
+    """The checks of one tensor; `seen`: what words stand for, and which tensor said so."""
+    if not hasattr(sizes, "__iter__"):
+        raise ValueError(
+            f"{message}.  Tensor {x.name}.  Specified shape must be an iterable.  An iterable has the attribute `__iter__` or "
+            f"`__getitem__`.  Received specified shape: {sizes}"
+        )
+    symbols = list(sizes)
+    inner = bool(symbols) and symbols[0] in (..., "*")
+    symbols = symbols[1:] if inner else symbols
+    for i, symbol in enumerate(symbols):
+        if symbol in (..., "*"):
+            raise ValueError(
+                f"{message}.  Tensor {x.name} specified shape index {i + inner}.  Symbol `...` or `*` for a variable number of "
+                "unspecified dimensions is only allowed as the first entry"
+            )
+    count = len(symbols)
+    if inner:
+        checks = [] if count < 2 else [assert_rank_at_least(x, count, data, summarize, message)]
+    elif count < 2:
+        symbols = symbols or [1]
+        checks = [assert_rank_in(x, (0, 1), data, summarize, message)]
+    else:
+        checks = [assert_rank(x, count, data, summarize, message)]
+    with get_default_graph().control_dependencies(checks):
+        vector = x if x.shape.rank != 0 else reshape(x, [1])
+        actual = (
+            concat([shape(vector), [1]], 0)[:1] if x.shape.rank is None and count < 2 and not inner else shape(vector)
+        )
+    for i, symbol in enumerate(symbols):
+        if symbol is None or symbol == ".":
+            continue
+        axis = i - len(symbols) if inner else i
+        known = None if vector.dims is None else vector.dims[axis]
+        size: Any = actual[axis] if known is None else known
+        number = isinstance(symbol, (int, np.integer)) or str(symbol).isdigit()
+        if not number and symbol not in seen:
+            seen[symbol] = size, f"Specified by tensor {x.name} dimension {axis}"
+            continue
+        wanted, said = (int(symbol), "Specified explicitly") if number else seen[symbol]
+        if not isinstance(wanted, Tensor) and not isinstance(size, Tensor):
+            if wanted != size:
+                raise ValueError(
+                    f"{message}.  {said}.  Tensor {x.name} dimension {axis} must have size {wanted}.  Received size {size}, shape {x.shape}"
+                )
+            continue
+        shown = [
+            message,
+            said,
+            f"Tensor {x.name} dimension",
+            axis,
+            "must have size",
+            wanted,
+            "Received shape: ",
+            shape(x),
+        ]
+        checks.append(Assert(equal(size, wanted), shown if data is None else data, summarize))
+    return checks
 
 
 def assert_scalar(tensor: TensorLike, name: str | None = None, message: str | None = None) -> Tensor:
@@ -275,6 +381,34 @@ def _steps(x: TensorLike, holds: Callable[[Tensor, Tensor], Tensor], name: str) 
         return found
 
 
+def assert_proper_iterable(values: Any) -> None:
+    """TypeError: it is no iterable of several things; a tensor, an array and a text are one."""
+    if isinstance(values, (Tensor, SparseTensor, np.ndarray, str, bytes)):
+        raise TypeError(f'Expected argument "values" to be a "proper" iterable.  Found: {type(values)}')
+    if not hasattr(values, "__iter__"):
+        raise TypeError(f'Expected argument "values" to be iterable.  Found: {type(values)}')
+
+
+def assert_same_float_dtype(tensors: Sequence[Any] | None = None, dtype: Any = None) -> DType:
+    """The floating type of all tensors, and `dtype` if given; float32 where there are none.
+
+    Raises:
+        ValueError: there are two types, or it is no floating one.
+    """
+    found = None if dtype is None else as_dtype(dtype).base
+    for tensor in tensors or ():
+        if tensor is None:
+            continue
+        own = tensor.dtype.base
+        if found is not None and own is not found:
+            raise ValueError(f"{tensor!r}, type={own.name}, must be of the same type ({found.name}) as the others.")
+        found = own
+    found = found or float32
+    if not found.is_floating:
+        raise ValueError(f"Expected floating point type, got {found.name}.")
+    return found
+
+
 def is_numeric_tensor(tensor: Any) -> bool:
     """Whether it is a tensor of numbers."""
     return isinstance(tensor, Tensor) and (
@@ -297,10 +431,13 @@ __all__ = [
     "assert_non_positive",
     "assert_none_equal",
     "assert_positive",
+    "assert_proper_iterable",
     "assert_rank",
     "assert_rank_at_least",
     "assert_rank_in",
+    "assert_same_float_dtype",
     "assert_scalar",
+    "assert_shapes",
     "assert_type",
     "check_numerics",
     "is_non_decreasing",

@@ -5,10 +5,10 @@ Event files are written by tensorboardX (`pip install 'dovetail[tensorboard]'`),
 
 from typing import Any
 
-from .nodes import histogram, image, merge, merge_all, scalar
+from .nodes import histogram, image, merge, merge_all, scalar, tensor_summary
 from .writer import FileWriter, FileWriterCache
 
-_MESSAGES = ("Event", "Summary")
+_MESSAGES = ("Event", "Summary", "SummaryMetadata")
 
 
 def __getattr__(name: str) -> Any:
@@ -17,11 +17,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'dovetail.summary' has no attribute {name!r}")
     from ..graph.ops.summaries import messages
 
-    if name == "Summary":
-        return messages().Summary
+    if name != "Event":
+        return getattr(messages(), name)
     from tensorboardX.proto import event_pb2
 
     return event_pb2.Event
 
 
-__all__ = ["FileWriter", "FileWriterCache", "histogram", "image", "merge", "merge_all", "scalar"]
+__all__ = ["FileWriter", "FileWriterCache", "histogram", "image", "merge", "merge_all", "scalar", "tensor_summary"]

@@ -50,6 +50,33 @@ def image(
     return _summary("ImageSummary", name, tensor, collections, family, {"max_images": int(max_outputs)})
 
 
+def tensor_summary(
+    name: str,
+    tensor: TensorLike,
+    summary_description: str | None = None,
+    collections: Sequence[str] | None = None,
+    summary_metadata: Any = None,
+    family: str | None = None,
+    display_name: str | None = None,
+) -> Tensor:
+    """A tensor of any type and shape, for plugins of TensorBoard.
+
+    Args:
+        summary_metadata: a `SummaryMetadata` that says which plugin is meant; summary_description and display_name go into it.
+            Other arguments as of `scalar`.
+    """
+    if summary_metadata is None and not (summary_description or display_name):
+        metadata = b""
+    else:
+        whole = summary_metadata if summary_metadata is not None else _summaries.messages().SummaryMetadata()
+        if summary_description is not None:
+            whole.summary_description = summary_description
+        if display_name is not None:
+            whole.display_name = display_name
+        metadata = whole.SerializeToString()
+    return _summary("TensorSummaryV2", name, tensor, collections, family, {"serialized_summary_metadata": metadata})
+
+
 def _summary(
     op: str,
     name: str,
@@ -85,4 +112,4 @@ def merge_all(key: str = GraphKeys.SUMMARIES, scope: str | None = None, name: st
     return merge(kept, name=name) if kept else None
 
 
-__all__ = ["histogram", "image", "merge", "merge_all", "scalar"]
+__all__ = ["histogram", "image", "merge", "merge_all", "scalar", "tensor_summary"]

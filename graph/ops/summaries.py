@@ -17,6 +17,7 @@ from ..errors import InvalidArgumentError, UnimplementedError
 from ..node import Tensor
 from ..opdef import Attrs, Output, define
 from ..shape import compatible, text
+from ..tensor_protos import tensor_proto
 
 Array = np.ndarray[Any, Any]
 
@@ -127,6 +128,21 @@ def _images(x: Array, *, tag: str, max_images: int) -> Array:
     return _scalar_text(pb.Summary(value=values))
 
 
+def _tensor(x: Array, *, tag: str, serialized_summary_metadata: bytes) -> Array:
+    from tensorboardX.proto.tensor_pb2 import TensorProto  # loads protobuf
+
+    pb = messages()
+    metadata = pb.SummaryMetadata.FromString(serialized_summary_metadata)
+    value = TensorProto.FromString(tensor_proto(x).SerializeToString())
+    return _scalar_text(pb.Summary(value=[pb.Summary.Value(tag=tag, metadata=metadata, tensor=value)]))
+
+
+def _tensor_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    if not isinstance(attrs.get("tag"), str) or not isinstance(attrs.get("serialized_summary_metadata"), bytes):
+        raise TypeError("attributes tag must be text, and serialized_summary_metadata bytes")
+    return [(string, ())]
+
+
 def _image_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     if type(attrs.get("max_images")) is not int or attrs["max_images"] < 1:
         raise ValueError("attribute max_images must be a positive whole number")
@@ -162,5 +178,6 @@ for _name, _infer, _reference in (
     ("HistogramSummary", _rule(None), _histogram),
     ("ImageSummary", _image_rule, _images),
     ("MergeSummary", _merge_rule, _merge),
+    ("TensorSummaryV2", _tensor_rule, _tensor),
 ):
     define(_name, infer=_infer, reference=_reference, device_types=("CPU",))

@@ -107,3 +107,59 @@ def test_order_and_counts():
     assert found["xdivy"].tolist() == [0, 0.5]
     assert found["product"].tolist() == [0, 8]
     assert found["reciprocal"].tolist() == [0, 0.25]
+
+
+def test_shapes_of_several_tensors():
+    x, y, one = tf.zeros([4, 2]), tf.zeros([3, 4]), tf.constant(1)
+    tf.debugging.assert_shapes([(x, ("n", 2)), (y, (None, "n")), (one, "k"), (tf.zeros([1, 5]), "k5"), (y, None)])
+    tf.debugging.assert_shapes({x: (..., 2), tf.zeros([1, 7, 4, 2]): "*42"})
+    for shapes, text in (
+        ([(x, (5, 2))], "Specified explicitly.  Tensor .* dimension 0 must have size 5.  Received size 4"),
+        (
+            [(x, "nm"), (y, "nk")],
+            "Specified by tensor .* dimension 0.  Tensor .* dimension 0 must have size 4.  Received size 3",
+        ),
+        ([(x, "*3")], "dimension -1 must have size 3"),
+        ([(x, (1, 1, 1))], "must have rank 3"),
+        ([(x, ("n", ..., 2))], "only allowed as the first entry"),
+        ([(x, 2)], "must be an iterable"),
+        ([(one, (2,))], "must have size 2.  Received size 1"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            tf.debugging.assert_shapes(shapes)
+    late, any_rank = tf.placeholder(tf.float32, [None, 2]), tf.placeholder(tf.float32)
+    check = tf.debugging.assert_shapes([(late, "n2"), (any_rank, "n")])
+    with tf.Session() as session:
+        session.run(check, {late: np.zeros((3, 2)), any_rank: np.zeros(3)})
+        session.run(check, {late: np.zeros((1, 2)), any_rank: 0.0})
+        for value in (np.zeros(2), 0.0):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="must have size"):
+                session.run(check, {late: np.zeros((3, 2)), any_rank: value})
+
+
+def test_iterables_and_floating_types():
+    tf.assert_proper_iterable([1])
+    for wrong in (tf.constant([1]), np.zeros(2), "text", 3):
+        with pytest.raises(TypeError, match="iterable"):
+            tf.assert_proper_iterable(wrong)
+    single, double = tf.constant(1.0), tf.constant(1.0, tf.float64)
+    assert tf.assert_same_float_dtype() is tf.float32
+    assert tf.assert_same_float_dtype([double, None], tf.float64) is tf.float64
+    with pytest.raises(ValueError, match="must be of the same type"):
+        tf.assert_same_float_dtype([single, double])
+    with pytest.raises(ValueError, match="Expected floating"):
+        tf.assert_same_float_dtype([tf.constant(1)])
+
+
+def test_ranks_that_are_no_numbers():
+    x, rank = tf.zeros([2]), tf.placeholder(tf.int32, [])
+    with tf.Session() as session:
+        for check in (tf.assert_rank(x, rank), tf.assert_rank_in(x, [0, rank]), tf.assert_rank_at_least(x, rank)):
+            session.run(check, {rank: 1})
+            with pytest.raises(tf.errors.InvalidArgumentError, match="must have rank"):
+                session.run(check, {rank: 2})
+    for wrong, error in ((0.5, TypeError), ([1], ValueError)):
+        with pytest.raises(error, match="rank|Rank"):
+            tf.assert_rank(x, wrong)
+        with pytest.raises(error, match="rank|Rank"):
+            tf.assert_rank_in(x, [1, wrong])

@@ -93,6 +93,22 @@ def test_images_of_floats_are_scaled():
         tf.summary.image("im", np.zeros((2, 2), "f4"))
 
 
+@pytest.mark.parametrize(
+    "x", [np.float32([[1.5, 2]]), np.array([True]), np.array([[b"a"]], object), np.array(3, np.int64)]
+)
+def test_tensors_are_stored_as_they_are(x):
+    with tf.name_scope("scope"):
+        node = tf.summary.tensor_summary("any", tf.constant(x), display_name="shown")
+    assert tf.get_collection(tf.GraphKeys.SUMMARIES) == [node]
+    (value,) = made(node)
+    assert (value.tag, value.metadata.display_name) == ("scope/any", "shown")
+    found = tf.make_ndarray(value.tensor)
+    assert found.dtype == x.dtype and found.tolist() == x.tolist()
+    metadata = tf.summary.SummaryMetadata(summary_description="said")
+    (value,) = made(tf.summary.tensor_summary("other", tf.constant(x), summary_metadata=metadata))
+    assert value.metadata.summary_description == "said"
+
+
 def test_all_summaries_are_merged(graph):
     assert tf.summary.merge_all() is None
     a = tf.summary.scalar("a", 1.0)
