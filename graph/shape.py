@@ -88,7 +88,9 @@ def broadcast(a: Dims, b: Dims) -> Dims:
         elif x is None or y is None:
             out.append(y if x is None else x)
         else:
-            raise ValueError(f"Shapes {text(a)} and {text(b)} cannot be broadcast together: Dimensions must be equal, but are {x} and {y}")
+            raise ValueError(
+                f"Shapes {text(a)} and {text(b)} cannot be broadcast together: Dimensions must be equal, but are {x} and {y}"
+            )
     return tuple(out)
 
 
