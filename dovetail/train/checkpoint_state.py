@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ class CheckpointState:
         last_preserved_timestamp: when the last one that is kept for good was made.
     """
 
-    model_checkpoint_path: str
+    model_checkpoint_path: str = ""
     all_model_checkpoint_paths: list[str] = field(default_factory=list)
     all_model_checkpoint_timestamps: list[float] = field(default_factory=list)
     last_preserved_timestamp: float = 0.0
@@ -78,6 +79,29 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
+def generate_checkpoint_state_proto(
+    save_dir: str,
+    model_checkpoint_path: str,
+    all_model_checkpoint_paths: Sequence[str] | None = None,
+    all_model_checkpoint_timestamps: Sequence[float] | None = None,
+    last_preserved_timestamp: float | None = None,
+) -> CheckpointState:
+    """What the `checkpoint` file of a folder would say; where the folder's path is relative, so are those of checkpoints to it.
+
+    Raises:
+        ValueError: not one time per path.
+    """
+    paths = list(all_model_checkpoint_paths or [])
+    if not paths or paths[-1] != model_checkpoint_path:
+        paths.append(model_checkpoint_path)
+    times = list(all_model_checkpoint_timestamps or [])
+    if times and len(times) != len(paths):
+        raise ValueError(f"There must be one timestamp per path: {len(paths)}, not {len(times)}")
+    if not Path(save_dir).is_absolute():
+        paths = [p if Path(p).is_absolute() else os.path.relpath(p, save_dir) for p in paths]
+    return CheckpointState(paths[-1], paths, times, last_preserved_timestamp or 0.0)
+
+
 def _beside(path: str, folder: str) -> str:
     """The path as seen from a folder, when it lies in it."""
     found = Path(path)
@@ -85,20 +109,28 @@ def _beside(path: str, folder: str) -> str:
 
 
 def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None) -> CheckpointState | None:
-    """What the `checkpoint` file of a folder says, with paths that can be opened; None when there is none, or it is damaged."""
+    """What the `checkpoint` file of a folder says, with paths that can be opened; None when there is none, or it is damaged.
+
+    Raises:
+        ValueError: the file names no checkpoint.
+    """
     file = _state_file(checkpoint_dir, latest_filename)
     try:
-        found = re.findall(r"^(\w+): (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
-        paths = [(k, str(Path(checkpoint_dir) / json.loads(v))) for k, v in found if k.endswith(("_path", "_paths"))]
+        found = re.findall(r"^\s*(\w+)\s*:\s*(.*?)\s*$", file.read_text(encoding="utf-8"), re.MULTILINE)
+        paths = [(k, os.path.join(checkpoint_dir, json.loads(v))) for k, v in found if k.endswith(("_path", "_paths"))]  # noqa: PTH118  (as it stands there)
         times = [(k, float(v)) for k, v in found if k.endswith(("_timestamps", "_timestamp"))]
-        (latest,) = [p for k, p in paths if k == "model_checkpoint_path"]
+        latest = [p for k, p in paths if k == "model_checkpoint_path"]
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, TypeError) as e:
         logger.warning("%s: %s: its checkpoint state is ignored", file, e)
         return None
+    if not latest:
+        raise ValueError(
+            f"Invalid checkpoint state loaded from {checkpoint_dir}: {file} names no checkpoint; delete it"
+        )
     return CheckpointState(
-        latest,
+        latest[-1],
         [p for k, p in paths if k == "all_model_checkpoint_paths"],
         [t for k, t in times if k == "all_model_checkpoint_timestamps"],
         next((t for k, t in times if k == "last_preserved_timestamp"), 0.0),
@@ -159,7 +191,7 @@ def load_variable(ckpt_dir_or_file: str, name: str) -> object:
 
 
 __all__ = [
-    "CheckpointReader", "CheckpointState", "checkpoint_exists", "get_checkpoint_mtimes",
+    "CheckpointReader", "CheckpointState", "checkpoint_exists", "generate_checkpoint_state_proto", "get_checkpoint_mtimes",
     "get_checkpoint_state", "latest_checkpoint", "list_variables", "load_checkpoint", "load_variable", "remove_checkpoint",
     "update_checkpoint_state",
 ]  # fmt: skip

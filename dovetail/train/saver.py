@@ -26,6 +26,7 @@ from ..graph.dtypes import DType
 from ..graph.errors import InvalidArgumentError, NotFoundError
 from ..graph.graph import Graph
 from ..graph.graph_keys import GraphKeys
+from ..graph.messages import message
 from ..graph.node import Node, Tensor
 from ..graph.ops import checkpoints as _checkpoints  # noqa: F401  (defines the ops)
 from ..graph.ops.passing import group, identity, placeholder_with_default
@@ -35,6 +36,8 @@ from ..graph.shape import Dims
 from ..graph.variables import Variable
 from .checkpoint_state import remove_checkpoint, update_checkpoint_state
 from .training_util import global_step as value_of_step
+
+_MADE = "__savers"  # the collection of those that have nodes in a graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +90,13 @@ class Saver:
         max_to_keep: how many checkpoints to keep; None or 0: all.
         keep_checkpoint_every_n_hours: of those that would be removed, keep one for good in so many hours.
         name: of the scope of its nodes.
-        defer_build: add its nodes to the graph at the first save or restore, or at `build()`.
+        defer_build: add its nodes to the graph at `build()`, which must be called before `save`.
         allow_empty: having no variables is no error; it saves and restores nothing then.
         pad_step_number: write the step with leading zeros, so that names sort.
         save_relative_paths: the `checkpoint` file names checkpoints as seen from its own folder, so that this can be moved.
         filename: default of the checkpoint's name inside the graph.
-        restore_sequentially, saver_def, builder, write_version: here because TensorFlow 1 has them; only their defaults are there.
+        saver_def: what `as_saver_def` of a saver of the default graph gave: the same nodes, with a list of checkpoints of its own.
+        restore_sequentially, write_version: accepted; the format is always the same. builder: only its default is there.
 
     Raises:
         ValueError: no variables, two of one name, or an argument that is not there. TypeError: what is no variable.
@@ -111,7 +115,7 @@ class Saver:
         keep_checkpoint_every_n_hours: float = 10000.0,
         name: str | None = None,
         restore_sequentially: bool = False,
-        saver_def: None = None,
+        saver_def: Any = None,
         builder: None = None,
         defer_build: bool = False,
         allow_empty: bool = False,
@@ -120,8 +124,8 @@ class Saver:
         save_relative_paths: bool = False,
         filename: str | None = None,
     ) -> None:
-        if saver_def is not None or builder is not None or write_version != 2:
-            raise ValueError("saver_def, builder and write_version have only their defaults here: None, None and 2")
+        if builder is not None:
+            raise ValueError("builder has only its default here: None")
         if defer_build and var_list is not None:
             raise ValueError(
                 "If `var_list` is provided then build cannot be deferred. Either set defer_build=False or var_list=None."
@@ -135,13 +139,16 @@ class Saver:
         self._pad = pad_step_number
         self._relative = save_relative_paths
         self._filename = filename
+        self._sharded = sharded
         self._kept: list[tuple[str, float]] = []  # checkpoints that it may remove, with their times; the oldest first
         self._keep_next = time.time() + self._every_s
         self._preserved = time.time()
         self._built = False
         self._items: list[_Item] = []
         self._subsets: dict[tuple[str, ...], Node] = {}
-        if not defer_build:
+        if saver_def is not None:
+            self._take_over(saver_def)
+        elif not defer_build:
             self.build()
 
     # --- the graph -------------------------------------------------------------------------------------------------
@@ -185,6 +192,45 @@ class Saver:
                 with graph.control_dependencies([merged]):
                     self._saved = identity(self._prefix, name="control_dependency")
             self._restore_all = self._restore_nodes(graph, self._items, "restore_all")
+        graph.add_to_collection(_MADE, self)
+
+    def _take_over(self, saver_def: Any) -> None:
+        """Be as the saver of the default graph of which `saver_def` tells."""
+        name = saver_def.filename_tensor_name
+        other = next((s for s in get_default_graph().get_collection(_MADE) if s._prefix.name == name), None)
+        if other is None:
+            raise ValueError(
+                f"The default graph has no saver whose file name is {name!r}; train.import_meta_graph gives the saver of another program"
+            )
+        self._items, self._scope, self._reshape = other._items, other._scope, other._reshape
+        self._prefix, self._saved, self._restore_all = other._prefix, other._saved, other._restore_all
+        self._max_to_keep = saver_def.max_to_keep
+        self._every_s = saver_def.keep_checkpoint_every_n_hours * 3600
+        self._keep_next = time.time() + self._every_s
+        self._sharded = saver_def.sharded
+        self._built = True
+
+    def as_saver_def(self) -> Any:
+        """Its nodes and settings as TensorFlow's `SaverDef`. UnimplementedError: protobuf is not installed."""
+        self.build()
+        names: dict[str, str] = {}
+        if self._items:
+            names = {
+                "filename_tensor_name": self._prefix.name,
+                "save_tensor_name": self._saved.name,
+                "restore_op_name": self._restore_all.name,
+            }
+        return message("SaverDef")(
+            **names, max_to_keep=self._max_to_keep, sharded=self._sharded,
+            keep_checkpoint_every_n_hours=self._every_s / 3600, version=2,
+        )  # fmt: skip
+
+    @property
+    def saver_def(self) -> Any:
+        """See `as_saver_def`."""
+        return self.as_saver_def()
+
+    to_proto = as_saver_def
 
     def _restore_nodes(self, graph: Graph, items: Sequence[_Item], name: str) -> Node:
         """A node that restores these variables, each on its own task."""
@@ -235,10 +281,11 @@ class Saver:
             the checkpoint's name, for `restore`; None when there is nothing to save.
 
         Raises:
-            ValueError: the folder does not exist, or `save_path` is the `checkpoint` file. OpError: saving failed; the
-                checkpoints that were there before are as they were.
+            ValueError: the folder does not exist, or `save_path` is the `checkpoint` file. RuntimeError: `build` was deferred and not
+                called. OpError: saving failed; the checkpoints that were there before are as they were.
         """
-        self.build()
+        if not self._built:
+            raise RuntimeError("`build()` should be called before save if defer_build==True")
         if not self._items:
             return None
         path = Path(save_path)
@@ -335,6 +382,8 @@ class Saver:
             DataLossError: a file is damaged.
         """
         self.build()
+        if not self._items:
+            return RestoreReport((), (), {}, ())
         if save_path is None:
             raise ValueError(
                 "Can't load save_path when it is None. That is what latest_checkpoint gives for a folder without checkpoints"

@@ -230,9 +230,14 @@ def test_a_saver_may_be_built_later_or_be_empty(tmp_path):
     variables()
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
+        with pytest.raises(RuntimeError, match="`build\\(\\)` should be called before save"):
+            saver.save(session, str(tmp_path / "m"))
+        saver.build()
         assert saver.save(session, str(tmp_path / "m")) is not None
         with tf.Graph().as_default():
-            assert tf.train.Saver(allow_empty=True).save(session, str(tmp_path / "m")) is None
+            empty = tf.train.Saver(allow_empty=True)
+            assert empty.save(session, str(tmp_path / "nothing")) is None
+            assert empty.restore(session, str(tmp_path / "nothing")).restored == ()
     with pytest.raises(ValueError, match="cannot be deferred"):
         tf.train.Saver([], defer_build=True)
 
@@ -257,6 +262,43 @@ def test_the_last_ones_are_kept_and_the_others_removed(tmp_path):
         assert again.last_checkpoints == paths[2:]
         again.save(session, str(tmp_path / "m"), global_step=4)
         assert not tf.train.checkpoint_exists(paths[2])
+
+
+def test_a_saver_is_made_again_from_its_definition(tmp_path):
+    v, _ = variables()
+    saver = tf.train.Saver({"mine": v}, max_to_keep=2, sharded=True, keep_checkpoint_every_n_hours=3)
+    told = saver.as_saver_def()
+    assert (told.max_to_keep, told.sharded, told.keep_checkpoint_every_n_hours) == (2, True, 3)
+    graph = tf.get_default_graph()
+    again = tf.train.Saver(saver_def=told)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        size = len(graph.nodes)
+        paths = [again.save(session, str(tmp_path / "m"), global_step=i) for i in range(3)]
+        assert again.last_checkpoints == paths[1:] and saver.last_checkpoints == []
+        assert tf.train.list_variables(paths[2]) == [("mine", [4])]
+        session.run(tf.assign(v, tf.zeros(4)))
+        again.restore(session, paths[2])
+        assert session.run(v).tolist() == [1, 1, 1, 1]
+        session.run(told.restore_op_name, {told.filename_tensor_name: paths[1]})
+        assert len(graph.nodes) == size + 2  # the assignment above
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="has no saver whose file name is"):
+        tf.train.Saver(saver_def=told)
+
+
+def test_a_list_of_checkpoints_may_be_indented_and_names_one(tmp_path):
+    (tmp_path / "checkpoint").write_text(
+        '  model_checkpoint_path : "./m-2"\n  all_model_checkpoint_paths: "/abs/m-1"\n'
+    )
+    state = tf.train.get_checkpoint_state(str(tmp_path))
+    assert state.model_checkpoint_path == f"{tmp_path}/./m-2" and state.all_model_checkpoint_paths == ["/abs/m-1"]
+    (tmp_path / "checkpoint").write_text("")
+    with pytest.raises(ValueError, match="Invalid checkpoint state loaded from"):
+        tf.train.get_checkpoint_state(str(tmp_path))
+    made = tf.train.generate_checkpoint_state_proto("runs/1", "runs/1/m-2", ["runs/1/m-1", "/abs/m-0"])
+    assert made.model_checkpoint_path == "m-2" and made.all_model_checkpoint_paths == ["m-1", "/abs/m-0", "m-2"]
+    with pytest.raises(ValueError, match="one timestamp per path"):
+        tf.train.generate_checkpoint_state_proto("runs/1", "m", ["m"], [1.0, 2.0])
 
 
 def test_one_in_so_many_hours_is_kept_for_good(tmp_path, monkeypatch):
