@@ -169,8 +169,9 @@ def _root() -> ModuleType:
     real = PathFinder.find_spec(ROOT)
     if real is not None and real.origin is not None:
         logging.getLogger("dovetail").debug("`import tensorflow` gives Dovetail, not the TensorFlow of %s", real.origin)
-    dovetail.__version__ = dovetail.VERSION
     found: ModuleType = dovetail
+    vars(found).setdefault("__git_version__", f"dovetail-{dovetail.__version__}")
+    found.__version__ = dovetail.VERSION
     return found
 
 

@@ -19,6 +19,7 @@ as `tensorflow/examples/...`."""
 
 SAME_MODULES = {
     "python.client.timeline": "timeline",
+    "python.data.util.nest": "nest",
     "python.framework.dtypes": "dtypes",
     "python.framework.errors": "errors",
     "python.framework.errors_impl": "errors",
@@ -50,6 +51,7 @@ SAME_MODULES = {
     "python.saved_model.utils": "saved_model.utils",
     "python.summary.summary": "summary",
     "python.training.training": "train",
+    "python.util.nest": "nest",
 }
 """Inner modules whose names are those of one public module: they are that module."""
 
@@ -143,6 +145,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "python.ops.gradients": ("",),
     "python.ops.gradients_impl": ("",),
     "python.ops.image_grad": _NONE,
+    "python.ops.histogram_ops": ("",),
     "python.ops.image_ops": ("image",),
     "python.ops.image_ops_impl": ("image",),
     "python.ops.init_ops": ("", "initializers", "keras.initializers"),
