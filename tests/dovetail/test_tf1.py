@@ -49,7 +49,7 @@ def run(at: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[s
 
 class TestModules:
     def test_public_modules_are_the_same_objects(self, tensorflow: ModuleType) -> None:
-        assert tensorflow is dovetail and tensorflow.__version__ == dovetail.VERSION
+        assert tensorflow is dovetail and tensorflow.__version__ == dovetail.VERSION and tensorflow.__git_version__
         same = {
             "train": "train", "nn": "nn", "nn.rnn_cell": "nn.rnn_cell", "contrib.slim": "contrib.slim", "compat.v1": "compat.v1",
             "compat.v1.train": "train", "keras.layers": "keras.layers", "python.keras.layers": "keras.layers", "gfile": "gfile",
