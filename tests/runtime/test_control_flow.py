@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -658,7 +658,8 @@ def test_map_and_scan_work_on_far_devices(target: str) -> None:
             np.testing.assert_array_equal(mine, theirs)
 
 
-def test_a_training_loop_in_the_graph(target: str) -> None:
+@pytest.mark.parametrize("read", [lambda w: w.read_value(), lambda w: w], ids=["read_value", "variable"])
+def test_a_training_loop_in_the_graph(target: str, read: Callable[[Any], Any]) -> None:
     """All steps of a training run in one step of the session: weights on a ps, the loop on a worker."""
     with tf.device("/job:c"):
         w = tf.get_variable("w", initializer=np.zeros(3, FLOAT))
@@ -666,12 +667,12 @@ def test_a_training_loop_in_the_graph(target: str) -> None:
 
     def body(i: Any) -> Any:
         with tf.device(THERE):
-            loss = tf.reduce_sum(tf.square(w.read_value() - goal))
+            loss = tf.reduce_sum(tf.square(read(w) - goal))
             (grad,) = tf.gradients(loss, w)
         with tf.control_dependencies([tf.assign_sub(w, 0.1 * grad)]):
             return i + 1
 
-    done = tf.while_loop(lambda i: i < 50, body, [0])
+    done = tf.while_loop(lambda i: tf.logical_and(i < 50, tf.reduce_sum(w) < 100.0), body, [0])
     with tf.Session(target, config=tf.ConfigProto(isolate_session_state=True)) as session:
         session.run(w.initializer)
         assert session.run(done) == 50
