@@ -69,8 +69,8 @@ def cond(
         What the chosen branch gives.
 
     Raises:
-        TypeError: a function cannot be called, `pred` is a Python bool, or the branches' results differ in
-            structure. ValueError: a branch gives nothing, or the branches' types differ.
+        TypeError: a function cannot be called, or `pred` is a Python bool. ValueError: a branch gives nothing, or the branches' types
+            differ. Either: the structures of the branches' results differ.
 
     >>> y = cond(x < 0.0, lambda: -x, lambda: x)
     """
@@ -324,7 +324,7 @@ def while_loop(
         The loop variables after the last iteration.
 
     Raises:
-        TypeError: cond or body cannot be called; body's result has another structure or type.
+        TypeError: cond or body cannot be called; body's result has another type.
         ValueError: no loop variables; a shape changes that no invariant lets change.
 
     >>> i, total = while_loop(lambda i, s: i < 10, lambda i, s: (i + 1, s + i), [0, 0])
@@ -476,7 +476,8 @@ class LoopBuilder:
         result = type(structure)(result) if type(structure) in (list, tuple) else result
         if len(result) != len(structure):
             raise ValueError(
-                f"body must return as many values as there are loop variables: {len(structure)}, not {len(result)}"
+                "The two structures don't have the same nested structure, the same number of elements: there are "
+                f"{len(structure)} loop variables, body returns {len(result)} values"
             )
         same_structure(structure, result, ("loop_vars", "what body returns"))
         return [convert(v) for v in flatten(result)]

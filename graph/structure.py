@@ -44,16 +44,18 @@ def same_structure(a: Any, b: Any, what: tuple[str, str] = ("the first", "the se
     """Check that two structures have one form. A list and a tuple, or two kinds of tuple, differ.
 
     Raises:
-        TypeError: of other kinds. ValueError: of other lengths, or with other keys.
+        TypeError: of other kinds. ValueError: of other lengths, with other keys, or a leaf in the place of a structure. As TensorFlow's.
     """
     mine, theirs = children(a), children(b)
     if mine is None and theirs is None:
         return
-    where = f"{what[0]} is {describe(a)}, {what[1]} is {describe(b)}"
-    if mine is None or theirs is None or _kind(a) is not _kind(b):
-        raise TypeError(f"The structures differ: {where}")
+    said = f"The two structures don't have the same nested structure: {what[0]} is {describe(a)}, {what[1]} is {describe(b)}"
+    if mine is None or theirs is None:
+        raise ValueError(said)
+    if _kind(a) is not _kind(b):
+        raise TypeError(said)
     if len(mine) != len(theirs) or (isinstance(a, Mapping) and sorted(a) != sorted(b)):
-        raise ValueError(f"The structures differ: {where}")
+        raise ValueError(said)
     for x, y in zip(mine, theirs, strict=True):
         same_structure(x, y, what)
 
