@@ -219,6 +219,11 @@ class Blocks(Contents):
         """Whether a graph is around this one: only around those of functions."""
         return False
 
+    @property
+    def outermost(self) -> Any:
+        """The graph in which sessions run what is made here: itself, or of a function the one around it."""
+        return self
+
     def _traced(self) -> Graph | None:
         """The graph of the function inside this graph that this thread traces now; None: it traces none."""
         graphs = open_blocks.graphs

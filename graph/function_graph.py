@@ -1,5 +1,7 @@
 """`FunctionGraph`: the graph of a function that is traced once and called many times, as the functions of data sets are.
 
+It knows the collections of the graph around it, and shares its variable scopes; variables that it makes are made there.
+
 The function may use what the graph around it has. What is used so is *captured*:
 
 - Places where state lives (variables, tables, queues) are made again under their own names, so that each call finds the state
@@ -17,11 +19,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from .blocks import Blocks
 from .build import placeholder
 from .graph import Graph
 from .node import Node, Tensor
 from .opdef import OpDef, Trait
 from .source import Origin
+
+VARIABLE_STORE, VARIABLE_SCOPE = "__variable_store", "__varscope"  # TensorFlow's names of these collections
 
 
 class FunctionGraph(Graph):
@@ -43,11 +48,19 @@ class FunctionGraph(Graph):
         self.places: list[Node] = []
         self._by_value = by_value
         self._copies: dict[Node, Node] = {}
+        self._collections.update({key: list(items) for key, items in outer._collections.items()})
+        for shared in (VARIABLE_STORE, VARIABLE_SCOPE):
+            self._collections[shared] = outer.get_collection_ref(shared)
         outer.functions += 1
         if outer.seed is not None:  # each function draws other numbers, the same ones in each run of the program
             self.seed = (outer.seed + 0x9E3779B1 * outer.functions) % (2**31 - 1)
 
-    def encloses(self, graph: Graph) -> bool:
+    @property
+    def outermost(self) -> Any:
+        """The graph around it that is no function's."""
+        return self.outer.outermost
+
+    def encloses(self, graph: Blocks) -> bool:
         """Whether a graph is around this one."""
         around: Graph | None = self.outer
         while around is not None:

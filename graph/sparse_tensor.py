@@ -17,6 +17,7 @@ from .graph import Graph
 from .node import Node, Tensor
 from .shape import Dims, TensorShape, as_dims, is_static, merge
 from .static_value import static_dims
+from .structure import flatten
 
 
 class SparseTensorValue(NamedTuple):
@@ -173,7 +174,8 @@ class SparseTensor:
 def _coordinates(value: Any, name: str) -> Tensor:
     if isinstance(value, TensorShape):
         value = value.as_list()
-    if not isinstance(value, Tensor) and not hasattr(value, "_as_tensor"):
+    has_tensors = any(isinstance(v, Tensor) or hasattr(v, "_as_tensor") for v in flatten(value))
+    if not has_tensors:
         array = np.asarray(value)
         if array.size == 0 and array.dtype.kind == "f":
             value = array.astype(np.int64)  # an empty list

@@ -34,8 +34,12 @@ class Creation(type):
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if isinstance(cls.__base__, Creation):  # a kind of variable, which the program names itself: nobody is asked
             return super().__call__(*args, **kwargs)
+        graph = get_default_graph()
+        if graph.outermost is not graph:  # a variable that a function makes belongs to the graph around it
+            with graph.outermost.as_default():
+                return cls(*args, **kwargs)
         wanted = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs
-        creators = get_default_graph().scopes.creators
+        creators = graph.scopes.creators
         create = partial(_create, partial(super().__call__))
         for creator in creators:
             create = partial(creator, create)

@@ -134,6 +134,8 @@ def described(output_types: Any, output_shapes: Any = None) -> tuple[Any, list[C
     shapes = (
         [None] * len(types) if output_shapes is None else [as_dims(s) for s in shapes_for(output_shapes, structure)]
     )
+    if len(shapes) != len(types):
+        raise TypeError(f"The structures differ: {len(types)} types, and shapes {output_shapes}")
     return structure, [Component(t, dims) for t, dims in zip(types, shapes, strict=True)]
 
 

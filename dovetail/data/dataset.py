@@ -33,7 +33,7 @@ from .given import At, Given, Source, as_known, known, seed_of, whole_number
 from .iterator import Iterator, single_element
 from .kinds import Described
 from .options import Options
-from .spec import Component, Element, flatten, pack, refuse_sparse
+from .spec import Component, Element, flatten, pack, refuse_sparse, sparse_starts
 
 
 class Dataset(Described):
@@ -336,7 +336,13 @@ class Dataset(Described):
 
         The arguments may be tensors: see `from_tensor_slices`.
         """
-        return self._batched("batch", batch_size, drop_remainder, [c.dims for c in self._components])
+        return self._batched(
+            "batch",
+            batch_size,
+            drop_remainder,
+            [c.dims for c in self._components],
+            sparse=sparse_starts(self._structure),
+        )
 
     def padded_batch(
         self,
@@ -352,6 +358,8 @@ class Dataset(Described):
                 largest of the batch.
             padding_values: what with, in the same structure; None: zeros, or empty text.
         """
+        if sparse_starts(self._structure):
+            raise TypeError("Batching of padded sparse tensors is not currently supported: use batch")
         shapes: list[Any] = [c.dims for c in self._components]
         late: list[Tensor] = []
         if padded_shapes is not None:
@@ -370,13 +378,17 @@ class Dataset(Described):
     def _batched(self, kind: str, size: Any, drop: Any, row_dims: Sequence[Dims], **params: Any) -> Dataset:
         rows, dropped = whole_number(size), whole_number(drop)
         at_least_one("batch_size", rows)
-        refuse_sparse(self._structure, "batch")
         number, cut = as_known(rows), as_known(dropped)
         first = number if cut else None
         components = [
             Component(c.dtype, None if dims is None else (first, *dims))
             for c, dims in zip(self._components, row_dims, strict=True)
         ]
+        for i in params.get("sparse", ()):
+            rank = None if (dims := self._components[i].dims) is None else dims[1]
+            wider = None if rank is None else rank + 1
+            sizes = ((None, wider), (None,), (wider,))
+            components[i : i + 3] = [Component(c.dtype, n) for c, n in zip(components[i : i + 3], sizes, strict=True)]
         count = None if number is None or cut is None else self._size
         if number is not None and count is not None and count != float("inf"):
             count = count // number if cut else -(-count // number)

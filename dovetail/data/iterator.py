@@ -29,7 +29,7 @@ from .checks import described
 from .encoding import LIMIT, BoundError, encode
 from .function import by_value, places_in
 from .given import seed_of
-from .spec import Component, pack
+from .spec import Component, pack, same_form
 
 if TYPE_CHECKING:
     from .dataset import Dataset
@@ -58,6 +58,7 @@ class Iterator:
         self._attrs = register({0: dataset}, get_default_graph())
         self._sent = _sent(dataset, 0, self._attrs, self.position)
         self._initializer = self._start(dataset, None) if dataset._given else self.position.initializer
+        self._handle = self.string_handle()  # now, since sessions ask for it when the graph is finalized
 
     @classmethod
     def from_structure(
@@ -83,6 +84,7 @@ class Iterator:
         structure, components = described(output_types, output_shapes)
         found._set_up(structure, components, shared_name or "Iterator", (-1,))
         found._attrs = register(found._datasets, get_default_graph())
+        found._handle = found.string_handle()
         return found
 
     @staticmethod
@@ -130,12 +132,16 @@ class Iterator:
         """A node that lets it start with a data set; only of `from_structure`.
 
         Raises:
-            ValueError: it belongs to one data set. TypeError: the data set's elements are not those of its structure.
+            ValueError: it belongs to one data set, or the elements have another structure. TypeError: they have other types or shapes.
         """
         datasets = self._datasets
         if datasets is None:
             raise ValueError("Iterator does not support multiple initializers: make it with Iterator.from_structure")
-        fits = len(dataset._components) == len(self._components) and all(
+        if len(dataset._components) != len(self._components) or not same_form(dataset._structure, self._structure):
+            raise ValueError(
+                f"The data set's structure, {dataset.output_types}, is not that of the iterator, {self.output_types}"
+            )
+        fits = all(
             a.dtype is b.dtype and compatible(a.dims, b.dims)
             for a, b in zip(dataset._components, self._components, strict=True)
         )
@@ -168,14 +174,13 @@ class Iterator:
 
     def string_handle(self, name: str | None = None) -> Tensor:
         """One text that names this iterator, for a node of `from_string_handle` in the same session."""
-        if self._handle is None or name is not None:
-            op, graph = self.position.op, self.position.graph
-            handle = handle_of(
-                self._attrs, self._one_shot, self._seed, op.container, op.attrs["shared_name"] or op.name
-            )
-            with graph.colocate_with(op), graph.control_dependencies(self._sent):
-                self._handle = identity(constant(handle), name=name or "handle")
-        return self._handle
+        if name is None and self._handle is not None:
+            return self._handle
+        op, graph = self.position.op, self.position.graph
+        handle = handle_of(self._attrs, self._one_shot, self._seed, op.container, op.attrs["shared_name"] or op.name)
+        with graph.colocate_with(op), graph.control_dependencies(self._sent):
+            found = constant(handle, name=name or "handle")
+            return identity(found, name=found.op.name) if self._sent else found
 
     @property
     def output_types(self) -> Any:

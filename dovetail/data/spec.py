@@ -32,11 +32,34 @@ def flatten(structure: Any) -> list[Any]:
     """The components of nested tuples and dictionaries, in order; the keys of dictionaries are sorted. A sparse tensor has three."""
     if isinstance(structure, SparseTensor):
         return list(structure._tensors())
+    if isinstance(structure, SparseTensorValue):
+        return [_whole(structure.indices), structure.values, _whole(structure.dense_shape)]
     if isinstance(structure, tuple):
         return [c for item in structure for c in flatten(item)]
     if isinstance(structure, Mapping):
         return [c for key in sorted(structure) for c in flatten(structure[key])]
     return [structure]
+
+
+def _whole(value: Any) -> Any:
+    """Coordinates of a sparse array that were given as a list."""
+    return np.asarray(value, np.int64) if isinstance(value, (list, tuple, np.ndarray)) else value
+
+
+def sparse_starts(structure: Any) -> tuple[int, ...]:
+    """The numbers of the components with which sparse tensors begin; each has three."""
+    marks: list[bool] = flatten(_marked(structure))
+    return tuple([i for i, is_first in enumerate(marks) if is_first])
+
+
+def _marked(item: Any) -> Any:
+    if is_sparse(item):
+        return (True, False, False)
+    if isinstance(item, tuple):
+        return tuple([_marked(part) for part in item])
+    if isinstance(item, Mapping):
+        return {key: _marked(part) for key, part in item.items()}
+    return False
 
 
 def pack(structure: Any, components: Sequence[Any]) -> Any:
@@ -56,6 +79,17 @@ def pack(structure: Any, components: Sequence[Any]) -> Any:
         return next(left)
 
     return build(structure)
+
+
+def same_form(a: Any, b: Any) -> bool:
+    """Whether two structures nest alike."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return sorted(a) == sorted(b) and all(same_form(a[k], b[k]) for k in a)
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(same_form, a, b))
+    if is_sparse(a) or is_sparse(b):
+        return True
+    return not isinstance(a, (tuple, Mapping)) and not isinstance(b, (tuple, Mapping))
 
 
 def refuse_sparse(structure: Any, what: str) -> None:

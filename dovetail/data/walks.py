@@ -219,7 +219,10 @@ def _rows(d: Described, at: At, skip: int) -> Walk[list[Element]]:
 def _batch(d: Described, at: At, skip: int) -> Walk[Element]:
     for rows in _rows(d, at, skip):
         columns = list(zip(*rows, strict=True))
+        sparse = d._params["sparse"]
         for i, column in enumerate(columns):
+            if any(start <= i < start + 3 for start in sparse):
+                continue
             other = next((a for a in column if a.shape != column[0].shape), None)
             if other is not None:
                 raise InvalidArgumentError(
@@ -228,7 +231,23 @@ def _batch(d: Described, at: At, skip: int) -> Walk[Element]:
                     f"{list(column[0].shape)} and element {next(n for n, a in enumerate(column) if a is other)} had shape "
                     f"{list(other.shape)}.",
                 )  # fmt: skip
-        yield [np.stack(column) for column in columns]
+        if not sparse:
+            yield [np.stack(column) for column in columns]
+            continue
+        batch: list[Array] = []
+        while len(batch) < len(columns):
+            i = len(batch)
+            batch += _stacked_sparse(*columns[i : i + 3]) if i in sparse else [np.stack(columns[i])]
+        yield batch
+
+
+def _stacked_sparse(indices: Sequence[Array], values: Sequence[Array], shapes: Sequence[Array]) -> list[Array]:
+    """Sparse arrays stacked along a new first axis; the sizes are the largest."""
+    if len({len(s) for s in shapes}) > 1:
+        ranks = sorted({len(s) for s in shapes})
+        raise InvalidArgumentError(None, None, f"Cannot batch sparse tensors of different ranks: {ranks}")
+    numbered = [np.insert(a, 0, i, axis=1) for i, a in enumerate(indices)]
+    return [np.concatenate(numbered), np.concatenate(values), np.array([len(shapes), *np.max(shapes, 0)], np.int64)]
 
 
 @kind("padded_batch")

@@ -125,6 +125,21 @@ def test_a_function_that_waits_ends_with_its_session(calls: int | None) -> None:
     assert len(found) == 1
 
 
+def test_variables_that_a_function_makes_belong_to_the_graph() -> None:
+    def weighed(x: Any) -> Any:
+        with tf.variable_scope("scope", reuse=tf.AUTO_REUSE):
+            return x * tf.get_variable("w", initializer=2.0, use_resource=True)
+
+    numbers = Dataset.from_tensor_slices([1.0, 3.0])
+    elements = [numbers.map(weighed).make_one_shot_iterator().get_next() for _ in range(2)]
+    assert [v.name for v in tf.global_variables()] == ["scope/w:0"]
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        assert session.run(elements) == [2.0, 2.0]
+        session.run(tf.global_variables()[0].assign(10.0))
+        assert session.run(elements) == [30.0, 30.0]
+
+
 def test_functions_within_functions() -> None:
     x, v = tf.placeholder(tf.int64, [None]), tf.get_variable("v", initializer=np.int64(100), use_resource=True)
 
@@ -195,6 +210,26 @@ def test_reduce_and_scan() -> None:
         assert rest(session, sums.make_one_shot_iterator().get_next()) == [(0, 0), (1, 1), (2, 3), (3, 6)]
     with pytest.raises(TypeError, match="must match the initial state"):
         Dataset.range(2).reduce(0.0, lambda t, x: x)
+
+
+def test_sparse_tensors_are_batched() -> None:
+    def sparse(n: Any) -> Any:
+        return {"s": tf.SparseTensor([[n, 0]], [n * 10], [n + 1, 2]), "n": n}
+
+    dataset = Dataset.range(5).map(sparse).batch(2).batch(2)
+    element = dataset.make_one_shot_iterator().get_next()
+    assert element["s"].indices.shape.as_list() == [None, 4]
+    dense = tf.sparse.to_dense(element["s"])
+    with tf.Session() as session:
+        values, numbers = session.run([dense, element["n"]])
+        assert numbers.tolist() == [[0, 1], [2, 3]]
+        assert values.shape == (2, 2, 4, 2) and values.sum() == 60
+        assert [values[n // 2, n % 2, n, 0] for n in range(4)] == [0, 10, 20, 30]
+        assert session.run(dense).tolist() == [[[[0, 0]] * 4 + [[40, 0]]]]
+    with pytest.raises(TypeError, match="padded sparse"):
+        Dataset.range(2).map(sparse).padded_batch(2)
+    value = tf.SparseTensorValue([[0, 1]], [5], [2, 2])
+    assert next(iter(Dataset.from_tensors(value).map(lambda s: tf.sparse.to_dense(s)))).tolist() == [[0, 5], [0, 0]]
 
 
 def test_padding_values_are_text_and_shapes_are_tensors() -> None:
@@ -335,6 +370,22 @@ def test_an_iterator_of_a_name_is_that_of_other_graphs() -> None:
         with tf.Session(server.target) as session:
             assert rest(session, element) == [1, 2, 3, 4]
     server.stop()
+
+
+def test_a_handle_is_there_when_the_graph_is_finalized() -> None:
+    iterator, chosen = Dataset.range(3).make_one_shot_iterator(), tf.data.Iterator.from_structure(tf.int64, [])
+    tf.get_default_graph().finalize()
+    assert iterator.string_handle() is iterator.string_handle() and chosen.string_handle().dtype is tf.string
+
+
+def test_an_initializer_needs_the_structure_of_its_iterator() -> None:
+    iterator = tf.data.Iterator.from_structure((tf.int64, tf.float32))
+    with pytest.raises(ValueError, match="structure"):
+        iterator.make_initializer(Dataset.range(3).map(lambda n: ((n, 1.0),)))
+    with pytest.raises(TypeError, match="Expected elements"):
+        iterator.make_initializer(Dataset.range(3).map(lambda n: (n, n)))
+    with pytest.raises(TypeError, match="structures differ"):
+        tf.data.Iterator.from_structure((tf.int64, tf.float32), [None])
 
 
 def test_options_are_kept_and_merged() -> None:

@@ -171,7 +171,7 @@ def test_an_iterator_starts_with_one_data_set_or_the_other(tmp_path: Path) -> No
         assert session.run(element) == (2, 4)
     with pytest.raises(ValueError, match="does not have an initializer"):
         _ = iterator.initializer
-    with pytest.raises(TypeError, match="Expected elements of"):
+    with pytest.raises(ValueError, match="structure"):
         iterator.make_initializer(Dataset.range(3))
     with pytest.raises(ValueError, match="multiple initializers"):
         train.make_initializable_iterator().make_initializer(train)

@@ -145,8 +145,9 @@ def test_sparse_features_come_out_of_data_sets():
     table = np.arange(12, dtype=np.float32).reshape(6, 2)
     rows = tf.nn.safe_embedding_lookup_sparse(table, found, combiner="sum")
     np.testing.assert_array_equal(run(rows), [table[1] + table[2], [0, 0], table[3:].sum(0)])
-    with pytest.raises(tf.errors.UnimplementedError, match="batch takes no sparse tensors"):
-        data.map(lambda s: tf.parse_example(s, {"x": tf.VarLenFeature(tf.int64)})).batch(2)
+    again = data.map(lambda s: tf.parse_example(s, {"x": tf.VarLenFeature(tf.int64)})["x"]).repeat(2).batch(2)
+    both = run(tf.sparse.to_dense(again.make_one_shot_iterator().get_next()))
+    np.testing.assert_array_equal(both, [[[1, 2, 0], [0, 0, 0], [3, 4, 5]]] * 2)
     with pytest.raises(tf.errors.UnimplementedError, match="from_tensor_slices"):
         tf.data.Dataset.from_tensor_slices({"x": tf.SparseTensorValue([[0], [1]], [1, 2], [2, 2])})
 
