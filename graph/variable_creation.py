@@ -59,6 +59,8 @@ def _create(make: Callable[..., Any], **kwargs: Any) -> Any:
     if kwargs.get("trainable") is None and synchronization is VariableSynchronization.ON_READ:
         kwargs["trainable"] = False
     variable = make(**kwargs)
+    if kwargs.get("variable_def") is not None:
+        return variable
     variable.synchronization, variable.aggregation = synchronization, aggregation
     return variable
 

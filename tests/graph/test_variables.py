@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dovetail.graph import dtypes
+from dovetail.graph.aggregation import VariableAggregation
 from dovetail.graph.build import constant, convert, placeholder
 from dovetail.graph.errors import FailedPreconditionError
 from dovetail.graph.graph import Graph
@@ -292,7 +293,7 @@ def test_a_variable_may_hold_values_of_any_shape_that_is_told(graph, use_resourc
 @pytest.mark.parametrize("use_resource", [False, True])
 def test_a_variable_is_made_of_what_tells_of_its_nodes(graph, use_resource):
     with graph.name_scope("a"):
-        v = Variable(3.0, trainable=False, name="v", use_resource=use_resource, caching_device="/cpu:0")
+        v = Variable(3.0, trainable=False, name="v", use_resource=use_resource, aggregation=VariableAggregation.SUM)
     definition, inside = v.to_proto(), v.to_proto(export_scope="a")
     assert (definition.variable_name, inside.variable_name) == ("a/v:0", "v:0")
     assert v.to_proto(export_scope="b") is None
@@ -305,6 +306,7 @@ def test_a_variable_is_made_of_what_tells_of_its_nodes(graph, use_resource):
     ):
         assert type(again) is type(v)
         assert (again.op, again.initializer, again.trainable) == (v.op, v.initializer, False)
+        assert again.aggregation is VariableAggregation.SUM
     assert len(graph) == before
     assert global_variables() == [v]
     with pytest.raises(ValueError, match="mutually exclusive"):
