@@ -56,6 +56,7 @@ class Collectives(PartDesk):
         patience_s: a task that gives no sign of life for so long is taken for dead.
         incarnation: what tells this process from those that ran the task before.
         machine: what the process has to meet others in memory; None: nothing.
+        lives: whether a task's process has run since then, though it does not answer.
     """
 
     def __init__(
@@ -65,13 +66,14 @@ class Collectives(PartDesk):
         patience_s: float = 5.0,
         incarnation: int = 0,
         machine: Machine | None = None,
+        lives: Callable[[str, float], bool] = lambda task, since: False,
     ) -> None:
         super().__init__(task, send, machine)
         self._incarnation = incarnation
         self._names: dict[Sequence[str], tuple[str, tuple[str, ...]]] = {}  # members -> the group's name, task of each
         self._groups: dict[str, Group] = {}
         self._sessions: weakref.WeakKeyDictionary[Any, dict[str, Membership]] = weakref.WeakKeyDictionary()
-        self._signs = Signs(patience_s)
+        self._signs = Signs(patience_s, lives)
         self._said = 0.0  # when it was said last who is missing
         self._ended: deque[dict[str, Membership]] = deque()  # what sessions that are gone had to do with groups
 
@@ -283,7 +285,7 @@ class Collectives(PartDesk):
                 head = {"event": "end", "task": self.task, "group": name, "token": meant}
                 self._say(task, head | {"reason": "takes part no longer", "code": "ABORTED"})
         elif membership.error is not None:
-            self._send(task, "end", membership, reason=membership.error.message, code=membership.error.code)
+            self._send(task, "end", membership, reason=membership.error.summary, code=membership.error.code)
         elif meant != membership.token:
             self._send(task, "join", membership)
         else:

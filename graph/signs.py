@@ -9,7 +9,7 @@ Nothing here knows what waits, or what is to be done about it; time is an event.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 HEARTBEAT_S = 0.5
 DEAF_S = 2.0  # a task that says for so long that it hears nothing is cut off in that direction
@@ -19,17 +19,19 @@ class Signs:
     """What one task knows of the lives of others.
 
     Args:
-        patience_s: a task that gives no sign of life for so long is taken for dead.
+        patience_s: a task that gives no sign of life for so long is taken for dead ...
+        lives: ... unless its process is known to have run since then: a kernel may keep it from answering.
 
     Attributes:
         now: the time of the last tick.
         awaited: task -> since when it is waited for.
     """
 
-    def __init__(self, patience_s: float) -> None:
+    def __init__(self, patience_s: float, lives: Callable[[str, float], bool] = lambda task, since: False) -> None:
         self.now = 0.0
         self.awaited: dict[str, float] = {}
         self._patience_s = patience_s
+        self._lives = lives
         self._heard: dict[str, tuple[float, int]] = {}  # task -> when it was last heard, and its incarnation
         self._deaf: dict[str, float] = {}  # task -> since when it says that it hears nothing of this one
         self._asked = 0.0
@@ -86,7 +88,7 @@ class Signs:
             last = self._heard.get(task)
             if last is not None:
                 seconds = self.now - max(last[0], since)
-                if seconds > self._patience_s:
+                if seconds > self._patience_s and not self._lives(task, max(last[0], since)):
                     found.append((task, seconds))
         return found
 

@@ -149,7 +149,7 @@ class BetweenTasks:
 
     def ask_for_overdue(self, now: float) -> None:
         """Ask for tensors that do not come, and end steps whose tensors are lost."""
-        asks, lost = self._overdue.look(now, self.worker.waiting())
+        asks, lost = self._overdue.look(now, self.worker.waiting(), self._mail.lives)
         for step, task, channels in asks:
             if self._mail.peers.knows(task):
                 self._tell(task, "missing", {"step": step, "task": self._mail.task, "channels": list(channels)})
@@ -215,7 +215,7 @@ class BetweenTasks:
             self.worker.send(task, step, self.worker.values(session, wants))
         except OpError as e:
             channels = [w.get("channel") for w in wants if isinstance(w, dict)]
-            self._tell(task, "denied", {"step": step, "channels": channels, "code": e.code, "message": e.message})
+            self._tell(task, "denied", {"step": step, "channels": channels, "code": e.code, "message": e.summary})
 
     def on_denied(self, peer: bytes, message: Message) -> None:
         """Another task does not give its variables."""

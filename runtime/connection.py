@@ -8,7 +8,6 @@ import time
 
 import zmq
 
-from .curve import Knock
 from .decoding import decode
 from .encoding import encode
 from .faults import link_faults
@@ -55,13 +54,14 @@ class Connection:
     ...     answer = connection.recv(5.0)
     """
 
-    def __init__(self, address: str, watch: Watch | None = None, keys: Keys | None = None) -> None:
+    def __init__(
+        self, address: str, watch: Watch | None = None, keys: Keys | None = None, patience_s: float | None = None
+    ) -> None:
         self.address = address
         self.closed = False
         self._keys = keys
-        self._knock: list[Knock] = []
         self._watch = watch or Watch()
-        self._socket = dial(shared_context(), address, keys, self._knock)
+        self._socket, self._link = dial(shared_context(), address, keys, patience_s)
         self._socket.set(zmq.SNDTIMEO, int(SEND_TIMEOUT_S * 1000))
         open_connections.add(self)
         self._fd = descriptor(self._socket)
@@ -325,18 +325,21 @@ class Connection:
         if self.outbox is not None and not self.closed:
             self.outbox.pump(self._has_given, window=most_bytes())
         self.outbox = self._inbox = None
-        for knock in self._knock:
-            knock.close()
-        self._knock.clear()
         self._shut(LINGER_MS)
 
     def _shut(self, linger_ms: int) -> None:
         self.closed = True
+        self._link.close()
         self._socket.close(linger=linger_ms)
 
     def why_silent(self) -> str | None:
         """Why the server has not said anything, if it is a matter of keys. Asks the server, for a moment."""
-        return why_silent(self.address, self._keys, any(knock.is_in for knock in self._knock))
+        return why_silent(self.address, self._keys, not self.closed and self._link.stands())
+
+    def lives(self, since: float) -> bool:
+        """Whether the server's process has run since then, though it does not answer: see `link.py`."""
+        is_cut = self._faults is not None and self._faults.cuts(self.address)
+        return not self.closed and self._link.has_stood(since) and not is_cut
 
     def _failed(self, error: zmq.ZMQError) -> ConnectionError:
         if self.closed:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 from .connection import Connection
 from .encoding import Form
 from .keys import Keys
+from .reassembly import TooLargeError
 from .security import why_silent
 from .watch import Watch
 from .wire import Message, WireError
@@ -19,7 +20,7 @@ from .wire import Message, WireError
 class Connections:
     """Connections to several servers, opened when first used. One thread uses them at a time.
 
-    With `keys`, only to servers that prove theirs.
+    With `keys`, only to servers that prove theirs. `patience_s`: a server that is silent for so long is gone; see `dial`.
 
     Attributes:
         name: a number that nobody else has: how servers that have heard it name this client to each other (`carried.py`).
@@ -34,8 +35,9 @@ class Connections:
     >>> connections.close()
     """
 
-    def __init__(self, keys: Keys | None = None) -> None:
+    def __init__(self, keys: Keys | None = None, patience_s: float | None = None) -> None:
         self._keys = keys
+        self._patience_s = patience_s
         self._connections: dict[str, Connection] = {}
         self.name = secrets.randbits(62) | 1
         self.told: dict[str, tuple[int, int]] = {}
@@ -56,7 +58,7 @@ class Connections:
         if connection is not None and not connection.closed:
             return connection
         self.forget(address)  # closed by an interrupt
-        connection = self._connections[address] = Connection(address, self._watch, self._keys)
+        connection = self._connections[address] = Connection(address, self._watch, self._keys, self._patience_s)
         return connection
 
     def send(self, address: str, message: Message) -> None:
@@ -107,6 +109,8 @@ class Connections:
                 if arrived:
                     break
                 watch.arrived.popleft()
+                if isinstance(message, TooLargeError):
+                    raise message
                 raise WireError(f"{connection.address}: {message}", message.request)
             watch.arrived.popleft()
             arrived.append((connection.address, message))
@@ -127,6 +131,11 @@ class Connections:
         """How much of large messages has left for the server at `address`, and come from it; see `Connection.moved`."""
         connection = self._connections.get(address)
         return (0, 0) if connection is None else connection.moved()
+
+    def lives(self, address: str, since: float) -> bool:
+        """Whether the process of the server at `address` has run since then, though it does not answer; see `link.py`."""
+        connection = self._connections.get(address)
+        return connection is not None and connection.lives(since)
 
     def why_silent(self, address: str) -> str | None:
         """Why the server at `address` has not said anything, if it is a matter of keys; see `Connection.why_silent`."""

@@ -125,27 +125,3 @@ class Door:
             self._monitor.close(linger=0)
             self._end_in.close()
             self._end_out.close()
-
-
-class Knock:
-    """Whether a client's connection has been let in: what ZeroMQ's monitor of its socket says."""
-
-    def __init__(self, sock: _Socket) -> None:
-        self._socket = sock
-        self._monitor = sock.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
-        self._is_in = False
-
-    @property
-    def is_in(self) -> bool:
-        """Whether it is in now."""
-        with contextlib.suppress(zmq.Again):
-            while True:
-                event, _ = _EVENT.unpack_from(self._monitor.recv_multipart(zmq.NOBLOCK)[0])
-                self._is_in = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
-        return self._is_in
-
-    def close(self) -> None:
-        """Ask no more; before the socket is closed."""
-        with contextlib.suppress(zmq.ZMQError):
-            self._socket.disable_monitor()
-        self._monitor.close(linger=0)

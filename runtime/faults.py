@@ -7,13 +7,17 @@ hold up those of others.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import os
 import signal
+import socket
+import stat
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..graph.faults import faults
@@ -34,12 +38,16 @@ class LinkFaults:
 
     def passes(self, address: str | None = None) -> bool:
         """Whether a message comes through; `address` is where it goes, if that is a server."""
-        wanted = faults()
-        cut = wanted.get("cut")
-        if cut is not None and cut in ("all", address):
+        if self.cuts(address):
             return False
+        wanted = faults()
         every = wanted.get("lose")
         return every is None or next(self._carried) % int(every) != 0
+
+    def cuts(self, address: str | None = None) -> bool:
+        """Whether all messages are lost, or those to the server at `address`."""
+        cut = faults().get("cut")
+        return cut is not None and cut in ("all", address)
 
     def carry(
         self, link: Hashable, frames: Sequence[Any], arrive: Callable[[], object], address: str | None = None
@@ -82,6 +90,17 @@ class LinkFaults:
             os.kill(os.getpid(), signal.SIGKILL)
         if wanted.get("freeze") == f"{kind}:{count}":
             os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def break_connections() -> None:
+    """Break the TCP connections of this process: ZeroMQ would go on giving signs of life where the network is to be cut."""
+    for file in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(file.stat().st_mode):
+                with socket.socket(fileno=os.dup(int(file.name))) as sock:
+                    if sock.family in (socket.AF_INET, socket.AF_INET6):
+                        sock.getpeername()  # one that listens goes on
+                        sock.shutdown(socket.SHUT_RDWR)
 
 
 def link_faults() -> LinkFaults | None:

@@ -1,8 +1,8 @@
 """A session in this process: one task, no sockets, no threads of its own.
 
-A step runs in the thread that called `run`. Most are one short program that meets nobody: no books are kept of those (`alone.py`).
-When a step must wait for another one (an empty queue), that thread sleeps; whoever settles what it waits for, a step of another
-thread, hands the rest of the step back to it.
+A step runs in the thread that called `run`; one that has a deadline, in a thread of its own, for which that one waits. Most are one
+short program that meets nobody: no books are kept of those (`alone.py`). When a step must wait for another one (an empty queue), that
+thread sleeps; whoever settles what it waits for, a step of another thread, hands the rest of the step back to it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from typing import Any
 
 from ..codegen.cuda.driver import gpu_memory
-from ..graph.errors import CancelledError, DeadlineExceededError, InternalError, OpError
+from ..graph.errors import DeadlineExceededError, InternalError, OpError
 from ..graph.graph import Graph
 from ..graph.settings import setting
 from ..graph.state import Resources, SessionState
@@ -163,17 +164,7 @@ class InProcess:
             outcome.append(result)
             inbox.put(_nothing)
 
-        late: list[str] = []  # what the step did when its time was over
-
-        def expire() -> None:
-            late.append("; ".join(worker.waits_for(number)))
-            worker.abort(number, "Its time is over")  # also when it computes: it ends before its next kernel then
-
-        clock = threading.Timer(min(limits), expire) if limits else None
-        try:
-            if clock is not None:
-                clock.daemon = True
-                clock.start()
+        def drive() -> None:
             worker.start(number, part.program, feeds, finish, inbox.put, recorder=recorder)
             while not outcome:
                 if not worker.may_go_on(number) and inbox.empty():
@@ -181,17 +172,36 @@ class InProcess:
                     worker.abort(number, "The step cannot go on")
                     raise InternalError(None, None, f"The step cannot go on: {waits}")
                 inbox.get()()
+
+        try:
+            if limits:
+                self._drive_within(min(limits), number, drive)
+            else:
+                drive()
         except BaseException as e:  # also Ctrl-C
             worker.abort(number, f"{type(e).__name__} in the thread that ran the step")
             raise
-        finally:
-            if clock is not None:
-                clock.cancel()
-        result = outcome.pop()  # not left to the step, which refers to it through `finish`
-        if late and isinstance(result, CancelledError):
-            why = f"waited {min(limits):.1f} s, last because {late[0]}" if late[0] else f"ran for {min(limits):.1f} s"
+        return outcome.pop()  # not left to the step, which refers to it through `finish`
+
+    def _drive_within(self, limit_s: float, number: int, drive: Callable[[], None]) -> None:
+        """Run a step in a thread of its own, so that this one is back on time whatever a kernel does.
+
+        A kernel that runs when the time is over goes on to its end, and its result is dropped; no other one of the step begins.
+        """
+        done: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(drive())
+            except BaseException as e:  # for the thread that waits
+                done.set_exception(e)
+
+        threading.Thread(target=run, name=f"dovetail-step-{number}", daemon=True).start()
+        if not wait([done], limit_s).done:
+            last = "; ".join(self._worker.waits_for(number))
+            why = f"waited {limit_s:.1f} s, last because {last}" if last else f"ran for {limit_s:.1f} s"
             raise DeadlineExceededError(None, None, f"Timed out: this step {why}")
-        return result
+        done.result()
 
     def cancel(self) -> None:
         """End all steps, without closing what others have."""

@@ -7,7 +7,7 @@ the session's peer timeout where that is less.
 
 - `coming` comes back at once, on the connection on which was asked: the producer lives, and knows the step. None for as long as the
   session's peer timeout, from the beginning of the wait: it is dead, or the way there is cut, and the step fails with an error that
-  names it.
+  names it. Unless the connection there stands: then a kernel holds its interpreter (`link.py`), and it is waited for.
 - `accounted` comes on the connection on which tensors come, behind them: these channels have been sent. If one of them is still
   waited for when that is said for the second time, its tensor is lost, and so is the step.
 - The way of the tensors may be cut though the way of `coming` is not: a firewall lets connections through in one direction. Then
@@ -23,13 +23,15 @@ been stopped for a while reads old answers first, and tensors that came meanwhil
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from .execution import ChannelKey
 
 ASK_S: Final = 1.0
+APART_S: Final = 0.2
+"""Between the first and the second time: a task that could not answer for a while says it several times at once."""
 STILL_S: Final = 5.0
 """Seconds in which nothing may seem to leave though the way is open: nobody tells how much of a piece (`parcels.py`) has left. ZeroMQ
 gives up a connection on which none comes for 4 s (`sockets.py`)."""
@@ -71,7 +73,8 @@ class _Case:
     since: float
     heard: float  # when the task has answered last, or the wait began
     asked: float = -1.0
-    said_sent: dict[ChannelKey, int] = field(default_factory=dict)  # channel -> how often, while it was waited for
+    is_unknown: bool = False  # whether the task has answered that it does not know the step
+    said_sent: dict[ChannelKey, float] = field(default_factory=dict)  # channel -> when first, while it was waited for
     under_way: dict[ChannelKey, float] = field(default_factory=dict)  # channel -> since when it counts as sent
     left: int = -1  # how many bytes had left for us ...
     left_at: float = 0.0  # ... and when that changed last
@@ -84,14 +87,22 @@ class Overdue:
     def __init__(self) -> None:
         self._cases: dict[tuple[int, str], _Case] = {}
 
-    def look(self, now: float, steps: Mapping[int, Waiting]) -> tuple[list[Ask], list[Lost]]:
-        """What is to be done at this time, in seconds; `steps` are those that wait."""
+    def look(
+        self, now: float, steps: Mapping[int, Waiting], lives: Callable[[str, float], bool] = lambda task, since: False
+    ) -> tuple[list[Ask], list[Lost]]:
+        """What is to be done at this time, in seconds.
+
+        Args:
+            steps: those that wait.
+            lives: whether a task's process has run since a moment, though it does not answer.
+        """
         asks, lost = [], []
         cases: dict[tuple[int, str], _Case] = {}
         for step, waiting in steps.items():
             for task, channels in waiting.channels.items():
                 case = cases[step, task] = self._cases.get((step, task)) or _Case(now, now)
-                if case.asked >= 0.0 and now - case.heard > waiting.peer_timeout_s:
+                is_silent = case.asked >= 0.0 and now - case.heard > waiting.peer_timeout_s
+                if is_silent and (case.is_unknown or not lives(task, case.heard)):
                     lost.append(Lost(step, task, now - case.since, SILENT))
                 elif now - max(case.since, case.asked) >= min(ASK_S, waiting.peer_timeout_s / 2):
                     case.asked = now
@@ -114,7 +125,10 @@ class Overdue:
         `waiting` is what the step waits for now.
         """
         case = self._cases.get((step, task))
-        if case is None or waiting is None or not known:
+        if case is None or waiting is None:
+            return None
+        case.is_unknown = not known
+        if not known:
             return None
         case.heard = now
         missed = set(sent).intersection(waiting.channels.get(task, ()))
@@ -133,7 +147,7 @@ class Overdue:
         if case is None or waiting is None:
             return None
         missed = set(sent).intersection(waiting.channels.get(task, ()))
-        case.said_sent = {channel: case.said_sent.get(channel, 0) + 1 for channel in missed}
-        if any(times >= 2 for times in case.said_sent.values()):
+        case.said_sent = {channel: case.said_sent.get(channel, now) for channel in missed}
+        if any(now - first >= APART_S for first in case.said_sent.values()):
             return Lost(step, task, now - case.since, BROKEN)
         return None

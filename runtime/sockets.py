@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, TypeAlias
 import zmq
 
 from .address import split_address
-from .curve import Knock, prove
+from .curve import prove
 from .keys import Keys
+from .link import Link
 from .parcels import PIECE
 from .wire import BORROW_BYTES, MAX_TENSORS, Frame, WireError
 
@@ -25,7 +26,8 @@ MAX_FRAME_BYTES = 2 * PIECE  # ZeroMQ makes room for a whole frame when its size
 MAX_FRAMES = MAX_TENSORS + 8  # the header, the tensors and the fields that travel beside the header
 LINGER_MS = 1_000  # how long a closed socket may go on sending what was given to it
 HEARTBEAT_MS = 1_000
-HEARTBEAT_TIMEOUT_MS = 4_000  # a peer that is silent for so long is gone: below the 5 s in which every call must end
+HEARTBEAT_TIMEOUT_MS = 4_000
+"""A peer that is silent for so long is gone: below the 5 s in which every call must end. Less where a client is less patient."""
 RETRY_MS = 5  # while messages wait for a slow peer
 
 Socket: TypeAlias = "zmq.Socket[bytes]"
@@ -92,24 +94,31 @@ def dialled_host(address: str) -> str:
     return "127.0.0.1" if host == "localhost" else host
 
 
-def dial(context: zmq.Context[Socket], address: str, keys: Keys | None, knock: list[Knock] | None = None) -> Socket:
-    """A DEALER that connects to `address` as soon as somebody listens there."""
+def dial(
+    context: zmq.Context[Socket], address: str, keys: Keys | None, patience_s: float | None = None
+) -> tuple[Socket, Link]:
+    """A DEALER that connects to `address` as soon as somebody listens there, and what says whether it is connected.
+
+    With `patience_s`, a peer that is silent for so long is gone, or after `HEARTBEAT_TIMEOUT_MS` where that is less.
+    """
     host, port = dialled_host(address), split_address(address)[1]
     sock = new_socket(context, zmq.DEALER)
     sock.set(zmq.IPV6, ":" in host)
+    if patience_s is not None and patience_s * 1000 < HEARTBEAT_MS + HEARTBEAT_TIMEOUT_MS:
+        sock.set(zmq.HEARTBEAT_IVL, max(50, int(patience_s * 100)))
+        sock.set(zmq.HEARTBEAT_TIMEOUT, max(350, int(patience_s * 700)))  # so that it is known when the patience ends
+    link = Link(sock)
     try:
         if keys is not None:
             prove(sock, keys, address)
-            if knock is not None:
-                knock.append(Knock(sock))
         sock.connect(url_of(host, port))
-    except zmq.ZMQError as error:
+    except BaseException as error:
+        link.close()
         sock.close(linger=0)
-        raise OSError(error.errno, f"cannot connect to {address}: {error.strerror}") from None
-    except BaseException:
-        sock.close(linger=0)
+        if isinstance(error, zmq.ZMQError):
+            raise OSError(error.errno, f"cannot connect to {address}: {error.strerror}") from None
         raise
-    return sock
+    return sock, link
 
 
 def descriptor(sock: Socket) -> int:

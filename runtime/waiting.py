@@ -1,8 +1,10 @@
 """Waiting for answers, with signs of life.
 
 Whoever waits for a message from a task goes on asking it for a sign of life. A task that gives none for the peer timeout is taken
-for dead: it crashed, was stopped, or cannot be reached. A task that answers with another incarnation than expected was restarted
-and has lost what was asked of it. So no wait lasts longer than the thing it waits for lives, whatever limits the user sets.
+for dead: it crashed, was stopped, or cannot be reached. A task whose interpreter is held by a kernel does not answer either; but its
+connection stands, which no dead one's does (`link.py`), so it is waited for. A task that answers with another incarnation than
+expected was restarted and has lost what was asked of it. So no wait lasts longer than the thing it waits for lives, whatever limits
+the user sets.
 """
 
 from __future__ import annotations
@@ -27,17 +29,19 @@ from .sharing import borrowed
 from .wire import Message, WireError
 
 PING_S = 0.5  # while waiting, tasks are asked for a sign of life this often
+LOOK_S = 0.1  # so often it is seen whether the process of a task that does not answer still runs
 WHY_S = 0.5  # so long a step whose time is over waits for the tasks to say what they wait for
 
 
 class ConnectionPool:
     """Sets of connections to servers. Each call borrows one for its own use, so any number of threads may call at once.
 
-    With `keys`, to servers that prove theirs.
+    With `keys`, to servers that prove theirs. `patience_s`: see `Connections`.
     """
 
-    def __init__(self, keys: Keys | None = None) -> None:
+    def __init__(self, keys: Keys | None = None, patience_s: float | None = None) -> None:
         self._keys = keys
+        self._patience_s = patience_s
         self._idle: list[Connections] = []  # `append` and `pop` are atomic
         self._closed = False
 
@@ -55,7 +59,7 @@ class ConnectionPool:
         try:
             return self._idle.pop()
         except IndexError:
-            return Connections(self._keys)
+            return Connections(self._keys, self._patience_s)
 
     def give_back(self, connections: Connections) -> None:
         """They are not used any more."""
@@ -170,6 +174,8 @@ class Wait:
             if self._heard[address] < heard:
                 heard = self._heard[address]
         patience = heard + self._peer_timeout_s - now
+        if patience <= 0:  # it does not answer, and its process runs
+            patience = LOOK_S
         if self._limit_s is not None:
             patience = min(patience, self._began + self._limit_s - now)
         limit = PING_S if patience > PING_S else max(0.0, patience)
@@ -203,7 +209,7 @@ class Wait:
                 self._heard[address] = now
                 self._forgotten.pop(address, None)
             silent = now - self._heard[address]
-            if silent >= self._peer_timeout_s:
+            if silent >= self._peer_timeout_s and not connections.lives(address, self._heard[address]):
                 locked = connections.why_silent(address)
                 connections.forget(address)  # so that the next call starts with a fresh connection
                 if locked is not None:

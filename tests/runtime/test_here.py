@@ -150,6 +150,9 @@ def test_time_in_which_nobody_listened_makes_nobody_dead(monkeypatch: pytest.Mon
         def send(self, address: str, message: object) -> None: ...
         def forget(self, address: str) -> None: ...
         def why_silent(self, address: str) -> None: ...
+        def lives(self, address: str, since: float) -> bool:
+            return False
+
         def moved(self, address: str) -> tuple[int, int]:
             return 0, 0
 

@@ -52,6 +52,9 @@ class Deaf:
     def poll(self, timeout_s: float | None, only: str | None = None) -> list[tuple[str, Message]]:
         return [("quiet:1", Message("pong", {"seq": 7, "incarnation": 1, "working": False}))]
 
+    def lives(self, address: str, since: float) -> bool:
+        return False
+
     def moved(self, address: str) -> tuple[int, int]:
         return 0, 0
 

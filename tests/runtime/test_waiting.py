@@ -29,6 +29,9 @@ class Played:
     def poll(self, timeout_s: float | None, only: str | None = None) -> list[tuple[str, Message]]:
         return [(ADDRESS, self.coming.popleft())] if self.coming else []
 
+    def lives(self, address: str, since: float) -> bool:
+        return False
+
     def moved(self, address: str) -> tuple[int, int]:
         return 0, self.pieces
 
