@@ -435,6 +435,7 @@ from .graph.ops.reduce import (
     reduce_prod,
     reduce_sum,
 )
+from .graph.ops.regular_expressions import regex_replace
 from .graph.ops.scan import (
     argmax,
     argmax as arg_max,
@@ -590,7 +591,6 @@ from .graph.ops.strings import (
     as_string,
     decode_base64,
     encode_base64,
-    regex_replace,
     string_strip,
     string_to_hash_bucket,
     string_to_hash_bucket_fast,

@@ -1,6 +1,7 @@
 """`dt.strings`: text."""
 
 from .graph.ops.printing import string_format as format
+from .graph.ops.regular_expressions import regex_full_match, regex_replace
 from .graph.ops.string_joining import (
     reduce_join,
     string_join as join,
@@ -9,8 +10,6 @@ from .graph.ops.string_joining import (
 )
 from .graph.ops.strings import (
     as_string,
-    regex_full_match,
-    regex_replace,
     string_length as length,
     string_lower as lower,
     string_strip as strip,

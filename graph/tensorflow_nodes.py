@@ -224,12 +224,6 @@ def _batch_blocks(function: str) -> Callable[..., Any]:
     return rearrange
 
 
-def _full_match(a: dict[str, Any], text: Tensor) -> Any:
-    from .ops.strings import regex_full_match
-
-    return regex_full_match(text, a["pattern"])
-
-
 def _lrn(a: dict[str, Any], x: Tensor) -> Any:
     from .ops.response_normalization import local_response_normalization
 
@@ -310,7 +304,6 @@ COMPOSED: dict[str, Callable[..., Any]] = {
     "SpaceToBatchND": _batch_blocks("space_to_batch_nd"),
     "SpaceToDepth": _blocks("space_to_depth"),
     "SqrtGrad": lambda a, y, dy: dy * 0.5 / y,
-    "StaticRegexFullMatch": _full_match,
     "TanhGrad": lambda a, y, dy: dy * (1.0 - y * y),
 }
 """TensorFlow's op -> a function of its attributes and inputs that gives an output, several, or a node."""

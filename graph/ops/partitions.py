@@ -18,6 +18,7 @@ from .gathering import gather
 from .joining import concat, filled_grads
 from .operands import (
     Array,
+    as_bytes,
     index_operand,
     index_type_attr,
     int_attr,
@@ -224,7 +225,18 @@ def _unique_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     return [(x.dtype.base, (None,)), (index_type_attr(attrs, "out_idx"), x.dims)]
 
 
+def _unique_texts(x: Array, dtype: Any) -> tuple[Array, Array, Array]:
+    """The same of text: not sorted, which would keep other threads from the interpreter until it is done."""
+    places: dict[bytes, int] = {}
+    inverse = np.fromiter((places.setdefault(as_bytes(item), len(places)) for item in x), dtype, x.size)
+    values = np.empty(len(places), object)
+    values[:] = list(places)
+    return values, inverse, np.bincount(inverse, minlength=len(places)).astype(dtype)
+
+
 def _unique_with_counts(x: Array, *, out_idx: Any) -> tuple[Array, Array, Array]:
+    if x.dtype == object:
+        return _unique_texts(x, out_idx.np)
     values, first, inverse, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True)
     order = np.argsort(first, kind="stable")
     place = np.empty_like(order)

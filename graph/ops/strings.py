@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,14 +18,14 @@ from ..fingerprints import fingerprint, hash64, keyed_hash
 from ..node import Tensor
 from ..opdef import Attrs, Output, define
 from .operands import as_bytes, invalid
-from .queues import need_int, need_text
+from .queues import need_int
 
 Array = np.ndarray[Any, Any]
 
 NUMBERS = (float32, float64, int32, int64)
 
 
-def _each(x: Array, f: Callable[[bytes], Any], dtype: Any = object) -> Array:
+def each(x: Array, f: Callable[[bytes], Any], dtype: Any = object) -> Array:
     """A function of each element."""
     out = np.empty(x.shape, dtype)
     for at, item in np.ndenumerate(x):
@@ -56,7 +54,7 @@ def _define(
         return [(result, x.dims)]
 
     def reference(x: Array, **attrs: Any) -> Array:
-        return _each(x, f(**attrs), result.np)
+        return each(x, f(**attrs), result.np)
 
     define(name, infer=infer, reference=reference, device_types=("CPU",))
 
@@ -141,7 +139,7 @@ def _to_number(x: Array, *, out_type: DType) -> Array:
                 f"StringToNumberOp could not correctly convert string: {item.decode(errors='replace')}"
             ) from None
 
-    return _each(x, number, out_type.np)
+    return each(x, number, out_type.np)
 
 
 define("StringToNumber", infer=_infer_number, reference=_to_number, device_types=("CPU",))
@@ -211,23 +209,6 @@ def as_string(
 # --- each by itself ---------------------------------------------------------------------------------------------------
 
 
-@cache
-def _pattern(text: str) -> re.Pattern[bytes]:
-    return re.compile(text.encode())
-
-
-def _check_pattern(attrs: Attrs) -> None:
-    try:
-        _pattern(need_text(attrs, "pattern"))
-    except re.error as e:
-        raise ValueError(f"Invalid pattern: {attrs['pattern']}, error: {e}") from None
-
-
-def _replace(*, pattern: str, rewrite: str, replace_global: bool) -> Callable[[bytes], bytes]:
-    by = re.sub(rb"\\(\d)", rb"\\g<\1>", rewrite.encode())
-    return lambda item: _pattern(pattern).sub(by, item, count=0 if replace_global else 1)
-
-
 def _length(*, unit: str) -> Callable[[bytes], int]:
     return len if unit == "BYTE" else lambda item: len(item.decode(errors="replace"))
 
@@ -271,13 +252,6 @@ _define(
 _define(
     "StringUpper", lambda *, encoding="": _in_letters(str.upper) if encoding else bytes.upper, check=_check_encoding
 )
-_define("RegexReplace", _replace, check=_check_pattern)
-_define(
-    "RegexFullMatch",
-    lambda *, pattern: lambda item: _pattern(pattern).fullmatch(item) is not None,
-    bool_,
-    _check_pattern,
-)
 _define("StringLength", _length, int32, check_unit)
 _define("EncodeBase64", _base64)
 _define("DecodeBase64", _unbase64)
@@ -298,22 +272,6 @@ def string_upper(input: TensorLike, encoding: str = "", name: str | None = None)
     return _apply("StringUpper", input, name, encoding=encoding)
 
 
-def regex_replace(
-    input: TensorLike, pattern: str, rewrite: str, replace_global: bool = True, name: str | None = None
-) -> Tensor:
-    r"""What matches a pattern replaced by `rewrite`, where `\1` stands for the first group; all that match, or the first.
-
-    Raises:
-        ValueError: no pattern.
-    """
-    return _apply("RegexReplace", input, name, pattern=pattern, rewrite=rewrite, replace_global=bool(replace_global))
-
-
-def regex_full_match(input: TensorLike, pattern: str, name: str | None = None) -> Tensor:
-    """Whether the whole of each text matches a pattern, bool. ValueError: no pattern."""
-    return _apply("RegexFullMatch", input, name, pattern=pattern)
-
-
 def string_length(input: TensorLike, name: str | None = None, unit: str = "BYTE") -> Tensor:
     """How long each text is, int32: in bytes, or in characters (unit="UTF8_CHAR")."""
     return _apply("StringLength", input, name, unit=unit)
@@ -330,7 +288,7 @@ def decode_base64(input: TensorLike, name: str | None = None) -> Tensor:
 
 
 __all__ = [
-    "as_string", "decode_base64", "encode_base64", "number_of", "regex_full_match", "regex_replace", "string_length",
+    "as_string", "decode_base64", "each", "encode_base64", "need_text_in", "number_of", "string_length",
     "string_lower", "string_strip", "string_to_hash_bucket", "string_to_hash_bucket_fast", "string_to_hash_bucket_strong",
     "string_to_number", "string_upper",
 ]  # fmt: skip

@@ -85,6 +85,8 @@ EXEMPT = {
             "StringLower",
             "StringSplit",
             "StringStrip",
+            "StaticRegexFullMatch",
+            "StaticRegexReplace",
             "StringToHashBucket",
             "StringToHashBucketFast",
             "StringToHashBucketStrong",

@@ -56,6 +56,13 @@ ANSWERS = {
     "each its own": (lambda: tf.substr(["abcd", "efgh"], [0, 3], [2, 9]), [b"ab", b"h"]),
     "replaced": (lambda: tf.regex_replace(["aabbaa", "x"], "a+", r"<\0>"), [b"<aa>bb<aa>", b"x"]),
     "groups": (lambda: tf.regex_replace("a1b2", "([a-z])([0-9])", r"\2\1", replace_global=False), b"1ab2"),
+    "empty": (lambda: tf.regex_replace(["abc", "", "äb"], "", "x"), [b"xaxbxcx", b"x", "xäxbx".encode()]),
+    "stars": (lambda: tf.regex_replace("baaac", "a*", "<\\0>"), b"<>b<aaa>c<>"),
+    "beginnings": (lambda: tf.regex_replace("aaa", "^a", "b"), b"baa"),
+    "classes": (lambda: tf.regex_replace("AbCdE", r"\p{Ll}", r"\\."), b"A\\.C\\.E"),
+    "tensors": (lambda: tf.regex_replace("aXb", tf.constant("[A-Z]"), tf.constant(r"\0\0")), b"aXXb"),
+    "match_tensors": (lambda: tf.strings.regex_full_match([["abc"], ["d"]], tf.constant("[a-c]+")), [[True], [False]]),
+    "linear": (lambda: tf.strings.regex_full_match("a" * 5_000 + "b", "(a+)+$"), False),
     "match": (lambda: tf.strings.regex_full_match(["abc", "abcd"], "[a-c]+"), [True, False]),
     "stripped": (lambda: tf.string_strip(["  a b ", "\tc\n"]), [b"a b", b"c"]),
     "length": (lambda: tf.strings.length(["häö", ""]), [5, 0]),
@@ -134,7 +141,8 @@ def test_texts_are_added():
         (lambda: tf.as_string([1], precision=2), ValueError, "for floats"),
         (lambda: tf.as_string([1.0], scientific=True, shortest=True), ValueError, "both"),
         (lambda: tf.as_string([1.0], fill="ab"), ValueError, "fill"),
-        (lambda: tf.regex_replace("a", "(", ""), ValueError, "Invalid pattern"),
+        (lambda: tf.regex_replace("a", ["("], ""), ValueError, "scalar"),
+        (lambda: tf.regex_replace("a", 1, ""), TypeError, "Expected text"),
         (lambda: tf.strings.length("a", unit="WORDS"), ValueError, "unit"),
         (lambda: tf.string_split([["a"]]), ValueError, "a vector"),
         (lambda: tf.strings.split(["a"], result_type="RaggedTensor"), ValueError, "ragged"),
@@ -148,6 +156,18 @@ def test_texts_are_added():
 def test_what_is_refused(ask, error, text):
     with pytest.raises(error, match=text):
         ask()
+
+
+@pytest.mark.parametrize("pattern", ["A[", tf.constant])
+@pytest.mark.parametrize(
+    ("rewrite", "text"),
+    [("x", "Invalid pattern: A., error: missing"), (r"\2", "Invalid rewrite"), ("\\", "Invalid rewrite")],
+)
+def test_patterns_and_rewrites_that_are_none(pattern, rewrite, text):
+    wrong = "A[" if rewrite == "x" else "A(.)"
+    x = tf.regex_replace("A", wrong if isinstance(pattern, str) else pattern(wrong), rewrite)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+        run(x)
 
 
 def test_shapes_are_known():
