@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
+SUMMARY_CHARS = 65_536  # of an error's message that travels
+
 Fault = Literal["user", "peer", "dovetail"]
 
 
@@ -37,6 +39,15 @@ class OpError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+    @property
+    def summary(self) -> str:
+        """The message as it travels to other tasks: of a very long one, the beginning and the end, which names the node."""
+        left = len(self.message) - SUMMARY_CHARS
+        if left <= 0:
+            return self.message
+        half = SUMMARY_CHARS // 2
+        return f"{self.message[:half]}\n... ({left} characters left out) ...\n{self.message[-half:]}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Nodes belong to a graph; an error that is pickled (multiprocessing, pytest-xdist) keeps only their names.

@@ -170,7 +170,7 @@ class PartDesk(BoardDesk):
             return
         membership.error = error
         for task in membership.peers:
-            self._send(task, "end", membership, reason=error.message, code=error.code)
+            self._send(task, "end", membership, reason=error.summary, code=error.code)
         requests, membership.waiting, membership.turns = membership.requests, {}, {}
         membership.early.clear()
         membership.tables = {}

@@ -28,6 +28,7 @@ import numpy as np
 
 from . import dtypes
 from .dtypes import DType
+from .shape import VALUE_RANK
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -35,7 +36,6 @@ FORMAT = "dovetail-graph"
 VERSION = 1
 CHUNK = 64 << 20  # bytes of a constant in one record; msgpack's own limit is 4 GiB
 MAX_RECORD = 4 * CHUNK  # bytes of any record
-MAX_RANK = 32
 
 _DTYPE, _ARRAY, _CHUNKED = 1, 2, 3  # msgpack extension types
 
@@ -120,7 +120,7 @@ def _dtype(name: Any) -> DType:
 
 
 def _array(dtype: DType, shape: Any, content: Any) -> Array:
-    if type(shape) is not tuple or len(shape) > MAX_RANK or not all(type(d) is int and d >= 0 for d in shape):
+    if type(shape) is not tuple or len(shape) > VALUE_RANK or not all(type(d) is int and d >= 0 for d in shape):
         raise MalformedError("a constant's shape is malformed")
     count = math.prod(shape)
     if dtype is dtypes.string:

@@ -16,6 +16,8 @@ from .messages import message
 Dims: TypeAlias = tuple[int | None, ...] | None
 MAX_RANK = 254
 """The most dimensions that a tensor may have; TensorFlow's number."""
+VALUE_RANK = 64
+"""The most dimensions that a value may have, in a step, a message or a constant; NumPy's number."""
 
 
 def is_static(dims: Dims) -> bool:

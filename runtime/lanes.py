@@ -193,6 +193,11 @@ class Lanes:
             if hello is not None:
                 self._post(peer, encode(hello))
 
+    def listen(self, on: bool) -> None:
+        """Take lanes of other machines, or no more."""
+        if self._streams is not None:
+            self._streams.is_full = not on
+
     def tidy(self, is_gone: Callable[[bytes], bool]) -> None:
         """End the lanes of those who leave messages waiting and are gone, and forget who connected for a lane and took none.
 

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from ..graph.errors import UnavailableError
+from ..graph.process import process_id
 from ..placer.cluster.spec import ClusterSpec, DeviceInfo
 from .address import is_loopback
 from .keys import client_keys
@@ -98,7 +99,7 @@ class LocalCluster:
                     if count
                 }
             )
-            self._finalizer = weakref.finalize(self, _take_down, self._processes)
+            self._finalizer = weakref.finalize(self, _take_down, self._processes, process_id())
             atexit.register(self._finalizer)
             try:
                 for job, i in tasks:
@@ -243,8 +244,12 @@ class LocalCluster:
         return f"<dt.LocalCluster {self.cluster_spec.as_dict()}, {up} of {len(self._processes)} processes running>"
 
 
-def _take_down(processes: dict[tuple[str, int], subprocess.Popen[bytes]], grace_s: float = 3.0) -> None:
-    """Ask all processes to end by closing their standard input; kill those that do not."""
+def _take_down(
+    processes: dict[tuple[str, int], subprocess.Popen[bytes]], owner: int, grace_s: float = 3.0
+) -> None:
+    """Ask all processes to end by closing their standard input; kill those that do not. Only the process that started them does so."""
+    if process_id() != owner:
+        return
     for p in processes.values():
         if p.stdin is not None:
             with contextlib.suppress(OSError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 
 from ..graph.settings import setting
@@ -31,6 +32,32 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
         return json.dumps(fields, ensure_ascii=False)
+
+
+class Throttle:
+    """Lets so many lines of one kind through in so many seconds, and counts the others: what others do must not fill the log.
+
+    >>> throttle = Throttle(most=1, every_s=60.0)
+    >>> throttle.more(0.0), throttle.more(1.0), throttle.more(2.0), throttle.more(61.0)
+    ('', None, None, ' (and 2 more like it)')
+    """
+
+    def __init__(self, most: int = 10, every_s: float = 60.0) -> None:
+        self._most = most
+        self._every_s = every_s
+        self._began = -math.inf
+        self._told = self._untold = 0
+
+    def more(self, now: float) -> str | None:
+        """What to add to the line; None: it is not to be written."""
+        if now - self._began >= self._every_s:
+            self._began, self._told = now, 0
+        self._told += 1
+        if self._told > self._most:
+            self._untold += 1
+            return None
+        untold, self._untold = self._untold, 0
+        return f" (and {untold} more like it)" if untold else ""
 
 
 def set_up_log(job: str, task_index: int) -> None:

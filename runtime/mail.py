@@ -53,7 +53,7 @@ class Mail:
         """The message that reports an error."""
         node = error.op if isinstance(error.op, str) else getattr(error.op, "name", None)
         fields = {
-            "request": request, "code": error.code, "message": error.message, "node": node, "task": error.task or self.task
+            "request": request, "code": error.code, "message": error.summary, "node": node, "task": error.task or self.task
         }  # fmt: skip
         return Message("error", fields)
 
@@ -76,6 +76,10 @@ class Mail:
     def is_near(self, task: str) -> bool:
         """Whether a task reads this one's memory, so that large tensors cost little on the way there."""
         return self.endpoint is not None and self.endpoint.is_near(self.peers.address(task))
+
+    def lives(self, task: str, since: float) -> bool:
+        """Whether a task's process has run since then, though it does not answer. For the I/O thread."""
+        return self.endpoint is not None and self.peers.knows(task) and self.endpoint.lives(self.peers.address(task), since)
 
     def expect(self) -> None:
         """The calling thread has sent something, the answer to which is probably near."""

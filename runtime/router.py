@@ -23,6 +23,7 @@ from .curve import Door
 from .encoding import encode
 from .io_thread import IoThread
 from .keys import Keys
+from .link import Link
 from .parcels import SIGN, SIGN_EVERY, Inbox, Outbox, is_large, is_part
 from .reassembly import most_bytes
 from .security import Gate
@@ -65,8 +66,8 @@ def address_of(peer: bytes) -> str:
 
 
 def name_of(peer: bytes) -> str:
-    """A peer, in words."""
-    return address_of(peer) if is_dialled(peer) else f"client {peer.hex()}"
+    """A peer, in words. Clients choose their names, so not all of a long one."""
+    return address_of(peer) if is_dialled(peer) else f"client {peer[:16].hex()}{'...' if len(peer) > 16 else ''}"
 
 
 @dataclass(slots=True)
@@ -143,7 +144,9 @@ class Router:
         endpoint = self._router.get(zmq.LAST_ENDPOINT)
         assert isinstance(endpoint, bytes)
         self.port = int(endpoint.rstrip(b"\0").rpartition(b":")[2])
+        self._url = url_of(ip, self.port)
         self._peers: dict[bytes, Socket] = {}  # sockets that were dialled, by the peer's name
+        self._links: dict[bytes, Link] = {}  # whether their connections stand
         self._names: dict[Socket, bytes] = {}  # the same, the other way round
         self._backlog: dict[bytes, Outbox] = {}  # what ZeroMQ was not given yet, by the peer's name
         self.inboxes: dict[bytes, Inbox] = {}
@@ -176,6 +179,18 @@ class Router:
                 f"cannot listen on {address}: {error.strerror}. Is it an address of this machine?",
             ) from None
         return router
+
+    def listen(self, on: bool) -> bool:
+        """Accept connections, or no more: those that there are stay. Whether that could be done."""
+        try:
+            if on:
+                self._router.bind(self._url)
+            else:
+                self._router.unbind(self._url)
+        except zmq.ZMQError as error:  # the address is taken: by what was let go of a moment ago, or another process
+            logger.warning("%s: cannot listen again: %s", self._io.name, error.strerror)
+            return False
+        return True
 
     # --- turns -----------------------------------------------------------------------------------------------------
 
@@ -254,8 +269,15 @@ class Router:
             inbox.next_sign = now + SIGN_EVERY
             self.give(peer, [SIGN])
 
+    def lives(self, peer: bytes, since: float) -> bool:
+        """Whether the process of a peer that was connected to has run since then, though it does not answer: see `link.py`."""
+        link = self._links.get(peer)
+        return link is not None and link.has_stood(since)
+
     def tidy(self, is_gone: Callable[[bytes], bool]) -> None:
-        """Let go of half of a message whose sender has gone."""
+        """Look at the connections, and let go of half of a message whose sender has gone."""
+        for link in self._links.values():
+            link.stands()
         for peer, inbox in list(self.inboxes.items()):
             if inbox.taken == inbox.seen and not is_dialled(peer) and (not inbox.is_open() or is_gone(peer)):
                 del self.inboxes[peer]
@@ -312,7 +334,7 @@ class Router:
                 self._emptied(peer)
 
     def _dial(self, peer: bytes) -> Socket:
-        sock = dial(self._context, address_of(peer), self._keys)
+        sock, self._links[peer] = dial(self._context, address_of(peer), self._keys)
         self._peers[peer] = sock
         self._names[sock] = peer
         self._watch(sock)
@@ -349,10 +371,13 @@ class Router:
             del self._names[sock]
             self._unsettled.discard(sock)
             self._io.unwatch(descriptor(sock))
+            self._links.pop(peer).close()
             sock.close(linger=0)
 
     def close(self) -> None:
         """Close all sockets; what ZeroMQ has been given still leaves, for up to `LINGER_MS`."""
+        for link in self._links.values():
+            link.close()
         for sock in [self._router, *self._peers.values()]:
             sock.close(linger=LINGER_MS)
         if self._door is not None:

@@ -23,6 +23,8 @@ from .target import Target
 if TYPE_CHECKING:
     from .master import Part
 
+CLOSED = "Attempted to use a closed Session."
+
 Signature: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 """Names of what is fetched, what is run, what is fed."""
 
@@ -72,6 +74,8 @@ class Signatures:
                 if metadata is not None and options is not None:
                     self._fill(metadata, key, parts, gathered, options.output_partition_graphs)
             except OpError as e:
+                if self.is_closed and isinstance(e, AbortedError):  # it was closed before the step began
+                    raise RuntimeError(CLOSED) from None
                 if self.is_closed and not isinstance(e, CancelledError):
                     raise CancelledError(e.node_def, e.op, f"The session was closed while the step ran ({e})") from None
                 if isinstance(e, UnavailableError) or (isinstance(e, AbortedError) and key in self._prepared):

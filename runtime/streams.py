@@ -20,6 +20,7 @@ import contextlib
 import secrets
 import socket
 import threading
+import time
 from collections import OrderedDict
 from typing import Any, Final
 
@@ -39,6 +40,9 @@ class StreamLanding:
     Args:
         ip: the address to listen on, at a port of its own.
         most_frames, most_bytes: the largest message that lanes take.
+
+    Attributes:
+        is_full: whether nobody who connects is taken: there are too few descriptors.
     """
 
     def __init__(self, ip: str, most_frames: int, most_bytes: int) -> None:
@@ -49,6 +53,7 @@ class StreamLanding:
         self._arrived = Arrivals()
         self._lock = threading.Lock()
         self._closed = False
+        self.is_full = False
 
     def offer(self, peer: bytes) -> list[str] | None:
         """What to say to a peer that asks for a lane; None: nothing, where none can be or it was told before."""
@@ -89,6 +94,10 @@ class StreamLanding:
             except OSError:  # closed; or no descriptor is left, and the peer stays with ZeroMQ
                 if self._closed:
                     return
+                time.sleep(CONNECT_S)  # it would be told again and again
+                continue
+            if self.is_full:
+                sock.close()
                 continue
             try:
                 sock.settimeout(CONNECT_S)

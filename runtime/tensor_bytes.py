@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from ..graph import dtypes
+from ..graph.shape import VALUE_RANK
 from . import compression
 from .kinds import WireError, short
 
@@ -19,7 +20,6 @@ from .kinds import WireError, short
 #: afterwards.
 BORROW_BYTES = 64 * 1024
 
-MAX_RANK = 32
 MAX_DIM = 1 << 40
 
 HERE: Final = "here"
@@ -90,8 +90,8 @@ def layout_of(spec: Any, index: int) -> Layout:
         raise WireError(f"tensor {index}: its description is not [dtype, shape]")
     name, shape = spec[0], spec[1]
     where = spec[2] if len(spec) == 3 else ""
-    if len(shape) > MAX_RANK:
-        raise WireError(f"tensor {index} has rank {len(shape)}, at most {MAX_RANK} is allowed")
+    if len(shape) > VALUE_RANK:
+        raise WireError(f"tensor {index} has rank {len(shape)}, at most {VALUE_RANK} is allowed")
     count = room = 1
     for dim in shape:
         if type(dim) is not int or not 0 <= dim <= MAX_DIM:

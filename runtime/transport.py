@@ -34,11 +34,13 @@ from ..graph.settings import setting
 from .address import all_loopback, resolve, split_address
 from .backlog import Backlog
 from .decoding import decode
+from .descriptors import Reserve
 from .encoding import encode
-from .faults import link_faults
+from .faults import break_connections, link_faults
 from .io_thread import IoThread
 from .keys import Keys
 from .lanes import Lanes
+from .logs import Throttle
 from .reassembly import TooLargeError
 from .router import Counters, Router, address_of, dialled_name, is_dialled, name_of
 from .security import Gate
@@ -102,6 +104,9 @@ class Endpoint:
         self._dialled: dict[str, bytes] = {}  # names of the peers that something was sent to, by their addresses
         self._waiting_bytes = Backlog(int(setting("DOVETAIL_BACKLOG_MB")) << 20)
         self._strikes: OrderedDict[bytes, int] = OrderedDict()  # malformed messages per peer, latest last
+        self._throttle = Throttle()
+        self._is_listening = True
+        self._reserve = Reserve()
         self._sharing = Sharing()
         self._queued: dict[
             bytes, int
@@ -196,6 +201,12 @@ class Endpoint:
         peer = dialled_name(address)
         return peer in self._lanes.by_peer and self._sharing.lends(peer)
 
+    def lives(self, address: str, since: float) -> bool:
+        """Whether the process of the server at `address` has run since then, though it does not answer. For the I/O thread."""
+        if self._faults is not None and self._faults.cuts(address):
+            return False
+        return self._router.lives(dialled_name(address), since)
+
     def bytes_left(self, address: str) -> int:
         """A number that grows while large tensors leave for the server at `address`. For the I/O thread."""
         peer = dialled_name(address)
@@ -250,11 +261,23 @@ class Endpoint:
             self._io.guard(self._on_tick)
         self._io.guard(self._sharing.tidy)
         self._io.guard(self._waiting_bytes.tidy)
+        self._io.guard(self._keep_reserve)
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + LOOK_S
+            if self._faults is not None and self._faults.cuts():
+                break_connections()
             self._io.guard(lambda: self._lanes.tidy(self.is_gone))
             self._io.guard(lambda: self._router.tidy(self.is_gone))
+
+    def _keep_reserve(self) -> None:
+        """Accept nobody while there are few descriptors."""
+        on = not self._reserve.look()
+        if on != self._is_listening and self._router.listen(on):
+            self._is_listening = on
+            self._lanes.listen(on)
+            if not on:
+                self._warn("few file descriptors are left (ulimit -n): no connections are accepted until there are more")
 
     def _end(self) -> None:
         """Send what waits and close everything; waits at most about twice `LINGER_MS`."""
@@ -263,6 +286,7 @@ class Endpoint:
             self._router.send_waiting()
             self._lanes.flush()
             time.sleep(RETRY_MS / 1000)
+        self._reserve.close()
         self._lanes.close()
         self._router.close()
 
@@ -309,7 +333,8 @@ class Endpoint:
         except UnfitError as error:
             self._refuse(peer, error)
         except Exception as error:
-            logger.exception("%s: handling %r failed", self.address, message.kind)
+            if (more := self._throttle.more(time.monotonic())) is not None:
+                logger.exception("%s: handling %r failed%s", self.address, message.kind, more)
             request = message.fields.get("request")
             if request is not None and not is_dialled(peer):
                 text = f"{self.address}: {message.kind!r} failed: {type(error).__name__}: {error}"
@@ -329,7 +354,7 @@ class Endpoint:
         self._strikes[peer] = strikes
         if len(self._strikes) > 4_096:  # whoever reconnects has a new name: keep the latest
             self._strikes.popitem(last=False)
-        logger.warning("%s: refused a message of %s: %s", self.address, name_of(peer), error)
+        self._warn("refused a message of %s: %s", name_of(peer), error)
         if is_dialled(peer):
             return  # answering an answer could go on for ever
         text = f"{self.address} refused a message: {error}"
@@ -337,11 +362,17 @@ class Endpoint:
             text += f"; it was the {strikes}th, and no more are read from this connection"
         self._post_error(peer, error.request, "INVALID_ARGUMENT", text)
 
+    def _warn(self, text: str, *arguments: object) -> None:
+        """Log what a peer has done, unless much was logged a moment ago."""
+        more = self._throttle.more(time.monotonic())
+        if more is not None:
+            logger.warning("%s: " + text + "%s", self.address, *arguments, more)
+
     def _refuse_large(self, peer: bytes, error: TooLargeError) -> None:
         """A message of a peer is too large: the request, or the step, that it belongs to ends with an error."""
         self.counters.too_large += 1
         text = f"{self.address}: {error}"
-        logger.warning("%s of %s", text, name_of(peer))
+        self._warn("refused a message of %s: %s", name_of(peer), error)
         if error.kind == "tensors":
             fields = {"step": error.step, "code": error.code, "reason": text}
             self._on_message(peer, Message("abort", fields))

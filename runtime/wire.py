@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 import numpy as np
 
 from .kinds import KINDS, MAX_DEPTH, KindSchema, WireError
-from .tensor_bytes import BORROW_BYTES, MAX_DIM, MAX_RANK, Bytes, Frame, Tensor
+from .tensor_bytes import BORROW_BYTES, MAX_DIM, Bytes, Frame, Tensor
 
 if TYPE_CHECKING:
     from .encoding import Form
@@ -132,7 +132,6 @@ __all__ = [
     "MAX_DEPTH",
     "MAX_DIM",
     "MAX_HEADER",
-    "MAX_RANK",
     "MAX_TENSORS",
     "MAX_WIDE_HEADER",
     "VERSION",

@@ -12,7 +12,19 @@ from ..build import TensorLike, apply, constant, convert
 from ..dtypes import DType, as_dtype, int32
 from ..node import Node, Tensor
 from ..opdef import Attrs, Output, Trait, define
-from ..shape import Dims, TensorShape, as_dims, broadcast, compatible, element_count, is_static, merge, of_rank, text
+from ..shape import (
+    VALUE_RANK,
+    Dims,
+    TensorShape,
+    as_dims,
+    broadcast,
+    compatible,
+    element_count,
+    is_static,
+    merge,
+    of_rank,
+    text,
+)
 from ..sparse_tensor import SparseTensor, is_sparse
 from ..static_value import static_dims, static_value
 from .broadcasting import unbroadcast
@@ -163,7 +175,10 @@ def _reshape(x: Array, wanted: Array) -> Array:
     try:
         return np.reshape(x, sizes)
     except ValueError:
-        raise invalid(f"Cannot reshape a tensor of shape {text(x.shape)}, with {x.size} elements, to {sizes}") from None
+        why = f": a value has at most {VALUE_RANK} dimensions, not {len(sizes)}" if len(sizes) > VALUE_RANK else ""
+        raise invalid(
+            f"Cannot reshape a tensor of shape {text(x.shape)}, with {x.size} elements, to {sizes}{why}"
+        ) from None
 
 
 def _reshape_gradient(node: Node, grad: Any) -> Sequence[Any]:

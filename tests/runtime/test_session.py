@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -324,3 +326,77 @@ def test_spaces_in_an_address_mean_nothing() -> None:
         address = server.target.removeprefix("zmq://").replace(":", ": ")
         with tf.Graph().as_default(), tf.Session(f"grpc://{address}") as session:
             assert session.run(tf.constant(3)) == 3
+
+
+FORKED = """
+import os, sys
+import numpy as np
+import dovetail as tf
+
+if __name__ == "__main__":
+    with tf.LocalCluster({"a": 1}) as cluster, tf.train.Server.create_local_server() as server:
+        x = tf.Variable(np.ones(100_000, np.float32)) + 1.0
+        with tf.Session(cluster.target("a")) as session, tf.Session(server.target) as own, tf.Session() as local:
+            for each in (session, own, local):
+                each.run(tf.global_variables_initializer())
+                each.run(x)
+            for how in range(3):
+                child = os.fork()
+                if not child:
+                    if how == 0:
+                        sys.exit(7)
+                    if how == 1:
+                        raise SystemExit(7)
+                    for each in (session, own):
+                        try:
+                            each.run(x)
+                        except RuntimeError as error:
+                            assert "belongs to process" in str(error) and "a fork has inherited it" in str(error)
+                        else:
+                            os._exit(1)
+                    session.close()
+                    sys.exit(7)
+                _, status = os.waitpid(child, 0)
+                assert os.waitstatus_to_exitcode(status) == 7, status
+                for each in (session, own, local):
+                    assert each.run(x).sum() == 200_000
+    print("all holds")
+"""
+
+
+@pytest.mark.slow
+def test_a_forked_child_that_leaves_costs_its_parent_nothing() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "all holds\n", done.stderr
+
+
+def test_a_session_that_is_closed_before_another_threads_step_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between looking whether it is open, and preparing the step."""
+    session, x = tf.Session(), tf.constant(1.0) + 1.0
+    prepare = session._target.prepare
+
+    def late(*args: Any) -> Any:
+        session.close()
+        return prepare(*args)
+
+    monkeypatch.setattr(session._target, "prepare", late)
+    with pytest.raises(RuntimeError, match="Attempted to use a closed Session"):
+        session.run(x)
+
+
+def test_a_very_long_error_of_another_task_keeps_its_class_node_and_ends(cluster: tf.LocalCluster) -> None:
+    x = tf.placeholder(tf.string, [None])
+    number = tf.string_to_number(x, name="number")
+    with tf.Session(cluster.target("ps")) as session, pytest.raises(tf.errors.InvalidArgumentError) as e:
+        session.run(number, {x: [b"x" * (3 << 20)]})
+    assert e.value.op is number.op and "characters left out" in str(e.value) and "node 'number'" in str(e.value)
+    assert len(str(e.value)) < 100_000
+
+
+def test_values_of_as_many_dimensions_as_there_can_be_travel(cluster: tf.LocalCluster) -> None:
+    x = tf.placeholder(tf.float32, [None])
+    sizes = tf.placeholder(tf.int32, [None])
+    with tf.Session(cluster.target("ps")) as session:
+        assert session.run(tf.reshape(x, sizes) + 1.0, {x: [1.0], sizes: [1] * 64}).shape == (1,) * 64
+        with pytest.raises(tf.errors.InvalidArgumentError, match="at most 64 dimensions, not 70"):
+            session.run(tf.reshape(x, sizes), {x: [1.0], sizes: [1] * 70})

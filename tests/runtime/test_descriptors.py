@@ -1,0 +1,104 @@
+"""Peers that connect and say nothing, or junk: they may take neither a server's descriptors, nor its processor, nor its log."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import socket
+import time
+from pathlib import Path
+
+import pytest
+import zmq
+from echoing import WAIT_S, ping, until
+
+import dovetail as tf
+from dovetail.runtime import sockets
+from dovetail.runtime.address import split_address
+from dovetail.runtime.connection import Connection
+from dovetail.runtime.descriptors import RESERVE, Reserve
+from dovetail.runtime.logs import Throttle
+from dovetail.runtime.router import name_of
+from dovetail.runtime.transport import MAX_STRIKES, Endpoint
+
+
+def processor_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.slow
+def test_idle_connections_take_neither_the_processor_nor_the_last_descriptors() -> None:
+    with tf.LocalCluster({"a": 1}) as cluster, tf.Session(cluster.target("a")) as session:
+        x = tf.constant(1.0) + 1.0
+        session.run(x)
+        pid = cluster.process("a", 0).pid
+        descriptors = Path(f"/proc/{pid}/fd")
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(list(descriptors.iterdir())) + 60,) * 2)
+        host = ("127.0.0.1", split_address(cluster.target("a").removeprefix("zmq://"))[1])
+        idle = []
+        try:
+            with pytest.raises(ConnectionRefusedError):  # it listens no more
+                for _ in range(2_000):
+                    idle.append(socket.create_connection(host, 5.0))
+                    time.sleep(0.005)
+            before = processor_s(pid)
+            time.sleep(1.0)
+            assert processor_s(pid) - before < 0.5
+            assert session.run(x) == 2.0
+            with tf.Graph().as_default():  # a file can be opened there
+                assert session.run(x) == 2.0
+        finally:
+            for sock in idle:
+                sock.close()
+        with tf.Session(cluster.target("a"), wait_for_cluster=WAIT_S) as another:
+            assert another.run(x) == 2.0
+
+
+def test_a_reserve_is_let_go_of_when_all_others_are_taken() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    reserve, taken = Reserve(), []
+    assert not reserve.look()
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (os.dup(0) + 8, hard))
+        os.close(os.dup(0) - 1)
+        with pytest.raises(OSError, match="Too many open files"):
+            for _ in range(1_000):
+                taken.append(os.dup(0))
+        assert reserve.look() and reserve.look()
+        for _ in range(RESERVE):
+            taken.append(os.dup(0))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in taken:
+            os.close(fd)
+    assert not reserve.look()
+    reserve.close()
+
+
+def test_junk_is_logged_a_few_times_only(echo: Endpoint, client: Connection, caplog: pytest.LogCaptureFixture) -> None:
+    port = split_address(echo.address)[1]
+    with caplog.at_level(logging.WARNING):
+        for i in range(5):
+            with sockets.shared_context().socket(zmq.DEALER) as rude:
+                rude.linger = 1_000
+                rude.set(zmq.ROUTING_ID, b"%d" % i * 200)
+                rude.connect(f"tcp://127.0.0.1:{port}")
+                for _ in range(MAX_STRIKES):
+                    rude.send(b"junk")
+                until(lambda i=i: echo.counters.malformed == (i + 1) * MAX_STRIKES, "all was refused")
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 10 and max(map(len, told)) < 200
+    client.send(ping())
+    assert client.recv(WAIT_S) is not None
+
+
+def test_what_was_not_logged_is_counted() -> None:
+    throttle = Throttle(most=2, every_s=10.0)
+    assert [throttle.more(float(second)) for second in range(12)] == ["", "", *[None] * 8, " (and 8 more like it)", ""]
+
+
+def test_long_names_of_peers_are_cut() -> None:
+    assert name_of(b"\1" * 5) == "client 0101010101"
+    assert name_of(b"\1" * 255) == f"client {'01' * 16}..."
