@@ -78,6 +78,8 @@ class Contents:
         as_element = getattr(obj, "_as_graph_element", None)
         if as_element is not None:
             obj = as_element()
+        if isinstance(obj, bytes):
+            obj = obj.decode()
         if isinstance(obj, str):
             return element_by_name(self._by_name, obj, allow_tensor, allow_operation)
         if (isinstance(obj, Tensor) and allow_tensor) or (isinstance(obj, Node) and allow_operation):

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import lru_cache, total_ordering
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol, Self
 
 from .errors import InvalidArgumentError
@@ -298,33 +298,42 @@ _NUMBER = "0*[0-9]{1,9}"  # what fits into TensorFlow's int32, with a round limi
 _COMPLETE = re.compile(f"/job:{_NAME}/replica:{_NUMBER}/task:{_NUMBER}/device:{_NAME}:{_NUMBER}")
 
 
-@total_ordering
-@dataclass(frozen=True, slots=True, eq=False)
-class DeviceName:
-    """The complete name of one device. Hashable, ordered by its text (so `CPU:10` comes before `CPU:2`).
+class DeviceName(str):
+    """The complete name of one device: text that knows its parts.
 
     Raises:
         InvalidArgumentError: a field is unset or malformed.
 
-    >>> str(DeviceName("ps", 0, 0, "GPU", 1))
+    >>> DeviceName("ps", 0, 0, "GPU", 1)
     '/job:ps/replica:0/task:0/device:GPU:1'
     """
+
+    __slots__ = ("job", "replica", "task", "device_type", "device_index")
 
     job: str
     replica: int
     task: int
     device_type: str
     device_index: int
-    _text: str = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        text = _text(self)
-        if not _COMPLETE.fullmatch(text):
+    def __new__(cls, job: str, replica: int, task: int, device_type: str, device_index: int) -> DeviceName:
+        text = f"/job:{job}/replica:{replica}/task:{task}/device:{device_type}:{device_index}"
+        fields = job, replica, task, device_type, device_index
+        if None in fields or not _COMPLETE.fullmatch(text):
             raise InvalidArgumentError(
                 None, None,
                 f"'{text}' is no complete device name; one looks like /job:ps/replica:0/task:0/device:GPU:1",
             )  # fmt: skip
-        object.__setattr__(self, "_text", text)
+        made = super().__new__(cls, text)
+        for name, value in zip(cls.__slots__, fields, strict=True):
+            object.__setattr__(made, name, value)
+        return made
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a device's name cannot be changed: {name}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return DeviceName, tuple(getattr(self, name) for name in self.__slots__)
 
     @classmethod
     def parse(cls, name: str) -> DeviceName:
@@ -357,18 +366,6 @@ class DeviceName:
     def task_name(self) -> str:
         """The task that owns the device: `/job:ps/replica:0/task:0`."""
         return f"/job:{self.job}/replica:{self.replica}/task:{self.task}"
-
-    def __str__(self) -> str:
-        return self._text
-
-    def __eq__(self, other: object) -> bool:
-        return self._text == other._text if isinstance(other, DeviceName) else NotImplemented
-
-    def __lt__(self, other: DeviceName) -> bool:
-        return self._text < other._text if isinstance(other, DeviceName) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._text)
 
 
 # -- the runtime's parser ----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ module; they put themselves into `operators` when they are defined.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .dtypes import DType
@@ -238,7 +238,7 @@ class Tensor(TensorOperators):
         return f"<dt.Tensor '{self.name}' shape={text(self.dims)} dtype={self.dtype.name}>"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NodeDef:
     """A node in plain data, as TensorFlow 1's device functions read it.
 
@@ -248,11 +248,11 @@ class NodeDef:
         attr: its constants. They are Python values, not messages as in TensorFlow.
     """
 
-    name: str
-    op: str
-    input: tuple[str, ...]
-    device: str
-    attr: Mapping[str, Any]
+    name: str = ""
+    op: str = ""
+    input: tuple[str, ...] = ()
+    device: str = ""
+    attr: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Node:

@@ -10,15 +10,16 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ..codegen.options import KernelOptions
 from ..graph.errors import InvalidArgumentError
+from ..graph.repeated import Repeated
 from ..graph.settings import setting
 from ..placer.cluster.spec import ClusterDef, ClusterSpec
 from ..placer.cost.profile import Profile, as_profile
 
-_STAYS = frozenset({"keys", "use_per_session_threads", "session_inter_op_thread_pool"})  # of no interest to servers
+_STAYS = frozenset({"experimental", "keys", "use_per_session_threads", "session_inter_op_thread_pool"})  # of no interest to servers
 
 if TYPE_CHECKING:
     from .timeline import StepStats
@@ -90,12 +91,15 @@ class GraphOptions(Options):
         enable_bfloat16_sendrecv: float32 values cross between devices as bfloat16: half the bytes, less precise.
         compress_sendrecv: values that cross between machines are compressed on the way, without loss, where that makes them
             smaller: for networks that are slower than zlib, which takes a second for 70 to 400 MB.
+        infer_shapes, build_cost_model: accepted; shapes are always known as far as they can be, and costs come from `dt.measure`.
         enable_recv_scheduling: hold sends back while their receiver is far behind, so that less piles up there.
     """
 
     optimizer_options: OptimizerOptions = field(default_factory=OptimizerOptions)
     place_pruned_graph: bool = False
     enable_bfloat16_sendrecv: bool = False
+    infer_shapes: bool = False
+    build_cost_model: int = 0
     compress_sendrecv: bool = False
     enable_recv_scheduling: bool = False
 
@@ -110,6 +114,25 @@ class ThreadPoolOptionProto(Options):
 
     num_threads: int = 0
     global_name: str = ""
+
+
+@dataclass(slots=True, repr=False)
+class Experimental(Options):
+    """Options that TensorFlow's programs set under `ConfigProto.experimental`: accepted, and without effect."""
+
+    collective_group_leader: str = ""
+    executor_type: str = ""
+    recv_buf_max_chunk: int = 0
+    use_numa_affinity: bool = False
+    collective_deterministic_sequential_execution: bool = False
+    collective_nccl: bool = False
+    share_session_state_in_clusterspec_propagation: bool = False
+    disable_thread_spinning: bool = False
+    share_cluster_devices_in_session: bool = False
+
+
+def _thread_pools() -> Repeated[ThreadPoolOptionProto]:
+    return Repeated(make=ThreadPoolOptionProto)
 
 
 @dataclass(slots=True, repr=False)
@@ -133,7 +156,7 @@ class ConfigProto(Options):
         cluster_def: the cluster that the program takes itself to run on: a `ClusterDef`, or what makes a `ClusterSpec`. A session on a
             cluster is refused with InvalidArgumentError where that is another one, and has state of its own, as with
             `isolate_session_state`. A session in this process has no cluster, and ignores it, as TensorFlow's does.
-        gpu_options, graph_options: see those classes.
+        gpu_options, graph_options, experimental: see those classes.
         kernel_backend: how kernels are made: "auto", "numba" or "numpy"; "": as DOVETAIL_BACKEND says where the session is.
         kernel_check: 2: compare every fused kernel with the NumPy references; -1: what DOVETAIL_CHECK says there.
         graph_rewrite: 0: run graphs as they were written; 1: as `graph_options.optimizer_options` say; -1: what DOVETAIL_REWRITE
@@ -159,7 +182,7 @@ class ConfigProto(Options):
     intra_op_parallelism_threads: int = 0
     inter_op_parallelism_threads: int = 0
     use_per_session_threads: bool = False
-    session_inter_op_thread_pool: list[ThreadPoolOptionProto] = field(default_factory=list)
+    session_inter_op_thread_pool: list[ThreadPoolOptionProto] = field(default_factory=_thread_pools)
     placement_period: int = 0
     cluster_def: ClusterSpec | ClusterDef | Mapping[str, Any] | None = None
     gpu_options: GPUOptions = field(default_factory=GPUOptions)
@@ -172,6 +195,7 @@ class ConfigProto(Options):
     fast_math: bool = False
     tf32: bool = False
     keys: str = ""
+    experimental: Experimental = field(default_factory=Experimental)
 
     def kernel_options(self, warm: bool = False, deterministic: bool = False) -> KernelOptions:
         """How kernels are made. What is not said follows this process's settings.
@@ -203,6 +227,10 @@ class ConfigProto(Options):
             )
         except ValueError as e:
             raise InvalidArgumentError(None, None, f"{e} (ConfigProto.kernel_backend, or DOVETAIL_BACKEND)") from None
+
+    def over(self, defaults: ConfigProto) -> ConfigProto:
+        """The same, with another config's options in the place of those that are as they are by default."""
+        return _over(self, defaults)
 
     def settled(self) -> ConfigProto:
         """The same, with nothing left to the settings, or the files, of whichever process reads it.
@@ -246,6 +274,21 @@ class ConfigProto(Options):
         config.placement_costs = Profile.from_text(costs, "placement_costs") if costs else None
         _fill(config, fields)
         return config
+
+
+_OWN: Final = frozenset({"device_count", "cluster_def", "placement_costs", "kernel_backend", "kernel_check", "graph_rewrite", "keys"})
+"""What a server says of itself, or a client has settled before it asks: no default of sessions."""
+
+
+def _over(options: Any, defaults: Any) -> Any:
+    plain, found = type(options)(), {}
+    for f in dataclasses.fields(options):
+        value, other = getattr(options, f.name), getattr(defaults, f.name)
+        if isinstance(value, Options):
+            found[f.name] = _over(value, other)
+        elif f.name not in _OWN and value == getattr(plain, f.name):
+            found[f.name] = other
+    return dataclasses.replace(options, **found)
 
 
 def _cluster_of(fields: Any) -> ClusterSpec | None:
@@ -322,6 +365,10 @@ class RunMetadata:
 
     partition_graphs: dict[str, Any] = field(default_factory=dict)
     trace: Trace | None = None
+
+    def HasField(self, name: str) -> bool:  # noqa: N802  (TensorFlow's name)
+        """Whether the step has told that, by TensorFlow's name: "step_stats", "partition_graphs"."""
+        return bool(self.trace is not None if name == "step_stats" else getattr(self, name))
 
     def clear(self) -> None:
         """Forget the step before: each one that is given this object starts anew."""

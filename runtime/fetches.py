@@ -1,14 +1,15 @@
 """Fetches and feeds as users write them, turned into names and back.
 
-A fetch is a tensor, a node, a name, a variable, or lists, tuples, dicts and namedtuples of those, nested as you like; the result
-has the same structure, with None where a node stood, an `IndexedSlicesValue` for `IndexedSlices`, and a `SparseTensorValue` for a
-`SparseTensor`. A feed is a dict from tensors (or names, variables' values) to values.
+A fetch is a tensor, a node, a name, a variable, or lists, tuples, dicts, namedtuples, dataclasses and attrs classes of those, nested
+as you like; the result has the same structure, with None where a node stood, an `IndexedSlicesValue` for `IndexedSlices`, and a
+`SparseTensorValue` for a `SparseTensor`. A feed is a dict from tensors (or names, variables' values) to values.
 """
 
 from __future__ import annotations
 
 import collections.abc
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from ..graph.indexed_slices import IndexedSlices
 from ..graph.node import Node, Tensor
 from ..graph.shape import compatible, text
 from ..graph.sparse_tensor import SparseTensor
+from ..graph.static_value import static_dims
 
 Values = Mapping[str, Any]
 Rebuild = Callable[[Values], Any]
@@ -66,6 +68,15 @@ def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
             several = [one(t) for t in fetch._tensors()]
             made: Any = fetch._value
             return lambda v: made(*[part(v) for part in several])
+        if dataclasses.is_dataclass(fetch) and not isinstance(fetch, type) and not hasattr(fetch, "_as_graph_element"):
+            inside = [(f.name, one(getattr(fetch, f.name))) for f in dataclasses.fields(fetch) if f.init]
+            return lambda v: dataclasses.replace(fetch, **{name: p(v) for name, p in inside})
+        attrs: Any = getattr(type(fetch), "__attrs_attrs__", None)
+        if attrs is not None:  # of the package `attrs`
+            filled: Any = type(fetch)
+            parts = [one(getattr(fetch, a.name)) for a in attrs if a.init]
+            names = [getattr(a, "alias", None) or a.name.lstrip("_") for a in attrs if a.init]
+            return lambda v: filled(**{name: p(v) for name, p in zip(names, parts, strict=True)})
         element = _element(graph, fetch, "fetch")
         if not graph.is_fetchable(element):
             raise ValueError(f"Operation '{element.name}' has been marked as not fetchable.")
@@ -113,7 +124,7 @@ def parse_feeds(graph: Graph, feed_dict: Mapping[Any, Any] | None) -> dict[str, 
         elif isinstance(key, SparseTensor):
             pairs = _fed_elements(key, value)
         elif isinstance(key, tuple):
-            pairs = list(zip(key, value, strict=True))
+            pairs = list(_leaves(key, value))
         else:
             pairs = [(key, value)]
         for k, v in pairs:
@@ -121,6 +132,15 @@ def parse_feeds(graph: Graph, feed_dict: Mapping[Any, Any] | None) -> dict[str, 
             tensor = key if known else _fed_tensor(graph, k)
             out[tensor.name] = feed_value(tensor, v)
     return out
+
+
+def _leaves(key: tuple[Any, ...], value: Any) -> Iterator[tuple[Any, Any]]:
+    """The pairs of a tuple of keys, which may hold tuples, and its values."""
+    for k, v in zip(key, value, strict=True):
+        if isinstance(k, tuple):
+            yield from _leaves(k, v)
+        else:
+            yield k, v
 
 
 def _fed_rows(key: IndexedSlices, value: Any) -> list[tuple[Any, Any]]:
@@ -138,6 +158,8 @@ def _fed_rows(key: IndexedSlices, value: Any) -> list[tuple[Any, Any]]:
 def _fed_elements(key: SparseTensor, value: Any) -> list[tuple[Any, Any]]:
     """Indices, values and the shape of the whole."""
     given = tuple(value) if isinstance(value, (tuple, list)) else ()
+    if len(given) == 2 and (dims := static_dims(key.dense_shape)) is not None and None not in dims:
+        given = (*given, dims)
     if len(given) != 3:
         raise ValueError(
             f"A SparseTensor is fed with a SparseTensorValue or (indices, values, dense_shape), not {value!r}"

@@ -104,7 +104,7 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("figures", "request int, figures dict", wide=True),
     _row("create_session", "request int, config dict, client? str", wide=True),
     _row("waiting", "request int, tasks list"),
-    _row("session_created", "request int, session str, devices list", wide=True),
+    _row("session_created", "request int, session str, devices list, limit_ms int, peer_timeout_s float", wide=True),
     _row("extend", "request int, session str, from_version int, graph bytes"),
     _row("extended", "request int, version int"),
     _row("prepare", "request int, session str, feeds list, fetches list, targets list, warm? bool, deterministic? bool", wide=True),

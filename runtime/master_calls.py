@@ -27,7 +27,8 @@ logger = logging.getLogger(__name__)
 class MasterCalls:
     """The calls of one master, and the leases of its sessions."""
 
-    def __init__(self, master: Master, calls: Calls, mail: Mail, cluster: ClusterSpec) -> None:
+    def __init__(self, master: Master, calls: Calls, mail: Mail, cluster: ClusterSpec, defaults: ConfigProto) -> None:
+        self._defaults = defaults  # of sessions
         self._master = master
         self._calls = calls
         self._mail = mail
@@ -97,7 +98,7 @@ class MasterCalls:
                 "server). Close some",
             )  # fmt: skip
         try:
-            config = ConfigProto.from_fields(message.fields["config"])
+            config = ConfigProto.from_fields(message.fields["config"]).over(self._defaults)
         except TypeError as e:
             raise InvalidArgumentError(None, None, f"Malformed config: {e}") from None
         if config.cluster_def is not None:
@@ -117,9 +118,11 @@ class MasterCalls:
         self._opened_by[session.handle] = owner
         self._leases.seen(session.handle, peer, time.monotonic())
         devices = [device_fields(d) for d in session.cluster.devices]
-        return Message(
-            "session_created", {"request": message.fields["request"], "session": session.handle, "devices": devices}
-        )
+        fields = {
+            "request": message.fields["request"], "session": session.handle, "devices": devices,
+            "limit_ms": config.operation_timeout_in_ms, "peer_timeout_s": config.peer_timeout_s,
+        }  # fmt: skip
+        return Message("session_created", fields)
 
     def _check_cluster(self, said: ClusterSpec) -> None:
         """InvalidArgumentError unless it is this one."""

@@ -59,7 +59,7 @@ class Remote:
         self._address = address
         self._config = config
         self._limit_s = config.operation_timeout_in_ms / 1e3 or None
-        self._connections = ConnectionPool(client_keys(config.keys))
+        self._connections = ConnectionPool(client_keys(config.keys), config.peer_timeout_s)
         self._requests = itertools.count(1)
         # A step's number is drawn once per client and counted on: unique without asking anybody.
         self._numbers = itertools.count(secrets.randbits(62) & ~0xFFFFFF)
@@ -79,6 +79,8 @@ class Remote:
             self._connections.close()
             raise
         self._handle: str = reply.fields["session"]
+        self._limit_s = reply.fields["limit_ms"] / 1e3 or None  # the server may have said what the config does not
+        self._config = replace(config, peer_timeout_s=reply.fields["peer_timeout_s"])
         self.devices = tuple(device_from_fields(d) for d in reply.fields["devices"])
 
     # --- control calls to the master -------------------------------------------------------------------------------
@@ -384,7 +386,7 @@ def _run_message(
 def _reason(error: BaseException) -> str:
     """Why a step is ended everywhere."""
     if isinstance(error, OpError):
-        return f"{type(error).__name__} in another part of the step: {error}"
+        return f"{type(error).__name__} in another part of the step: {error.summary}"
     return "The client was interrupted"
 
 

@@ -28,6 +28,7 @@ from ..codegen.cuda.driver import gpu_memory
 from ..graph.collectives import Collectives
 from ..graph.errors import InternalError, InvalidArgumentError, NotFoundError, OpError, UnknownError
 from ..graph.ops import all as _all_ops  # noqa: F401  (graphs that arrive may hold any op)
+from ..graph.process import process_id
 from ..graph.settings import setting
 from ..placer.cluster.spec import ClusterDef, ClusterSpec, DeviceInfo, local_devices
 from . import here
@@ -46,6 +47,7 @@ from .opened import can_open
 from .peers import ServerPeers
 from .recorder import Recorder, clock
 from .scheduling import displace_nobody
+from .server_def import ServerDef
 from .sharing import borrowed, share_variables
 from .sockets import AddressInUse
 from .stats import LOOK_EVERY_S, MOST_WAITS, WAIT_CHARS, MetricsServer, Watchdog, memory_in_use
@@ -66,10 +68,11 @@ class Server:
     """One task of a cluster: serves its devices and state, and is a target for sessions.
 
     Args:
-        server_or_cluster_def: the cluster: a ClusterSpec, or what makes one.
+        server_or_cluster_def: the cluster: a ClusterSpec, or what makes one; or a `ServerDef`, over which the other arguments win.
         job_name, task_index: which task this is; may be left out where only one is possible.
         protocol: None or "zmq" ("grpc" is accepted and means the same).
-        config: device counts of this task (`ConfigProto(device_count={"CPU": 2})`).
+        config: device counts of this task (`ConfigProto(device_count={"CPU": 2})`), and what its sessions get where they do not say
+            otherwise.
         start: listen at once.
         insecure: allow an address that other machines can reach, though there are no keys.
         keys: folder of keys: it lets in only whom these allow; None: that of DOVETAIL_KEYS, or no keys.
@@ -88,7 +91,7 @@ class Server:
 
     def __init__(
         self,
-        server_or_cluster_def: ClusterSpec | ClusterDef | Mapping[str, Any],
+        server_or_cluster_def: ServerDef | ClusterSpec | ClusterDef | Mapping[str, Any],
         job_name: str | None = None,
         task_index: int | None = None,
         protocol: str | None = None,
@@ -98,8 +101,16 @@ class Server:
         insecure: bool = False,
         keys: str | Path | None = None,
     ) -> None:
-        self.cluster_spec = ClusterSpec(server_or_cluster_def)
+        given = server_or_cluster_def
+        if isinstance(given, ServerDef):
+            job_name = given.job_name or None if job_name is None else job_name
+            task_index = given.task_index if task_index is None else task_index
+            protocol = given.protocol or None if protocol is None else protocol
+            config = given.default_session_config if config is None else config
+            given = given.cluster
+        self.cluster_spec = ClusterSpec(given)
         self.config = check_config(config)
+        self._protocol = protocol
         if protocol not in PROTOCOLS:
             raise NotFoundError(None, None, f"No server factory is known for protocol {protocol!r}; use 'zmq'")
         self.job_name, self.task_index = _which_task(self.cluster_spec, job_name, task_index)
@@ -122,6 +133,7 @@ class Server:
         )
         self.incarnation = self.devices[0].incarnation
         self._mail = Mail(self.task)
+        self._process = process_id()
         self._stopped = threading.Event()
         self._metrics: MetricsServer | None = None
         self._bell: Bell | None = None
@@ -149,7 +161,7 @@ class Server:
         mail = self._mail
         boards = Boards(mail.may_sleep)
         self._collectives = Collectives(
-            self.task, mail.collective, self.config.peer_timeout_s, self.incarnation, boards
+            self.task, mail.collective, self.config.peer_timeout_s, self.incarnation, boards, mail.lives
         )
         gpus = [d.name.device_index for d in self.devices if d.name.device_type == "GPU" and not d.emulated]
         self._calls = Calls(mail)
@@ -168,7 +180,7 @@ class Server:
             self.cluster_spec, self._worker, self.incarnation, self._keys, lambda: mail.endpoint
         )
         self._master = Master(self.task, self._peers)
-        self._master_calls = MasterCalls(self._master, self._calls, mail, self.cluster_spec)
+        self._master_calls = MasterCalls(self._master, self._calls, mail, self.cluster_spec, self.config)
         self._handlers = self._table()
         try:
             mail.endpoint = Endpoint(
@@ -201,9 +213,10 @@ class Server:
         return f"zmq://{self._address}"
 
     @property
-    def server_def(self) -> ClusterDef:
-        """The cluster as plain data."""
-        return self.cluster_spec.as_cluster_def()
+    def server_def(self) -> ServerDef:
+        """What it was told, as plain data."""
+        cluster = self.cluster_spec.as_cluster_def()
+        return ServerDef(cluster, self.job_name, self.task_index, self.config, self._protocol or "grpc")
 
     def join(self) -> None:
         """Block until the server is stopped (by `stop`, or by Ctrl-C)."""
@@ -212,7 +225,7 @@ class Server:
 
     def stop(self) -> None:
         """End all steps and sessions and stop listening. Stopping twice does nothing."""
-        if self._stopped.is_set():
+        if self._stopped.is_set() or process_id() != self._process:  # a forked child has none of its threads
             return
         self._stopped.set()
         self._mail.is_stopping = True

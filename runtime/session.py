@@ -21,13 +21,14 @@ from ..graph.default_graph import default_session, get_default_graph
 from ..graph.errors import InvalidArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node, Tensor
+from ..graph.process import process_id
 from ..placer.cluster.spec import DeviceInfo
 from ..placer.partition.prune import needed
 from ..placer.plan import Plan
 from . import kernels_of as _kernels_of  # noqa: F401  plans learn to tell their kernels
 from .config import ConfigProto, RunMetadata, RunOptions, check_config
 from .fetches import Fetches, feed_value, given_back, parse_feeds, parse_fetches
-from .signatures import Signatures
+from .signatures import CLOSED, Signatures
 from .target import Target, address_of
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class Session:
         if not isinstance(target, str):
             raise TypeError(f"target must be a string, not {type(target).__name__}")
         self._target_name = target
+        self._process = process_id()
         self._graph = get_default_graph() if graph is None else graph
         self._parsed: dict[Any, Fetches] = {}
         self._partial_runs: dict[str, PartialRun] = {}
@@ -324,7 +326,16 @@ class Session:
 
     def _check_open(self) -> None:
         if self._signatures.is_closed:
-            raise RuntimeError("Attempted to use a closed Session.")
+            raise RuntimeError(CLOSED)
+        if self._is_inherited():
+            raise RuntimeError(
+                f"This session on {self._target_name} belongs to process {self._process}, and a fork has inherited it: its connections "
+                "cannot be shared. Make a session of this process's own"
+            )
+
+    def _is_inherited(self) -> bool:
+        """Whether this is a forked child, and the session its parent's. One without a target is a copy, which the child may use."""
+        return bool(self._target_name) and process_id() != self._process
 
     def _check_runnable(self) -> None:
         self._check_open()
@@ -340,7 +351,8 @@ class Session:
         """End the session. Running steps end with CancelledError; later runs raise RuntimeError. Closing twice does nothing."""
         if not self._signatures.is_closed:
             self._signatures.is_closed = True
-            self._target.close()
+            if not self._is_inherited():
+                self._target.close()
 
     def as_default(self) -> AbstractContextManager[Any]:
         """A context in which `tensor.eval()` and `op.run()` use this session. It is not closed at the end."""
@@ -400,7 +412,8 @@ class InteractiveSession(Session):
             options = dataclasses.replace(config.graph_options, place_pruned_graph=True)
             config = dataclasses.replace(config, graph_options=options)
         super().__init__(target, graph, config, wait_for_cluster=wait_for_cluster)
-        for context in (self._graph.as_default(), self.as_default()):
+        given = [] if graph is None else [self._graph.as_default()]  # else the default one may be reset meanwhile
+        for context in (*given, self.as_default()):
             context.__enter__()
             self._contexts.append(context)
 

@@ -140,7 +140,8 @@ class Trace:
     @property
     def step_stats(self) -> StepStats:
         """The trace in TensorFlow 1's shape."""
-        devices: dict[str, DeviceStepStats] = {}
+        # A device whose nodes were all folded into constants took part, too.
+        devices: dict[str, DeviceStepStats] = {str(name): DeviceStepStats(str(name)) for name in self.plan.partitions}
         for k in self.kernels:
             inputs = ""
             if k.node in self.plan.graph:

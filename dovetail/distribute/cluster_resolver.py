@@ -124,17 +124,29 @@ class TFConfigClusterResolver(ClusterResolver):
         given = self._given["type"] if self._given["type"] is not None else tf_config().get("task", {}).get("type")
         return None if given is None else str(given)
 
+    @task_type.setter
+    def task_type(self, value: str | None) -> None:
+        self._given["type"] = value
+
     @property
     def task_id(self) -> int | None:  # type: ignore[override]
         """The index of this task in its job; TF_CONFIG may have it as text."""
         given = self._given["index"] if self._given["index"] is not None else tf_config().get("task", {}).get("index")
         return None if given is None else task_index(given)
 
+    @task_id.setter
+    def task_id(self, value: int | None) -> None:
+        self._given["index"] = value
+
     @property
     def rpc_layer(self) -> str | None:  # type: ignore[override]
         """What stands before `://` in targets."""
         given = self._given["rpc_layer"] or tf_config().get("rpc_layer")
         return None if given is None else str(given)
+
+    @rpc_layer.setter
+    def rpc_layer(self, value: str | None) -> None:
+        self._given["rpc_layer"] = value
 
     @property
     def environment(self) -> str:  # type: ignore[override]

@@ -121,6 +121,10 @@ def __getattr__(name: str) -> Any:
         from ..runtime.server import Server
 
         return Server
+    if name == "ServerDef":
+        from ..runtime.server_def import ServerDef
+
+        return ServerDef
     from ..graph.messages import EXAMPLES, message
 
     if name in EXAMPLES or name == "SaverDef":

@@ -184,6 +184,9 @@ def _infer_enqueue_many(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Outp
     for t in inputs[1:]:
         if t.dims == ():
             raise ValueError("components need a first axis: the elements")
+    counts = {t.dims[0] for t in inputs[1:] if t.dims} - {None}
+    if len(counts) > 1:
+        raise ValueError(f"all components must have one number of elements, not {sorted(filter(None, counts))}")
     return []
 
 

@@ -16,23 +16,33 @@ from functools import cached_property
 from typing import Any
 
 from ...graph.device import DeviceFields, DeviceName, is_specialization, matches, parse_strict
+from ...graph.repeated import Repeated
 
 # -- what a user writes down -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class JobDef:
     """One job: its name and the address of each task, by task index. The indices may have gaps."""
 
-    name: str
-    tasks: Mapping[int, str] = field(hash=False)  # a dict has no hash; equal jobs still hash alike
+    name: str = ""
+    tasks: dict[int, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ClusterDef:
-    """A cluster as plain data: jobs by name, tasks by index (TensorFlow's message of the same name)."""
+    """A cluster as plain data: jobs by name, tasks by index (TensorFlow's message of the same name).
 
-    job: tuple[JobDef, ...]
+    >>> cluster = ClusterDef()
+    >>> cluster.job.add(name="worker").tasks[0] = "localhost:2222"
+    >>> ClusterSpec(cluster)
+    ClusterSpec({'worker': ['localhost:2222']})
+    """
+
+    job: Sequence[JobDef] = ()
+
+    def __post_init__(self) -> None:
+        self.job: Repeated[JobDef] = Repeated(self.job, JobDef)
 
 
 class ClusterSpec:
@@ -104,7 +114,7 @@ class ClusterSpec:
 
     def as_cluster_def(self) -> ClusterDef:
         """The cluster as plain data."""
-        return ClusterDef(tuple(JobDef(job, dict(tasks)) for job, tasks in self._jobs.items()))
+        return ClusterDef([JobDef(job, dict(tasks)) for job, tasks in self._jobs.items()])
 
     def _job(self, name: str) -> dict[int, str]:
         if name not in self._jobs:
