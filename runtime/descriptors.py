@@ -2,7 +2,8 @@
 
 Each connection takes a descriptor, and who connects decides how many there are. When none is left, a process can open no file, and one
 that goes on listening spins, since the connection that it cannot accept is announced again and again. So a server keeps a few
-descriptors back. When all others are taken it lets go of them, for its own files, and listens no more until there are enough again.
+descriptors back. When all others are taken it listens no more until there are enough again, and then lets go of them for its own
+files.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ class Reserve:
 
     def look(self) -> bool:
         """See how many there are; gives `is_used`."""
-        if self._kept:
+        if self._kept and not self.is_used:
             probe = _taken(1)
             self.is_used = not probe
             _let_go(probe)
-            if self.is_used:
-                self.close()
+        elif self._kept:  # nobody is accepted any more: those who waited for that would have taken them
+            self.close()
         else:
             found = _taken(2 * self._size)
             self.is_used = len(found) < 2 * self._size

@@ -52,7 +52,7 @@ def test_idle_connections_take_neither_the_processor_nor_the_last_descriptors() 
         finally:
             for sock in idle:
                 sock.close()
-        with tf.Session(cluster.target("a"), wait_for_cluster=WAIT_S) as another:
+        with tf.Session(cluster.target("a"), wait_for_cluster=15.0) as another:
             assert another.run(x) == 2.0
 
 

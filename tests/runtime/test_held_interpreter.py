@@ -146,6 +146,7 @@ def test_a_connection_that_was_made_again_proves_nothing(echo: Endpoint, client:
     before = time.monotonic() - 60.0
     until(lambda: client.lives(before), "the connection is made")
     break_connections()
+    until(lambda: not client.lives(before), "it is broken")
     until(lambda: client.lives(time.monotonic()), "it is made again")
     assert not client.lives(before)
     client.close()
