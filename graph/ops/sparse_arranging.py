@@ -6,13 +6,18 @@ ordered and compared.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..build import TensorLike, convert
 from ..dtypes import bool_, int64
 from ..node import Tensor
+from ..shape import Dims, element_count, is_static, merge, text
 from ..sparse_tensor import SparseTensor
+from ..static_value import static_dims
 from .arithmetic import add, floordiv, floormod, maximum, minimum, multiply, subtract
 from .cast import cast
 from .compare import equal, greater, greater_equal, less, not_equal, where
@@ -20,13 +25,13 @@ from .creation import fill, ones_like, range as range_, zeros, zeros_like
 from .gathering import gather
 from .joining import concat, stack
 from .logic import logical_and, logical_not
-from .operands import normal_axis, op_scope
+from .operands import normal_axis, op_scope, static_int, static_ints
 from .partitions import boolean_mask
 from .passing import Assert
 from .reduce import reduce_all, reduce_max, reduce_prod, reduce_sum
 from .scan import cumprod
 from .segments import unsorted_segment_sum
-from .shapes import expand_dims, reshape, shape
+from .shapes import expand_dims, reshape, shape, size
 from .sorting import argsort
 from .sparse_to_dense import sparse_to_dense
 
@@ -48,7 +53,10 @@ def strides_of(dense_shape: Tensor) -> Tensor:
 
 def places_of(indices: Tensor, dense_shape: Tensor) -> Tensor:
     """The place of each element, int64 `[n]`."""
-    return reduce_sum(multiply(indices, strides_of(dense_shape)), axis=1)
+    places = reduce_sum(multiply(indices, strides_of(dense_shape)), axis=1)
+    places.set_shape(None if indices.dims is None else indices.dims[:1])
+    places.set_shape([None])
+    return places
 
 
 def coordinates_at(places: Tensor, dense_shape: Tensor) -> Tensor:
@@ -114,14 +122,29 @@ def sparse_to_indicator(sp_input: SparseTensor, vocab_size: TensorLike, name: st
 
 
 def sparse_merge(
-    sp_ids: SparseTensor, sp_values: SparseTensor, vocab_size: TensorLike, name: str | None = None
+    sp_ids: Any, sp_values: SparseTensor, vocab_size: Any, name: str | None = None, already_sorted: bool = False
 ) -> SparseTensor:
-    """Values by id: the last coordinate is replaced by the id that stands there in the other tensor, of the same places."""
-    ids, values = sparse(sp_ids), sparse(sp_values)
-    with op_scope(name, "SparseMerge", ids.values):
-        at = concat([ids.indices[:, :-1], expand_dims(cast(ids.values, int64), 1)], 1)
-        whole = concat([ids.dense_shape[:-1], reshape(cast(convert(vocab_size), int64), [1])], 0)
-        return sparse_reorder(SparseTensor(at, values.values, whole))
+    """Values by id: the last coordinate is replaced by the id that stands there in another tensor, of the same places.
+
+    Args:
+        sp_ids: a sparse tensor of ids, or a list of them: the last coordinate is replaced by as many.
+        vocab_size: how many ids there are; a list for a list. already_sorted: the result is in order without sorting.
+
+    Raises:
+        TypeError: a list, and no list. ValueError: lists of different lengths.
+    """
+    several = isinstance(sp_ids, (list, tuple)) and not hasattr(sp_ids, "dense_shape")
+    if several != isinstance(vocab_size, (list, tuple)):
+        raise TypeError(f"sp_ids and vocab_size must both be lists, or none of them: {sp_ids!r}, {vocab_size!r}")
+    ids, sizes = [sparse(i) for i in (sp_ids if several else [sp_ids])], list(vocab_size) if several else [vocab_size]
+    if len(ids) != len(sizes):
+        raise ValueError(f"sp_ids and vocab_size have to have equal lengths, not {len(ids)} and {len(sizes)}")
+    values = sparse(sp_values)
+    with op_scope(name, "SparseMerge", values.values):
+        at = concat([ids[0].indices[:, :-1], *(expand_dims(cast(i.values, int64), 1) for i in ids)], 1)
+        ends = [reshape(cast(convert(n), int64), [1]) for n in sizes]
+        merged = SparseTensor(at, values.values, concat([ids[0].dense_shape[:-1], *ends], 0))
+        return merged if already_sorted else sparse_reorder(merged)
 
 
 def sparse_eye(
@@ -130,9 +153,10 @@ def sparse_eye(
     """Ones on the diagonal of a matrix."""
     across = num_rows if num_columns is None else num_columns
     with op_scope(name, "eye"):
-        diagonal = range_(minimum(convert(num_rows, int64), convert(across, int64)))
+        sizes = [cast(convert(n), int64) for n in (num_rows, across)]
+        diagonal = range_(minimum(*sizes))
         ones = fill(shape(diagonal), cast(convert(1), dtype))
-        return SparseTensor(stack([diagonal, diagonal], 1), ones, convert([num_rows, across], int64))
+        return SparseTensor(stack([diagonal, diagonal], 1), ones, stack(sizes))
 
 
 # --- order and shape -------------------------------------------------------------------------------------------------
@@ -151,21 +175,38 @@ def sparse_reshape(sp_input: SparseTensor, shape: TensorLike, name: str | None =
     sp = sparse(sp_input)
     with op_scope(name, "SparseReshape", sp.values):
         wanted = cast(convert(shape), int64)
+        before = sp.shape.dims_tuple
+        if is_static(before) and (static_ints(wanted) or []).count(-1) > 1:
+            raise ValueError(f"At most one dimension can be inferred (-1). Found: {static_ints(wanted)}")
+        known = _reshaped_dims(before, static_dims(wanted))
         unknown = equal(wanted, -1)
         rest = floordiv(reduce_prod(sp.dense_shape), maximum(reduce_prod(where(unknown, ones_like(wanted), wanted)), 1))
         whole = where(unknown, ones_like(wanted) * rest, wanted)
-        fits = Assert(
-            equal(reduce_prod(whole), reduce_prod(sp.dense_shape)),
-            [
-                "Input to reshape is a sparse tensor of shape",
-                sp.dense_shape,
-                "which does not fit the requested",
-                wanted,
-            ],
-        )
+        whole.set_shape([None])
+        problem = [
+            "Input to reshape is a sparse tensor of shape",
+            sp.dense_shape,
+            "which does not fit the requested",
+            wanted,
+        ]
+        fits = Assert(equal(reduce_prod(whole), reduce_prod(sp.dense_shape)), problem)
         with whole.graph.control_dependencies([fits]):
             places = places_of(sp.indices, sp.dense_shape)
+        if is_static(known):
+            whole = convert(np.array(known, np.int64))
         return SparseTensor(coordinates_at(places, whole), sp.values, whole)
+
+
+def _reshaped_dims(before: Dims, wanted: Dims) -> Dims:
+    """The shape after a reshape, as far as it is known. ValueError: it has another number of elements."""
+    count = element_count(before)
+    if count is None or wanted is None:
+        return wanted
+    known = math.prod(d for d in wanted if d is not None)
+    missing = wanted.count(None)
+    if (not missing and known != count) or (missing == 1 and known and count % known):
+        raise ValueError(f"Cannot reshape a sparse tensor with {count} elements to shape {text(wanted)}")
+    return tuple(count // known if d is None else d for d in wanted) if missing == 1 and known else wanted
 
 
 def sparse_transpose(
@@ -181,12 +222,16 @@ def sparse_transpose(
         return sparse_reorder(SparseTensor(columns(sp.indices, order), sp.values, gather(sp.dense_shape, order)))
 
 
-def sparse_expand_dims(sp_input: SparseTensor, axis: int = -1, name: str | None = None) -> SparseTensor:
+def sparse_expand_dims(sp_input: SparseTensor, axis: TensorLike = -1, name: str | None = None) -> SparseTensor:
     """With an axis of size 1 more, before `axis`; -1: as the last."""
     sp = sparse(sp_input)
     with op_scope(name, "expand_dims", sp.values):
-        rank = known_rank(sp, "expand_dims")
-        at = normal_axis(axis, rank + 1)
+        given = convert(axis, name="axis")
+        known = static_int(given)
+        if known is not None and sp.rank is not None:
+            at: Any = normal_axis(known, sp.rank + 1)
+        else:
+            at = where(less(given, 0), given + size(sp.dense_shape) + 1, given)
         nought = zeros_like(sp.indices[:, :1])
         indices = concat([sp.indices[:, :at], nought, sp.indices[:, at:]], 1)
         return SparseTensor(indices, sp.values, concat([sp.dense_shape[:at], [1], sp.dense_shape[at:]], 0))
@@ -199,6 +244,9 @@ def sparse_reset_shape(sp_input: SparseTensor, new_shape: TensorLike = None) -> 
         if new_shape is None:
             return SparseTensor(sp.indices, sp.values, maximum(reduce_max(sp.indices, axis=0) + 1, 0))
         wanted = cast(convert(new_shape), int64)
+        sizes, before = static_dims(wanted) or (), sp.shape.dims_tuple or ()
+        if any(a is not None and b is not None and a < b for a, b in zip(sizes, before, strict=False)):
+            raise ValueError(f"new_shape {text(sizes)} should have dimension sizes >= sp_input.shape {text(before)}")
         room = Assert(
             reduce_all(greater_equal(wanted, sp.dense_shape)), ["new_shape", wanted, "has no room for", sp.dense_shape]
         )
@@ -213,7 +261,9 @@ def sparse_retain(sp_input: SparseTensor, to_retain: TensorLike) -> SparseTensor
     """Only the elements for which a bool vector is true."""
     sp = sparse(sp_input)
     with op_scope(None, "SparseRetain", sp.values):
-        kept = reshape(where(convert(to_retain, bool_)), [-1])
+        retained = convert(to_retain, bool_)
+        merge(retained.dims, sp.values.dims)
+        kept = reshape(where(retained), [-1])
         return SparseTensor(gather(sp.indices, kept), gather(sp.values, kept), sp.dense_shape)
 
 
@@ -271,7 +321,7 @@ def sparse_concat(
     if len(parts) == 1:
         return parts[0]
     with op_scope(name, "SparseConcat", parts[0].values):
-        rank = known_rank(parts[0], "sparse_concat")
+        rank = known_rank(next((p for p in parts if p.rank is not None), parts[0]), "sparse_concat")
         at = normal_axis(axis if concat_dim is None else concat_dim, rank)
         shapes = stack([p.dense_shape for p in parts])
         others = [a for a in range(rank) if a != at]

@@ -8,6 +8,7 @@ from typing import Any
 from ..build import TensorLike, convert
 from ..dtypes import int32, int64
 from ..node import Tensor
+from ..shape import is_static
 from ..sparse_tensor import SparseTensor
 from .arithmetic import absolute, divide, maximum, minimum, multiply, rsqrt, subtract
 from .cast import cast
@@ -21,7 +22,7 @@ from .math import exp
 from .operands import normal_axis, op_scope
 from .partitions import unique
 from .passing import Assert, with_dependencies
-from .reduce import reduce_prod
+from .reduce import reduce_all, reduce_prod
 from .scattering import tensor_scatter_nd_add
 from .segments import segment_mean, segment_sum, unsorted_segment_max, unsorted_segment_sum
 from .shapes import expand_dims, reshape, shape, transpose
@@ -57,6 +58,14 @@ def with_dense(sp: SparseTensor, dense: TensorLike, f: Callable[[Tensor, Tensor]
     axes = len(other.dims)
     if not axes:
         return SparseTensor(sp.indices, f(sp.values, other), sp.dense_shape)
+    inner, whole = sp.shape.dims_tuple, shape(other, out_type=int64)
+    fitting = inner is not None and all(
+        d is not None and d in (1, s) for d, s in zip(other.dims, inner[rank - axes :], strict=True)
+    )
+    if not fitting:
+        fits = reduce_all(logical_or(equal(whole, 1), equal(whole, sp.dense_shape[rank - axes :])))
+        problem = "SparseDenseBinaryOp broadcasts dense to sparse only; got incompatible shapes:"
+        other = with_dependencies([Assert(fits, [problem, sp.dense_shape, whole])], other)
     at = minimum(sp.indices[:, rank - axes :], subtract(shape(other, out_type=int64), 1))  # of size 1: the only one
     return SparseTensor(sp.indices, f(sp.values, gather_nd(other, at)), sp.dense_shape)
 
@@ -110,12 +119,25 @@ def _against(a: SparseTensor, b: SparseTensor, f: Callable[[Tensor, Tensor], Ten
 def _combined(a: SparseTensor, b: SparseTensor, combine: Callable[[Tensor, Tensor, Tensor], Tensor]) -> SparseTensor:
     """All places of two, each once, in order, with what they hold there combined."""
     with op_scope(None, "SparseAdd", a.values):
+        a = _of_one_shape(a, b)
         both = sparse_reorder(
             SparseTensor(concat([a.indices, b.indices], 0), concat([a.values, b.values], 0), a.dense_shape)
         )
         places, which = unique(places_of(both.indices, both.dense_shape))
         values = combine(both.values, which, shape(places)[0])
         return SparseTensor(coordinates_at(places, both.dense_shape), values, both.dense_shape)
+
+
+def _of_one_shape(a: SparseTensor, b: SparseTensor) -> SparseTensor:
+    """`a`, checked to have the shape of `b`."""
+    mine, theirs = a.shape.dims_tuple, b.shape.dims_tuple
+    if mine is not None and theirs is not None and len(mine) != len(theirs):
+        raise ValueError(f"Operands do not have the same ranks: {a.shape} and {b.shape}")
+    if is_static(mine) and mine == theirs:
+        return a
+    same = reduce_all(equal(a.dense_shape, b.dense_shape))
+    check = Assert(same, ["Operands' shapes do not match:", a.dense_shape, b.dense_shape])
+    return SparseTensor(a.indices, a.values, with_dependencies([check], a.dense_shape))
 
 
 # --- along axes -------------------------------------------------------------------------------------------------------

@@ -312,6 +312,63 @@ def test_products_of_sizes_that_do_not_match_are_refused():
             session.run(product, {b: np.ones((3, 2))})
 
 
+def test_sums_and_products_of_other_shapes_are_refused():
+    a = tf.SparseTensor([[0]], [1], [1])
+    b = tf.SparseTensor([[1]], [2], [2])
+    for f in (tf.sparse_add, tf.sparse_maximum):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="shapes do not match"):
+            run(f(a, b))
+        with pytest.raises(ValueError, match="same ranks"):
+            f(a, tf.SparseTensor([[0, 0]], [1], [1, 1]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="broadcasts dense to sparse only"):
+        run(tf.ones([3], tf.int32) * b)
+    with pytest.raises(ValueError, match="not compatible"):
+        tf.sparse_retain(a, [True, False])
+
+
+def test_sparse_tensors_go_through_functions_of_one_operand():
+    x = tf.SparseTensor([[0, 1], [2, 0]], [-1.0, 4.0], [3, 2])
+    dense = tf.constant([[2.0], [3.0], [5.0]])
+    found = run(
+        [tf.negative(x), tf.abs(x), tf.square(x), dense * x, tf.shape(x), tf.size(x), tf.rank(x), tf.cast(x, tf.int32)]
+    )
+    assert [f.values.tolist() for f in found[:4]] == [[1, -4], [1, 4], [1, 16], [-2, 20]]
+    assert (found[4].tolist(), found[5], found[6], found[7].values.tolist()) == ([3, 2], 6, 2, [-1, 4])
+    value = tf.SparseTensorValue([[0, 1]], [1.0], [3, 2])
+    assert run(tf.shape(value)).tolist() == [3, 2]
+
+
+def test_ranks_and_axes_may_come_late():
+    x = tf.SparseTensor(tf.placeholder(tf.int64), tf.placeholder(tf.float32), tf.placeholder(tf.int64))
+    feeds = {x: tf.SparseTensorValue([[1, 0], [0, 1]], [1.0, 2.0], [2, 2])}
+    axis = tf.placeholder(tf.int32, [])
+    reshaped = tf.sparse_reshape(x, [4, 1, -1])
+    assert reshaped.indices.shape.as_list() == [None, 3]
+    with tf.Session() as session:
+        assert session.run(tf.sparse_reorder(x), feeds).values.tolist() == [2.0, 1.0]
+        wide = tf.sparse.expand_dims(x, axis)
+        assert session.run(wide, {**feeds, axis: -2}).dense_shape.tolist() == [2, 1, 2]
+        assert session.run(reshaped, feeds).indices.tolist() == [[2, 0, 0], [1, 0, 0]]
+
+
+def test_reshapes_know_their_shapes():
+    x = tf.SparseTensor([[0, 0]], [1], [4, 6])
+    assert tf.sparse_reshape(x, tf.stack([2, tf.placeholder(tf.int32, [])])).shape.as_list() == [2, 12]
+    with pytest.raises(ValueError, match="Cannot reshape"):
+        tf.sparse_reshape(x, [5, 5])
+    with pytest.raises(ValueError, match="At most one"):
+        tf.sparse_reshape(x, [-1, -1])
+
+
+def test_values_by_several_ids():
+    a, b = (tf.SparseTensor([[0, 0], [1, 0]], ids, [2, 1]) for ids in ([3, 1], [0, 2]))
+    values = tf.SparseTensor([[0, 0], [1, 0]], [0.5, 1.5], [2, 1])
+    merged = run(tf.sparse_merge([a, b], values, [4, 5]))
+    assert (merged.indices.tolist(), merged.dense_shape.tolist()) == ([[0, 3, 0], [1, 1, 2]], [2, 4, 5])
+    with pytest.raises(TypeError, match="both be lists"):
+        tf.sparse_merge([a, b], values, 4)
+
+
 def test_negative_numbers_are_not_counted():
     with pytest.raises(tf.errors.InvalidArgumentError, match="non-negative"):
         run(tf.bincount([1, -1, 2]))
@@ -328,8 +385,11 @@ def test_shapes_that_contradict_each_other_are_refused():
         tf.sparse.reorder(tf.constant([1]))
     with pytest.raises(ValueError, match="how many axes"):
         tf.sparse.transpose(tf.sparse_placeholder(tf.float32))
+    late = tf.placeholder_with_default([3], [1])
     with pytest.raises(tf.errors.InvalidArgumentError, match="does not fit"):
-        run(tf.sparse.reshape(tf.SparseTensor([[0, 0]], [1], [2, 2]), [3]))
+        run(tf.sparse.reshape(tf.SparseTensor([[0, 0]], [1], [2, 2]), late))
+    with pytest.raises(ValueError, match="should have dimension sizes"):
+        tf.sparse_reset_shape(tf.SparseTensor([[0, 0]], [1], [2, 2]), [3, 1])
 
 
 def test_they_are_fed_and_fetched():
