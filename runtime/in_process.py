@@ -34,7 +34,8 @@ def in_process(graph: Graph, config: ConfigProto) -> InProcess:
     """The target of a session without servers: one task, no sockets, no threads."""
     emulated = setting("DOVETAIL_EMULATE_GPUS")
     devices = local_devices(LOCAL_TASK, config.device_count, emulated, gpu_memory=gpu_memory())
-    return _with_worker(Worker(LOCAL_TASK, devices, default_container="localhost"), graph, config)
+    worker = Worker(LOCAL_TASK, devices, default_container="localhost", data_folders=None)
+    return _with_worker(worker, graph, config)
 
 
 def within_task(graph: Graph, resources: Resources, make_state: Callable[[int], SessionState]) -> InProcess:

@@ -20,7 +20,7 @@ from .given import Given
 from .kinds import Described
 from .spec import Array
 
-LIMIT = 64 << 20
+LIMIT = 1 << 20
 """Bytes of arrays that go into the graph with a description, unless the program places the iterator in another task."""
 
 

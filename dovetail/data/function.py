@@ -47,8 +47,8 @@ class Function:
         """Of the results."""
         return [Component(t.dtype.base, t.dims) for t in self.outputs]
 
-    def at(self, at: At) -> Callable[[Element, int], list[Array]]:
-        """The function of an element and its number, in a walk."""
+    def at(self, at: At, ends: bool = False) -> Callable[[Element, int], list[Array]]:
+        """The function of an element and its number, in a walk. `ends`: it may raise OutOfRangeError, which else is another error."""
         task = at.task if self._stateless is None else self._stateless
         with self._lock:
             call = self._calls.get(task)
@@ -61,7 +61,9 @@ class Function:
         def run(element: Element, number: int) -> list[Array]:
             try:
                 found = call(seed, at.call_number(number), *element, *more)
-            except OutOfRangeError as e:  # it is not the end of this data set
+            except OutOfRangeError as e:
+                if ends:
+                    raise
                 told = f"Function invocation produced OutOfRangeError: {e.message}"
                 raise InvalidArgumentError(None, None, told) from None
             return [as_array(v, t) for v, t in zip(found, types, strict=False)]

@@ -179,8 +179,8 @@ class Iterator:
         op, graph = self.position.op, self.position.graph
         handle = handle_of(self._attrs, self._one_shot, self._seed, op.container, op.attrs["shared_name"] or op.name)
         with graph.colocate_with(op), graph.control_dependencies(self._sent):
-            found = constant(handle, name=name or "handle")
-            return identity(found, name=found.op.name) if self._sent else found
+            found = constant(handle, name="handle" if self._sent else name or "handle")
+            return identity(found, name=name or "handle") if self._sent else found
 
     @property
     def output_types(self) -> Any:

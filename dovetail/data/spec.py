@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.build import to_array
-from ..graph.dtypes import DType, as_dtype
+from ..graph.build import convert, to_array
+from ..graph.dtypes import DType, as_dtype, int64
 from ..graph.errors import UnimplementedError
 from ..graph.node import Tensor
 from ..graph.shape import Dims
 from ..graph.sparse_tensor import SparseTensor, SparseTensorValue, is_sparse
+from ..graph.structure import flatten as leaves
 
 Array = np.ndarray[Any, Any]
 Element = Sequence[Array]
@@ -43,6 +44,8 @@ def flatten(structure: Any) -> list[Any]:
 
 def _whole(value: Any) -> Any:
     """Coordinates of a sparse array that were given as a list."""
+    if isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in leaves(value)):
+        return convert(value, int64)
     return np.asarray(value, np.int64) if isinstance(value, (list, tuple, np.ndarray)) else value
 
 

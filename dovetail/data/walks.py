@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.errors import DataLossError, InvalidArgumentError
+from ..graph.errors import DataLossError, InvalidArgumentError, OutOfRangeError
 from .ahead import Ahead, InOrder
 from .checks import AUTOTUNE, checked, positive
 from .given import At, arrays_of
@@ -67,13 +67,32 @@ def _window(d: Described, at: At, skip: int) -> Walk[Element]:
 
 @kind("map")
 def _map(d: Described, at: At, skip: int) -> Walk[Element]:
-    call, calls = d._params["function"].at(at), d._params["calls"]
+    call, calls = d._params["function"].at(at, ends=True), d._params["calls"]
     if calls is not None:
         calls = (os.cpu_count() or 1) if calls == AUTOTUNE else at.number(calls)
     numbered = zip(d._inputs[0]._walk(at, skip), itertools.count(skip), strict=False)
     if calls is not None and calls > 1:
-        return InOrder(call, numbered, calls, at.sloppy)
-    return itertools.starmap(call, numbered)
+        return _Mapped(InOrder(call, numbered, calls, at.sloppy))
+    return _Mapped(itertools.starmap(call, numbered))
+
+
+class _Mapped:
+    """What a function gives. It ends when a queue or an iterator ends from which the function takes."""
+
+    def __init__(self, found: Walk[Element]) -> None:
+        self._found: Walk[Element] | None = found
+
+    def __iter__(self) -> _Mapped:
+        return self
+
+    def __next__(self) -> Element:
+        if self._found is None:
+            raise StopIteration
+        try:
+            return next(self._found)
+        except OutOfRangeError:
+            self._found = None
+            raise StopIteration from None
 
 
 @kind("with_options")

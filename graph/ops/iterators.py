@@ -235,8 +235,8 @@ def _taken(
     if not state.is_initialized:
         raise FailedPreconditionError(
             None, None,
-            f"The iterator of '{context.node_name}' has not been initialized, it has no position: run iterator.initializer before the "
-            "first element",
+            f"The iterator has not been initialized: run iterator.initializer before the first element ('{context.node_name}' finds no "
+            "position)",
         )  # fmt: skip
     element: list[Sequence[Array]] = []
     failed: list[OpError] = []

@@ -156,7 +156,7 @@ def test_an_iterator_starts_with_one_data_set_or_the_other(tmp_path: Path) -> No
     element = iterator.get_next()
     saver = tf.train.Saver({"input": iterator.position})
     with tf.Session() as session:
-        with pytest.raises(tf.errors.FailedPreconditionError, match="no position"):
+        with pytest.raises(tf.errors.FailedPreconditionError, match="has not been initialized"):
             session.run(element)
         session.run(to_train)
         assert [session.run(element) for _ in range(2)] == [(0, 0), (1, 2)]
@@ -186,7 +186,7 @@ def test_a_handle_that_is_fed_chooses_the_iterator() -> None:
     assert chosen.output_types is tf.int64 and chosen.output_shapes.as_list() == [None]
     with tf.Session() as session:
         a, b = session.run([first.string_handle(), second.string_handle()])
-        with pytest.raises(tf.errors.FailedPreconditionError, match="no position"):
+        with pytest.raises(tf.errors.FailedPreconditionError, match="has not been initialized"):
             session.run(doubled, {handle: b})
         session.run(second.initializer)
         assert session.run(doubled, {handle: a}).tolist() == [0, 2]
