@@ -29,6 +29,7 @@ from .keras.layers import (
     normalization as _normalization,
     pooling as _pooling,
 )
+from .keras.layers.renormalization import Renormalization
 
 _NARROW = (float16, bfloat16)
 
@@ -159,14 +160,23 @@ class BatchNormalization(Layer, _normalization.BatchNormalization):
         adjustment: Any = None,
         **kwargs: Any,
     ) -> None:
-        variants = ("renorm", renorm), ("virtual_batch_size", virtual_batch_size), ("adjustment", adjustment)
-        for variant, wanted in variants:
+        for variant, wanted in (("virtual_batch_size", virtual_batch_size), ("adjustment", adjustment)):
             if wanted:
                 raise UnimplementedError(
                     None, None,
                     f"batch_normalization has no {variant}: leave it out for the ordinary normalization by the whole batch",
                 )  # fmt: skip
         super().__init__(*args, **kwargs)
+        if renorm and self.fused:
+            raise ValueError("Passing both fused=True and renorm=True is unsupported")
+        self._renorm = (renorm_clipping, renorm_momentum) if renorm else None
+        self._renormalization: Renormalization | None = None
+
+    def build(self, input_shape: Any) -> None:
+        """See `Layer.build`."""
+        super().build(input_shape)
+        if self._renorm is not None:
+            self._renormalization = Renormalization(self, *self._renorm)
 
     def _dtype_for(self, given: DType) -> DType:
         return float32 if given in _NARROW else given
@@ -174,10 +184,12 @@ class BatchNormalization(Layer, _normalization.BatchNormalization):
     def call(self, inputs: Tensor, training: Any = None) -> Tensor:
         """See `Layer.call`: narrow floats are normalized as float32, by statistics in float32."""
         given = inputs.dtype.base
-        if given not in _NARROW:
-            return super().call(inputs, training)
-        found: Tensor = cast(super().call(cast(inputs, float32), training), given)
-        return found
+        if given in _NARROW:
+            found: Tensor = cast(self.call(cast(inputs, float32), training), given)
+            return found
+        if self._renormalization is not None:
+            return self._renormalization.normal(inputs, training if self.trainable else False)
+        return super().call(inputs, training)
 
     def _variance_to_keep(self, unbiased: Tensor, count: Tensor) -> Tensor:
         return unbiased  # as TensorFlow's fused op keeps it
@@ -431,7 +443,9 @@ def batch_normalization(
         center, scale: whether there are `beta` and `gamma`.
         fused: False: images are not normalised by one node, and the average of their variances is then of the biased ones, as in
             TensorFlow.
-        renorm, virtual_batch_size, adjustment: TensorFlow's variants, which are not there: leave them.
+        renorm: normalise by batch renormalisation, whose statistics move by `renorm_momentum`, and whose correction has the limits
+            `rmax`, `rmin` and `dmax` of `renorm_clipping`.
+        virtual_batch_size, adjustment: TensorFlow's variants, which are not there: leave them.
 
     Raises:
         UnimplementedError: one of those variants is asked for.
@@ -443,8 +457,8 @@ def batch_normalization(
     layer = BatchNormalization(
         axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer, moving_mean_initializer,
         moving_variance_initializer, beta_regularizer, gamma_regularizer, beta_constraint, gamma_constraint,
-        fused, renorm=renorm, virtual_batch_size=virtual_batch_size, adjustment=adjustment, trainable=trainable, name=name,
-        _reuse=reuse,
+        fused, renorm=renorm, renorm_clipping=renorm_clipping, renorm_momentum=renorm_momentum,
+        virtual_batch_size=virtual_batch_size, adjustment=adjustment, trainable=trainable, name=name, _reuse=reuse,
     )  # fmt: skip
     return _called(layer, inputs, training=training)
 

@@ -114,6 +114,53 @@ def test_averages_and_evaluation_are_tensorflows(layer: Any, unbiased: bool, ran
         np.testing.assert_allclose(found[name], wanted, rtol=2e-4, atol=2e-4, err_msg=name)
 
 
+@pytest.mark.parametrize("fed", [False, True])
+def test_renormalization_is_tensorflows(fed: bool) -> None:
+    limits, slow = {"rmin": 0.9, "rmax": 4.0, "dmax": 2.0}, 0.9
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder(tf.float32, [None, 3, 3, 2])
+        training = tf.placeholder(tf.bool, [])
+
+        def layer(training: Any) -> Any:
+            return tf.layers.batch_normalization(
+                x, momentum=DECAY, epsilon=EPSILON, training=training, name="bn", reuse=tf.AUTO_REUSE, renorm=True,
+                renorm_clipping=limits, renorm_momentum=slow,
+            )  # fmt: skip
+
+        y, evaluated = (layer(training),) * 2 if fed else (layer(True), layer(False))
+        with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
+            train = tf.train.GradientDescentOptimizer(RATE).minimize(tf.reduce_sum(y * PULL))
+        session.run(tf.global_variables_initializer())
+        made = [session.run([y, train], {x: batch, training: True})[0] for batch in BATCHES]
+        found = {v.op.name.removeprefix("bn/"): session.run(v) for v in tf.global_variables()}
+        found["y"] = session.run(evaluated, {x: UNSEEN, training: False})
+    wanted: dict[str, Any] = {
+        "gamma": np.ones(2),
+        "moving_variance": np.ones(2),
+        "moving_mean": np.zeros(2),
+        "beta": np.zeros(2),
+    }
+    wanted |= {"renorm_mean": np.zeros(2), "renorm_stddev": np.ones(2), "moving_stddev": np.ones(2)}
+    for x_, y_ in zip(BATCHES.astype(np.float64), made, strict=True):
+        mean, stddev = x_.mean((0, 1, 2)), np.sqrt(x_.var((0, 1, 2)) + EPSILON)
+        factor = np.clip(stddev / wanted["renorm_stddev"], limits["rmin"], limits["rmax"])
+        offset = np.clip((mean - wanted["renorm_mean"]) / wanted["renorm_stddev"], -limits["dmax"], limits["dmax"])
+        normal = (x_ - mean) / stddev * factor + offset
+        np.testing.assert_allclose(y_, normal * wanted["gamma"] + wanted["beta"], rtol=1e-3, atol=1e-3)
+        wanted["gamma"] = wanted["gamma"] - RATE * (PULL * normal).sum((0, 1, 2))
+        wanted["beta"] = wanted["beta"] - RATE * PULL.sum((0, 1, 2))
+        for name, value, keep in (
+            ("renorm_mean", mean, slow), ("renorm_stddev", stddev, slow), ("moving_mean", mean, DECAY), ("moving_stddev", stddev, DECAY)
+        ):  # fmt: skip
+            wanted[name] = wanted[name] * keep + value * (1 - keep)
+        wanted["moving_variance"] = wanted["moving_stddev"] ** 2 - EPSILON
+    normal = (UNSEEN - wanted["moving_mean"]) / np.sqrt(wanted["moving_variance"] + EPSILON)
+    wanted["y"] = normal * wanted["gamma"] + wanted["beta"]
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-3, atol=1e-3, err_msg=name)
+
+
 def test_the_fused_op_takes_no_smaller_epsilon_than_tensorflows() -> None:
     x = np.float32([1e-3, -1e-3]).reshape(1, 2, 1, 1)
     with tf.Graph().as_default(), tf.Session() as session:

@@ -232,8 +232,8 @@ def test_what_programs_say_about_kernels_and_formats() -> None:
         np.testing.assert_array_equal(session.run(last)[0], np.arange(24))
         np.testing.assert_array_equal(session.run(first)[0], np.arange(24).reshape(2, 12).T.ravel())
         np.testing.assert_allclose(session.run(y).mean(axis=(0, 1, 2)), 0, atol=1e-6)
-    with pytest.raises(tf.errors.UnimplementedError, match="batch_normalization has no renorm"):
-        tf.layers.batch_normalization(x, renorm=True)
+    with pytest.raises(tf.errors.UnimplementedError, match="batch_normalization has no virtual_batch_size"):
+        tf.layers.batch_normalization(x, virtual_batch_size=2)
 
 
 def test_names_of_objects_and_of_functions() -> None:
