@@ -40,7 +40,7 @@ SETTINGS = {
         Setting(
             "DOVETAIL_CHECK",
             0,
-            "1: mirrored replicas compare checksums of their variables every 100 updates; 2: every fused kernel runs beside the NumPy references, too",
+            "1: mirrored replicas compare checksums of variables every 100 updates; 2: fused kernels run beside NumPy references, too",
         ),
         Setting(
             "DOVETAIL_CLIENT_MB", 16384, "MiB that one client may feed to a server's running steps at once; 0: no limit"

@@ -84,3 +84,14 @@ def variable_creator_scope(variable_creator: Callable[..., Any]) -> Iterator[Non
         yield
     finally:
         scopes.creators = saved
+
+
+@contextmanager
+def without_creators(which: Callable[[Any], bool] = lambda creator: True) -> Iterator[None]:
+    """A block in which those functions of `variable_creator_scope` blocks that `which` chooses make no variables."""
+    scopes = get_default_graph().scopes
+    saved, scopes.creators = scopes.creators, tuple(c for c in scopes.creators if not which(c))
+    try:
+        yield
+    finally:
+        scopes.creators = saved

@@ -23,6 +23,7 @@ from ..graph.ops.passing import identity, no_op
 from ..graph.ops.random import random_uniform
 from ..graph.ops.state import assign
 from ..graph.shape import TensorShape, compatible
+from ..graph.variable_creation import without_creators
 from ..graph.variables import Variable
 from ..runtime.here import tasks_here
 from .checks import described
@@ -111,7 +112,7 @@ class Iterator:
         graph = get_default_graph()
         with graph.name_scope(name) as scope:
             anchor = _anchor(graph, places)
-            with graph.init_scope(), graph.colocate_with(anchor):
+            with graph.init_scope(), graph.colocate_with(anchor), without_creators():
                 seed = random_uniform([], 0, 2**62, dtype=int64)
                 self.position = Variable(
                     stack([seed, constant(0, int64), *(constant(n, int64) for n in which)]),

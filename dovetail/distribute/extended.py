@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ..graph.default_graph import get_default_graph
+from ..graph.variable_creation import without_creators
 from .reduction import ReduceOp, device_of, on_each
 from .values import DistributedVariable, PerReplica
 
@@ -16,10 +17,15 @@ if TYPE_CHECKING:
 
 
 class Extended:
-    """Further methods of a strategy (TensorFlow's `StrategyExtended`)."""
+    """Further methods of a strategy (TensorFlow's `StrategyExtended`).
+
+    Attributes:
+        experimental_enable_get_next_as_optional: replicas may get batches without rows; batch normalisation then leaves its averages.
+    """
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
+        self.experimental_enable_get_next_as_optional = False
         self._beside: list[tuple[str, ...]] = []  # the places of open `colocate_vars_with` blocks, innermost last
 
     @property
@@ -168,13 +174,8 @@ class Extended:
     @contextmanager
     def _plain_variables(self) -> Iterator[None]:
         """A block whose variables are plain ones, such as the slots beside a copy."""
-        scopes = get_default_graph().scopes
-        saved = scopes.creators
-        scopes.creators = tuple(c for c in saved if c != self._strategy._make)
-        try:
+        with without_creators(lambda creator: creator == self._strategy._make):
             yield
-        finally:
-            scopes.creators = saved
 
 
 __all__ = ["Extended"]

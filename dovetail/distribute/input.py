@@ -31,19 +31,15 @@ class DistributedDataset:
 
     def make_initializable_iterator(self, shared_name: str | None = None) -> DistributedIterator:
         """An iterator whose `initializer` starts it; one of a function that gives elements needs no start."""
-        with self._strategy.extended._plain_variables():
-            if callable(self._dataset):
-                made: Any = _Calls(self._dataset)
-            else:
-                made = self._dataset.make_initializable_iterator(
-                    **({"shared_name": shared_name} if shared_name else {})
-                )
-            return DistributedIterator(self._strategy, made, self._whole)
+        if callable(self._dataset):
+            made: Any = _Calls(self._dataset)
+        else:
+            made = self._dataset.make_initializable_iterator(**({"shared_name": shared_name} if shared_name else {}))
+        return DistributedIterator(self._strategy, made, self._whole)
 
     def make_one_shot_iterator(self) -> DistributedIterator:
         """An iterator that goes through the dataset once."""
-        with self._strategy.extended._plain_variables():
-            return DistributedIterator(self._strategy, self._dataset.make_one_shot_iterator(), self._whole)
+        return DistributedIterator(self._strategy, self._dataset.make_one_shot_iterator(), self._whole)
 
 
 class _Calls:

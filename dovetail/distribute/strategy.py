@@ -56,7 +56,9 @@ class Strategy:
         self._devices = names
         self._cross_device_ops = cross_device_ops or ReductionToOneDevice()
         self._first_replica = 0
-        self._input_pipeline: tuple[int, int] | None = None  # while a coordinator makes input: how many there are, and which this is
+        self._input_pipeline: tuple[int, int] | None = (
+            None  # while a coordinator makes input: how many there are, and which this is
+        )
         self._only_replica = ReplicaContext(self, 0, None)
         self.extended = Extended(self)
 

@@ -273,8 +273,11 @@ def _fused(
     wide = x.astype(dtype)
     if is_training:
         axes = _other_axes(data_format)
-        used_mean = wide.mean(axes, dtype=dtype)
-        used_variance = np.square(wide - _spread(used_mean, data_format)).mean(axes, dtype=dtype)
+        if x.size:
+            used_mean = wide.mean(axes, dtype=dtype)
+            used_variance = np.square(wide - _spread(used_mean, data_format)).mean(axes, dtype=dtype)
+        else:
+            used_mean = used_variance = np.full(len(scale), np.nan, dtype)
         count = x.size // max(len(used_mean), 1)
         keep = dtype.type(1 - exponential_avg_factor)
         # What leaves is the estimate for the whole population: divided by n - 1.

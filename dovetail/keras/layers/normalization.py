@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...distribute.context import get_strategy
 from ...graph.build import convert
 from ...graph.node import Tensor
 from ...graph.ops.cast import cast
-from ...graph.ops.creation import ones, zeros
+from ...graph.ops.compare import greater, where_v2
+from ...graph.ops.creation import ones, zeros, zeros_like
 from ...graph.ops.normalization import batch_normalization, fused_batch_norm, moments
-from ...graph.ops.shapes import reshape, shape
+from ...graph.ops.shapes import reshape, shape, size
 from .. import constraints, initializers, regularizers
 from .base import Layer, Shape
 from .core import either, known, weighted_config
@@ -96,11 +98,11 @@ class BatchNormalization(Layer):
 
         mean, variance = either(
             training,
-            lambda: tuple(moments(inputs, others)),
+            lambda: tuple([_if_any(inputs, m, zeros_like(m)) for m in moments(inputs, others)]),
             lambda: (self.moving_mean.value(), self.moving_variance.value()),
         )
         if training is not False:
-            self._move_averages(mean, variance)
+            self._move_averages(inputs, mean, variance)
         found: Tensor = batch_normalization(
             inputs, along(mean), along(variance), along(self.beta), along(self.gamma), self.epsilon
         )
@@ -126,16 +128,16 @@ class BatchNormalization(Layer):
             )
 
         y, mean, variance = either(training, by_batch, by_averages)
-        self._move_averages(mean, variance)
+        self._move_averages(inputs, mean, variance)
         found: Tensor = y
         return found
 
     def _variance_to_keep(self, unbiased: Tensor, count: Tensor) -> Tensor:
         return unbiased * ((count - 1.0) / count)
 
-    def _move_averages(self, mean: Tensor, variance: Tensor) -> None:
-        self._move(self.moving_mean, mean, self.momentum)
-        self._move(self.moving_variance, variance, self.momentum)
+    def _move_averages(self, inputs: Tensor, mean: Tensor, variance: Tensor) -> None:
+        for average, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
+            self._move(average, _if_any(inputs, value, average.value()), self.momentum)
 
     def get_config(self) -> dict[str, Any]:
         """See `Layer.get_config`."""
@@ -148,6 +150,13 @@ class BatchNormalization(Layer):
             "scale": self.scale,
             **weighted_config(self, "beta", "gamma", "moving_mean", "moving_variance"),
         }
+
+
+def _if_any(inputs: Tensor, value: Tensor, otherwise: Tensor) -> Tensor:
+    """A statistic of a batch; the other value for a batch without rows, where a strategy says that there may be some."""
+    if not get_strategy().extended.experimental_enable_get_next_as_optional:
+        return value
+    return where_v2(greater(size(inputs), 0), value, otherwise)
 
 
 class LayerNormalization(Layer):

@@ -644,3 +644,35 @@ def test_inputs_from_a_function_that_gives_elements():
         session.run(iterator.initialize())
         assert session.run(strategy.unwrap(sums)) == [3.0, 3.0]
     assert strategy.unwrap(strategy.experimental_run(lambda: 1)) == [1]
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_batches_without_rows_leave_moving_averages(fused):
+    strategy = distribute.OneDeviceStrategy("/cpu:0")
+    strategy.extended.experimental_enable_get_next_as_optional = True
+    with strategy.scope():
+        x = dt.placeholder(dt.float32, [None, 2, 2, 3])
+        layer = dt.layers.BatchNormalization(momentum=0.5, fused=fused)
+        loss = dt.reduce_sum(layer.apply(x, training=True))
+        train = dt.train.GradientDescentOptimizer(0.1).minimize(loss)
+        averages = [layer.moving_mean, layer.moving_variance]
+    with dt.Session(config=CONFIG) as session:
+        session.run(dt.global_variables_initializer())
+        session.run([train, layer.updates], {x: np.zeros((0, 2, 2, 3))})
+        np.testing.assert_array_equal(session.run([layer.gamma, layer.beta]), [[1, 1, 1], [0, 0, 0]])
+        np.testing.assert_array_equal(session.run(averages), [[0, 0, 0], [1, 1, 1]])
+        session.run(layer.updates, {x: np.full((1, 2, 2, 3), 4.0)})
+        np.testing.assert_array_equal(session.run(averages), [[2, 2, 2], [0.5, 0.5, 0.5]])
+
+
+def test_positions_of_iterators_are_not_made_by_creators():
+    made = []
+
+    def creator(next_creator, **kwargs):
+        made.append(kwargs["name"])
+        return next_creator(**kwargs)
+
+    with dt.variable_creator_scope(creator):
+        dt.data.make_one_shot_iterator(dt.data.Dataset.range(3))
+        dt.Variable(1.0, name="v")
+    assert made == ["v"]
