@@ -8,10 +8,11 @@ from ..lookup import (
     TextFileInitializer,
     index_table_from_file,
     index_table_from_tensor,
+    index_to_string_table_from_file,
     index_to_string_table_from_tensor,
 )
 
 __all__ = [
     "HashTable", "IdTableWithHashBuckets", "KeyValueTensorInitializer", "TextFileIndex", "TextFileInitializer",
-    "index_table_from_file", "index_table_from_tensor", "index_to_string_table_from_tensor",
+    "index_table_from_file", "index_table_from_tensor", "index_to_string_table_from_file", "index_to_string_table_from_tensor",
 ]  # fmt: skip

@@ -220,7 +220,7 @@ def _scatter(context: Context, array: ArrayState, indices: Array, value: Array, 
     if len(indices) != len(value):
         raise InvalidArgumentError(None, None, f"{len(indices)} indices, but {len(value)} values to scatter")
     for i, index in enumerate(indices):
-        array.write(int(index), value[i])
+        array.write(int(index), value[i, ...])
     return _FLOW
 
 

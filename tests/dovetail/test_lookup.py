@@ -59,14 +59,103 @@ def test_columns_of_a_file(tmp_path):
     with tf.Session() as session:
         session.run(table.initializer)
         assert session.run(table.lookup(tf.constant([8, 7, 6], tf.int64))).tolist() == [1.5, 0.5, 0.0]
-    for arguments, error, text in (
-        ((tf.int64, 3, tf.string, 0), ValueError, "expected 4 got 3"), ((tf.int64, 1, tf.string, 0), ValueError, "not a valid int64"),
-        ((tf.string, 1, tf.string, 0, 3), ValueError, "has 2 lines"),
+    for arguments, text in (
+        ((tf.int64, 3, tf.string, 0), "expected 4 got 3"), ((tf.int64, 1, tf.string, 0), "not a valid int64"),
+        ((tf.string, 1, tf.string, 0, 3), "has 2 lines"),
     ):  # fmt: skip
-        with pytest.raises(error, match=text):
-            tf.lookup.TextFileInitializer(str(path), *arguments, delimiter=" ")
-    with pytest.raises(tf.errors.NotFoundError):
-        tf.lookup.TextFileInitializer(str(tmp_path / "none"), tf.string, -2, tf.int64, -1)
+        bad = tf.lookup.StaticHashTable(tf.lookup.TextFileInitializer(str(path), *arguments, delimiter=" "), "")
+        with tf.Session() as session, pytest.raises(tf.errors.InvalidArgumentError, match=text):
+            session.run(bad.initializer)
+    missing = tf.contrib.lookup.index_table_from_file(str(tmp_path / "none"))
+    with tf.Session() as session, pytest.raises(tf.errors.NotFoundError):
+        session.run(missing.initializer)
+    for file, rest, text in (
+        (str(path), (tf.string, -3), "key index"),
+        ("", (tf.string, 0), "Filename"),
+        (path, (tf.string, -1), "number"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            tf.lookup.TextFileInitializer(file, *rest, tf.int64, -1)
+    with pytest.raises(ValueError, match="vocab_size must be greater than 0, got 0"):
+        tf.contrib.lookup.index_table_from_file(str(path), vocab_size=0)
+
+
+def test_a_file_whose_name_is_fed_and_one_of_columns(tmp_path):
+    path = tmp_path / "words"
+    path.write_text("x\t5\ny\t7\n", encoding="utf-8")
+    name = tf.placeholder(tf.string, [])
+    columns = {"key_column_index": 0, "value_column_index": 1}
+    fed = tf.contrib.lookup.index_table_from_file(name, 2, **columns)
+    back = tf.contrib.lookup.index_to_string_table_from_file(path, key_column_index=1, value_column_index=0)
+    found = fed.lookup(tf.constant(["y", "x", "other"]))
+    words = back.lookup(tf.constant([7, 3], tf.int64))
+    with tf.Session() as session:
+        session.run([fed.initializer, back.initializer], {name: str(path)})
+        ids, strings = session.run([found, words])
+    assert ids[:2].tolist() == [7, 5] and 2 <= ids[2] < 4 and strings.tolist() == [b"y", b"UNK"]
+
+
+def test_tables_behind_buckets_and_keys_of_int32():
+    lookup = tf.contrib.lookup
+    numbers = lookup.index_table_from_tensor([42, 1, -1000], 1, dtype=tf.int32)
+    only = lookup.IdTableWithHashBuckets(None, 3, key_dtype=tf.int64)
+    inner = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(["a"], [0], value_dtype=tf.int64), -1, name="inner"
+    )
+    outer = lookup.IdTableWithHashBuckets(inner, 2)
+    keys, values = inner.export()
+    with tf.Session() as session:
+        session.run([tf.tables_initializer(), only.initializer])
+        found = session.run(
+            [numbers.lookup([1, 7]), only.lookup(tf.constant([5], tf.int64)), outer.lookup(["a"]), keys, values]
+        )
+    assert [f.tolist() for f in (found[0], *found[2:])] == [[1, 3], [0], [b"a"], [0]] and 0 <= found[1][0] < 3
+    assert (inner.name, only.resource_handle, outer.resource_handle) == ("inner", None, inner.resource_handle)
+    with pytest.raises(TypeError, match="Invalid key_dtype"):
+        lookup.IdTableWithHashBuckets(None, 3, key_dtype=tf.float32)
+
+
+def test_a_table_made_within_a_loop():
+    def body(x):
+        return table_of().lookup(x)
+
+    found = tf.map_fn(body, tf.constant(["b", "q"]), dtype=tf.int32)
+    with tf.Session() as session:
+        session.run(tf.tables_initializer())
+        assert session.run(found).tolist() == [2, -1]
+
+
+def test_a_table_that_changes():
+    table = tf.lookup.experimental.DenseHashTable(tf.int64, tf.float32, [0.0, -1.0], empty_key=-1, deleted_key=-2)
+    keys = tf.placeholder(tf.int64, [None])
+    insert, remove = (
+        table.insert(keys, tf.stack([tf.to_float(keys), tf.ones_like(keys, tf.float32)], 1)),
+        table.remove(keys),
+    )
+    found, size, (all_keys, all_values) = table.lookup(keys), table.size(), table.export()
+    assert found.shape.as_list() == [None, 2]
+    with tf.Session() as session:
+        assert session.run(size) == 0
+        session.run(insert, {keys: [7, 8, 7]})
+        assert session.run([found, size], {keys: [8, 9]})[0].tolist() == [[8, 1], [0, -1]]
+        session.run(remove, {keys: [8, 100]})
+        assert [session.run(x).tolist() for x in (size, all_keys, all_values)] == [1, [7], [[7, 1]]]
+        for key in (-1, -2):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="as a table key is not allowed"):
+                session.run(insert, {keys: [key]})
+
+
+def test_a_changing_table_of_vectors_as_keys():
+    table = tf.lookup.experimental.DenseHashTable(tf.string, tf.int32, -1, empty_key=["", ""], deleted_key=["-", "-"])
+    insert, found = table.insert([["a", "b"], ["c", "d"]], [1, 2]), table.lookup([[["c", "d"]], [["c", "b"]]])
+    same = tf.lookup.experimental.DenseHashTable(tf.int64, tf.int64, 0, 4, 4)
+    with tf.Session() as session:
+        session.run(insert)
+        assert session.run(found).tolist() == [[2], [-1]]
+        with pytest.raises(tf.errors.InvalidArgumentError, match="must not be equal"):
+            session.run(same.size())
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Expected key shape"):
+            session.run(table.lookup(tf.placeholder_with_default(["a"], None)))
 
 
 def test_what_is_refused():
