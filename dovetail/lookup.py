@@ -5,6 +5,7 @@ A table is filled by its `initializer`, or with all others by `dt.tables_initial
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
@@ -25,6 +26,9 @@ from .graph.ops.passing import no_op
 from .graph.ops.strings import as_string, string_to_hash_bucket_fast
 from .graph.sparse_tensor import SparseTensor
 from .graph.static_value import static_value
+
+
+_LOGGER = logging.getLogger("dovetail")
 
 
 class TextFileIndex:
@@ -292,7 +296,8 @@ class DenseHashTable:
 
     Args:
         key_dtype, value_dtype: their types. default_value: what belongs to other keys; its shape is that of all values.
-        empty_key, deleted_key: two keys of one shape, which no key of the table may equal. checkpoint: must be False: tables are not saved.
+        empty_key, deleted_key: two keys of one shape, which no key of the table may equal. checkpoint: accepted, with a
+            warning: savers do not save tables.
         initial_num_buckets: accepted.
 
     >>> table = DenseHashTable(dt.int64, dt.float32, 0.0, empty_key=-1, deleted_key=-2)
@@ -322,6 +327,8 @@ class DenseHashTable:
                 "value_shape": self.default_value.dims,
             }  # fmt: skip
             attrs = {**self._types, "shared_name": shared_name or ""}
+            if checkpoint:
+                _LOGGER.warning("Savers do not save the table %s: export it, and save what comes out", scope)
             self.resource_handle: Tensor = graph.create("MutableDenseHashTableV2", kept, attrs, scope).outputs[0]
 
     @property
