@@ -27,7 +27,6 @@ from .graph.ops.strings import as_string, string_to_hash_bucket_fast
 from .graph.sparse_tensor import SparseTensor
 from .graph.static_value import static_value
 
-
 _LOGGER = logging.getLogger("dovetail")
 
 
