@@ -388,7 +388,10 @@ class CheckpointReader:
 
     def debug_string(self) -> bytes:
         """One line per tensor: name, type, shape, as TensorFlow gives it."""
-        lines = [f"{n} (DT_{self._dtypes[n].name.upper()}) {t['shape']}" for n, t in sorted(self._tensors.items())]
+        lines = [
+            f"{name} (DT_{self._dtypes[name].name.upper()}) [{','.join(map(str, t['shape']))}]"
+            for name, t in sorted(self._tensors.items())
+        ]
         return "\n".join(lines).encode()
 
     def __repr__(self) -> str:

@@ -171,6 +171,23 @@ class Session:
             self._check_runnable()
             self._signatures.run(self._parse(node), {}, None, until=until)
 
+    def between_steps(self, timeout_s: float = 60.0) -> AbstractContextManager[None]:
+        """A block in which no step of this session changes variables, whatever its other threads do, but the steps of this thread.
+
+        Steps of other threads that change variables wait until the block ends; those that change none, such as those that fill
+        queues, go on. Steps of other sessions are not held back.
+
+        Args:
+            timeout_s: how long to wait for steps that run.
+
+        Raises:
+            DeadlineExceededError: a step that changes variables has not ended in time.
+
+        >>> with session.between_steps():
+        ...     values = session.run(tf.trainable_variables())  # of one moment
+        """
+        return self._signatures.gate.closed(timeout_s)
+
     def partial_run_setup(self, fetches: Any, feeds: Iterable[Any] | None = None) -> str:
         """Agree on a step that is run in several calls of `partial_run`.
 

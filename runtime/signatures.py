@@ -11,22 +11,36 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ..graph.dtypes import resource
 from ..graph.errors import AbortedError, CancelledError, OpError, UnavailableError
 from ..graph.graph import Graph
+from ..graph.node import Node
 from ..graph.settings import setting
+from ..placer.partition.prune import needed
 from ..placer.plan import Plan
 from .config import RunMetadata, RunOptions
 from .fetches import Fetches, given_back
 from .recorder import Gathered
+from .step_gate import StepGate
 from .target import Target
 
 if TYPE_CHECKING:
     from .master import Part
 
 CLOSED = "Attempted to use a closed Session."
+_READS = frozenset(
+    ("IsVariableInitialized", "VarIsInitializedOp", "InitializedValue", "ReadVariableOp", "ResourceGather")
+)
 
 Signature: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 """Names of what is fetched, what is run, what is fed."""
+
+
+def _changes_variables(node: Node) -> bool:
+    """Whether a node changes a variable: it takes the place of one, and does not only look at it."""
+    if not node.opdef.is_stateful or node.type in _READS:
+        return False
+    return any(t.dtype.is_ref or (t.dtype is resource and t.op.type == "VarHandleOp") for t in node.inputs)
 
 
 class Signatures:
@@ -42,6 +56,8 @@ class Signatures:
         self._is_warned = False  # whether the caller has had an error that may have come from the restart of a task
         self._last: tuple[Signature, list[Part]] | None = None
         self._told: tuple[str, Plan] | None = None  # a program that metadata was asked for, and its plan
+        self._changing: dict[Signature, bool] = {}
+        self.gate = StepGate(self._changes)
 
     def run(
         self,
@@ -64,6 +80,7 @@ class Signatures:
         if fetched or wanted.targets:
             timeout = options.timeout_in_ms / 1e3 if options is not None and options.timeout_in_ms > 0 else None
             key = (fetched, wanted.targets, tuple(feeds))
+            step = self.gate.enter(key)
             try:
                 parts = self._prepared.get(key)
                 if parts is None:
@@ -84,9 +101,22 @@ class Signatures:
                     # A task was restarted: what was registered there is gone, so the next run must register anew.
                     self._prepared.clear()
                 raise self._with_node(e) from None
+            finally:
+                self.gate.leave(step)
         for name, value in values.items():
             values[name] = given_back(value)
         return values
+
+    def _changes(self, key: Any) -> bool:
+        """Whether a step changes variables."""
+        found = self._changing.get(key)
+        if found is None:
+            fetched, targets, fed = key
+            tensors = [self._graph.get_tensor_by_name(n) for n in fetched]
+            nodes = [self._graph.get_operation_by_name(n) for n in targets]
+            found = any(_changes_variables(n) for n in needed(self._graph, tensors, nodes))
+            self._changing[key] = found
+        return found
 
     def prepare(self, key: Signature, warm: bool = False) -> list[Part]:
         """Make a signature ready to run; `warm`: with all its kernels compiled."""

@@ -95,6 +95,8 @@ class Saver:
         pad_step_number: write the step with leading zeros, so that names sort.
         save_relative_paths: the `checkpoint` file names checkpoints as seen from its own folder, so that this can be moved.
         filename: default of the checkpoint's name inside the graph.
+        consistent: save between steps, so that all values are of the same step, however many threads train in the session
+            (`Session.between_steps`). TensorFlow does not have it.
         saver_def: what `as_saver_def` of a saver of the default graph gave: the same nodes, with a list of checkpoints of its own.
         restore_sequentially, write_version: accepted; the format is always the same. builder: only its default is there.
 
@@ -123,6 +125,8 @@ class Saver:
         pad_step_number: bool = False,
         save_relative_paths: bool = False,
         filename: str | None = None,
+        *,
+        consistent: bool = False,
     ) -> None:
         if builder is not None:
             raise ValueError("builder has only its default here: None")
@@ -140,6 +144,7 @@ class Saver:
         self._relative = save_relative_paths
         self._filename = filename
         self._sharded = sharded
+        self._consistent = consistent
         self._kept: list[tuple[str, float]] = []  # checkpoints that it may remove, with their times; the oldest first
         self._keep_next = time.time() + self._every_s
         self._preserved = time.time()
@@ -295,13 +300,11 @@ class Saver:
             raise ValueError(f"'{save_path}' names a folder, not a checkpoint")
         if not path.parent.is_dir():
             raise ValueError(f"Parent directory of {save_path} doesn't exist, can't save.")
-        prefix = str(save_path)
-        if global_step is not None:
-            step = global_step if isinstance(global_step, Integral) else value_of_step(sess, _tensor_of(global_step))
-            prefix = f"{save_path}-{int(step):08d}" if self._pad else f"{save_path}-{int(step)}"
-        with save_turn(prefix):
+        with save_turn(str(save_path)):
             try:
-                sess.run(self._saved, {self._prefix: _absolute(prefix)})
+                with sess.between_steps() if self._consistent else contextlib.nullcontext():
+                    prefix = self._path_of(sess, str(save_path), global_step)
+                    sess.run(self._saved, {self._prefix: _absolute(prefix)})
             except BaseException:
                 with contextlib.suppress(OSError):
                     remove_leftovers(str(save_path))
@@ -318,6 +321,13 @@ class Saver:
                     remove_checkpoint(old, meta_graph_suffix=meta_graph_suffix)
                 remove_leftovers(str(save_path))
         return prefix
+
+    def _path_of(self, sess: Any, path: str, global_step: Any) -> str:
+        """The checkpoint's name: with the step's number, where there is one."""
+        if global_step is None:
+            return path
+        step = global_step if isinstance(global_step, Integral) else value_of_step(sess, _tensor_of(global_step))
+        return f"{path}-{int(step):08d}" if self._pad else f"{path}-{int(step)}"
 
     def _record(self, prefix: str) -> list[str]:
         """Add a checkpoint to the list; those that are to be removed."""

@@ -404,6 +404,77 @@ with tf.Session() as session:
     assert str(tmp_path / "m.data-00000-of-00001") in done.stdout and "4000" in done.stdout
 
 
+def test_a_consistent_save_has_all_variables_of_one_step(tmp_path):
+    """Two threads train; a step changes one variable at its beginning and the other at its end."""
+    entered, go = threading.Event(), threading.Event()
+
+    def wait(x):
+        entered.set()
+        go.wait(20)
+        return x
+
+    v, w = tf.Variable(0.0, name="v"), tf.Variable(0.0, name="w", use_resource=True)
+    with tf.control_dependencies([tf.assign_add(v, 1.0)]):
+        slow = tf.py_func(wait, [tf.constant(1.0)], tf.float32)
+    slow.set_shape([])
+    step = tf.group(w.assign_add(slow))
+    quick = tf.group(tf.assign_add(v, 1.0), w.assign_add(1.0))
+    queue = tf.FIFOQueue(10, tf.float32)
+    put, count = queue.enqueue(1.0), queue.size()
+    saver = tf.train.Saver(consistent=True)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(quick)
+        training = threading.Thread(target=session.run, args=(step,))
+        training.start()
+        entered.wait(20)
+        saving = threading.Thread(
+            target=saver.save, args=(session, str(tmp_path / "m")), kwargs={"write_meta_graph": False}
+        )
+        saving.start()
+        saving.join(0.1)
+        assert saving.is_alive()  # it waits for the step
+        session.run(put)  # which may wait for one that changes no variables
+        assert session.run(count) == 1
+        go.set()
+        training.join()
+        saving.join()
+        reader = tf.train.load_checkpoint(str(tmp_path))
+        assert reader.get_tensor("v") == reader.get_tensor("w") == 2.0
+
+
+def test_steps_wait_while_a_block_lies_between_them():
+    v = tf.Variable(0.0)
+    add = tf.assign_add(v, 1.0)
+    with tf.Session() as session:
+        session.run(v.initializer)
+        with session.between_steps():
+            others = [threading.Thread(target=session.run, args=(add.op,)) for _ in range(3)]
+            for thread in others:
+                thread.start()
+            others[0].join(0.1)
+            assert all(t.is_alive() for t in others)
+            session.run(add.op)  # this thread's own
+            assert session.run(v) == 1.0
+        for thread in others:
+            thread.join()
+        assert session.run(v) == 4.0
+        started, end = threading.Event(), threading.Event()
+        with tf.control_dependencies([add.op]):
+            held = tf.py_func(lambda: (started.set(), end.wait(20), np.float32(0))[2], [], tf.float32)
+        thread = threading.Thread(target=session.run, args=(held,))
+        thread.start()
+        started.wait(20)
+        with (
+            pytest.raises(tf.errors.DeadlineExceededError, match="no moment between steps"),
+            session.between_steps(0.05),
+        ):
+            pass
+        end.set()
+        thread.join()
+        assert session.run(add) == 6.0  # the gate is open again
+
+
 # --- killed at every point --------------------------------------------------------------------------------------------
 
 _SAVES = """
