@@ -156,7 +156,9 @@ class Graph(Blocks):
             node.colocation = ()
             node.container = scopes.container
             places = (
-                [inputs[i].op for i in definition.ref_inputs if inputs[i].dtype.is_ref] if definition.ref_inputs else []
+                [inputs[i].op for i in definition.ref_inputs[: len(inputs)] if inputs[i].dtype.is_ref]
+                if definition.ref_inputs
+                else []
             )
             # Who takes a variable's place is made as if inside `colocate_with(variable)`, which hides the device blocks.
             block = node.blocks = None if places else scopes.device

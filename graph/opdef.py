@@ -59,6 +59,10 @@ class Cost(NamedTuple):
 _STATEFUL, _BLOCKING, _COLLECTIVE = Trait.STATEFUL.value, Trait.BLOCKING.value, Trait.COLLECTIVE.value
 
 
+ANY = 1 << 62
+"""More than any number of inputs."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class OpDef:
     """The one definition of an op.
@@ -74,7 +78,7 @@ class OpDef:
         cost: node -> Cost; by default one flop per output element, each input and output moved once.
         traits: facts for the passes.
         device_types: types of devices that have a kernel, best first.
-        ref_inputs: positions of inputs that take the place of a variable rather than its value.
+        ref_inputs: positions of inputs that take the place of a variable rather than its value; `range(ANY)`: all, however many.
         internal_attrs: attrs that only the graph reads (`dtype` of a Placeholder, say); not handed to `reference`.
     """
 
@@ -86,7 +90,7 @@ class OpDef:
     cost: Callable[[Node], Cost] | None = None
     traits: Trait = Trait.NONE
     device_types: tuple[str, ...] = ("GPU", "CPU")
-    ref_inputs: tuple[int, ...] = ()
+    ref_inputs: tuple[int, ...] | range = ()
     internal_attrs: tuple[str, ...] = ()
 
     @property

@@ -273,6 +273,12 @@ def update_together(states: Sequence[VariableState], change: Callable[..., Seque
             state._store(array)
 
 
+def read_together(states: Sequence[VariableState]) -> list[Array]:
+    """The values of variables, all of one moment. FailedPreconditionError: one has none yet."""
+    with _locked(states):
+        return [s._there() for s in states]
+
+
 def changing(states: Sequence[VariableState]) -> AbstractContextManager[list[Array]]:
     """The values of different variables, all contiguous, to be overwritten in place, atomically.
 
@@ -351,4 +357,4 @@ class _Locks(AbstractContextManager[None]):
                 state.lock.release()
 
 
-__all__ = ["VariableState", "changing", "update_together"]
+__all__ = ["VariableState", "changing", "read_together", "update_together"]

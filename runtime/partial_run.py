@@ -53,7 +53,7 @@ class PartialRun:
         self._done: set[Node] = set()
         self._all = needed(graph, *self._elements(self._agreed), self._feeds.values())
         self._levels = _levels(self._all)
-        self._places = {n.inputs[i] for n in self._all for i in n.opdef.ref_inputs if i < len(n.inputs)}
+        self._places = {n.inputs[i] for n in self._all for i in n.opdef.ref_inputs[: len(n.inputs)]}
         self._lock = threading.Lock()
 
     @property

@@ -96,7 +96,8 @@ class Saver:
         save_relative_paths: the `checkpoint` file names checkpoints as seen from its own folder, so that this can be moved.
         filename: default of the checkpoint's name inside the graph.
         consistent: save between steps, so that all values are of the same step, however many threads train in the session
-            (`Session.between_steps`). TensorFlow does not have it.
+            (`Session.between_steps`); the variables of each server, which other sessions change, too, are read at one moment.
+            TensorFlow does not have it.
         saver_def: what `as_saver_def` of a saver of the default graph gave: the same nodes, with a list of checkpoints of its own.
         restore_sequentially, write_version: accepted; the format is always the same. builder: only its default is there.
 
@@ -183,8 +184,8 @@ class Saver:
             groups = _by_task(self._items)
             shards = []
             for number, (device, items) in enumerate(groups.items()):
+                values = self._values(graph, items)
                 with graph.device(None), graph.device(device):
-                    values = [i.variable._as_tensor() for i in items]
                     attrs = {
                         "tensor_names": tuple(i.name for i in items),
                         "shape_and_slices": tuple(i.spec for i in items),
@@ -198,6 +199,23 @@ class Saver:
                     self._saved = identity(self._prefix, name="control_dependency")
             self._restore_all = self._restore_nodes(graph, self._items, "restore_all")
         graph.add_to_collection(_MADE, self)
+
+    def _values(self, graph: Graph, items: Sequence[_Item]) -> list[Tensor]:
+        """The values of variables of one task; those of a server that others change, too, are read at one moment, if it is to be so."""
+        beside: dict[str, list[int]] = {}
+        for n, item in enumerate(items):
+            spec = DeviceSpec.from_string(item.variable.device or "")
+            if self._consistent and spec.job and spec.device_type != "GPU":
+                beside.setdefault(item.variable.device, []).append(n)
+        read: dict[int, Tensor] = {}
+        for numbers in beside.values():
+            places = [items[n].variable._place() for n in numbers]
+            read.update(zip(numbers, make("ReadTogether", places, None, "ReadTogether").outputs, strict=True))
+        found = []
+        for n, item in enumerate(items):
+            with graph.device(None), graph.device(cpu_of(item.variable)):
+                found.append(read[n] if n in read else item.variable._as_tensor())
+        return found
 
     def _take_over(self, saver_def: Any) -> None:
         """Be as the saver of the default graph of which `saver_def` tells."""

@@ -1,7 +1,8 @@
 """Checkpoints in the graph: the ops that write and read them, on the task that has the variables.
 
-`SaveV2` writes what it is given as one shard and gives its description; `MergeV2Checkpoints` makes a checkpoint of all
-descriptions; `RestoreV2` reads slices. They are TensorFlow's names; names and slices are attributes here.
+`ReadTogether` reads variables of a task at one moment. `SaveV2` writes what it is given as one shard and gives its description;
+`MergeV2Checkpoints` makes a checkpoint of all descriptions; `RestoreV2` reads slices. They are TensorFlow's names, but for the
+first; names and slices are attributes here.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from ..checkpoints import CheckpointReader, write_manifest, write_shard
 from ..dtypes import DType, as_dtype, resource, string
 from ..errors import InvalidArgumentError, OpError, PermissionDeniedError, UnknownError
 from ..node import Tensor
-from ..opdef import Attrs, Output, Trait, define
+from ..opdef import ANY, Attrs, Cost, Output, Trait, define, nbytes
 from ..settings import setting
 from ..shape import Dims, as_dims
 from ..state import Context
+from ..variable_state import VariableState, read_together
 from .queues import need_int, need_scalar
+from .state import place_of
 
 Array = np.ndarray[Any, Any]
 
@@ -50,6 +53,17 @@ def _path(context: Context, prefix: Array) -> str:
             f"Checkpoint '{path}' is outside {allowed}, the only folder for them (DOVETAIL_CHECKPOINT_DIR)",
         )
     return str(path)
+
+
+def _infer_read_together(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    if not inputs:
+        raise ValueError("there are no variables")
+    return [place_of(t) for t in inputs]
+
+
+def _read_together(context: Context, *states: VariableState) -> Any:
+    values = read_together(states)
+    return values[0] if len(values) == 1 else tuple(values)
 
 
 def _infer_save(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -142,6 +156,14 @@ def _restore(
     return out[0] if len(out) == 1 else tuple(out)
 
 
+define(
+    "ReadTogether",
+    infer=_infer_read_together,
+    reference=_read_together,
+    cost=lambda node: Cost(0.0, sum(nbytes(t) for t in node.outputs)),
+    traits=Trait.STATEFUL,
+    ref_inputs=range(ANY),
+)
 for _name, _infer, _reference in (
     ("SaveV2", _infer_save, _save),
     ("MergeV2Checkpoints", _infer_merge, _merge),

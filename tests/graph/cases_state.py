@@ -42,7 +42,7 @@ EXEMPT = {
     **dict.fromkeys(_IN_QUEUE_OPS, "test_queue_ops.py"),
     **dict.fromkeys(_IN_ACCUMULATOR_OPS, "test_accumulators.py"),
     **dict.fromkeys(("EncodeSparse", "DecodeSparse"), "../dovetail/train/test_input.py"),
-    **dict.fromkeys(("SaveV2", "MergeV2Checkpoints", "RestoreV2"), "../dovetail/train/test_saver.py"),
+    **dict.fromkeys(("ReadTogether", "SaveV2", "MergeV2Checkpoints", "RestoreV2"), "../dovetail/train/test_saver.py"),
     **dict.fromkeys(
         ("Barrier", *(f"Barrier{w}" for w in ("InsertMany", "TakeMany", "Close", "ReadySize", "IncompleteSize"))),
         "test_barriers.py",

@@ -30,7 +30,7 @@ def test_a_checkpoint_moves_between_clusters_of_different_sizes(tmp_path: Path) 
         with tf.Graph().as_default(), tf.LocalCluster({"ps": ps_tasks, "worker": 1}) as cluster:
             table, a, step = model(ps_tasks, parts)
             advance = tf.assign_add(step, 1)
-            saver = tf.train.Saver()
+            saver = tf.train.Saver(consistent=parts > 1)
             with tf.Session(cluster.target("worker", 0)) as session:
                 if path:
                     saver.restore(session, path)

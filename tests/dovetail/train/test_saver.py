@@ -15,6 +15,7 @@ import pytest
 
 import dovetail as tf
 from dovetail.graph.device import DeviceSpec
+from dovetail.graph.variable_state import VariableState, read_together, update_together
 
 
 @pytest.fixture(autouse=True)
@@ -441,6 +442,32 @@ def test_a_consistent_save_has_all_variables_of_one_step(tmp_path):
         saving.join()
         reader = tf.train.load_checkpoint(str(tmp_path))
         assert reader.get_tensor("v") == reader.get_tensor("w") == 2.0
+
+
+def test_the_variables_of_a_server_are_read_at_one_moment():
+    a, b = (VariableState(n, tf.float32) for n in "ab")
+    for state in (a, b):
+        state.assign(np.zeros(1000, np.float32))
+    end = threading.Event()
+
+    def change():
+        while not end.is_set():
+            update_together([b, a], lambda x, y: (x + 1, y + 1))
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    for _ in range(300):
+        x, y = read_together([a, b])
+        assert x[0] == x[-1] == y[0]
+    end.set()
+    thread.join()
+    with tf.device(tf.train.replica_device_setter(ps_tasks=2)):
+        variables = [tf.get_variable(n, initializer=[float(i)], use_resource=i == 2) for i, n in enumerate("abcd")]
+    with tf.device("/job:worker/task:1"):
+        tf.train.Saver(variables, consistent=True)
+    nodes = [n for n in tf.get_default_graph().nodes if n.type == "ReadTogether"]
+    assert [[t.op.name for t in n.inputs] for n in nodes] == [["a", "c"], ["b", "d"]]
+    assert [n.device for n in nodes] == ["/job:ps/task:0", "/job:ps/task:1"]
 
 
 def test_steps_wait_while_a_block_lies_between_them():
