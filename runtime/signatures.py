@@ -37,8 +37,11 @@ Signature: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 
 
 def _changes_variables(node: Node) -> bool:
-    """Whether a node changes a variable: it takes the place of one, and does not only look at it."""
-    if not node.opdef.is_stateful or node.type in _READS:
+    """Whether a node changes a variable: it takes the place of one, and does not only look at it.
+
+    The counter of an input's epochs is none: steps that train wait for those that fill queues.
+    """
+    if not node.opdef.is_stateful or node.type in _READS or node.type == "CountUpTo":
         return False
     return any(t.dtype.is_ref or (t.dtype is resource and t.op.type == "VarHandleOp") for t in node.inputs)
 

@@ -421,10 +421,10 @@ def test_a_consistent_save_has_all_variables_of_one_step(tmp_path):
     step = tf.group(w.assign_add(slow))
     quick = tf.group(tf.assign_add(v, 1.0), w.assign_add(1.0))
     queue = tf.FIFOQueue(10, tf.float32)
-    put, count = queue.enqueue(1.0), queue.size()
+    put, count = queue.enqueue(tf.train.limit_epochs(1.0, 3)), queue.size()
     saver = tf.train.Saver(consistent=True)
     with tf.Session() as session:
-        session.run(tf.global_variables_initializer())
+        session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
         session.run(quick)
         training = threading.Thread(target=session.run, args=(step,))
         training.start()
