@@ -206,10 +206,10 @@ define_elementwise(
 )
 define_elementwise(
     "TruncateMod",
-    lambda m, x, y: x - y * _truncated_quotient(m, x, y),
-    INTEGERS,
+    None,
+    NUMBERS,
     arity=2,
-    reference=_checks_divisor(np.fmod),
+    reference=lambda x, y: np.fmod(x, y) if x.dtype.kind in "fV" else _checks_divisor(np.fmod)(x, y),
 )
 
 
@@ -281,7 +281,7 @@ def truncatediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
 
 
 def truncatemod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The remainder of `truncatediv`: it has the sign of x (C's `%`)."""
+    """The remainder of `truncatediv`: it has the sign of x (C's `%` and `fmod`)."""
     return binary("TruncateMod", x, y, name or "TruncateMod")
 
 

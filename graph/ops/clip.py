@@ -44,6 +44,9 @@ def clip_by_norm(t: TensorLike, clip_norm: TensorLike, axes: Any = None, name: s
         t: tensor or IndexedSlices.
         clip_norm: a number or scalar tensor above 0.
         axes: axes over which norms are taken; None: all, giving one norm for the tensor.
+
+    Raises:
+        ValueError: `clip_norm` has a larger shape than t.
     """
     if isinstance(t, IndexedSlices):
         return map_values(lambda values: clip_by_norm(values, clip_norm, axes, name), t)
@@ -53,7 +56,9 @@ def clip_by_norm(t: TensorLike, clip_norm: TensorLike, axes: Any = None, name: s
         # sqrt has no finite slope at 0: take the root of 1 there, so that the gradient is 0 and not NaN.
         positive = greater(squares, 0)
         norm = where_v2(positive, sqrt(where_v2(positive, squares, 1)), squares)
-        return divide(multiply(values, clip_norm), maximum(norm, clip_norm), name=scope)
+        scaled = multiply(values, clip_norm)
+        merge(values.dims, scaled.dims)  # a limit of a larger shape fits no norm
+        return divide(scaled, maximum(norm, clip_norm), name=scope)
 
 
 def clip_by_average_norm(t: TensorLike, clip_norm: TensorLike, name: str | None = None) -> Tensor:

@@ -26,15 +26,21 @@ from typing import Any
 import numpy as np
 
 from ..build import TensorLike, apply, convert
-from ..dtypes import NUMBERS
+from ..dtypes import NUMBERS, int32
 from ..node import Node, Tensor
 from ..opdef import Attrs, Cost, Output, define
 from ..shape import Dims, broadcast, text
+from ..static_value import static_value
 from .broadcasting import unbroadcast
 from .common import allowed, same_type
-from .joining import convert_alike
+from .creation import range as range_
+from .gathering import gather
+from .joining import concat, convert_alike
 from .linalg import wide
 from .operands import Array, invalid, move_cost, normal_axis, op_scope
+from .partitions import setdiff1d
+from .reduce import reduce_prod
+from .shapes import rank, reshape, shape, transpose
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _ELLIPSIS = "..."
@@ -329,7 +335,7 @@ def _cheapest_pair(tensors: list[Tensor], operands: list[list[str]]) -> tuple[in
 
 
 def tensordot(a: TensorLike, b: TensorLike, axes: Any, name: str | None = None) -> Tensor:
-    """Sums of products over chosen dimensions of two tensors of known rank.
+    """Sums of products over chosen dimensions of two tensors.
 
     Args:
         axes: n: the last n dimensions of `a` against the first n of `b`; or a pair of dimensions (or lists of
@@ -339,13 +345,13 @@ def tensordot(a: TensorLike, b: TensorLike, axes: Any, name: str | None = None) 
         the other dimensions of `a`, then those of `b`.
 
     Raises:
-        ValueError: a rank is unknown, or the axes do not fit.
+        ValueError: the axes are unknown, or do not fit.
     """
     with op_scope(name, "Tensordot", a, b) as scope:
         x = convert(a, name="a")
         y = convert(b, name="b", prefer=x.dtype.base)
         if x.dims is None or y.dims is None:
-            raise ValueError(f"tensordot needs to know the ranks of {x!r} and {y!r}; use set_shape")
+            return _late_tensordot(x, y, axes, scope)
         x_axes, y_axes = _axes_pair(axes, len(x.dims), len(y.dims))
         x_labels = list(_LETTERS[: len(x.dims)])
         y_labels = list(_LETTERS[len(x.dims) : len(x.dims) + len(y.dims)])
@@ -357,10 +363,33 @@ def tensordot(a: TensorLike, b: TensorLike, axes: Any, name: str | None = None) 
         return apply("Einsum", (x, y), {"equation": write([x_labels, y_labels], output)}, scope)
 
 
+def _late_tensordot(x: Tensor, y: Tensor, axes: Any, name: str) -> Tensor:
+    """`tensordot` of tensors whose ranks only the running graph knows: a product of matrices."""
+    if isinstance(axes, Tensor):
+        axes = static_value(axes)
+        if axes is None:
+            raise ValueError("tensordot needs to know its axes when the graph is built")
+        axes = axes.tolist()
+    if isinstance(axes, (int, np.integer)):
+        pair: list[Any] = [range_(rank(x) - int(axes), rank(x)), range_(int(axes))]
+    else:
+        pair = [convert([int(i) for i in np.ravel(side)], int32) for side in axes]
+    matrices, frees = [], []
+    for t, summed, is_left in ((x, pair[0], True), (y, pair[1], False)):
+        count = rank(t)
+        summed = (summed + count) % count
+        free = setdiff1d(range_(count), summed).out
+        sizes = shape(t)
+        outer, inner = gather(sizes, free), gather(sizes, summed)
+        order = concat([free, summed] if is_left else [summed, free], 0)
+        both = [reduce_prod(outer), reduce_prod(inner)]
+        matrices.append(reshape(transpose(t, order), both if is_left else both[::-1]))
+        frees.append(outer)
+    return reshape(apply("MatMul", matrices, {"transpose_a": False, "transpose_b": False}), concat(frees, 0), name)
+
+
 def _axes_pair(axes: Any, rank_a: int, rank_b: int) -> tuple[list[int], list[int]]:
     if isinstance(axes, Tensor):
-        from ..static_value import static_value
-
         known = static_value(axes)
         if known is None:
             raise ValueError(f"tensordot needs to know its axes when the graph is built, not {axes!r}")

@@ -162,7 +162,7 @@ def gather(
     validate_indices: bool | None = None,
     name: str | None = None,
     axis: TensorLike = None,
-    batch_dims: int = 0,
+    batch_dims: int | None = 0,
 ) -> Tensor:
     """Slices of `params` along an axis, picked by index.
 
@@ -171,7 +171,7 @@ def gather(
         indices: int32 or int64, any shape, each in [0, params.shape[axis]).
         validate_indices: ignored; indices are always checked.
         axis: where to pick; by default the first after the batches.
-        batch_dims: that many leading dimensions of both are batches, paired one to one.
+        batch_dims: that many leading dimensions of both are batches, paired one to one; None: all of `indices` but the last.
 
     Returns:
         shape `params.shape[:axis] + indices.shape[batch_dims:] + params.shape[axis + 1:]`.
@@ -179,6 +179,11 @@ def gather(
     Raises:
         InvalidArgumentError: an index is out of range, when the graph runs.
     """
+    if batch_dims is None:
+        known = indices.dims if isinstance(indices, Tensor) else np.shape(indices)
+        if known is None:
+            raise ValueError("batch_dims=None needs to know the rank of indices; use set_shape")
+        batch_dims = len(known) - 1
     if axis is None:
         axis = batch_dims
     with op_scope(name, "GatherV2", params, indices, axis) as scope:
@@ -343,6 +348,11 @@ def one_hot(
     """
     with op_scope(name, "one_hot", indices, depth, on_value, off_value) as scope:
         like = as_dtype(dtype).base if dtype is not None else _first_type(on_value, off_value)
+        for value, what in ((on_value, "on_value"), (off_value, "off_value")):
+            if isinstance(value, (np.ndarray, np.generic)) and as_dtype(value.dtype) is not like:
+                raise TypeError(
+                    f"dtype {as_dtype(value.dtype).name} of {what} does not match dtype parameter {like.name}"
+                )
         on = convert(_one(like) if on_value is None else on_value, like)
         off = convert(_one(like) * 0 if off_value is None else off_value, like)
         operands = (index_operand(indices, "indices"), index_operand(depth, "depth"), on, off)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..build import TensorLike, convert, graph_of
-from ..dtypes import as_dtype, bfloat16, float16, float32, int64
+from ..dtypes import as_dtype, bfloat16, float16, float32, float64, int64
 from ..node import Tensor
 from .arithmetic import absolute, add, divide, multiply, power, sqrt, square, subtract
 from .cast import cast
@@ -73,6 +73,10 @@ def reduce_euclidean_norm(
     """The square root of the sum of squares, over axes (`tf.math.reduce_euclidean_norm`)."""
     with graph_of(input_tensor).op_scope(name or "EuclideanNorm") as scope:
         x = convert(input_tensor)
+        if x.dtype.is_integer:  # the root is cut off
+            total = reduce_sum(square(cast(x, float64)), axis, keepdims=keepdims)
+            found: Tensor = cast(sqrt(total), x.dtype.base, name=scope)
+            return found
         return sqrt(reduce_sum(square(x), axis, keepdims=keepdims), name=scope)
 
 
@@ -118,13 +122,11 @@ def norm(
     """
     keep = bool(one_of(keepdims, keep_dims, "keepdims", "keep_dims"))
     is_matrix = isinstance(axis, (list, tuple)) and len(axis) == 2
-    if isinstance(axis, (list, tuple)) and not is_matrix:
-        if len(axis) != 1:
-            raise ValueError(f"axis must be None, an int, or a pair of ints, not {axis!r}")
-        axis = axis[0]
+    axes = list(axis) if isinstance(axis, (list, tuple)) else [] if axis is None else [axis]
+    wrong = not all(isinstance(a, (int, np.integer)) for a in axes) or len(set(axes)) < len(axes)
+    if wrong or len(axes) > 2 or axis in ([], ()):
+        raise ValueError(f"'axis' must be None, an integer, or a tuple of 2 unique integers, not {axis!r}")
     if is_matrix:
-        if axis[0] == axis[1]:
-            raise ValueError(f"The two axes of a matrix norm must differ, not {axis!r}")
         if ord not in ("euclidean", "fro", 1, np.inf):
             raise ValueError(f"'ord' must be a supported matrix norm in ['euclidean', 'fro', 1, inf], got {ord!r}")
     elif ord != "euclidean" and not (isinstance(ord, (int, float, np.number)) and ord > 0):

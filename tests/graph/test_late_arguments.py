@@ -69,3 +69,16 @@ def test_shapes_are_known_where_a_part_of_the_sizes_is():
 def test_a_missing_size_of_no_elements_is_found():
     x = tf.placeholder(tf.float32, [0, 6])
     assert run(tf.reshape(x, [0, -1, 3]), {x: np.zeros((0, 6))}).shape == (0, 2, 3)
+
+
+@pytest.mark.parametrize("axes", [1, 2, 0, [[1], [0]], [[-1, 0], [1, -2]]])
+def test_ranks_of_tensordot_are_late(axes):
+    a, b = np.random.default_rng(1).normal(size=(2, 3, 3))
+    for x, y in ((late(a), b), (a, late(b)), (late(a), late(b))):
+        np.testing.assert_allclose(run(tf.tensordot(x, y, axes)), np.tensordot(a, b, axes))
+
+
+def test_all_axes_but_the_last_are_batches():
+    params, indices = np.arange(12).reshape(2, 3, 2), [[2, 0], [1, 1]]
+    wanted = [params[0, [2, 0]], params[1, [1, 1]]]
+    np.testing.assert_array_equal(run(tf.gather(params, indices, batch_dims=None)), wanted)

@@ -96,6 +96,28 @@ def test_small_array_functions():
     assert (run(paddings).tolist(), run(crops).tolist()) == ([[1, 0], [0, 2]], [[0, 0], [0, 1]])
 
 
+def test_whole_numbers_and_fractions():
+    x = np.array([[3, 4], [-1, 2]])
+    assert run(tf.math.reduce_euclidean_norm(x, 1)).tolist() == [5, 2]
+    a, b = np.array([7.5, -7.5, 7.5]), np.array([2.0, 2.0, -2.0])
+    np.testing.assert_array_equal(run(tf.truncatemod(a, b)), np.fmod(a, b))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        run(tf.truncatemod([1], [0]))
+
+
+@pytest.mark.parametrize("axis", [[], [0, 1, 2], [1.5], [[1], [0]], [1, 1]])
+def test_axes_of_norms(axis):
+    with pytest.raises(ValueError, match="unique integers"):
+        tf.norm([[1.0, 2.0]], axis=axis)
+
+
+def test_what_fits_no_shape_or_type_is_refused():
+    with pytest.raises(ValueError, match="not compatible"):
+        tf.clip_by_norm(tf.ones([2, 3, 1]), [1.0, 2.0])
+    with pytest.raises(TypeError, match="does not match dtype parameter int32"):
+        tf.one_hot([0], 2, on_value=np.float32(1), dtype=tf.int32)
+
+
 class Celsius:
     def __init__(self, degrees):
         self.degrees = degrees
