@@ -33,7 +33,7 @@ class FunctionGraph(Graph):
     """A graph that captures what it uses of the graph around it.
 
     Args:
-        outer: the graph around it.
+        outer: the graph around it, until it is `finished`.
         by_value: copy the nodes that make a tensor from outside, instead of taking its value from the caller.
 
     Attributes:
@@ -43,12 +43,13 @@ class FunctionGraph(Graph):
 
     def __init__(self, outer: Graph, by_value: bool = False) -> None:
         super().__init__()
-        self.outer = outer
+        self.outer: Graph | None = outer
         self.captured: dict[Tensor, Tensor] = {}
         self.places: list[Node] = []
         self._by_value = by_value
         self._copies: dict[Node, Node] = {}
         self._collections.update({key: list(items) for key, items in outer._collections.items()})
+        self._inherited = {key: len(items) for key, items in self._collections.items()}
         for shared in (VARIABLE_STORE, VARIABLE_SCOPE):
             self._collections[shared] = outer.get_collection_ref(shared)
         outer.functions += 1
@@ -58,7 +59,15 @@ class FunctionGraph(Graph):
     @property
     def outermost(self) -> Any:
         """The graph around it that is no function's."""
-        return self.outer.outermost
+        return self if self.outer is None else self.outer.outermost
+
+    def finished(self) -> None:
+        """The function is traced: let go of the graph around it, which may end before what runs the function."""
+        for shared in (VARIABLE_STORE, VARIABLE_SCOPE):
+            del self._collections[shared]
+        for key, count in self._inherited.items():
+            del self._collections.get(key, [])[:count]
+        self.outer, self.captured, self.places, self._copies = None, {}, [], {}
 
     def encloses(self, graph: Blocks) -> bool:
         """Whether a graph is around this one."""

@@ -60,6 +60,7 @@ class Resources:
         together: what somebody has found, and finds again as long as no container is cleared: by whom.
         version: how often a container was cleared.
         data_folders: where files lie that data sets of other processes may use; None: anywhere.
+        functions: what was compiled of functions that use the state, by function.
         inner: what runs functions for kernels of the task: it is told to `cancel` them when the task ends.
     """
 
@@ -68,6 +69,7 @@ class Resources:
         self.collectives = Collectives() if collectives is None else collectives
         self._containers: dict[str, dict[str, Any]] = {}
         self.data_folders: tuple[str, ...] | None = ()
+        self.functions: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self.inner: weakref.WeakSet[Any] = weakref.WeakSet()
         self.together: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self.version = 0

@@ -7,7 +7,6 @@ signature only send the fed values to the tasks that take part, and wait for the
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import logging
@@ -390,8 +389,10 @@ class Session:
 
     def __del__(self) -> None:
         if hasattr(self, "_signatures"):
-            with contextlib.suppress(Exception):  # an interpreter that is shutting down may have taken anything away
+            try:  # noqa: SIM105  (an interpreter that is shutting down may have taken anything away, contextlib as well)
                 self.close()
+            except Exception:
+                pass
 
     @staticmethod
     def reset(target: str, containers: Sequence[str] | None = None, config: ConfigProto | None = None) -> None:

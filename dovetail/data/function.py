@@ -6,7 +6,6 @@ What a function uses of the graph around it comes with it: `graph/function_graph
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Iterator as Walk, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,16 +30,22 @@ class Function:
 
     Attributes:
         graph: it. inputs: the components of the element, then what the function has captured. outputs: the results.
-        given: the captured tensors; None: none.
+        given: the captured tensors; None: none. places: nodes around it whose state it uses.
     """
 
     def __init__(
-        self, graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[Tensor], given: Given | None = None
+        self,
+        graph: Graph,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        given: Given | None = None,
+        places: Sequence[Node] = (),
     ) -> None:
         self.graph, self.inputs, self.outputs, self.given = graph, tuple(inputs), tuple(outputs), given
+        self.places = tuple(places)
         self._lock = threading.Lock()
-        self._calls: weakref.WeakKeyDictionary[Resources, Call] = weakref.WeakKeyDictionary()
-        self._stateless = _NO_STATE if not any(Trait.STATE_HANDLE in n.opdef.traits for n in graph.nodes) else None
+        self._has_state = any(n.opdef.is_stateful and "seed" not in n.attrs for n in graph.nodes)
+        self._call: Call | None = None  # of a function without state, for all tasks of this process
 
     @property
     def components(self) -> list[Component]:
@@ -49,12 +54,16 @@ class Function:
 
     def at(self, at: At, ends: bool = False) -> Callable[[Element, int], list[Array]]:
         """The function of an element and its number, in a walk. `ends`: it may raise OutOfRangeError, which else is another error."""
-        task = at.task if self._stateless is None else self._stateless
         with self._lock:
-            call = self._calls.get(task)
+            call = at.task.functions.get(self) if self._has_state else self._call
             if call is None:
                 effects = [n for n in self.graph.nodes if _has_effect(n)]
-                call = self._calls[task] = compiled(self.graph, self.inputs, [*self.outputs, *effects], task)
+                task = at.task if self._has_state else Resources()
+                call = compiled(self.graph, self.inputs, [*self.outputs, *effects], task)
+                if self._has_state:
+                    at.task.functions[self] = call
+                else:
+                    self._call = call
         more = at.of(self.given) if self.given is not None else ()
         types, seed = [t.dtype.base for t in self.outputs], at.seeds[0]
 
@@ -69,10 +78,6 @@ class Function:
             return [as_array(v, t) for v, t in zip(found, types, strict=False)]
 
         return run
-
-
-_NO_STATE = Resources()
-"""What functions without state share, so that they are compiled once for all tasks of this process."""
 
 
 def _has_effect(node: Node) -> bool:
@@ -197,8 +202,8 @@ def places_in(dataset: Described) -> list[Node]:
     found: dict[Node, None] = {}
     for part in dataset._params.values():
         function = part.function if isinstance(part, DatasetFunction) else part
-        if isinstance(function, Function) and isinstance(function.graph, FunctionGraph):
-            found.update(dict.fromkeys(function.graph.places))
+        if isinstance(function, Function):
+            found.update(dict.fromkeys(function.places))
         if isinstance(part, DatasetFunction):
             found.update(dict.fromkeys(places_in(part.result)))
     for source in dataset._inputs:
@@ -231,8 +236,10 @@ def _called(
 
 
 def _function(graph: FunctionGraph, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Function:
-    captured = graph.captured
-    return Function(graph, [*inputs, *captured.values()], outputs, Given(list(captured)) if captured else None)
+    captured, places = graph.captured, graph.places
+    graph.finished()
+    given = Given(list(captured)) if captured else None
+    return Function(graph, [*inputs, *captured.values()], outputs, given, places)
 
 
 __all__ = [

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ import numpy as np
 import pytest
 
 import dovetail as tf
+from dovetail.data.given import At
 from dovetail.graph.graph import Graph
+from dovetail.graph.state import Resources, VariableState
 
 Dataset = tf.data.Dataset
 
@@ -169,6 +173,23 @@ def test_effects_of_a_function_happen_though_no_result_needs_them() -> None:
         with pytest.raises(tf.errors.InvalidArgumentError, match="assertion"):
             session.run(element)
         assert session.run(v) >= 2.0
+
+
+@pytest.mark.parametrize("which", ["graph", "state"])
+def test_graphs_and_the_state_of_tasks_are_let_go(which: str) -> None:
+    task = Resources()
+    with tf.Graph().as_default() as graph:
+        v = tf.get_variable("v", initializer=np.int64(5), use_resource=True)
+        dataset = Dataset.range(2).map(lambda n: v.assign_add(1)).flat_map(lambda n: Dataset.from_tensors(n + v))
+        task.get_or_create("", "v", VariableState, lambda: VariableState("v", tf.int64)).assign(np.int64(5))
+        assert [e[0].item() for e in dataset._walk(At((1,), task=task))] == [12, 14]
+    watched = weakref.ref(graph if which == "graph" else task)
+    if which == "graph":
+        del graph, dataset, v
+    else:
+        del task
+    gc.collect()
+    assert watched() is None
 
 
 def test_loops_and_branches_in_functions() -> None:
