@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,10 +35,14 @@ def _rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     delim, columns = attrs.get("field_delim"), attrs.get("select_cols")
     if not isinstance(delim, str) or len(delim) != 1:
         raise ValueError(f"field_delim must be one character, not {delim!r}")
-    if not isinstance(columns, tuple) or (
-        columns and (len(columns) != len(defaults) or sorted(set(columns)) != list(columns))
-    ):
-        raise ValueError("select_cols must name a column for each default, in rising order")
+    if not isinstance(columns, tuple):
+        raise ValueError(f"select_cols must be numbers of columns, not {columns!r}")
+    if columns and len(columns) != len(defaults):
+        raise ValueError(f"Length of select_cols and record_defaults do not match. {len(columns)} and {len(defaults)}")
+    if columns and columns[0] < 0:
+        raise ValueError(f"select_cols contains negative values. {columns}")
+    if sorted(set(columns)) != list(columns):
+        raise ValueError(f"select_cols is not strictly increasing. {columns}")
     return [(t.dtype.base, records.dims) for t in defaults]
 
 
@@ -51,6 +56,8 @@ def _decode(
 ) -> Any:
     kinds = [d.dtype for d in defaults]
     columns = [np.empty(records.size, dtype) for dtype in kinds]
+    one = rf'(?:"(?:[^"]|"")*"|[^"{re.escape(field_delim)}]*)'
+    whole = re.compile(rf"(?:{one}{re.escape(field_delim)})*{one}", re.DOTALL)
     quoting: Any = csv.QUOTE_MINIMAL if use_quote_delim else csv.QUOTE_NONE
     for row, record in enumerate(records.reshape(-1)):
         line = as_bytes(record).decode()
@@ -60,6 +67,8 @@ def _decode(
             raise invalid(
                 f"Quoted field has to end with quote followed by delim or end, in record {row}: {line!r}: {e}"
             ) from None
+        if use_quote_delim and '"' in line and not whole.fullmatch(line):
+            raise invalid(f"Unquoted fields cannot have quotes/CRLFs inside, in record {row}: {line!r}")
         fields = parsed
         if select_cols:
             if select_cols[-1] >= len(fields):

@@ -256,3 +256,21 @@ def test_descriptions_of_columns_that_are_refused():
     ):  # fmt: skip
         with pytest.raises(error):
             tf.decode_csv("1", defaults, **options)
+
+
+def test_lines_of_values_that_are_wrong():
+    line = ["1,2,3"]
+    for columns, text in (
+        ([0], "do not match"),
+        ([-1, 0], "negative"),
+        ([1, 0], "strictly increasing"),
+        ([0, 0], "strictly increasing"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            tf.decode_csv(line, [[0], [0]], select_cols=columns)
+    with tf.Session() as session:
+        assert session.run(tf.decode_csv(['"1,""a",2'], [[""], [0]]))[0].tolist() == [b'1,"a']
+        for record in ('a"bc', 'a,b"', '1,"a"b'):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="Unquoted fields|Quoted field"):
+                session.run(tf.decode_csv([record], [[""]] * (1 + record.count(","))))
+        assert session.run(tf.decode_csv(['a"bc'], [[""]], use_quote_delim=False))[0].tolist() == [b'a"bc']
