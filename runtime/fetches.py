@@ -196,7 +196,8 @@ def feed_value(tensor: Tensor, value: Any) -> Any:
         array = np.array(value, dtype.np)
     else:
         try:
-            array = np.asarray(to_array(value, None if isinstance(value, (np.ndarray, np.generic)) else dtype))
+            own = isinstance(value, (np.ndarray, np.generic)) and (dtype is string or value.dtype.kind not in "biufc")
+            array = np.asarray(to_array(value, None if own else dtype))
         except (TypeError, ValueError) as e:
             raise type(e)(f"Cannot feed Tensor '{tensor.name}' (made at {tensor.op.source}): {e}") from None
         if array.dtype != dtype.np:

@@ -82,6 +82,12 @@ def test_feeding_what_is_not_needed_is_fine(session: tf.Session) -> None:
     assert session.run(tf.constant(2.0) * 2.0, {x: 1}) == 4
 
 
+def test_an_array_of_a_type_that_no_tensor_has_is_fed_as_the_tensor_s_own() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder(tf.float64, [2])
+        assert session.run(x + 1.0, {x: np.array([1, 2], np.longdouble)}).tolist() == [2, 3]
+
+
 def test_strings_travel(session: tf.Session) -> None:
     x = tf.placeholder(tf.string, [None])
     got = session.run([tf.identity(x), tf.constant("hello")], {x: ["a", b"\xff", "ü"]})
