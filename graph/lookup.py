@@ -36,7 +36,7 @@ def element_by_name(
         return node.outputs[int(index)]
     node = nodes.get(name)
     if node is None:
-        raise KeyError(f"The name '{name}' refers to an Operation which is not in the graph.{_close(nodes, name)}")
+        raise KeyError(f"The name '{name}' refers to an Operation not in the graph.{_close(nodes, name)}")
     if not allow_operation:
         raise ValueError(f"'{name}' is the name of an Operation, where a Tensor is asked for; did you mean '{name}:0'?")
     return node

@@ -16,6 +16,9 @@ from .training_util import get_global_step
 logger = logging.getLogger(__name__)
 
 
+_STUCK = 20  # a global step that has not changed in so many runs is not counted up
+
+
 def needed_step(hook: SessionRunHook) -> Any:
     """The graph's global step. RuntimeError: it has none."""
     step = get_global_step()
@@ -122,6 +125,7 @@ class StepCounterHook(SessionRunHook):
     def begin(self) -> None:
         self._step = needed_step(self)
         self._tag = f"{self._step.op.name}/sec"
+        self._seen, self._same = None, 0
         if self._writer is None and self._folder:
             self._writer = _writer_if_installed(self._folder)
 
@@ -129,6 +133,7 @@ class StepCounterHook(SessionRunHook):
         return SessionRunArgs(self._step)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        self._watch(run_values.results)
         if not self._timer.should_trigger_for_step(run_values.results + 1):
             return
         step = int(run_context.session.run(self._step))
@@ -136,6 +141,17 @@ class StepCounterHook(SessionRunHook):
             seconds, steps = self._timer.update_last_triggered_step(step)
             if seconds and steps is not None:
                 self._tell(steps / seconds, step)
+
+    def _watch(self, step: Any) -> None:
+        """Warn when the step stays what it is."""
+        self._same = self._same + 1 if step == self._seen else 0
+        self._seen = step
+        if self._same and self._same % _STUCK == 0:
+            logger.warning(
+                "It seems that global step (tf.train.get_global_step) has not been increased for %d runs; it is %s. "
+                "Give it to Optimizer.minimize or Optimizer.apply_gradients to let them count it up.",
+                self._same, step,
+            )  # fmt: skip
 
     def _tell(self, rate: float, step: int) -> None:
         logger.info("%s: %g", self._tag, rate)

@@ -6,7 +6,10 @@ import logging
 import time
 from typing import Any
 
+import numpy as np
+
 from .coordinator import Coordinator, LooperThread
+from .training_util import global_step
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +37,7 @@ class SummaryService(LooperThread):
 
     def run_loop(self) -> None:
         summary, *step = self._session.run(self._fetches)
-        self._writer.add_summary(summary, int(step[0]) if step else None)
+        self._writer.add_summary(summary, np.asarray(step[0]).item() if step else None)
 
 
 class StepCounterService(LooperThread):
@@ -50,10 +53,10 @@ class StepCounterService(LooperThread):
         self._tag = f"{step.op.name}/sec"
 
     def start_loop(self) -> None:
-        self._at, self._before = time.monotonic(), int(self._session.run(self._step))
+        self._at, self._before = time.monotonic(), global_step(self._session, self._step)
 
     def run_loop(self) -> None:
-        now, step = time.monotonic(), int(self._session.run(self._step))
+        now, step = time.monotonic(), global_step(self._session, self._step)
         passed = now - self._at
         rate = (step - self._before) / passed if passed > 0 else float("inf")
         self._at, self._before = now, step

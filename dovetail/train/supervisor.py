@@ -31,7 +31,7 @@ from .saver import Saver
 from .scaffold import Scaffold
 from .services import CheckpointService, StepCounterService, SummaryService, session_log
 from .session_manager import RETRY_S, SessionManager
-from .training_util import get_global_step
+from .training_util import global_step as value_of_step
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class Supervisor:
             self._init_op = _or_default(init_op, keys.INIT_OP, global_variables_initializer)
             self._summary_op = _or_default(summary_op, keys.SUMMARY_OP, _all_summaries)
             self._saver = _or_default(saver, keys.SAVERS, lambda: Saver() if global_variables() else None)
-            self._global_step = _or_default(global_step, None, lambda: get_global_step(self._graph))
+            self._global_step = _or_default(global_step, GraphKeys.GLOBAL_STEP, _step_by_name)
             if self._saver is not None:
                 self._saver.build()
         if logdir and is_chief:
@@ -356,7 +356,7 @@ class Supervisor:
         if self._summary_writer is None:
             raise RuntimeError("Writing a summary requires a summary writer: pass a logdir to the Supervisor")
         if global_step is None and self._global_step is not None:
-            global_step = int(sess.run(self._global_step))
+            global_step = value_of_step(sess, self._global_step)
         self._summary_writer.add_summary(summary, global_step)
 
     SummaryComputed = summary_computed
@@ -474,6 +474,15 @@ def _or_default(given: Any, collection: str | None, make: Callable[[], Any]) -> 
     if made is not None and collection is not None:
         graph.add_to_collection(collection, made)
     return made
+
+
+def _step_by_name() -> Any:
+    """The graph's variable `global_step`, of one element and an integer type; None: there is none."""
+    graph = get_default_graph()
+    if GraphKeys.GLOBAL_STEP not in graph:
+        return None
+    found = graph.get_tensor_by_name(f"{GraphKeys.GLOBAL_STEP}:0")
+    return found if found.dtype.base.is_integer else None
 
 
 def _all_summaries() -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..graph.default_graph import get_default_graph
 from ..graph.dtypes import int64
 from ..graph.graph import Graph
@@ -13,8 +15,8 @@ from ..graph.variable_scope import get_variable
 
 
 def global_step(sess: Any, global_step_tensor: Any) -> int:
-    """The value of the global step in a session."""
-    return int(sess.run(global_step_tensor))
+    """The value of the global step in a session; of one element, whatever its shape."""
+    return int(np.asarray(sess.run(global_step_tensor)).item())
 
 
 def get_global_step(graph: Graph | None = None) -> Any:

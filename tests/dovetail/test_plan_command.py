@@ -154,7 +154,7 @@ def test_soft_placement(folder: Path) -> None:
         (
             "train_it.py:nothing",
             ["--fetch", "what"],
-            "The name 'what' refers to an Operation which is not in the graph",
+            "The name 'what' refers to an Operation not in the graph",
         ),
         ("train_it.py:nothing", ["--explain", "what:9"], "what:9"),
         ("train_it.py:nothing", ["--diff", "nowhere.plan"], "nowhere.plan"),

@@ -232,6 +232,16 @@ def test_values_and_rates_are_logged(caplog: pytest.LogCaptureFixture):
         tf.train.LoggingTensorHook([op], every_n_iter=0)
 
 
+def test_a_step_that_nobody_counts_is_told(caplog: pytest.LogCaptureFixture):
+    tf.train.get_or_create_global_step()
+    value = tf.constant(1.0) + 1.0
+    with tf.train.MonitoredSession(hooks=[tf.train.StepCounterHook(every_n_steps=100)]) as session:
+        for _ in range(50):
+            session.run(value)
+    told = [r for r in caplog.records if "has not been increased" in r.getMessage()]
+    assert len(told) == 2 and told[0].levelno == logging.WARNING
+
+
 def test_a_timer_counts_steps_or_seconds():
     timer = SecondOrStepTimer(every_steps=3)
     assert timer.should_trigger_for_step(7)

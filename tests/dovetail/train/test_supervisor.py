@@ -147,6 +147,17 @@ def test_the_chief_makes_its_folder_and_writes_the_graph_and_a_checkpoint_withou
     assert 'name: "global_step"' in (folder / "graph.pbtxt").read_text()
 
 
+def test_a_global_step_may_be_a_vector_of_one(tmp_path):
+    step = tf.Variable([3], name="global_step", dtype=tf.int64)
+    tf.summary.scalar("one", tf.constant(1.0))
+    sv = tf.train.Supervisor(logdir=str(tmp_path), save_summaries_secs=0.01)
+    with sv.managed_session() as session:
+        sv.summary_computed(session, session.run(sv.summary_op))
+        assert sv.saver.save(session, sv.save_path, sv.global_step).endswith("model.ckpt-3")
+    assert sv.global_step.op.name == "global_step" and step.shape.as_list() == [1]
+    assert {e.step for e in events(tmp_path) if e.HasField("summary")} == {3}
+
+
 def test_a_basic_loop_goes_on_after_a_restart_and_ends_with_the_supervisor(tmp_path):
     _, count = counting()
     seen = []
