@@ -295,7 +295,8 @@ class Saver:
 
         Args:
             sess: the session to read them in.
-            save_path: name of the checkpoint. global_step: a number, tensor or variable that is appended: `save_path-10`.
+            save_path: name of the checkpoint; its folder is made, if that lies in one that is there.
+            global_step: a number, tensor or variable that is appended: `save_path-10`.
             latest_filename: of the `checkpoint` file, beside the checkpoint.
             write_meta_graph: write the graph beside it, for `train.import_meta_graph`.
             write_state: write the `checkpoint` file, remove old ones.
@@ -304,7 +305,7 @@ class Saver:
             the checkpoint's name, for `restore`; None when there is nothing to save.
 
         Raises:
-            ValueError: the folder does not exist, or `save_path` is the `checkpoint` file. RuntimeError: `build` was deferred and not
+            ValueError: the folder cannot be made, or `save_path` is the `checkpoint` file. RuntimeError: `build` was deferred and not
                 called. OpError: saving failed; the checkpoints that were there before are as they were.
         """
         if not self._built:
@@ -316,8 +317,10 @@ class Saver:
             raise ValueError(f"'{save_path}' collides with the file that lists the checkpoints; use another name")
         if not path.name or str(save_path).endswith("/"):
             raise ValueError(f"'{save_path}' names a folder, not a checkpoint")
-        if not path.parent.is_dir():
-            raise ValueError(f"Parent directory of {save_path} doesn't exist, can't save.")
+        try:
+            path.parent.mkdir(exist_ok=True)
+        except (FileNotFoundError, FileExistsError):
+            raise ValueError(f"Parent directory of {save_path} doesn't exist, can't save.") from None
         with save_turn(str(save_path)):
             try:
                 with sess.between_steps() if self._consistent else contextlib.nullcontext():

@@ -31,9 +31,9 @@ def _infer_encode(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _encode(indices: Array, values: Array, dense_shape: Array, *, many: bool) -> Array:
     if not many:
-        out = np.empty((), object)
-        out[()] = _record(indices, values, dense_shape)
-        return out
+        one: Array = np.empty((), object)
+        one[()] = _record(indices, values, dense_shape)
+        return one
     if not len(dense_shape):
         raise InvalidArgumentError(None, None, "a sparse scalar has no rows")
     count, rows = int(dense_shape[0]), indices[:, 0]
@@ -41,7 +41,7 @@ def _encode(indices: Array, values: Array, dense_shape: Array, *, many: bool) ->
         raise InvalidArgumentError(None, None, f"a row of the sparse tensor lies outside its {count} rows")
     order = np.argsort(rows, kind="stable")
     ends = np.searchsorted(rows[order], np.arange(count + 1))
-    out = np.empty(count, object)
+    out: Array = np.empty(count, object)
     for i in range(count):
         kept = order[ends[i] : ends[i + 1]]
         out[i] = _record(indices[kept, 1:], values[kept], dense_shape[1:])

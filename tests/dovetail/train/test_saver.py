@@ -37,6 +37,7 @@ def test_what_is_saved_comes_back_and_needs_no_initialising(tmp_path, step):
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
         path = saver.save(session, str(tmp_path / "m"), global_step=step)
+        assert saver.save(session, str(tmp_path / "new" / "m"), write_meta_graph=False)  # the folder is made
     assert path == str(tmp_path / "m") + ("" if step is None else "-7")
     assert tf.train.latest_checkpoint(str(tmp_path)) == path and tf.train.checkpoint_exists(path)
     with tf.Session() as session:
@@ -199,7 +200,7 @@ def test_wrong_uses_are_refused(tmp_path, checkpoint):
     saver = tf.train.Saver()
     with tf.Session() as session:
         with pytest.raises(ValueError, match="doesn't exist, can't save"):
-            saver.save(session, str(tmp_path / "none" / "m"))
+            saver.save(session, str(tmp_path / "none" / "deep" / "m"))
         with pytest.raises(ValueError, match="collides"):
             saver.save(session, str(tmp_path / "checkpoint"))
         with pytest.raises(ValueError, match="when it is None"):
