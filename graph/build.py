@@ -108,7 +108,13 @@ def convert(value: TensorLike, dtype: Any = None, name: str | None = None, prefe
         elif isinstance(value, (list, tuple)) and _holds_tensor(value):
             from .ops.joining import packed
 
-            tensor = packed(_with_registered(value), dtype.base if dtype is not None else None, name or "packed")
+            parts, wanted = _with_registered(value), dtype if dtype is not None else prefer
+            try:
+                tensor = packed(parts, None if wanted is None else wanted.base, name or "packed")
+            except TypeError:
+                if dtype is not None or prefer is None:
+                    raise
+                tensor = packed(parts, None, name or "packed")
         else:
             sizes = isinstance(value, (Dimension, TensorShape))
             if sizes and dtype is not None and not dtype.is_integer:

@@ -12,6 +12,7 @@ from ..dtypes import DType
 from ..node import Node, Tensor
 from ..opdef import Attrs, Output, define
 from ..shape import Dims, compatible, is_static, merge, text
+from .cast import cast
 from .common import same_type
 from .operands import (
     Array,
@@ -330,21 +331,33 @@ define(
 )
 
 
-def packed(values: Sequence[TensorLike], dtype: DType | None, name: str) -> Tensor:
+def packed(values: Sequence[TensorLike], dtype: DType | None, name: str, casts: bool | None = None) -> Tensor:
     """Nested lists as one tensor of the type `dtype`, or else of the first tensor among them; without
     tensors, as a Const.
 
-    Element `i` that is no tensor becomes a Const `name/i`, as in TensorFlow.
+    Element `i` that is no tensor becomes a Const `name/i`, as in TensorFlow. Tensors of other numbers are cast, unless fractions would
+    be lost. `casts`: whether they are; None: where a `dtype` is given.
     """
+    casts = dtype is not None if casts is None else casts
     like = dtype or _first_type(values)
     if _first_type(values) is None:
         return convert(list(values), like, name=name)
     with op_scope(None, name, *values) as scope:
-        elements = [
-            packed(v, like, str(i)) if isinstance(v, (list, tuple)) else convert(v, like, name=str(i))
-            for i, v in enumerate(values)
-        ]
+        elements = []
+        for i, v in enumerate(values):
+            if isinstance(v, (list, tuple)):
+                elements.append(packed(v, like, str(i), casts))
+            else:
+                cuts = not casts or not isinstance(v, Tensor) or like is None or _would_cut(v.dtype.base, like)
+                elements.append(convert(v, like, name=str(i)) if cuts else cast(v, like))
         return apply("Pack", elements, {"axis": 0}, scope)
+
+
+def _would_cut(dtype: DType, wanted: DType) -> bool:
+    """Whether values of a type cannot become some of another: they are no numbers, or have fractions that it has not."""
+    return not (
+        dtype.is_integer and (wanted.is_integer or wanted.is_floating) or dtype.is_floating and wanted.is_floating
+    )
 
 
 def stack(values: Any, axis: int = 0, name: str | None = "stack") -> Tensor:

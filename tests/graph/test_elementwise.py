@@ -13,6 +13,7 @@ from dovetail.graph.indexed_slices import IndexedSlices
 from dovetail.graph.interpret import Interpreter
 from dovetail.graph.ops import arithmetic as a, clip, compare as k, logic, math as m, reduce, scan, statistics
 from dovetail.graph.ops.cast import cast, saturate_cast, to_double, to_float, to_int32, to_int64
+from dovetail.graph.ops.joining import concat, stack
 
 
 @pytest.fixture(autouse=True)
@@ -328,3 +329,18 @@ def test_an_array_in_front_keeps_its_type_where_no_tensor_is() -> None:
 def test_sums_of_a_shape_that_is_told() -> None:
     x = placeholder("float32", None)
     assert a.accumulate_n([x, x], [None, 2], "float32").shape.as_list() == [None, 2]
+
+
+def test_tensors_in_lists_take_the_type_that_is_asked_for() -> None:
+    """As in TensorFlow; but fractions are not cut off."""
+    n, wide, x = constant(3), constant(4, "int64"), constant([1.5, 2.5])
+    run = Interpreter(n.graph).run
+    assert run(x * [n, 2]).tolist() == [4.5, 5.0]
+    assert run(convert([[n, wide], [1, n]], "int64")).tolist() == [[3, 4], [1, 3]]
+    assert run(concat([constant([[1, 2]], "int64"), [[n, n]]], 1)).tolist() == [[1, 2, 3, 3]]
+    with pytest.raises(TypeError, match="use dt.cast"):
+        convert([x, x], "int32")
+    with pytest.raises(TypeError, match="one element type, not int32 and float32"):
+        constant([1, 2]) * [x[0], x[1]]
+    with pytest.raises(TypeError, match="use dt.cast"):
+        stack([n, wide])
