@@ -235,10 +235,10 @@ class Sequential(Model):
             self.add(layer)
 
     def add(self, layer: Any) -> None:
-        """Add a layer at the end.
+        """Add a layer at the end. One that is there already is used once more, with the same weights.
 
         Raises:
-            TypeError: it is no layer. ValueError: its name is taken.
+            TypeError: it is no layer. ValueError: another one has its name.
         """
         if isinstance(layer, Tensor) and not self._layers and self._network is None:
             self._begin(layer)
@@ -248,7 +248,7 @@ class Sequential(Model):
         if isinstance(layer, InputLayer):
             self._begin(layer.output)
             return
-        if any(layer.name == other.name for other in self._layers):
+        if any(layer.name == other.name for other in self._layers if other is not layer):
             raise ValueError(f"There is a layer called '{layer.name}' already: layers of a model need different names")
         if self._takes is None and not self._layers:
             shape = layer.batch_input_shape
@@ -265,14 +265,14 @@ class Sequential(Model):
         """Take the last layer away. TypeError: there is none."""
         if not self._layers:
             raise TypeError("There are no layers in the model.")
-        self._layers.pop()
+        popped = self._layers.pop()
         if self._takes is None:
             return
         if not self._layers:
             self._network, self._gives, self.built = None, self._takes, False
             return
         kept = list(self._layers)
-        self._connect(self._takes, kept[-1]._calls[-1].outputs)
+        self._connect(self._takes, kept[-1]._calls[-2 if popped is kept[-1] else -1].outputs)
         self._layers[:] = kept
         self._forget_steps()
 

@@ -186,3 +186,21 @@ def test_a_model_in_a_users_own_graph_and_session() -> None:
         for _ in range(20):
             session.run(train, {x: X})
         assert np.square(session.run(y, {x: X})).mean() < np.square(before).mean()
+
+
+def test_a_layer_may_stand_twice_in_a_sequential() -> None:
+    pool, dense = L.MaxPooling2D(2), L.Dense(3)
+    model = keras.Sequential([keras.Input([8, 8, 3]), dense, pool, dense, pool])
+    x = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype(np.float32)
+    kernel, bias = model.get_weights()
+
+    def pooled(y: np.ndarray) -> np.ndarray:
+        return y.reshape(2, y.shape[1] // 2, 2, y.shape[2] // 2, 2, 3).max((2, 4))
+
+    once = pooled(x @ kernel + bias)
+    np.testing.assert_allclose(model.predict(x), pooled(once @ kernel + bias), atol=1e-5)
+    for expected in (once @ kernel + bias, once):
+        model.pop()
+        np.testing.assert_allclose(model.predict(x), expected, atol=1e-5)
+    with pytest.raises(ValueError, match="different names"):
+        model.add(L.Dense(1, name=dense.name))
