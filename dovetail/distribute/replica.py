@@ -58,6 +58,7 @@ class ReplicaContext:
         self._local_id = local_id
         self._run = run
         self._made = 0  # of the variables that the first replica has made, those that it has been given
+        self._counts: dict[int, dict[str, int]] = {}
 
     @property
     def replica_id_in_sync_group(self) -> int:
@@ -83,6 +84,13 @@ class ReplicaContext:
     def devices(self) -> tuple[str, ...]:
         """The replica's device."""
         return (self.strategy._devices[self._local_id],)
+
+    def counts(self, shared: dict[str, int]) -> dict[str, int]:
+        """How often default names are taken, for this replica: all count from where the first one did, whose counts are kept."""
+        if self._run is None:
+            return shared
+        before = self._run.counts_before.setdefault(id(shared), dict(shared))
+        return self._counts.setdefault(id(shared), dict(before)) if self._local_id else shared
 
     def merge_call(
         self, merge_fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -147,6 +155,7 @@ class _Run:
     def __init__(self, strategy: Strategy, graph: Graph) -> None:
         self.strategy, self.graph = strategy, graph
         self.made: list[DistributedVariable] = []  # variables, in the order in which the first replica made them
+        self.counts_before: dict[int, dict[str, int]] = {}  # by the counts' identity: see `ReplicaContext.counts`
         self._asked: list[str] = []  # the names that it asked for, with their variable scopes
         self._replicas: list[_Replica] = []
         self._abandoned = False

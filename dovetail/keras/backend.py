@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..distribute.context import get_replica_context, has_strategy
 from ..distribute.values import DistributedVariable
 from ..graph.default_graph import get_default_graph, get_default_session, reset_default_graph
 from ..graph.device import DeviceSpec
@@ -64,7 +65,9 @@ class GraphState:
 
     def unique_name(self, kind: str) -> str:
         """A name for another layer of a kind: `dense`, `dense_1`, …"""
-        count = self._names[kind] = self._names.get(kind, -1) + 1
+        replica = get_replica_context() if has_strategy() else None
+        names = self._names if replica is None else replica.counts(self._names)
+        count = names[kind] = names.get(kind, -1) + 1
         return f"{kind}_{count}" if count else kind
 
 
@@ -89,7 +92,9 @@ def get_session(strategy: Any = None) -> Session:
     if state.chosen is not None:
         return state.chosen
     coordinator = getattr(strategy, "_coordinator", None)
-    if coordinator is not None and coordinator.serves(graph):  # a new session would wait for all workers, dead ones, too
+    if coordinator is not None and coordinator.serves(
+        graph
+    ):  # a new session would wait for all workers, dead ones, too
         of_workers: Session = coordinator.session
         return of_workers
     needs = ("" if strategy is None else strategy.session_target, _cpus(strategy))

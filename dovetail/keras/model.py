@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..distribute.context import get_strategy, has_strategy
+from ..distribute.context import get_strategy, has_strategy, in_cross_replica_context
 from ..graph.default_graph import get_default_graph
 from ..graph.node import Tensor
 from ..graph.structure import flatten, pack
@@ -43,7 +43,8 @@ class Model(Trainer, Layer):
         self._network: Network | None = None
         self._takes: Any = None  # the structures of inputs and outputs
         self._gives: Any = None
-        self._strategy = get_strategy() if has_strategy() else None
+        # In a replica the model is a part of a step: what is made for it is made there.
+        self._strategy = get_strategy() if has_strategy() and in_cross_replica_context() else None
         self._graph = get_default_graph()
         self._init_training()
         if (inputs is None) != (outputs is None):

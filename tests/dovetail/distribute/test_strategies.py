@@ -676,3 +676,31 @@ def test_positions_of_iterators_are_not_made_by_creators():
         dt.data.make_one_shot_iterator(dt.data.Dataset.range(3))
         dt.Variable(1.0, name="v")
     assert made == ["v"]
+
+
+@pytest.mark.parametrize("make", STRATEGIES)
+def test_keras_models_that_replicas_make_are_copies_of_one(make):
+    """A model without a name in each replica, as in the model function of an estimator."""
+    strategy = make()
+    count = strategy.num_replicas_in_sync
+    layers = dt.keras.layers
+    x, y = np.ones((count, 2), np.float32), np.arange(count, dtype=np.float32)[:, None]
+    layers.Dense(1)  # its name is taken before
+
+    def replica(x, y):
+        model = dt.keras.Sequential(
+            [layers.Dense(1, kernel_initializer="zeros"), layers.Dense(1, kernel_initializer="ones")]
+        )
+        return dt.train.GradientDescentOptimizer(0.25).minimize(dt.reduce_mean(dt.square(model(x) - y)))
+
+    with strategy.scope():
+        train = strategy.run(replica, (strategy.split_batch(dt.constant(x)), strategy.split_batch(dt.constant(y))))
+    found = {v.op.name: v for v in dt.trainable_variables()}
+    assert list(found) == ["dense_1/kernel", "dense_1/bias", "dense_2/kernel", "dense_2/bias"]
+    with dt.Session(config=CONFIG) as session:
+        session.run(dt.global_variables_initializer())
+        session.run(train)
+        kernel, bias = session.run([found["dense_1/kernel"], found["dense_2/bias"]])
+    np.testing.assert_allclose(bias, [y.mean() / 2])
+    np.testing.assert_allclose(kernel, np.full((2, 1), y.mean() / 2))
+    assert layers.Dense(1).name == "dense_3"
