@@ -177,6 +177,8 @@ def variable_scope(
         raise ValueError("reuse cannot be True without a name_or_scope")
     if name_or_scope is not None and not isinstance(name_or_scope, (str, VariableScope)):
         raise TypeError(f"name_or_scope must be a string or a VariableScope, not {name_or_scope!r}")
+    if not isinstance(auxiliary_name_scope, bool):
+        raise TypeError(f"The auxiliary_name_scope must be True or False, not {auxiliary_name_scope!r}")
     for function, what in ((partitioner, "Partitioner"), (custom_getter, "custom_getter")):
         if function is not None and not callable(function):
             raise ValueError(f"{what} must be callable, but received: {function}")

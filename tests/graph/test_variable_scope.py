@@ -232,6 +232,7 @@ def test_each_graph_has_its_own(graph):
         (lambda: get_variable("w", initializer=np.float32([1]), dtype="int32"), ValueError, "don't match"),
         (lambda: get_variable("w", [2], custom_getter=3), ValueError, "custom_getter must be callable"),
         (lambda: variable_scope("a", custom_getter=3).__enter__(), ValueError, "custom_getter must be callable"),
+        (lambda: variable_scope("a", auxiliary_name_scope="b").__enter__(), TypeError, "auxiliary_name_scope"),
         (lambda: get_variable("w", [2], partitioner=3), ValueError, "Partitioner must be callable"),
         (lambda: variable_scope("a", partitioner=3).__enter__(), ValueError, "Partitioner must be callable"),
         (lambda: variable_scope(None).__enter__(), TypeError, "name_or_scope is required"),
