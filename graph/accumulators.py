@@ -310,7 +310,7 @@ class SparseAccumulator(Accumulator):
     def __init__(self, name: str, kind: AccumulatorKind) -> None:
         super().__init__(name, kind)
         self._parts: list[tuple[Array, Array]] = []  # (sorted unique indices, rows) per gradient
-        self._shape: Dims = kind.shape
+        self._rows: Dims = None  # shape of a row, which the first gradient since the last take has set
 
     def apply(self, indices: Array, values: Array, shape: Array, local_step: int) -> None:
         """Add a gradient's rows, unless it is stale.
@@ -333,6 +333,15 @@ class SparseAccumulator(Accumulator):
         assert given is not None
         if given[0] is not None and indices.size and not (indices.min() >= 0 and indices.max() < given[0]):
             raise InvalidArgumentError(None, None, f"{self}: an index is outside [0, {given[0]})")
+        wanted = self.kind.shape or ()  # of the first axes: a gradient may have more
+        if len(given) < len(wanted) or not compatible(given[: len(wanted)], wanted):
+            raise self._mismatch(tuple(-1 if d is None else d for d in given), wanted)
+        if wanted and wanted[0] is not None and indices.size and indices.max() >= wanted[0]:
+            raise InvalidArgumentError(
+                None,
+                None,
+                f"Shape mismatch at {self}: an index exceeded limits of shape: {indices.max()} exceeded {wanted[0]}",
+            )
         unique, places = np.unique(indices, return_inverse=True)
         rows = np.zeros((len(unique), *values.shape[1:]), values.dtype)
         np.add.at(rows, places, values)
@@ -340,10 +349,9 @@ class SparseAccumulator(Accumulator):
         def add() -> None:
             if local_step < self.global_step:
                 return
-            if not compatible(given, self._shape):
-                raise self._mismatch(tuple(-1 if d is None else d for d in given), self._shape)
-            if self._shape is None:
-                self._shape = given
+            if not compatible(rows.shape[1:], self._rows):
+                raise self._mismatch((-1, *rows.shape[1:]), (None, *(self._rows or ())))
+            self._rows = rows.shape[1:]
             self._parts.append((unique, rows))
             self.count += 1
             self._serve()
@@ -352,7 +360,7 @@ class SparseAccumulator(Accumulator):
 
     def _total(self) -> tuple[Array, Array, Array]:
         parts, self._parts = self._parts, []
-        known, self._shape = self._shape, self.kind.shape
+        self._rows = None
         indices, places, counts = np.unique(
             np.concatenate([p[0] for p in parts]), return_inverse=True, return_counts=True
         )
@@ -361,7 +369,8 @@ class SparseAccumulator(Accumulator):
         np.add.at(rows, places, all_rows)
         if self.kind.reduction == "MEAN":
             rows /= counts.reshape(-1, *[1] * (rows.ndim - 1)).astype(rows.dtype)
-        shape = np.array([-1 if d is None else d for d in known or ()], np.int64)
+        length = self.kind.shape[0] if self.kind.shape else None
+        shape = np.array([-1 if length is None else length, *rows.shape[1:]], np.int64)
         return indices.astype(np.int64), rows, shape
 
 

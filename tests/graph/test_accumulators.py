@@ -244,3 +244,17 @@ def test_who_is_counted_stands_in_line_already():
     assert (first.result(), second.result()) == (5, 6)
     stale = run(None, queue, counted, 0, component_types=(as_dtype("int64"),))
     assert stale.fate is Fate.WAITING and counted.count == 0  # it is in line, but counts for no update
+
+
+def test_a_shape_of_sparse_gradients_is_that_of_their_first_axes():
+    a = tf.SparseConditionalAccumulator(tf.float32, shape=[2, None])
+    b = tf.SparseConditionalAccumulator(tf.float32, shape=(), name="b")
+    rows = np.ones([1, 2, 3], np.float32)
+    with tf.Session() as session:
+        session.run([a.apply_grad([0], rows), b.apply_grad([5], rows[0, :1], [9, 3])])
+        assert session.run(a.take_grad(1))[2].tolist() == [2, 2, 3]
+        assert session.run(b.take_grad(1))[2].tolist() == [-1, 3]
+        session.run(a.apply_grad([0], rows, local_step=1))
+        for indices, values in (([3], rows), ([0], rows[0, :1, 0]), ([0], rows[:, :, :1])):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="Shape mismatch"):
+                session.run(a.apply_grad(indices, values, local_step=1))
