@@ -258,11 +258,23 @@ def single_element(dataset: Dataset) -> Any:
 
 def _anchor(graph: Graph, places: Sequence[Node] = ()) -> Node:
     """A node with which an iterator is: where the blocks around it say (no device function sends its variable away), or with the
-    state that its data set uses; else in the client's own task."""
-    with ExitStack() as stack:
+    state that its data set uses; else in the client's own task.
+
+    Raises:
+        ValueError: the state is in another task than the blocks say.
+    """
+    anchor = no_op(name="place")
+    if places:
         for place in places:
-            stack.enter_context(graph.colocate_with(place))
-        anchor = no_op(name="place")
+            if _names_task(anchor) and _names_task(place) and not _is_same_task(anchor, place):
+                raise ValueError(
+                    f"A function of the data set uses '{place.name}' on {place.device} (made at {place.source}), and its iterator is "
+                    f"placed on {anchor.device}: state is used only in its own task. Make it, or the iterator, under the other's device"
+                )
+        with ExitStack() as stack:
+            for node in (anchor, *places):
+                stack.enter_context(graph.colocate_with(node))
+            anchor = no_op(name="place_with_state")
     if not _names_task(anchor):
         with graph.colocate_with(anchor), graph.control_dependencies(None):
             make("InClient", (), None, f"{anchor.name}/in_client/")
@@ -282,10 +294,16 @@ def _is_here(node: Node) -> bool:
     here = tasks_here()
     if not _names_task(node):
         return bool(here)
-    spec = DeviceSpec.from_string(node.device)
-    return any(
-        DeviceSpec.from_string(t).job == spec.job and DeviceSpec.from_string(t).task == (spec.task or 0) for t in here
-    )
+    return any(_task(node.device) == _task(task) for task in here)
+
+
+def _task(device: str) -> tuple[str | None, int]:
+    spec = DeviceSpec.from_string(device)
+    return spec.job, spec.task or 0
+
+
+def _is_same_task(a: Node, b: Node) -> bool:
+    return _task(a.device) == _task(b.device)
 
 
 def _description(dataset: Dataset, place: Node) -> dict[str, Any]:

@@ -351,7 +351,7 @@ def _interleave(d: Described, at: At, skip: int) -> Walk[Element]:
         if value < 1:
             raise InvalidArgumentError(None, None, f"`{name}` must be > 0, not {value}")
     calls = d._params["calls"]
-    parallel = calls is not None and (os.cpu_count() or 1 if at.number(calls) == AUTOTUNE else at.number(calls)) > 1
+    parallel = calls is not None and ((number := at.number(calls)) == AUTOTUNE or number > 1)
     walk = _Interleaved(d, at, cycle, block, parallel)
     return itertools.islice(walk, skip, None) if skip else walk
 

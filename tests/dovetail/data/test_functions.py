@@ -110,6 +110,18 @@ def test_tables_queues_and_iterators() -> None:
             session.run(ended)
 
 
+def test_state_is_used_in_its_own_task() -> None:
+    with tf.device("/job:ps/task:0"):
+        v = tf.get_variable("v", initializer=1.0, use_resource=True)
+    dataset = Dataset.range(3).map(lambda n: v + 1.0)
+    assert dataset.make_one_shot_iterator().get_next().device == "/job:ps/task:0"
+    with (
+        tf.device("/job:worker/task:0"),
+        pytest.raises(ValueError, match="'v' on /job:ps/task:0 .* on /job:worker/task:0"),
+    ):
+        dataset.make_one_shot_iterator()
+
+
 @pytest.mark.parametrize("calls", [None, 2])
 def test_a_function_that_waits_ends_with_its_session(calls: int | None) -> None:
     queue = tf.FIFOQueue(10, [tf.int32], [[]])
