@@ -227,7 +227,8 @@ class IdTableWithHashBuckets:
     @property
     def initializer(self) -> Node:
         """The node that fills it; one that does nothing where there is nothing to fill."""
-        return no_op() if self._table is None else self._table.initializer  # type: ignore[no-any-return]
+        found: Node = no_op() if self._table is None else self._table.initializer
+        return found
 
     @property
     def init(self) -> Node:

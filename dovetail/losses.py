@@ -147,7 +147,7 @@ def mean_pairwise_squared_error(
         others = maximum(count - 1.0, 0.0)
         squares, sums = reduce_sum(square(error), axes, keepdims=True), reduce_sum(error, axes, keepdims=True)
         pairs = 2.0 * (div_no_nan(squares, others) - div_no_nan(square(sums), count * others))
-        loss = identity(reduce_sum(multiply(pairs, weight)), name="value")
+        loss: Tensor = identity(reduce_sum(multiply(pairs, weight)), name="value")
     add_loss(loss, loss_collection)
     return loss
 
@@ -232,11 +232,11 @@ def sparse_softmax_cross_entropy(
     >>> loss = dt.losses.sparse_softmax_cross_entropy(labels, logits)
     """
     given, true, weight = convert(logits), convert(labels), convert(weights)
-    if None in (true.shape.rank, given.shape.rank):
+    if true.shape.rank is None or given.shape.rank is None:
         true = without_last(true, rank(given) - 1)
     elif true.shape.rank == given.shape.rank:
         true = squeeze(true, [-1])
-    if None in (true.shape.rank, weight.shape.rank):
+    if true.shape.rank is None or weight.shape.rank is None:
         weight = without_last(weight, rank(true))
     elif weight.shape.rank == true.shape.rank + 1:
         weight = squeeze(weight, [-1])

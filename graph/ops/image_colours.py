@@ -45,7 +45,8 @@ def convert_image_dtype(image: TensorLike, dtype: Any, saturate: bool = False, n
         source = x.dtype.base
         put: Callable[[Tensor, DType], Tensor] = saturate_cast if saturate else cast
         if source is target:
-            return identity(x)
+            same: Tensor = identity(x)
+            return same
         if source.is_floating and target.is_floating:
             return put(x, target)
         if source.is_floating:

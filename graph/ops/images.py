@@ -103,7 +103,8 @@ def _checked(x: Tensor, *checks: list[Node]) -> Tensor:
     if not wanted:
         return x
     with control_dependencies(wanted):
-        return identity(x)
+        passed: Tensor = identity(x)
+        return passed
 
 
 def _size(x: Tensor, axis: int) -> Any:
@@ -323,7 +324,7 @@ def resize_images(
         ValueError: another method, or no picture.
     """
     names = {"bilinear": 0, "nearest": 1, "bicubic": 2, "area": 3}
-    chosen = names.get(method, method) if isinstance(method, str) else method
+    chosen: Any = names.get(method, method) if isinstance(method, str) else method
     if chosen not in _ALONG:
         raise ValueError(f"Resize method is not implemented: {method}; {', '.join(names)} are")
     with op_scope(name, "resize", images):
@@ -424,7 +425,8 @@ def _is(new: Tensor, old: int | None) -> bool:
 
 def _steps(count: TensorLike) -> Tensor:
     """0, 1, 2, ... as float32."""
-    return cast(range_(count), float32)
+    found: Tensor = cast(range_(count), float32)
+    return found
 
 
 def _scale(x: Tensor, axis: int, new: Tensor, align: bool) -> Tensor:

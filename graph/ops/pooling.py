@@ -330,7 +330,7 @@ def _max_over_channels(
         unable = (
             f"Depthwise max pooling requires the depth window to evenly divide the input depth: {window} and {channels}"
         )
-    if unable is not None:
+    if unable is not None or channels is None:
         raise UnimplementedError(None, None, unable)
     n, height, width = (shape(x)[i] if d is None else d for i, d in enumerate((x.dims or ())[:3]))
     rows = reshape(x, [n, -1, channels, 1])
