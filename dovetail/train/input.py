@@ -410,7 +410,8 @@ def _checked_keep(keep_input: Any, many: bool) -> Any:
 
 def _rank(column: Sequence[SparseTensor], many: bool) -> int | None:
     """The rank of the elements of a sparse component, if it is known."""
-    found = {s.dense_shape.dims[0] for s in column if s.dense_shape.dims is not None} - {None}
+    sizes = [s.dense_shape.dims[0] for s in column if s.dense_shape.dims is not None]
+    found = {n for n in sizes if n is not None}
     if len(found) > 1:
         raise ValueError(
             f"Inconsistent SparseTensors list: sources must give elements of one rank, not {sorted(found)}"

@@ -6,7 +6,7 @@ scale is halved when a gradient is not finite, and that step changes nothing; af
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..graph.build import convert
@@ -109,8 +109,12 @@ class LossScaleOptimizer(Optimizer):
             raise ValueError(f"loss_scale must be a number, 'dynamic' or a loss scale, not {loss_scale!r}")
         self._loss_scale = loss_scale
 
-    def compute_gradients(self, loss: Tensor, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+    def compute_gradients(
+        self, loss: Tensor | Callable[[], Tensor], *args: Any, **kwargs: Any
+    ) -> list[tuple[Any, Any]]:
         """Gradients of the loss, taken of the scaled loss and divided again."""
+        if callable(loss):
+            loss = loss()
         scale = self._loss_scale()
         found = self._optimizer.compute_gradients(loss * cast(scale, loss.dtype.base), *args, **kwargs)
 

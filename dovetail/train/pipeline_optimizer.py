@@ -10,7 +10,7 @@ rounding. What does not depend on the inputs (reading a variable, say) is not bu
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +91,7 @@ class PipelineOptimizer(Optimizer):
 
     def compute_gradients(
         self,
-        loss: Tensor,
+        loss: Tensor | Callable[[], Tensor],
         var_list: Any = None,
         gate_gradients: int = Optimizer.GATE_OP,
         aggregation_method: int | None = None,
@@ -110,6 +110,8 @@ class PipelineOptimizer(Optimizer):
             ValueError: the loss is no scalar, or does not depend on the inputs; a batch size that does not divide; the devices do not
                 make stages; there are loops or branches in the model, or nodes that only fit the whole batch.
         """
+        if callable(loss):
+            loss = loss()
         if loss.dims not in ((), None):
             raise ValueError(f"The loss must be a scalar, the mean or the sum over a batch, not {loss!r}")
         graph = loss.graph

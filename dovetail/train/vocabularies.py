@@ -55,7 +55,7 @@ def start_by_vocabulary(parts: Sequence[Variable], path: str, name: str, shape: 
     rows = np.array([*(numbers.get(word, -1) for word in new), *[-1] * info.num_oov_buckets], np.int64)
     for part in parts:
         slice_info = part.save_slice_info
-        sizes = part.shape.as_list()
+        sizes = [int(n or 0) for n in part.shape.as_list()]
         full = sizes if slice_info is None else list(slice_info.full_shape)
         offset = [0] * len(sizes) if slice_info is None else list(slice_info.var_offset)
         expected = [len(rows) if a == axis else n for a, n in enumerate(shape)]

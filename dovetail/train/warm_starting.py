@@ -93,7 +93,7 @@ def _chosen(wanted: Any) -> dict[str, list[Any]]:
     elif all(isinstance(w, str) for w in wanted):
         found = [v for w in wanted for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES, w)]
     elif all(isinstance(w, (Variable, PartitionedVariable, list)) for w in wanted):
-        found = wanted
+        found = list(wanted)
     else:
         raise ValueError(
             "If `vars_to_warm_start` is a list, it must be all `Variable` or all `str`.  Given types are "
