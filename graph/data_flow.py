@@ -6,6 +6,7 @@ that the node is placed on, and outlives the sessions that use it: clients that 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -55,7 +56,8 @@ class QueueBase:
             raise TypeError("Queues do not have matching component dtypes.")
         if any(q.names != first.names for q in queues):
             raise TypeError("Queues do not have matching component names.")
-        shapes = first._shapes if all(q._shapes == first._shapes for q in queues) else None
+        given = [q._shapes for q in queues if q._shapes is not None]
+        shapes = [_common(dims) for dims in zip(*given, strict=True)] if len(given) == len(queues) else None
         chosen = make(
             "SelectHandle", (convert(index, name="index"), *[q._handle for q in queues]), None, "SelectHandle"
         )
@@ -291,6 +293,14 @@ class FIFOQueue(QueueBase):
         super().__init__(*_make("FIFOQueueV2", capacity, types, dims, names, shared_name, name))
 
 
+def _common(shapes: Sequence[Dims]) -> Dims:
+    """What is the same in all shapes."""
+    known = [dims for dims in shapes if dims is not None]
+    if len(known) < len(shapes) or len({len(dims) for dims in known}) > 1:
+        return None
+    return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*known, strict=True))
+
+
 class RandomShuffleQueue(QueueBase):
     """Gives a random one of its elements. Arguments as of `FIFOQueue`, and
 
@@ -315,6 +325,8 @@ class RandomShuffleQueue(QueueBase):
         if capacity > 0 and not 0 <= min_after_dequeue < capacity:
             raise ValueError(f"min_after_dequeue must be in [0, capacity={capacity}), not {min_after_dequeue}")
         first, second = get_seed(seed)
+        if seed is None and first is not None and shared_name is not None:  # the same for each program that shares the queue
+            second = zlib.crc32(f"{first}{shared_name}".encode()) & 0x7FFFFFFF
         super().__init__(
             *_make(
                 "RandomShuffleQueueV2", capacity, types, dims, names, shared_name, name,

@@ -78,7 +78,7 @@ class QueueKind:
             ("seed", "random seeds"),
         ):
             mine, theirs = getattr(self, field), getattr(other, field)
-            if mine != theirs:
+            if mine != theirs and not (field == "seed" and theirs == (0, 0)):  # which is any seed
                 raise InvalidArgumentError(
                     None, None,
                     f"Shared queue '{name}' has {what} {_words(mine)} but requested {what} was {_words(theirs)}",

@@ -2,8 +2,8 @@
 
 Each connection takes a descriptor, and who connects decides how many there are. When none is left, a process can open no file, and one
 that goes on listening spins, since the connection that it cannot accept is announced again and again. So a server keeps a few
-descriptors back. When all others are taken it listens no more until there are enough again, and then lets go of them for its own
-files.
+descriptors back. When all others are taken it stops listening, then lets go of those that it has kept, for its own files, and listens
+again when there are enough.
 """
 
 from __future__ import annotations

@@ -375,6 +375,8 @@ class Session:
         return default_session(self)
 
     def __enter__(self) -> Session:
+        if self._contexts and not isinstance(self, InteractiveSession):
+            raise RuntimeError("Session context managers are not re-entrant. Use `session.as_default()` inside the block")
         for context in (self._graph.as_default(), self.as_default()):
             context.__enter__()
             self._contexts.append(context)

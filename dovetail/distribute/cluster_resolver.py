@@ -97,6 +97,75 @@ class SimpleClusterResolver(ClusterResolver):
         return dict(self._accelerators)
 
 
+class UnionResolver(ClusterResolver):
+    """The clusters of several resolvers as one; what else is asked, the first of them answers.
+
+    Args:
+        resolvers: at least one. rpc_layer, task_type, task_id: win over what the first one says.
+
+    Raises:
+        ValueError: no resolver. TypeError: something else.
+
+    >>> one, two = (SimpleClusterResolver(ClusterSpec({"worker": [host]})) for host in ("a:1", "b:2"))
+    >>> UnionResolver(one, two).cluster_spec()
+    ClusterSpec({'worker': ['a:1', 'b:2']})
+    """
+
+    def __init__(
+        self,
+        *resolvers: ClusterResolver,
+        rpc_layer: str | None = None,
+        task_type: str | None = None,
+        task_id: int | None = None,
+    ) -> None:
+        if not resolvers:
+            raise ValueError("At least one ClusterResolver is required.")
+        if not all(isinstance(r, ClusterResolver) for r in resolvers):
+            raise TypeError(f"All arguments must be cluster resolvers, not {resolvers!r}")
+        self._resolvers, first = resolvers, resolvers[0]
+        self.task_type = first.task_type if task_type is None else task_type
+        self.task_id = first.task_id if task_id is None else task_id
+        self.rpc_layer, self.environment = rpc_layer or first.rpc_layer, first.environment
+
+    def cluster_spec(self) -> ClusterSpec:
+        """All jobs: tasks of one job follow one another, or keep their indices where one resolver has gaps between them.
+
+        Raises:
+            KeyError: two of the latter have the same index.
+        """
+        parts: dict[str, list[list[str] | dict[int, str]]] = {}
+        for resolver in self._resolvers:
+            for job, tasks in resolver.cluster_spec().as_dict().items():
+                parts.setdefault(job, []).append(tasks)
+        return ClusterSpec({job: _union(job, tasks) for job, tasks in parts.items()})
+
+    def master(self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None) -> str:
+        """The address of the task that is named, or else the first resolver's master."""
+        if task_type is not None and task_id is not None:
+            return super().master(task_type, task_id, rpc_layer)
+        return self._resolvers[0].master(rpc_layer=rpc_layer)
+
+    def num_accelerators(
+        self, task_type: str | None = None, task_id: int | None = None, config_proto: Any = None
+    ) -> dict[str, int]:
+        """As the first resolver says."""
+        return self._resolvers[0].num_accelerators(task_type, task_id, config_proto)
+
+
+def _union(job: str, parts: Sequence[list[str] | dict[int, str]]) -> list[str] | dict[int, str]:
+    """The tasks of one job from several resolvers."""
+    if all(isinstance(tasks, list) for tasks in parts):
+        return [address for tasks in parts for address in tasks if isinstance(address, str)]
+    merged: dict[int, str] = {}
+    for tasks in parts:
+        numbered = dict(enumerate(tasks)) if isinstance(tasks, list) else tasks
+        twice = merged.keys() & numbered.keys()
+        if twice:
+            raise KeyError(f"Duplicate keys detected when merging two ClusterSpecs: job {job!r} has {sorted(twice)} twice")
+        merged |= numbered
+    return merged
+
+
 class TFConfigClusterResolver(ClusterResolver):
     """The cluster that the environment variable TF_CONFIG describes, as JSON:
 
@@ -355,4 +424,5 @@ def _kubernetes_client(within: bool) -> Any:
 
 __all__ = [
     "ClusterResolver", "KubernetesClusterResolver", "SimpleClusterResolver", "SlurmClusterResolver", "TFConfigClusterResolver",
+    "UnionResolver",
 ]  # fmt: skip

@@ -146,7 +146,7 @@ class FixedLengthRecordReader(ReaderBase):
 
     Args:
         record_bytes: the size. header_bytes, footer_bytes: what is left out at the beginning and the end of each file.
-        hop_bytes: from the beginning of a record to that of the next; 0 or None: as many as it has. encoding: "", or "ZLIB".
+        hop_bytes: from the beginning of a record to that of the next; 0 or None: as many as it has. encoding: "", "ZLIB" or "GZIP".
 
     Raises:
         ValueError: a size that is not positive. InvalidArgumentError, when it runs: a file holds no whole number of records.
@@ -166,8 +166,8 @@ class FixedLengthRecordReader(ReaderBase):
             raise ValueError(
                 f"sizes must be positive: {record_bytes} bytes a record, {before} before, {after} after, {hop} on"
             )
-        if encoding not in (None, "", "ZLIB"):
-            raise ValueError(f"encoding must be '' or 'ZLIB', not {encoding!r}")
+        if encoding not in (None, "", "ZLIB", "GZIP"):
+            raise ValueError(f"encoding must be '', 'ZLIB' or 'GZIP', not {encoding!r}")
 
         def records(path: str) -> Iterator[Record]:
             import zlib
@@ -175,7 +175,7 @@ class FixedLengthRecordReader(ReaderBase):
             with _opened(path) as file:
                 data = file.read()
             if encoding:
-                data = zlib.decompress(data)
+                data = zlib.decompress(data, 16 + zlib.MAX_WBITS if encoding == "GZIP" else zlib.MAX_WBITS)
             body = data[before : len(data) - after]
             if hop == record_bytes and len(body) % record_bytes:
                 raise InvalidArgumentError(

@@ -154,7 +154,7 @@ def _select(context: Context, index: Array, *queues: Any) -> Any:
         raise InvalidArgumentError(
             context.node_name,
             None,
-            f"index {int(index)} chooses none of {len(queues)} queues: it must be in [0, {len(queues)})",
+            f"index {int(index)} is not in [0, {len(queues)}): there are {len(queues)} queues to choose from",
         )
     return queues[int(index)]
 

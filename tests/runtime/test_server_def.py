@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gzip
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,7 +55,10 @@ def test_the_config_of_a_server_is_that_of_its_sessions_where_they_say_nothing()
         with tf.Session(server.target) as session, pytest.raises(tf.errors.DeadlineExceededError):
             session.run(empty)
         own = tf.ConfigProto(operation_timeout_in_ms=50, isolate_session_state=True)
-        with tf.Session(server.target, config=own) as session, pytest.raises(tf.errors.DeadlineExceededError, match="0.1"):
+        with (
+            tf.Session(server.target, config=own) as session,
+            pytest.raises(tf.errors.DeadlineExceededError, match="0.1"),
+        ):
             session.run(empty)
         assert server.config == config
     merged = own.over(tf.ConfigProto(allow_soft_placement=True, operation_timeout_in_ms=7, device_count={"CPU": 3}))
@@ -162,3 +167,86 @@ def test_a_resolver_can_be_told_which_task_it_is(monkeypatch: pytest.MonkeyPatch
     assert resolver.master() == "grpc://a:1"
     resolver.task_type, resolver.task_id, resolver.rpc_layer = "worker", 1, "zmq"
     assert resolver.master() == "zmq://b:2"
+
+
+def test_resolvers_are_put_together() -> None:
+    resolvers = tf.distribute.cluster_resolver
+
+    def one(jobs: dict[str, Any], **more: Any) -> Any:
+        return resolvers.SimpleClusterResolver(tf.train.ClusterSpec(jobs), **more)
+
+    first = one({"worker": ["a:1"], "ps": ["p:1"]}, master="m:9", task_type="worker", task_id=0, rpc_layer="grpc")
+    both = resolvers.UnionResolver(first, one({"worker": ["b:2"]}))
+    assert both.cluster_spec().as_dict() == {"worker": ["a:1", "b:2"], "ps": ["p:1"]}
+    assert (both.task_type, both.task_id, both.master(), both.master("worker", 1)) == (
+        "worker",
+        0,
+        "grpc://m:9",
+        "grpc://b:2",
+    )
+    both.task_id = 1
+    assert both.task_id == 1 and first.task_id == 0
+    gaps = resolvers.UnionResolver(one({"worker": ["a:1"]}), one({"worker": {1: "b:2", 3: "c:3"}}))
+    assert gaps.cluster_spec().as_dict() == {"worker": {0: "a:1", 1: "b:2", 3: "c:3"}}
+    with pytest.raises(KeyError, match="Duplicate"):
+        resolvers.UnionResolver(one({"worker": ["a:1"]}), one({"worker": {0: "b:2", 2: "c:3"}})).cluster_spec()
+    with pytest.raises(ValueError, match="At least one"):
+        resolvers.UnionResolver()
+
+
+def test_a_session_is_entered_once() -> None:
+    with tf.Session() as session, pytest.raises(RuntimeError, match="not re-entrant"):
+        session.__enter__()
+    with session.as_default(), session.as_default():
+        pass
+
+
+def test_programs_that_share_a_shuffling_queue_need_not_build_the_same_graph() -> None:
+    tf.set_random_seed(7)
+
+    def queue(seed: int | None = None) -> Any:
+        return tf.RandomShuffleQueue(10, 2, tf.float32, [[]], seed=seed, shared_name="shared")
+
+    with tf.Session() as session:
+        session.run(queue().size())
+        tf.constant(1.0)  # what seeds of ops follow from
+        session.run(queue().size())
+        with pytest.raises(tf.errors.InvalidArgumentError, match="random seeds"):
+            session.run(queue(seed=5).size())
+
+
+def test_the_queue_that_is_chosen_has_what_is_the_same_in_all() -> None:
+    def queue(*shapes: Any) -> Any:
+        return tf.PaddingFIFOQueue(10, [tf.float32] * len(shapes), [tf.TensorShape(s) for s in shapes])
+
+    which = tf.placeholder(tf.int32, [])
+    queues = [queue([None, 2], [3]), queue([4, 2], [3, 3])]
+    chosen = tf.QueueBase.from_list(which, queues)
+    assert [s.dims is None or s.as_list() for s in chosen.shapes] == [[None, 2], True]
+    chosen = tf.QueueBase.from_list(which, [queues[1], queues[1]])
+    assert [s.as_list() for s in chosen.shapes] == [[4, 2], [3, 3]]
+    with tf.Session() as session, pytest.raises(tf.errors.InvalidArgumentError, match=r"index 3 is not in \[0, 2\)"):
+        session.run(chosen.size(), {which: 3})
+
+
+def test_sparse_accumulators_may_know_the_first_sizes_only() -> None:
+    indices, values = tf.constant([0, 1], tf.int64), tf.ones([2, 2, 2])
+    with tf.Session() as session:
+        for shape, taken in (((), [-1, 2, 2]), ((2, None), [-1, 2, 2]), (None, [-1, 2, 2])):
+            accumulator = tf.SparseConditionalAccumulator(tf.float32, shape=shape, shared_name=f"of {shape}")
+            session.run(accumulator.apply_indexed_slices_grad(tf.IndexedSlices(values, indices)))
+            grad = session.run(accumulator.take_indexed_slices_grad(1))
+            assert grad.dense_shape.tolist() == taken and grad.values.sum() == 8.0
+        accumulator = tf.SparseConditionalAccumulator(tf.float32, shape=(2, 3), shared_name="other")
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Shape mismatch"):
+            session.run(accumulator.apply_indexed_slices_grad(tf.IndexedSlices(values, indices)))
+
+
+def test_records_of_compressed_files(tmp_path: Path) -> None:
+    file = tmp_path / "records.gz"
+    file.write_bytes(gzip.compress(b"abcdef"))
+    names = tf.FIFOQueue(1, tf.string, [[]])
+    _, record = tf.FixedLengthRecordReader(3, encoding="GZIP").read(names)
+    with tf.Session() as session:
+        session.run(names.enqueue(str(file)))
+        assert [session.run(record) for _ in range(2)] == [b"abc", b"def"]
