@@ -19,7 +19,7 @@ from ..graph.settings import setting
 from ..placer.cluster.spec import ClusterDef, ClusterSpec
 from ..placer.cost.profile import Profile, as_profile
 
-_STAYS = frozenset({"experimental", "keys", "use_per_session_threads", "session_inter_op_thread_pool"})  # of no interest to servers
+_STAYS = frozenset({"_experimental", "keys", "use_per_session_threads", "session_inter_op_thread_pool"})  # of no interest to servers
 
 if TYPE_CHECKING:
     from .timeline import StepStats
@@ -156,7 +156,7 @@ class ConfigProto(Options):
         cluster_def: the cluster that the program takes itself to run on: a `ClusterDef`, or what makes a `ClusterSpec`. A session on a
             cluster is refused with InvalidArgumentError where that is another one, and has state of its own, as with
             `isolate_session_state`. A session in this process has no cluster, and ignores it, as TensorFlow's does.
-        gpu_options, graph_options, experimental: see those classes.
+        gpu_options, graph_options: see those classes.
         kernel_backend: how kernels are made: "auto", "numba" or "numpy"; "": as DOVETAIL_BACKEND says where the session is.
         kernel_check: 2: compare every fused kernel with the NumPy references; -1: what DOVETAIL_CHECK says there.
         graph_rewrite: 0: run graphs as they were written; 1: as `graph_options.optimizer_options` say; -1: what DOVETAIL_REWRITE
@@ -195,7 +195,12 @@ class ConfigProto(Options):
     fast_math: bool = False
     tf32: bool = False
     keys: str = ""
-    experimental: Experimental = field(default_factory=Experimental)
+    _experimental: Experimental = field(default_factory=Experimental, init=False, repr=False)
+
+    @property
+    def experimental(self) -> Experimental:
+        """Options that TensorFlow's programs set there."""
+        return self._experimental
 
     def kernel_options(self, warm: bool = False, deterministic: bool = False) -> KernelOptions:
         """How kernels are made. What is not said follows this process's settings.
@@ -284,9 +289,9 @@ def _over(options: Any, defaults: Any) -> Any:
     plain, found = type(options)(), {}
     for f in dataclasses.fields(options):
         value, other = getattr(options, f.name), getattr(defaults, f.name)
-        if isinstance(value, Options):
+        if isinstance(value, Options) and f.init:
             found[f.name] = _over(value, other)
-        elif f.name not in _OWN and value == getattr(plain, f.name):
+        elif f.init and f.name not in _OWN and value == getattr(plain, f.name):
             found[f.name] = other
     return dataclasses.replace(options, **found)
 
@@ -368,7 +373,7 @@ class RunMetadata:
 
     def HasField(self, name: str) -> bool:  # noqa: N802  (TensorFlow's name)
         """Whether the step has told that, by TensorFlow's name: "step_stats", "partition_graphs"."""
-        return bool(self.trace is not None if name == "step_stats" else getattr(self, name))
+        return bool(self.trace is not None if name == "step_stats" else getattr(self, name, None))
 
     def clear(self) -> None:
         """Forget the step before: each one that is given this object starts anew."""
