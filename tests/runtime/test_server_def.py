@@ -229,19 +229,6 @@ def test_the_queue_that_is_chosen_has_what_is_the_same_in_all() -> None:
         session.run(chosen.size(), {which: 3})
 
 
-def test_sparse_accumulators_may_know_the_first_sizes_only() -> None:
-    indices, values = tf.constant([0, 1], tf.int64), tf.ones([2, 2, 2])
-    with tf.Session() as session:
-        for shape, taken in (((), [-1, 2, 2]), ((2, None), [-1, 2, 2]), (None, [-1, 2, 2])):
-            accumulator = tf.SparseConditionalAccumulator(tf.float32, shape=shape, shared_name=f"of {shape}")
-            session.run(accumulator.apply_indexed_slices_grad(tf.IndexedSlices(values, indices)))
-            grad = session.run(accumulator.take_indexed_slices_grad(1))
-            assert grad.dense_shape.tolist() == taken and grad.values.sum() == 8.0
-        accumulator = tf.SparseConditionalAccumulator(tf.float32, shape=(2, 3), shared_name="other")
-        with pytest.raises(tf.errors.InvalidArgumentError, match="Shape mismatch"):
-            session.run(accumulator.apply_indexed_slices_grad(tf.IndexedSlices(values, indices)))
-
-
 def test_records_of_compressed_files(tmp_path: Path) -> None:
     file = tmp_path / "records.gz"
     file.write_bytes(gzip.compress(b"abcdef"))
