@@ -40,12 +40,18 @@ import numpy as np
 from .dtypes import DType, as_dtype
 from .durable_files import PARTIAL, locked, remove, write_bytes_durably, write_durably
 from .errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from .graph_messages import ENUM_NAMES
 from .shape import text
 from .sorted_tables import TableError
 from .tensor_bundle import is_bundle, read_bundle, read_piece
 
 Array = np.ndarray[Any, Any]
 
+_ENUM_NAMES = {
+    "float16": "HALF",
+    "float32": "FLOAT",
+    "float64": "DOUBLE",
+}  # where TensorFlow's enum does not say the type's name
 FORMAT = "dovetail checkpoint 1"
 # What safetensors.numpy can read, and what its files call it; other types are stored as bytes.
 _PLAIN = {
@@ -389,7 +395,7 @@ class CheckpointReader:
     def debug_string(self) -> bytes:
         """One line per tensor: name, type, shape, as TensorFlow gives it."""
         lines = [
-            f"{name} (DT_{self._dtypes[name].name.upper()}) [{','.join(map(str, t['shape']))}]"
+            f"{name} (DT_{ENUM_NAMES.get(kind := self._dtypes[name].name, kind.upper())}) [{','.join(map(str, t['shape']))}]"
             for name, t in sorted(self._tensors.items())
         ]
         return "\n".join(lines).encode()

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from . import dtypes
 
-_LETTERS = {"bool": "BOOL", "float16": "HALF", "float32": "FLOAT", "float64": "DOUBLE"}
+ENUM_NAMES = {"bool": "BOOL", "float16": "HALF", "float32": "FLOAT", "float64": "DOUBLE"}
+"""Element types that TensorFlow's enum calls by other names than their own."""
 ENUMS: dict[str, dict[str, int]] = {
     "DataType": {"DT_INVALID": 0}
     | {
-        f"DT_{_LETTERS.get(t.name.removesuffix('_ref'), t.name.removesuffix('_ref').upper())}{'_REF' * t.is_ref}": t.enum
+        f"DT_{ENUM_NAMES.get(t.name.removesuffix('_ref'), t.name.removesuffix('_ref').upper())}{'_REF' * t.is_ref}": t.enum
         for base in dtypes.ALL
         for t in (base, base.ref)
     }
@@ -102,4 +103,4 @@ _CHECKPOINTS: dict[str, tuple[str, ...]] = {
 
 MESSAGES = _GRAPHS | _MODELS | _CHECKPOINTS
 
-__all__ = ["ENUMS", "MESSAGES"]
+__all__ = ["ENUMS", "ENUM_NAMES", "MESSAGES"]
