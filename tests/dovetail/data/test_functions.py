@@ -454,14 +454,14 @@ def test_elements_of_parallel_calls_may_come_as_they_are_done() -> None:
 
 
 def test_threads_of_a_map_end_with_the_walk() -> None:
-    before = threading.active_count()
-    walk = iter(
-        Dataset.range(10**6).map(lambda x: x + 1, 4).interleave(lambda i: Dataset.range(9), 3, 2, 3).prefetch(2)
-    )
+    before = set(threading.enumerate())
+    numbers = Dataset.range(10**6).map(lambda x: x + 1, 4)
+    walk = iter(numbers.interleave(lambda i: Dataset.range(9), 3, 2, 3).prefetch(2))
     assert [int(next(walk)) for _ in range(3)] == [0, 1, 0]
+    started = set(threading.enumerate()) - before
+    assert len(started) >= 5  # of the map, and that makes elements ahead
     walk.close()
     del walk
-    for thread in threading.enumerate():
-        if thread.name.startswith("dataset-"):
-            thread.join(5)
-    assert threading.active_count() <= before
+    for thread in started:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in started)
