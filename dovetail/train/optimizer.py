@@ -7,7 +7,7 @@ updates are done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, ValuesView
 from typing import Any
 
 from ..distribute.context import get_strategy, has_strategy
@@ -312,8 +312,8 @@ def as_type(tensor: Tensor, dtype: DType) -> Tensor:
 
 
 def _without_wholes(var_list: Any) -> list[Any]:
-    """The variables in lists of them, parts in place of the partitioned ones."""
-    if isinstance(var_list, (list, tuple, PartitionedVariable)):
+    """The variables in lists of them and in values of dicts, parts in place of the partitioned ones."""
+    if isinstance(var_list, (list, tuple, ValuesView, PartitionedVariable)):
         return [v for item in var_list for v in _without_wholes(item)]
     return [var_list]
 

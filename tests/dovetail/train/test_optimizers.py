@@ -410,10 +410,13 @@ def test_only_the_listed_variables_change(graph):
     opt = GradientDescentOptimizer(0.5)
     assert [v for _, v in opt.compute_gradients(a * b)] == [a, b]
     train_op = opt.minimize(a * b, var_list=[b])
+    again = opt.minimize(a * b, var_list={"b": b}.values())
     run = Interpreter(graph)
     run.run(global_variables_initializer())
     run.run(train_op)
     assert run.run([a, b]) == [1.0, 0.5]
+    run.run(again)
+    assert run.run([a, b]) == [1.0, 0.0]
 
 
 def test_a_variable_that_the_loss_does_not_use_gets_none(graph):
