@@ -166,7 +166,7 @@ def _number(rank: Any) -> Any:
     """
     known = static_value(rank) if isinstance(rank, Tensor) else np.asarray(rank)
     kind = rank.dtype.base.np if known is None else known.dtype
-    if np.size(known) and np.dtype(kind).kind not in "iu":
+    if (known is None or known.size) and np.dtype(kind).kind not in "iu":
         raise TypeError(f"a rank must be of type <dtype: 'int32'>, not {kind}")
     if known is not None and known.ndim:
         raise ValueError(f"Rank must be a scalar, not of shape {known.shape}.")

@@ -453,8 +453,8 @@ def compute_gradient(
     if isinstance(x, (list, tuple)):
         starts = [None] * len(x) if x_init_value is None else x_init_value
         return [
-            _jacobians(session, *each, y, y_shape, start, delta, extra_feed_dict)
-            for *each, start in zip(x, x_shape, starts, strict=True)
+            _jacobians(session, one, shape, y, y_shape, start, delta, extra_feed_dict)
+            for one, shape, start in zip(x, x_shape, starts, strict=True)
         ]
     return _jacobians(session, x, x_shape, y, y_shape, x_init_value, delta, extra_feed_dict)
 
@@ -473,7 +473,7 @@ def _jacobians(
     at, feeds = at.astype(x.dtype.np), dict(fed or {})
     rows, columns = int(np.prod(x_shape)), int(np.prod(y_shape))
     analytic, numeric = np.zeros((2, rows, columns))
-    shape = y.shape.as_list() if y.shape.is_fully_defined() else list(y_shape)  # of as many elements
+    shape: list[int] = [*(y.shape.as_list() if y.shape.is_fully_defined() else y_shape)]  # of as many elements
     weights = placeholder(y.dtype.base, shape)
     (dx,) = gradients(y, [x], [weights])
     for j in range(columns):

@@ -78,7 +78,8 @@ def _registered(value: Any, dtype: DType | None, name: str | None, prefer: DType
             continue
         if not isinstance(found, Tensor):
             raise RuntimeError(f"A conversion function for {type(value).__name__} gave no tensor: {found!r}")
-        return found
+        made: Tensor = found
+        return made
     return None
 
 

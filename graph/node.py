@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # Python operator -> the function that builds its node: {"add": add, "getitem": ..., ...}. Rows come from graph/ops/.
 operators: dict[str, Callable[..., Tensor]] = {}
+assignments: list[Callable[[Tensor], Callable[..., Tensor]]] = []  # one: gives the method that sets a slice of a variable
 
 
 class Reference:
@@ -205,8 +206,7 @@ class Tensor(TensorOperators):
     @property
     def assign(self) -> Callable[..., Tensor]:
         """Of a slice of a variable, `v[1:]`: `assign(value)` sets it. AttributeError: it is another tensor."""
-        method: Any = operators["assign"](self)
-        return method
+        return assignments[0](self)
 
     def __iter__(self) -> Iterator[Tensor]:
         if not self.dims or self.dims[0] is None:

@@ -91,7 +91,8 @@ def decode_deep(contents: bytes) -> Array:
 def _restore(way: int, stored: Array, row: Array, above: Array) -> None:
     """The bytes of a row from what is stored of it; pixel 0 stands in front of it."""
     if way == 1:
-        row[1:] = np.cumsum(stored, 0) & 255
+        np.cumsum(stored, 0, out=row[1:])
+        row[1:] &= 255
     elif way in (0, 2):
         row[1:] = (stored + (above[1:] if way else 0)) & 255
     elif way in (3, 4):

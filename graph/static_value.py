@@ -81,7 +81,10 @@ def static_value(tensor: Tensor) -> Array | None:
 def partly_known(tensor: Tensor) -> list[Any] | None:
     """The value as nested lists with None for elements that are not known; None when nothing is, not even the shape."""
     found = _Evaluation().of(tensor)
-    return None if found is None else np.where(found.known, found.value, None).tolist()
+    if found is None:
+        return None
+    value: list[Any] = np.where(found.known, found.value, np.array(None, object)).tolist()
+    return value
 
 
 def static_dims(tensor: Tensor) -> Dims:

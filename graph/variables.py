@@ -242,7 +242,8 @@ class Variable(TensorOperators, metaclass=Creation):
         """Its nodes' names as TensorFlow's `VariableDef`. None: it is not in `export_scope`."""
         from .variable_defs import variable_def
 
-        found = variable_def(self._single())
+        one: Any = self._single()  # of a kind that has a definition
+        found = variable_def(one)
         scope = f"{export_scope.strip('/')}/" if export_scope else ""
         if not found.variable_name.startswith(scope):
             return None

@@ -235,7 +235,8 @@ class ConfigProto(Options):
 
     def over(self, defaults: ConfigProto) -> ConfigProto:
         """The same, with another config's options in the place of those that are as they are by default."""
-        return _over(self, defaults)
+        merged: ConfigProto = _over(self, defaults)
+        return merged
 
     def settled(self) -> ConfigProto:
         """The same, with nothing left to the settings, or the files, of whichever process reads it.

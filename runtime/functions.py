@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..graph.graph import Graph
-from ..graph.node import Tensor
+from ..graph.node import Node, Tensor
 from ..graph.state import Resources, SessionState
 from .session import Session
 
@@ -51,7 +51,7 @@ class _CallState(SessionState):
         return (call.number + (run << 40)) & (2**64 - 1)
 
 
-def compiled(graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[Tensor], resources: Resources) -> Call:
+def compiled(graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[Tensor | Node], resources: Resources) -> Call:
     """A function that runs a graph with the state of a task.
 
     Args:

@@ -193,7 +193,8 @@ class InProcess:
 
         def run() -> None:
             try:
-                done.set_result(drive())
+                drive()
+                done.set_result(None)
             except BaseException as e:  # for the thread that waits
                 done.set_exception(e)
 

@@ -56,7 +56,8 @@ class StepGate:
                         raise DeadlineExceededError(
                             None, None,
                             f"A step of this session that changes variables has not ended in {timeout_s:g} s, so there was no moment "
-                            "between steps. A step that waits for another one that changes variables (SyncReplicasOptimizer) never leaves one",
+                            "between steps. A step that waits for another one that changes variables (SyncReplicasOptimizer) never "
+                            "leaves one",
                         )  # fmt: skip
                     time.sleep(_LOOK_S)
                 yield

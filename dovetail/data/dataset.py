@@ -61,9 +61,9 @@ class Dataset(Described):
         self._sent = False  # by another process
         found = [g for d in inputs for g in d._given] + given_in(tuple(params.values()))
         self._given = tuple(dict.fromkeys(g for g in found if g.count))  # whose values an initializer brings
-        self._options = next((d._options for d in inputs if d._options is not None), None)
+        self._options: Any = next((d._options for d in inputs if d._options is not None), None)
 
-    def _then(self, kind: str, size: float | None = None, like: Dataset | None = None, **params: Any) -> Dataset:
+    def _then(self, kind: str, size: float | None = None, like: Described | None = None, **params: Any) -> Dataset:
         """What a transformation that changes no element makes of this data set. `like`: has the elements that come out."""
         like = like or self
         return Dataset(kind, like._structure, like._components, (self,), size, **params)

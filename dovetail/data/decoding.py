@@ -28,7 +28,7 @@ def decode(description: bytes, arrays: Sequence[Array]) -> Dataset:
     """The data set of a description. InvalidArgumentError: it is malformed."""
     try:
         top, count, names, records = unpacked(description)
-        found = _Reader(names, arrays).read(records)[top]
+        found: Dataset = _Reader(names, arrays).read(records)[top]
         found._sent = True
         return found
     except (OpError, MalformedError, msgpack.UnpackException, RecursionError) as e:
@@ -79,8 +79,8 @@ class _Reader:
     def _function(self, data: bytes, inputs: Sequence[str], outputs: Sequence[str], given: int | None) -> Function:
         graph = Graph()
         extend_from_bytes(graph, data)
-        found = [[graph.get_tensor_by_name(name) for name in names] for names in (inputs, outputs)]
-        return Function(graph, *found, None if given is None else self._names[given])
+        given_to, made = ([graph.get_tensor_by_name(name) for name in names] for names in (inputs, outputs))
+        return Function(graph, given_to, made, None if given is None else self._names[given])
 
 
 decoders[:] = [decode]

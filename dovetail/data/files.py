@@ -89,7 +89,9 @@ def compression_at(d: Described, at: At) -> str:
 def opened(name: str, compression: str) -> IO[bytes]:
     """A file for reading, uncompressed."""
     if compression == "GZIP":
-        return gzip.open(name)
+        unpacked: Any = gzip.open(name)  # noqa: SIM115  (the caller closes it)
+        found: IO[bytes] = unpacked
+        return found
     if compression == "ZLIB":
         return io.BytesIO(zlib.decompress(Path(name).read_bytes()))
     return Path(name).open("rb")

@@ -59,7 +59,7 @@ class Function:
             if call is None:
                 effects = [n for n in self.graph.nodes if _has_effect(n)]
                 task = at.task if self._has_state else Resources()
-                call = compiled(self.graph, self.inputs, [*self.outputs, *effects], task)
+                call = compiled(self.graph, self.inputs, (*self.outputs, *effects), task)
                 if self._has_state:
                     at.task.functions[self] = call
                 else:

@@ -55,7 +55,8 @@ class Iterator:
             (),
             places_in(dataset),
         )
-        self._seed = (seed_of(None) or 0) if one_shot else 0
+        drawn = seed_of(None) if one_shot else None
+        self._seed = drawn if isinstance(drawn, int) else 0
         self._attrs = register({0: dataset}, get_default_graph())
         self._sent = _sent(dataset, 0, self._attrs, self.position)
         self._initializer = self._start(dataset, None) if dataset._given else self.position.initializer

@@ -33,6 +33,7 @@ class Described:
     _size: float | None
     _given: tuple[Given, ...]
     _memory: dict[int, list[Element]]
+    _options: Any
 
     def _walk(self, at: At, skip: int = 0) -> Walk[Element]:
         """The elements behind the first `skip` ones."""

@@ -391,7 +391,8 @@ class _Interleaved:
                 raise
             if element is not None:
                 self._count()
-                return element
+                found: Element = element
+                return found
             self._slots[self._slot] = None  # it has ended: the next one is taken in the next turn
             self._turn()
         raise StopIteration

@@ -188,7 +188,7 @@ class TFConfigClusterResolver(ClusterResolver):
         self._given = {"type": task_type, "index": task_id, "rpc_layer": rpc_layer, "environment": environment}
 
     @property
-    def task_type(self) -> str | None:  # type: ignore[override]
+    def task_type(self) -> str | None:
         """The job of this task."""
         given = self._given["type"] if self._given["type"] is not None else tf_config().get("task", {}).get("type")
         return None if given is None else str(given)
@@ -198,7 +198,7 @@ class TFConfigClusterResolver(ClusterResolver):
         self._given["type"] = value
 
     @property
-    def task_id(self) -> int | None:  # type: ignore[override]
+    def task_id(self) -> int | None:
         """The index of this task in its job; TF_CONFIG may have it as text."""
         given = self._given["index"] if self._given["index"] is not None else tf_config().get("task", {}).get("index")
         return None if given is None else task_index(given)
@@ -208,7 +208,7 @@ class TFConfigClusterResolver(ClusterResolver):
         self._given["index"] = value
 
     @property
-    def rpc_layer(self) -> str | None:  # type: ignore[override]
+    def rpc_layer(self) -> str | None:
         """What stands before `://` in targets."""
         given = self._given["rpc_layer"] or tf_config().get("rpc_layer")
         return None if given is None else str(given)

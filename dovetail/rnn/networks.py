@@ -303,7 +303,7 @@ def _lengths(sequence_length: Any) -> Tensor | None:
     """`[batch]`; None: all sequences are as long as the tensor."""
     if sequence_length is None:
         return None
-    lengths = cast(convert(sequence_length, name="sequence_length"), int32)
+    lengths: Tensor = cast(convert(sequence_length, name="sequence_length"), int32)
     if lengths.dims is not None and len(lengths.dims) != 1:
         raise ValueError(f"sequence_length must be a vector of length batch_size, but saw shape: {lengths.shape}")
     return lengths
@@ -311,7 +311,7 @@ def _lengths(sequence_length: Any) -> Tensor | None:
 
 def _type_of(state: Any) -> DType:
     """The one element type of a state's tensors."""
-    types = {t.dtype.base for t in flatten(state)}
+    types: set[DType] = {t.dtype.base for t in flatten(state)}
     if len(types) > 1:
         raise ValueError(
             f"The state has tensors of the types {sorted(t.name for t in types)}: give the dtype of what goes out"

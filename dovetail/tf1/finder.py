@@ -171,7 +171,7 @@ def _root() -> ModuleType:
         logging.getLogger("dovetail").debug("`import tensorflow` gives Dovetail, not the TensorFlow of %s", real.origin)
     found: ModuleType = dovetail
     vars(found).setdefault("__git_version__", f"dovetail-{dovetail.__version__}")
-    found.__version__ = dovetail.VERSION
+    found.__dict__["__version__"] = dovetail.VERSION
     return found
 
 

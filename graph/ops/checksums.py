@@ -29,7 +29,7 @@ def _checksum(context: Context, *values: Array, every: int) -> Array:
     if (context.run_number() + 1) % every:
         return np.zeros(len(values), np.int64)
     bits = [np.ascontiguousarray(v).reshape(-1).view(np.uint8) for v in values]
-    return np.array([zlib.crc32(b) for b in bits], np.int64)
+    return np.array([zlib.crc32(b.data) for b in bits], np.int64)
 
 
 define("Checksum", infer=_checksum_rule, reference=_checksum, traits=Trait.STATEFUL)

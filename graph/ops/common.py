@@ -108,8 +108,8 @@ def unary(op: str, x: TensorLike, name: str | None, attrs: dict[str, Any] | None
     if isinstance(x, Tensor):
         return apply(op, (x,), attrs, name)
     if isinstance(x, SparseTensor):
-        found: Any = x._mapped(lambda values: unary(op, values, name, attrs))
-        return found
+        mapped: Any = x._mapped(lambda values: unary(op, values, name, attrs))
+        return mapped  # type: ignore[no-any-return]
     with graph_of(x).op_scope(name or op) as scope:
         return apply(op, (convert(x, name="x"),), attrs, scope)
 

@@ -332,6 +332,7 @@ def _max_over_channels(
         )
     if unable is not None or channels is None:
         raise UnimplementedError(None, None, unable)
+    assert channels is not None  # else it is unable
     n, height, width = (shape(x)[i] if d is None else d for i, d in enumerate((x.dims or ())[:3]))
     rows = reshape(x, [n, -1, channels, 1])
     found = max_pool(rows, [1, window], [1, window], "VALID")

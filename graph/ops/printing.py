@@ -118,7 +118,7 @@ def _print_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _print(context: Context, text: Array, *, output_stream: str, end: str) -> Sequence[Array]:
-    _writer(output_stream)(text[()].decode(errors="replace"), end)
+    _writer(output_stream)(bytes(text.item()).decode(errors="replace"), end)
     return ()
 
 

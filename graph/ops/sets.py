@@ -114,7 +114,7 @@ def _set_operation(*parts: Array, set_operation: str, validate_indices: bool) ->
     whole, other = parts[2], parts[5]
     if whole[:-1].tolist() != other[:-1].tolist():
         raise invalid(f"The rows of sets of shapes {whole.tolist()} and {other.tolist()} do not match")
-    a, b = (_sets_of(*three, validate_indices) for three in (parts[:3], parts[3:]))
+    a, b = (_sets_of(parts[i], parts[i + 1], parts[i + 2], validate_indices) for i in (0, 3))
     combine = _OPERATIONS[set_operation]
 
     def rows() -> Iterator[tuple[tuple[int, ...], list[Any]]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..build import TensorLike, convert, make
 from ..dtypes import resource
-from ..node import Node, Tensor, operators
+from ..node import Node, Tensor, assignments
 from ..opdef import Attrs, Cost, Output, Trait, define, nbytes
 from ..shape import compatible, text
 from ..state import Context, VariableState, changing
@@ -85,4 +85,4 @@ def _is_place(tensor: Tensor) -> bool:
     return tensor.dtype.is_ref or tensor.dtype is resource
 
 
-operators["assign"] = _assignment
+assignments[:] = [_assignment]

@@ -214,8 +214,8 @@ def _need_encoding(vectors: Sequence[Tensor], attrs: Attrs) -> int | None:
 
 
 def _strided_slice_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    x, *index = inputs
-    return [(x.dtype.base, sliced_dims(x.dims, *index, attrs))]
+    x, begin, end, strides = inputs
+    return [(x.dtype.base, sliced_dims(x.dims, begin, end, strides, attrs))]
 
 
 def sliced_dims(dims: Dims, begin: Tensor, end: Tensor, strides: Tensor, attrs: Attrs) -> Dims:
