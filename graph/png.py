@@ -93,8 +93,10 @@ def _restore(way: int, stored: Array, row: Array, above: Array) -> None:
     if way == 1:
         np.cumsum(stored, 0, out=row[1:])
         row[1:] &= 255
-    elif way in (0, 2):
-        row[1:] = (stored + (above[1:] if way else 0)) & 255
+    elif way == 0:
+        row[1:] = stored & 255
+    elif way == 2:
+        row[1:] = (stored + above[1:]) & 255
     elif way in (3, 4):
         for x, pixel in enumerate(stored, 1):
             left, up, corner = row[x - 1], above[x], above[x - 1]

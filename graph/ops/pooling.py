@@ -330,7 +330,7 @@ def _max_over_channels(
         unable = (
             f"Depthwise max pooling requires the depth window to evenly divide the input depth: {window} and {channels}"
         )
-    if unable is not None or channels is None:
+    if unable is not None:
         raise UnimplementedError(None, None, unable)
     assert channels is not None  # else it is unable
     n, height, width = (shape(x)[i] if d is None else d for i, d in enumerate((x.dims or ())[:3]))

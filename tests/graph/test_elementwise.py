@@ -221,7 +221,7 @@ def test_equality_of_tensors_is_identity():
         (
             lambda: statistics.norm(constant([1.0]), axis=[0, 1, 2]),
             ValueError,
-            "axis must be None, an int, or a pair",
+            "must be None, an integer, or a tuple of 2",
         ),
         (lambda: statistics.reduce_variance(constant([1])), TypeError, "must be of floating type"),
     ],
