@@ -332,6 +332,10 @@ class Connection:
         self._link.close()
         self._socket.close(linger=linger_ms)
 
+    def __del__(self) -> None:
+        if hasattr(self, "_link") and not self.closed:
+            self._link.close()  # before its socket ends: see `link.py`
+
     def why_silent(self) -> str | None:
         """Why the server has not said anything, if it is a matter of keys. Asks the server, for a moment."""
         return why_silent(self.address, self._keys, not self.closed and self._link.stands())

@@ -25,7 +25,8 @@ _Socket: TypeAlias = "zmq.Socket[bytes]"
 class Link:
     """The one connection of a client's socket: what ZeroMQ's monitor of it says. Used by one thread at a time.
 
-    It must be made before the socket connects.
+    It must be made before the socket connects, and closed before that is closed: ZeroMQ's thread, which all sockets of a context share,
+    waits for ever for somebody to take what it tells of a socket whose monitor has gone.
     """
 
     def __init__(self, sock: _Socket) -> None:

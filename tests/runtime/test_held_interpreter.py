@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from echoing import until
+from echoing import WAIT_S, ping, until
 
 import dovetail as tf
 from dovetail.runtime.connection import Connection
@@ -180,3 +182,16 @@ def test_distinct_texts_are_found_while_other_threads_run() -> None:
     counter.join()
     assert len(y) == 300_000 and (index == np.arange(600_000) % 300_000).all() and (counts == 2).all()
     assert len(turns) > 5
+
+
+def test_a_connection_that_is_forgotten_open_blocks_no_other(echo: Endpoint, client: Connection) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        for _ in range(20):
+            lost = Connection(echo.address)
+            until(lost._link.stands, "the connection is made")
+            del lost
+            gc.collect()
+    client.send(ping(7))
+    answer = client.recv(WAIT_S)
+    assert answer is not None and answer.fields == {"seq": 7}

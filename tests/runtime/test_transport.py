@@ -266,7 +266,7 @@ def test_garbage_from_one_server_does_not_hide_what_others_sent(echo: Endpoint) 
 
 def test_connections_recover_from_one_that_was_interrupted(echo: Endpoint) -> None:
     with Connections() as connections:
-        connections.get(echo.address)._socket.close()  # what an interrupt in the middle of a message does
+        connections.get(echo.address)._shut(0)  # what an interrupt in the middle of a message does
         assert connections.poll(0) == []
         connections.send(echo.address, ping(1))
         assert connections.poll(WAIT_S)[0][1].fields == {"seq": 1}
