@@ -148,8 +148,18 @@ def checked(element: Any, structure: Any, components: Sequence[Component]) -> El
         raise TypeError(
             f"the generator gave {len(values)} components where {len(components)} are promised: {element!r}"
         )
-    arrays = [as_array(v, c.dtype) for v, c in zip(values, components, strict=True)]
-    for a, c in zip(arrays, components, strict=True):
-        if not compatible(a.shape, c.dims):
-            raise TypeError(f"the generator gave an array of shape {a.shape} where {TensorShape(c.dims)} is promised")
+    arrays = []
+    for value, c in zip(values, components, strict=True):
+        try:
+            array = as_array(value, c.dtype)
+        except (TypeError, ValueError):
+            raise TypeError(
+                "`generator` yielded an element that could not be converted to the expected type. The expected type was "
+                f"{c.dtype.name}, but the yielded element was {value!r}."
+            ) from None
+        if not compatible(array.shape, c.dims):
+            raise TypeError(
+                f"`generator` yielded an element of shape {array.shape} where an element of shape {TensorShape(c.dims)} was expected."
+            )
+        arrays.append(array)
     return arrays
