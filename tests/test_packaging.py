@@ -14,6 +14,7 @@ import dovetail
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGE = "placer/render/page_assets"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PACKAGE_DIR = PYPROJECT["tool"]["setuptools"]["package-dir"]
 FOLDERS = {folder: package.replace(".", "/") for package, folder in PACKAGE_DIR.items()}
@@ -49,10 +50,10 @@ def test_wheel_holds_every_module_and_nothing_else(wheel: Path) -> None:
         for folder, package in FOLDERS.items()
         for path in (ROOT / folder).rglob("*.py")
     } | {"dovetail/py.typed", "dovetail/graph/tensorflow_ops.jsonl"}
-    expected |= {f"dovetail/placer/page/{path.name}" for path in (ROOT / "placer/page").iterdir()}
+    expected |= {f"dovetail/{PAGE}/{path.name}" for path in (ROOT / PAGE).iterdir()}
     info = f"dovetail-{dovetail.__version__}.dist-info"
     assert {name for name in names if not name.startswith(f"{info}/")} == expected
-    assert {f"{info}/licenses/LICENSE", f"{info}/licenses/placer/page/dagre.LICENSE.txt"} <= names
+    assert {f"{info}/licenses/LICENSE", f"{info}/licenses/{PAGE}/dagre.LICENSE.txt"} <= names
 
 
 def test_wheel_imports_where_there_is_no_checkout(wheel: Path, tmp_path: Path) -> None:
