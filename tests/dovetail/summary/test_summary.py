@@ -162,7 +162,7 @@ def test_a_graph_def_is_written_as_it_is(tmp_path: Path, graph):
     tf.summary.FileWriter(str(tmp_path), graph_def=graph.as_graph_def()).close()
     _, shown = events(tmp_path)
     (node,) = GraphDef.FromString(shown.graph_def).node
-    assert node.name == "a" and node.attr["value"].tensor.tensor_content
+    assert node.name == "a" and list(node.attr["value"].tensor.float_val) == [1.0]
 
 
 def test_one_folder_has_one_cached_writer(tmp_path: Path):
