@@ -39,10 +39,10 @@ class ClusterDef:
     ClusterSpec({'worker': ['localhost:2222']})
     """
 
-    job: Sequence[JobDef] = ()
+    job: Any = ()  # jobs; then a `Repeated` of them
 
     def __post_init__(self) -> None:
-        self.job: Repeated[JobDef] = Repeated(self.job, JobDef)
+        self.job = Repeated(self.job, JobDef)
 
 
 class ClusterSpec:
