@@ -164,15 +164,15 @@ def _preferred(value: Any, prefer: DType | None) -> DType | None:
         return None
     if isinstance(value, (np.ndarray, np.generic)):
         return _array_preferred(value, prefer.base)
+    if isinstance(value, (list, tuple)):
+        kinds = {_preferred(v, prefer) for v in value}
+        return kinds.pop() if len(kinds) == 1 else None if kinds else prefer.base  # no elements fit any type
     if isinstance(value, bool) or prefer.base.is_bool:
         return prefer.base if isinstance(value, bool) and prefer.base.is_bool else None
     if isinstance(value, (int, Dimension, TensorShape)):
         return prefer.base
     if isinstance(value, float):
         return prefer.base if prefer.is_floating or prefer.is_complex else None
-    if isinstance(value, (list, tuple)):
-        kinds = {_preferred(v, prefer) for v in value}
-        return kinds.pop() if len(kinds) == 1 else None
     return None
 
 

@@ -38,6 +38,8 @@ def test_eye_takes_its_sizes_late():
 
 
 def test_values_keep_their_own_type():
+    assert (tf.constant([1.5]) + []).dtype == tf.float32 and run(tf.reduce_all([]))
+    assert run(tf.equal(tf.constant([], tf.string), [])).shape == (0,)
     assert tf.linspace(np.float64(0), 0.1, 3).dtype == tf.float64
     assert tf.linspace(0.0, 0.1, 3).dtype == tf.float32
     assert tf.constant(2**40).dtype == tf.int64 and tf.constant([1, -(2**31)]).dtype == tf.int32
