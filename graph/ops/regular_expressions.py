@@ -104,14 +104,27 @@ def _matched(x: Array, pattern: Any) -> Array:
     return each(x, _matcher(_text(pattern)), np.bool_)
 
 
+def _replaced_by_attrs(x: Array, *, pattern: str, rewrite: str, replace_global: bool) -> Array:
+    return _replaced(x, pattern, rewrite, replace_global=replace_global)
+
+
+def _matched_by_attrs(x: Array, *, pattern: str) -> Array:
+    return _matched(x, pattern)
+
+
 def _text(scalar: Any) -> bytes:
     return scalar.encode() if isinstance(scalar, str) else as_bytes(np.asarray(scalar, object)[()])
 
 
 define("RegexReplace", infer=_infer(string), reference=_replaced, device_types=("CPU",))
-define("StaticRegexReplace", infer=_infer(string, "pattern", "rewrite"), reference=_replaced, device_types=("CPU",))
+define(
+    "StaticRegexReplace",
+    infer=_infer(string, "pattern", "rewrite"),
+    reference=_replaced_by_attrs,
+    device_types=("CPU",),
+)
 define("RegexFullMatch", infer=_infer(bool_), reference=_matched, device_types=("CPU",))
-define("StaticRegexFullMatch", infer=_infer(bool_, "pattern"), reference=_matched, device_types=("CPU",))
+define("StaticRegexFullMatch", infer=_infer(bool_, "pattern"), reference=_matched_by_attrs, device_types=("CPU",))
 
 
 def regex_replace(
