@@ -70,7 +70,7 @@ def test_one_of_several_queues_is_chosen_when_it_runs():
     put, got = chosen.enqueue(5), queues[2].dequeue()
     run(put, {index: 2})
     assert run(got) == 5
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"must be in \[0, 3\)"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"not in \[0, 3\)"):
         run(put, {index: 3})
     with pytest.raises(TypeError, match="matching component dtypes"):
         tf.QueueBase.from_list(0, [queues[0], tf.FIFOQueue(1, tf.float32)])
