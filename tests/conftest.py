@@ -2,15 +2,13 @@
 
 import contextlib
 import faulthandler
-import functools
 import gc
 import os
 import signal
+import subprocess
 import sys
-import threading
 import time
-from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -53,117 +51,56 @@ def pytest_unconfigure() -> None:
 # --- the watchdog ----------------------------------------------------------------------------------------
 
 WAIT_S = float(os.environ.get("DOVETAIL_TEST_WAIT_S", "60"))  # the longest wait of a test
-_IDLE = 0.05  # a test waits if it and its children use less than this part of one core
-_LOOKS = 20  # within WAIT_S
-_TICKS = os.sysconf("SC_CLK_TCK")
+_phase_began: float | None = None  # when a test's set-up, call or tear-down did; None: between them
 
 
-def _stat(path: Path) -> list[str]:
-    """The fields of a process or thread behind its name: state, parent, ..."""
-    return path.read_text().rpartition(")")[2].split()
+def pytest_sessionstart() -> None:
+    """A process of its own looks on (`watchdog.py`): it opens files and takes time, which tests of both would see."""
+    if sys.platform == "linux":
+        signal.signal(signal.SIGUSR2, _on_wait)
+        script = Path(__file__).with_name("watchdog.py")
+        subprocess.run([sys.executable, "-I", str(script), str(os.getpid()), str(WAIT_S)], check=True)
 
 
-def _family() -> dict[int, float]:
-    """Process id -> seconds of CPU time, with its ended children, of this process and all below it."""
-    parents, used = {}, {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # the process has ended meanwhile
-            fields = _stat(folder / "stat")
-            parents[int(folder.name)] = int(fields[1])
-            used[int(folder.name)] = sum(map(int, fields[11:15])) / _TICKS
-    found = {os.getpid(): used.get(os.getpid(), 0.0)}
-    while more := {pid: used[pid] for pid in parents if parents[pid] in found and pid not in found}:
-        found.update(more)
-    return found
+def _on_wait(_number: int, _frame: FrameType | None) -> None:
+    """The process has waited for `WAIT_S`. If a test does so, it fails with the stacks of all threads, its children's too."""
+    if _phase_began is None or time.monotonic() - _phase_began < WAIT_S:
+        return
+    faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
+    for pid in _children():
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGABRT)
+    pytest.fail(f"the test waited for {WAIT_S:g} s: no process of it computed; all stacks are on standard error")
 
 
-def _is_runnable(pids: Iterable[int]) -> bool:
-    """Whether a thread of these processes, other than the one that asks, runs or waits for a core or a disk."""
-    for pid in pids:
-        for thread in Path(f"/proc/{pid}/task").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if int(thread.name) != threading.get_native_id() and _stat(thread / "stat")[0] in "RD":
-                    return True
-    return False
-
-
-class _Watchdog(threading.Thread):
-    """Fails a test that waits for more than `WAIT_S`: neither its process nor a child of it computes, or waits for a core.
-
-    A limit on the whole time of a test cannot do this: on a busy machine a test that computes takes minutes. The stacks of all
-    threads of the test's process and of its children (which end by that) are written to the test's standard error.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(name="watchdog", daemon=True)
-        self._looks: deque[tuple[float, float, bool]] = (
-            deque()
-        )  # (time, CPU seconds until then, runnable) of this phase
-        self._is_on = False
-        signal.signal(signal.SIGUSR2, self._fail)
-
-    def watch(self, is_on: bool) -> None:
-        """A phase of a test begins, or has ended: what was seen until now does not count."""
-        self._is_on = is_on
-        self._looks.clear()
-
-    def run(self) -> None:
-        while True:
-            time.sleep(WAIT_S / _LOOKS)
-            family = _family()
-            looks = self._looks
-            looks.append((time.monotonic(), sum(family.values()), _is_runnable(family)))
-            with contextlib.suppress(IndexError, RuntimeError):  # a phase began meanwhile
-                while looks[-1][0] - looks[1][0] >= WAIT_S:
-                    looks.popleft()
-                seconds, used = looks[-1][0] - looks[0][0], looks[-1][1] - looks[0][1]
-                is_starved = sum(runnable for _, _, runnable in looks) > len(looks) // 4
-                if self._is_on and seconds >= WAIT_S and used < _IDLE * seconds and not is_starved:
-                    looks.clear()
-                    os.kill(os.getpid(), signal.SIGUSR2)
-
-    def _fail(self, _number: int, _frame: FrameType | None) -> None:
-        if not self._is_on:
-            return
-        faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
-        for pid in _family().keys() - {os.getpid()}:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGABRT)
-        pytest.fail(f"the test waited for {WAIT_S:g} s: no process of it computed; all stacks are on standard error")
-
-
-@functools.cache
-def _watchdog() -> _Watchdog:
-    made = _Watchdog()
-    made.start()
-    return made
+def _children() -> list[int]:
+    tasks = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    return [int(pid) for file in tasks for pid in file.read_text().split()]
 
 
 @contextlib.contextmanager
-def _watched() -> Iterator[None]:
-    if sys.platform != "linux":
-        yield
-        return
-    _watchdog().watch(True)
+def _phase() -> Iterator[None]:
+    global _phase_began
+    _phase_began = time.monotonic()
     try:
         yield
     finally:
-        _watchdog().watch(False)
+        _phase_began = None
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup() -> Generator[None, None, None]:
-    with _watched():
+    with _phase():
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None, None, None]:
-    with _watched():
+    with _phase():
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Generator[None, None, None]:
-    with _watched():
+    with _phase():
         return (yield)

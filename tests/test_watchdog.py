@@ -24,7 +24,8 @@ def test_computes():
 
 @pytest.mark.slow
 def test_a_wait_fails_with_all_stacks(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text((Path(__file__).parent / "conftest.py").read_text())
+    for name in ("conftest.py", "watchdog.py"):
+        (tmp_path / name).write_text((Path(__file__).parent / name).read_text())
     (tmp_path / "test_inner.py").write_text(WAITS)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     ran = subprocess.run(

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from optimizer_scalars import SCALARS
 
 import dovetail as dt
 from dovetail.codegen.backends.numba import NumbaBackend
@@ -25,8 +26,6 @@ from dovetail.codegen.kernel_cache import source_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
-SCALARS = {"weight_decay": 0.1, "l1": 0.1, "l2": 0.2, "alpha": 0.5, "lr": 0.5, "momentum": 0.9, "rho": 0.9,
-           "epsilon": 0.01, "beta1": 0.9, "beta2": 0.99, "beta1_power": 0.9, "beta2_power": 0.99}  # fmt: skip
 FLAGS = [(r.name, {f: on}) for r in RULES.values() for f in r.flags for on in (True, False)]
 PLAIN = [(r.name, {}) for r in RULES.values() if not r.flags]
 
@@ -72,6 +71,9 @@ class Update:
 @pytest.mark.parametrize(("rule", "flags"), PLAIN + FLAGS, ids=str)
 def test_the_rule_of_an_optimizer(rule: str, flags: dict[str, bool], dtype: str) -> None:
     case = Update(rule, flags, dtype, (31, 67), check=True)
+    if (rule, dtype) == ("FtrlV2", "float64"):  # powers of float64 stay with NumPy
+        assert not isinstance(case.kernel, UpdateKernel)
+        return
     assert isinstance(case.kernel, UpdateKernel)
     mine, theirs = case.states(), case.states()
     places = [s.read().__array_interface__["data"][0] for s in mine]
@@ -79,7 +81,9 @@ def test_the_rule_of_an_optimizer(rule: str, flags: dict[str, bool], dtype: str)
         assert case.run(case.kernel, mine) == ()
         case.run(case.reference, theirs)
     for a, b in zip(mine, theirs, strict=True):
-        np.testing.assert_allclose(a.read(), b.read(), rtol=20 * np.finfo(dtype).eps)
+        # A difference of two powers loses digits that the powers have.
+        rtol = (500 if rule == "FtrlV2" else 20) * np.finfo(dtype).eps
+        np.testing.assert_allclose(a.read(), b.read(), rtol=rtol, atol=rtol / 20 if rule == "FtrlV2" else 0)
     assert [s.read().__array_interface__["data"][0] for s in mine] == places
 
 

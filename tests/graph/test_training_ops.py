@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+from optimizer_scalars import SCALARS
 
 from dovetail.graph import dtypes
 from dovetail.graph.build import constant, placeholder
@@ -17,12 +18,6 @@ from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
 from dovetail.graph.ops.training import RULES, apply_update
 from dovetail.graph.variable_lists import global_variables_initializer
 from dovetail.graph.variables import Variable
-
-SCALARS = {
-    "l2_shrinkage": 0.1, "lr_power": -0.6, "global_step": 3.0, "alpha": 0.5, "lr": 0.5, "momentum": 0.9,
-    "rho": 0.9, "epsilon": 0.01, "beta1": 0.9, "beta2": 0.99, "beta1_power": 0.9, "beta2_power": 0.99,
-    "weight_decay": 0.1, "l1": 0.1, "l2": 0.2,
-}  # fmt: skip
 
 
 @pytest.fixture

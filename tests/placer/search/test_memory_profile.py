@@ -57,7 +57,7 @@ def test_a_node_that_fits_nowhere_is_named_with_what_it_takes_and_makes() -> Non
         placed(branches(4), 7, strategy="auto")
     assert "'concat' (ConcatV2) needs 8.0 MiB at once: 'concat' (4.0 MiB), 'made_0' (1.0 MiB)" in str(e.value)
     assert "no device that it may be on has more than 7.0 MiB, 1.0 MiB too little" in str(e.value)
-    assert "test_search_peaks.py" in str(e.value)
+    assert "test_memory_profile.py" in str(e.value)
 
 
 def test_what_holds_too_much_at_one_moment_is_told() -> None:
