@@ -22,7 +22,7 @@ from .graph.ops.arithmetic import absolute, add, multiply, subtract
 from .graph.ops.compare import equal, greater, greater_equal, less, less_equal, not_equal
 from .graph.ops.joining import concat
 from .graph.ops.logic import logical_or
-from .graph.ops.math import is_finite
+from .graph.ops.math import is_finite, is_inf, is_nan
 from .graph.ops.passing import Assert, group, identity, no_op
 from .graph.ops.reduce import reduce_all
 from .graph.ops.shapes import rank as rank_of, reshape, shape
@@ -440,6 +440,8 @@ __all__ = [
     "assert_shapes",
     "assert_type",
     "check_numerics",
+    "is_inf",
+    "is_nan",
     "is_non_decreasing",
     "is_numeric_tensor",
     "is_strictly_increasing",

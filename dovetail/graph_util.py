@@ -8,6 +8,7 @@ from typing import Any
 from .graph import dtypes
 from .graph.attr_values import write_attr
 from .graph.graph_def_parts import needed_by, node_of
+from .graph.import_graph_def import import_graph_def
 from .graph.messages import message
 from .graph.tensor_protos import make_tensor_proto
 
@@ -173,4 +174,4 @@ def _constant(name: str, value: Any) -> Any:
     return proto
 
 
-__all__ = ["convert_variables_to_constants", "extract_sub_graph", "remove_training_nodes"]
+__all__ = ["convert_variables_to_constants", "extract_sub_graph", "import_graph_def", "remove_training_nodes"]

@@ -70,6 +70,7 @@ from .graph.ops.images import (
     resize_with_crop_or_pad,
     rot90,
     transpose_image,
+    transpose_image as transpose,
 )
 from .graph.ops.patches import extract_image_patches
 from .graph.ops.random import (
@@ -137,6 +138,7 @@ __all__ = [
     "ssim",
     "ssim_multiscale",
     "total_variation",
+    "transpose",
     "transpose_image",
     "yiq_to_rgb",
     "yuv_to_rgb",

@@ -25,6 +25,7 @@ from .graph.ops.einsum import (
 from .graph.ops.linalg import (
     matmul,
     matrix_transpose,
+    matrix_transpose as transpose,
     matvec,
 )
 from .graph.ops.matrix_functions import adjoint, cross, logdet, matrix_rank, pinv, slogdet, svd
@@ -73,5 +74,6 @@ __all__ = [
     "tensor_diag_part",
     "tensordot",
     "trace",
+    "transpose",
     "triangular_solve",
 ]

@@ -33,7 +33,9 @@ from .graph.ops.conv import (
     depthwise_conv2d,
     depthwise_conv2d_native,
     depthwise_conv2d_native_backprop_filter,
+    depthwise_conv2d_native_backprop_filter as depthwise_conv2d_backprop_filter,
     depthwise_conv2d_native_backprop_input,
+    depthwise_conv2d_native_backprop_input as depthwise_conv2d_backprop_input,
     separable_conv2d,
 )
 from .graph.ops.counting import zero_fraction
@@ -83,6 +85,7 @@ from .graph.ops.sorting import (
     in_top_k,
     top_k,
 )
+from .graph.ops.space_depth import depth_to_space, space_to_batch, space_to_depth
 from .graph.ops.sparse_math import (
     embedding_lookup_sparse,
     safe_embedding_lookup_sparse,
@@ -144,7 +147,10 @@ __all__ = [
     "conv_transpose",
     "convolution",
     "crelu",
+    "depth_to_space",
     "depthwise_conv2d",
+    "depthwise_conv2d_backprop_filter",
+    "depthwise_conv2d_backprop_input",
     "depthwise_conv2d_native",
     "depthwise_conv2d_native_backprop_filter",
     "depthwise_conv2d_native_backprop_input",
@@ -195,6 +201,8 @@ __all__ = [
     "softmax_cross_entropy_with_logits_v2",
     "softplus",
     "softsign",
+    "space_to_batch",
+    "space_to_depth",
     "sparse_softmax_cross_entropy_with_logits",
     "static_bidirectional_rnn",
     "static_rnn",

@@ -39,7 +39,15 @@ from .means import (
     percentage_below,
     root_mean_squared_error,
 )
-from .ranking import average_precision_at_k, precision_at_k, precision_at_top_k, recall_at_k, recall_at_top_k
+from .ranking import (
+    average_precision_at_k,
+    average_precision_at_k as sparse_average_precision_at_k,
+    precision_at_k,
+    precision_at_k as sparse_precision_at_k,
+    precision_at_top_k,
+    recall_at_k,
+    recall_at_top_k,
+)
 
 __all__ = [
     "accuracy",
@@ -68,6 +76,8 @@ __all__ = [
     "recall_at_top_k",
     "root_mean_squared_error",
     "sensitivity_at_specificity",
+    "sparse_average_precision_at_k",
+    "sparse_precision_at_k",
     "specificity_at_sensitivity",
     "true_negatives",
     "true_negatives_at_thresholds",

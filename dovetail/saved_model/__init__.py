@@ -11,7 +11,30 @@ from __future__ import annotations
 
 from . import builder, constants, loader, main_op, signature_constants, signature_def_utils, tag_constants, utils
 from .builder import Builder, simple_save
+from .constants import (
+    ASSETS_DIRECTORY,
+    LEGACY_INIT_OP_KEY,
+    MAIN_OP_KEY,
+    SAVED_MODEL_FILENAME_PB,
+    SAVED_MODEL_FILENAME_PBTXT,
+    SAVED_MODEL_SCHEMA_VERSION,
+    VARIABLES_DIRECTORY,
+    VARIABLES_FILENAME,
+)
 from .loader import contains_saved_model, load, maybe_saved_model_directory
+from .signature_constants import (
+    CLASSIFY_INPUTS,
+    CLASSIFY_METHOD_NAME,
+    CLASSIFY_OUTPUT_CLASSES,
+    CLASSIFY_OUTPUT_SCORES,
+    DEFAULT_SERVING_SIGNATURE_DEF_KEY,
+    PREDICT_INPUTS,
+    PREDICT_METHOD_NAME,
+    PREDICT_OUTPUTS,
+    REGRESS_INPUTS,
+    REGRESS_METHOD_NAME,
+    REGRESS_OUTPUTS,
+)
 from .signature_def_utils import (
     build_signature_def,
     classification_signature_def,
@@ -19,10 +42,34 @@ from .signature_def_utils import (
     predict_signature_def,
     regression_signature_def,
 )
+from .tag_constants import GPU, SERVING, TPU, TRAINING
 from .utils import build_tensor_info, get_tensor_from_tensor_info
 
 __all__ = [
+    "ASSETS_DIRECTORY",
     "Builder",
+    "CLASSIFY_INPUTS",
+    "CLASSIFY_METHOD_NAME",
+    "CLASSIFY_OUTPUT_CLASSES",
+    "CLASSIFY_OUTPUT_SCORES",
+    "DEFAULT_SERVING_SIGNATURE_DEF_KEY",
+    "GPU",
+    "LEGACY_INIT_OP_KEY",
+    "MAIN_OP_KEY",
+    "PREDICT_INPUTS",
+    "PREDICT_METHOD_NAME",
+    "PREDICT_OUTPUTS",
+    "REGRESS_INPUTS",
+    "REGRESS_METHOD_NAME",
+    "REGRESS_OUTPUTS",
+    "SAVED_MODEL_FILENAME_PB",
+    "SAVED_MODEL_FILENAME_PBTXT",
+    "SAVED_MODEL_SCHEMA_VERSION",
+    "SERVING",
+    "TPU",
+    "TRAINING",
+    "VARIABLES_DIRECTORY",
+    "VARIABLES_FILENAME",
     "build_signature_def",
     "build_tensor_info",
     "builder",
