@@ -109,7 +109,16 @@ class TestCase(unittest.TestCase):
         ):
             yield self._cached
 
-    test_session = cached_session
+    def test_session(
+        self,
+        graph: Graph | None = None,
+        config: ConfigProto | None = None,
+        use_gpu: bool = True,
+        force_gpu: bool = False,
+    ) -> contextlib.AbstractContextManager[Session]:
+        """`cached_session`; with a graph, `session`."""
+        use = self.cached_session if graph is None else self.session
+        return use(graph, config, use_gpu, force_gpu)
 
     def evaluate(self, tensors: Any) -> Any:
         """The values of tensors, or of a structure of them, in the default session; without one, in this test's cached session."""

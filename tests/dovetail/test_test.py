@@ -47,6 +47,22 @@ def test_each_test_has_a_graph_and_seeds_of_its_own() -> None:
     assert found[0] == found[1]
 
 
+def test_a_session_of_another_graph_beside_the_cached_one() -> None:
+    other = tf.Graph()
+    with other.as_default():
+        two = tf.constant(2)
+
+    def body(case: Any) -> None:
+        with case.test_session() as first:
+            case.assertEqual(first.run(tf.constant(1)), 1)
+        with case.test_session(graph=other) as second:
+            case.assertEqual(second.run(two), 2)
+        with case.test_session() as again:
+            case.assertIs(again, first)
+
+    passes(body)
+
+
 def test_values_of_tensors_are_compared() -> None:
     def body(case: Any) -> None:
         x = tf.constant([1.0, 2.0])
