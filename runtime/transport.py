@@ -22,10 +22,12 @@ send before it is no longer listened to.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -100,6 +102,7 @@ class Endpoint:
         self._on_message = on_message
         self._on_tick = on_tick
         self._pid = os.getpid()
+        _endpoints.add(self)
         self._next_look = 0.0
         self._dialled: dict[str, bytes] = {}  # names of the peers that something was sent to, by their addresses
         self._waiting_bytes = Backlog(int(setting("DOVETAIL_BACKLOG_MB")) << 20)
@@ -253,6 +256,14 @@ class Endpoint:
         if os.getpid() != self._pid:
             return  # the thread and the sockets are the parent's
         self._io.close()
+
+    def flush(self) -> None:
+        """Let what is queued leave; waits for `LINGER_MS` at most."""
+        deadline = time.monotonic() + LINGER_MS / 1000
+        done = threading.Event()
+        if os.getpid() == self._pid and self.call_soon(done.set) and done.wait(LINGER_MS / 1000):
+            while self.waiting() and time.monotonic() < deadline:
+                time.sleep(RETRY_MS / 1000)
 
     # --- what the I/O thread does ----------------------------------------------------------------------------------
 
@@ -416,6 +427,16 @@ class Endpoint:
     def waiting(self) -> int:
         """How many messages wait for slow peers."""
         return self._router.waiting() + self._lanes.waiting()
+
+
+_endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
+
+
+@atexit.register
+def _flush() -> None:
+    """A process that ends while it serves still sends the answers that its peers wait for."""
+    for endpoint in list(_endpoints):
+        endpoint.flush()
 
 
 def _bindable(address: str, host: str, insecure: bool) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -270,3 +272,24 @@ def test_connections_recover_from_one_that_was_interrupted(echo: Endpoint) -> No
         assert connections.poll(0) == []
         connections.send(echo.address, ping(1))
         assert connections.poll(WAIT_S)[0][1].fields == {"seq": 1}
+
+
+def test_a_process_that_ends_sends_what_it_owes() -> None:
+    program = (
+        "import threading, time\n"
+        "from dovetail.runtime.transport import Endpoint\n"
+        "ends = threading.Event()\n"
+        "def answer(peer, message):\n"
+        "    ends.set()\n"
+        "    time.sleep(0.3)\n"
+        "    endpoint.reply(peer, message)\n"
+        "endpoint = Endpoint('localhost:0', answer)\n"
+        "print(endpoint.address, flush=True)\n"
+        "ends.wait()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        with Connection(server.stdout.readline().strip()) as connection:
+            connection.send(ping(7))
+            answer = connection.recv(WAIT_S)
+    assert answer is not None and answer.fields == {"seq": 7}
