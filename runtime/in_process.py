@@ -100,6 +100,8 @@ class _OwnWorker:
 class InProcess:
     """A session in this process: one task, `/job:localhost`, whose worker runs in the caller's thread."""
 
+    is_local = True
+
     def __init__(self, master: Master, worker: Worker, graph: Graph, config: ConfigProto) -> None:
         self._master = master
         self._worker = worker

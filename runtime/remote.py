@@ -55,6 +55,8 @@ class Remote:
         PermissionDeniedError: the server lets in only whom it knows. OSError, ValueError: there are no keys where they should be.
     """
 
+    is_local = False
+
     def __init__(self, address: str, config: ConfigProto) -> None:
         self._address = address
         self._config = config

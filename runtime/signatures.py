@@ -94,7 +94,7 @@ class Signatures:
                 if metadata is not None and options is not None:
                     self._fill(metadata, key, parts, gathered, options.output_partition_graphs)
             except OpError as e:
-                if self.is_closed and isinstance(e, AbortedError):  # it was closed before the step began
+                if self.is_closed and self._target.is_local and isinstance(e, AbortedError):  # closed before the step began
                     raise RuntimeError(CLOSED) from None
                 if self.is_closed and not isinstance(e, CancelledError):
                     raise CancelledError(e.node_def, e.op, f"The session was closed while the step ran ({e})") from None

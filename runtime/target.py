@@ -34,9 +34,14 @@ def address_of(target: str) -> str:
 
 
 class Target(Protocol):
-    """What a `Session` needs of whatever runs its steps."""
+    """What a `Session` needs of whatever runs its steps.
+
+    Attributes:
+        devices: of all tasks. is_local: it is this process, so only `Session.close` takes programs from it.
+    """
 
     devices: tuple[DeviceInfo, ...]
+    is_local: bool
 
     def extend(self, graph: Graph) -> None:
         """Make nodes that were added to the graph known."""

@@ -110,6 +110,7 @@ class Endpoint:
         self._throttle = Throttle()
         self._is_listening = True
         self._reserve = Reserve()
+        self._reserve.look()
         self._sharing = Sharing()
         self._queued: dict[
             bytes, int

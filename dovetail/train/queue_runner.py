@@ -13,6 +13,7 @@ from ..graph.default_graph import get_default_graph, get_default_session
 from ..graph.errors import CancelledError, OpError, OutOfRangeError
 from ..graph.graph_keys import GraphKeys
 from ..runtime.session import Session
+from ..runtime.signatures import CLOSED
 from .coordinator import CLOSER, Coordinator
 
 logger = logging.getLogger(__name__)
@@ -134,7 +135,9 @@ class QueueRunner:
                         sess.repeat(enqueue_op, stopped)
                     else:
                         sess.run(enqueue_op)
-                except (*self._closed_types, CancelledError):
+                except (*self._closed_types, CancelledError, RuntimeError) as e:
+                    if isinstance(e, RuntimeError) and str(e) != CLOSED:
+                        raise
                     with self._lock:
                         counted = False
                         self._runs[sess] -= 1

@@ -179,3 +179,22 @@ def test_what_a_runner_needs():
         tf.train.QueueRunner(q, [q.enqueue(1)], queue_closed_exception_types=(ValueError,))
     with pytest.raises(ValueError, match="No default session"):
         tf.train.start_queue_runners()
+
+
+def test_a_session_that_is_closed_ends_a_runner_without_an_error(monkeypatch):
+    """A monitored session closes its session when a task is lost; the runner's next step may begin after that."""
+    queue = tf.FIFOQueue(10, tf.float32, shapes=[[]])
+    runner = tf.train.QueueRunner(queue, [queue.enqueue(1.0)])
+    coord, session = tf.train.Coordinator(), tf.Session()
+    prepare = session._target.prepare
+
+    def late(*args):
+        session.close()
+        return prepare(*args)
+
+    monkeypatch.setattr(session._target, "prepare", late)
+    (thread, *_) = runner.create_threads(session, coord=coord, start=True)
+    thread.join(20)
+    assert not thread.is_alive() and not coord.should_stop()
+    coord.request_stop()
+    coord.join()
