@@ -57,14 +57,18 @@ def everywhere(build):
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int32", "uint8", "complex64"])
-@pytest.mark.parametrize("reduction", ["sum", "mean", "prod", "min", "max"])
+@pytest.mark.parametrize(
+    ("dtype", "reduction"),
+    [
+        *(("float32", reduction) for reduction in ("sum", "mean", "prod", "min", "max")),
+        *((dtype, "sum") for dtype in ("float16", "float64", "int32", "uint8", "complex64")),
+        *(("bfloat16", reduction) for reduction in ("mean", "max")),
+        *(("complex64", reduction) for reduction in ("mean", "prod")),
+        ("int32", "min"),
+    ],
+)
 def test_all_reduce(library, dtype, reduction):
     np_dtype = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
-    if reduction == "mean" and np.dtype(np_dtype).kind in "iu":
-        pytest.skip("whole numbers have no mean")
-    if dtype == "complex64" and reduction in ("min", "max"):
-        pytest.skip("complex numbers have no order")
     values = [np.arange(100).reshape(4, 25).astype(np_dtype), np.full((4, 25), 2).astype(np_dtype)]
     results = everywhere(lambda i: ops.all_reduce(dt.constant(values[i]), MEMBERS, i, reduction, instance="g"))
     add = {"sum": np.add, "mean": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}[reduction]

@@ -152,8 +152,15 @@ DEPTHWISE = {
 }
 
 
-@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
-@pytest.mark.parametrize("case", DEPTHWISE.values(), ids=list(DEPTHWISE))
+@pytest.mark.parametrize(
+    ("case", "data_format"),
+    [
+        *((case, "NHWC") for case in DEPTHWISE.values()),
+        (DEPTHWISE["strides, two filters"], "NCHW"),
+        (DEPTHWISE["dilations"], "NCHW"),
+    ],
+    ids=[*DEPTHWISE, "strides, two filters, NCHW", "dilations, NCHW"],
+)
 def test_depthwise(case: tuple[Window, int, DType], data_format: str) -> None:
     window, multiplier, dtype = case
     rng = np.random.default_rng(8)
