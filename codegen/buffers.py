@@ -86,7 +86,7 @@ class Buffers:
         return self._rounded(size) + _LINE
 
     def adopt(self, piece: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
-        """The first `size` bytes of a piece that somebody else has made; one of `size_of(size)` bytes is kept for later results."""
+        """The first `size` bytes of a piece that was made elsewhere; one of `size_of(size)` bytes is kept for later results."""
         rounded = self._rounded(size)
         with self._lock:
             if len(piece) == rounded + _LINE and self.kept_bytes + rounded <= self._kept:

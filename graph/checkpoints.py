@@ -9,7 +9,7 @@ Each task writes its own shard, under a name that no other save uses. When all s
 place by one rename: with it the checkpoint is there, without it it is not, and a checkpoint of the same name that was there
 before stays whole until then. Removing goes the other way: the manifest first.
 
-Two locks of the folder hold off other threads and processes. Whoever saves holds one from the first shard to the last removal
+Two locks of the folder hold off other threads and processes. A save holds one from the first shard to the last removal
 (`save_turn`), so saves take turns. A manifest is put in place, and shards are removed, under the other: so no shard that a manifest
 names is ever removed, also not by a save whose client was killed and whose step still runs.
 

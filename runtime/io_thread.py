@@ -48,7 +48,7 @@ class IoThread:
     """A thread that waits for descriptors.
 
     An exception in what is called on it is logged, and the thread goes on: whatever one peer does, the others are heard. If every turn
-    fails, the process ends, since one that hears nobody only keeps others waiting.
+    fails, the process ends, since one that hears no peer only keeps others waiting.
 
     Attributes:
         name: whose it is, for the log.

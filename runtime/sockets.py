@@ -97,7 +97,7 @@ def dialled_host(address: str) -> str:
 def dial(
     context: zmq.Context[Socket], address: str, keys: Keys | None, patience_s: float | None = None
 ) -> tuple[Socket, Link]:
-    """A DEALER that connects to `address` as soon as somebody listens there, and what says whether it is connected.
+    """A DEALER that connects to `address` as soon as a server listens there, and what says whether it is connected.
 
     With `patience_s`, a peer that is silent for so long is gone, or after `HEARTBEAT_TIMEOUT_MS` where that is less.
     """

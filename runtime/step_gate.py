@@ -1,4 +1,4 @@
-"""What lets a session be still: no step that changes variables runs, and none begins, while somebody reads them all.
+"""What lets a session be still: no step that changes variables runs, and none begins, while they are all read.
 
 Steps that change no variables, such as those that fill queues, go on: a step that is waited for may wait for them.
 """
@@ -32,7 +32,7 @@ class StepGate:
     def enter(self, kind: Hashable) -> object:
         """A step begins; it waits where the gate is closed to it. Gives what `leave` takes."""
         step = object()
-        self._running[step] = kind  # first, so that whoever closes the gate sees it
+        self._running[step] = kind  # first, so that closing the gate sees it
         while (closed := self._closed) is not None and self._holder != threading.get_ident() and self._changes(kind):
             del self._running[step]
             closed.wait()

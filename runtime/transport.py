@@ -283,7 +283,7 @@ class Endpoint:
             self._io.guard(lambda: self._router.tidy(self.is_gone))
 
     def _keep_reserve(self) -> None:
-        """Accept nobody while there are few descriptors."""
+        """Accept no connections while there are few descriptors."""
         on = not self._reserve.look()
         if on != self._is_listening and self._router.listen(on):
             self._is_listening = on

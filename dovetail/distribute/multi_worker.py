@@ -289,7 +289,7 @@ class TaskServer:
         return self._found
 
 
-_started: dict[str, Any] = {}  # those that nobody else holds, by address
+_started: dict[str, Any] = {}  # those that have no other owner, by address
 
 
 def server_of(spec: ClusterSpec, job: str, index: int) -> Any:
