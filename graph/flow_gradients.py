@@ -377,7 +377,7 @@ class _Counter:
 
 def zeros_for(tensor: Tensor, name: str = "zeros") -> Tensor:
     """Zeros in the shape of a tensor's value; of a variable's value, for its handle."""
-    from .ops.array import zeros, zeros_like
+    from .ops.creation import zeros, zeros_like
     from .ops.state import place_of, read_variable
 
     if tensor.dtype is resource:

@@ -341,7 +341,7 @@ def _index(node: Node) -> int:
 
 def _ones_for(y: Tensor, name: str) -> Tensor:
     """Ones of y's shape: `gradients/Shape` and the Fill `gradients/grad_ys_0`, as TensorFlow names them."""
-    from .ops.array import shape
+    from .ops.shapes import shape
 
     if is_static(y.dims):
         dims: Tensor = constant(np.array(y.dims, np.int32), name="Shape")

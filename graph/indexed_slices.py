@@ -79,7 +79,7 @@ class IndexedSlices(TensorOperators):
         Raises:
             ValueError: `dense_shape` is None.
         """
-        from .ops.array import unsorted_segment_sum
+        from .ops.segments import unsorted_segment_sum
 
         if self.dense_shape is None:
             raise ValueError(
@@ -142,7 +142,7 @@ def map_values(f: Callable[[Tensor], Tensor], x: Any) -> Any:
 
 def sum_slices(parts: Sequence[IndexedSlices]) -> IndexedSlices:
     """The sum of several: all their rows, one after another."""
-    from .ops.array import concat
+    from .ops.joining import concat
 
     if len(parts) == 1:
         return parts[0]

@@ -20,7 +20,7 @@ from .gradients import gradients
 from .graph import Graph
 from .graph_keys import GraphKeys
 from .node import Node, Tensor
-from .ops.array import zeros_like
+from .ops.creation import zeros_like
 from .ops.joining import concat
 from .ops.passing import identity, identity_n
 from .ops.shapes import reshape, shape as shape_of, size

@@ -21,9 +21,9 @@ from ..graph import dtypes
 from ..graph.build import placeholder
 from ..graph.graph import Graph
 from ..graph.node import Node
-from ..graph.ops.array import identity
 from ..graph.ops.creation import fill
 from ..graph.ops.linalg import matmul
+from ..graph.ops.passing import identity
 from ..graph.ops.reduce import reduce_sum
 from ..graph.variables import Variable
 from ..placer.cluster.spec import Cluster, DeviceInfo, Link

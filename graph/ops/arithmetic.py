@@ -411,7 +411,7 @@ def _extreme_gradient(node: Node, grad: Tensor, x_wins: Tensor) -> Pair:
 
 
 def _zero_gradient(node: Node) -> Tensor:
-    from .array import zeros_like
+    from .creation import zeros_like
 
     return zeros_like(node.inputs[0])
 

@@ -124,7 +124,7 @@ def unbroadcast(
         assert y.dims is not None
         rank = max(len(x.dims), len(y.dims))
         return _sum_over(grad_x, axes[0], rank - len(x.dims)), _sum_over(grad_y, axes[1], rank - len(y.dims))
-    from .array import reshape, shape
+    from .shapes import reshape, shape
 
     shape_x, shape_y = shape(x), shape(y)
     axes_x, axes_y = make("BroadcastGradientArgs", (shape_x, shape_y)).outputs

@@ -127,7 +127,7 @@ def _select_reference(condition: Any, x: Any, y: Any) -> Any:
 
 
 def _select_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
-    from .array import zeros_like
+    from .creation import zeros_like
 
     condition = node.inputs[0]
     zeros = zeros_like(node.inputs[1])

@@ -130,7 +130,8 @@ def _highest(dtype: DType) -> Any:
 
 def _axis_mask(node: Node) -> Any:
     """An int vector, 1 at the reduced axes of the node's input and 0 elsewhere; an array if it is known."""
-    from .array import one_hot, rank
+    from .gathering import one_hot
+    from .shapes import rank
 
     x, axes = node.inputs
     known = static_value(axes)
@@ -141,7 +142,7 @@ def _axis_mask(node: Node) -> Any:
     ndims = rank(x)
     axes = cast(axes, int32)
     if axes.dims is None or len(axes.dims) != 1:
-        from .array import reshape
+        from .shapes import reshape
 
         axes = reshape(axes, [-1])
     return reduce_sum(one_hot((axes + ndims) % ndims, ndims, dtype=int32), 0)
@@ -149,7 +150,7 @@ def _axis_mask(node: Node) -> Any:
 
 def _kept_shape(node: Node) -> Any:
     """The input's shape with size 1 at the reduced axes, as an int vector."""
-    from .array import shape
+    from .shapes import shape
 
     x = node.inputs[0]
     mask = _axis_mask(node)
@@ -160,14 +161,14 @@ def _kept_shape(node: Node) -> Any:
 
 def _spread(node: Node, t: Tensor) -> Tensor:
     """Something of the output's shape, reshaped so that it broadcasts against the input."""
-    from .array import reshape
+    from .shapes import reshape
 
     return t if node.attrs["keep_dims"] else reshape(t, _kept_shape(node))
 
 
 def _full(node: Node, t: Tensor) -> Tensor:
     """Something of the output's shape, repeated to the input's shape."""
-    from .array import broadcast_to, shape
+    from .shapes import broadcast_to, shape
 
     x = node.inputs[0]
     target = constant(np.array(x.dims, np.int32), name="Shape") if is_static(x.dims) else shape(x)
@@ -180,7 +181,7 @@ def _sum_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
 
 
 def _mean_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
-    from .array import size
+    from .shapes import size
 
     x, y = node.inputs[0], node.outputs[0]
     if is_static(x.dims) and is_static(y.dims):
@@ -202,8 +203,8 @@ def _extreme_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
 
 def _prod_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
     """The product of all others, which exists where an element is 0, too: running products from both ends."""
-    from .array import reshape, shape, transpose
     from .scan import cumprod
+    from .shapes import reshape, shape, transpose
 
     x, axes = node.inputs
     known = static_value(axes)
@@ -285,7 +286,8 @@ def _all_axes(x: Tensor) -> Tensor:
     if x.dims is not None:
         with x.graph.as_default():
             return constant(np.arange(len(x.dims), dtype=np.int32))
-    from .array import range as range_, rank
+    from .creation import range as range_
+    from .shapes import rank
 
     return range_(0, rank(x))
 

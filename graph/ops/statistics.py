@@ -31,7 +31,8 @@ def reduce_logsumexp(
     keep_dims: bool | None = None,
 ) -> Tensor:
     """log(sum(exp(x))) over axes (see `reduce_sum`), computed without overflow."""
-    from .array import reshape, shape, stop_gradient
+    from .passing import stop_gradient
+    from .shapes import reshape, shape
 
     axis = one_of(axis, reduction_indices, "axis", "reduction_indices")
     keep = bool(one_of(keepdims, keep_dims, "keepdims", "keep_dims"))
@@ -158,7 +159,7 @@ def _matrix_norm(x: Tensor, ord: Any, axes: Sequence[int], keep: bool) -> Tensor
     largest = reduce_max(sums, kept, keepdims=True)
     if keep:
         return largest
-    from .array import squeeze
+    from .shapes import squeeze
 
     return squeeze(largest, list(axes))
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import array_ops as a
 import numpy as np
 import pytest
 from op_table import OpCase, ScriptCase, index, real, whole
 
 from dovetail.graph.build import apply, placeholder
 from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops import array as a
 
 
 def run(fetches, feeds=None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array_ops as a
 import numpy as np
 from op_table import OpCase, ScriptCase, index, real, whole
 
@@ -9,7 +10,6 @@ from dovetail.graph.build import constant, placeholder
 from dovetail.graph.gradients import gradients
 from dovetail.graph.indexed_slices import IndexedSlices
 from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops import array as a
 
 
 def run(fetches, feeds=None):

@@ -7,6 +7,7 @@ import io
 import zlib
 from contextlib import redirect_stderr
 
+import array_ops as a
 import numpy as np
 import pytest
 from op_table import OpCase, ScriptCase, real
@@ -16,7 +17,7 @@ from dovetail.graph.errors import InternalError, InvalidArgumentError
 from dovetail.graph.gradients import gradients
 from dovetail.graph.graph import Graph
 from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops import array as a, checksums as c, python_function
+from dovetail.graph.ops import checksums as c, python_function
 
 
 def run(fetches, feeds=None):

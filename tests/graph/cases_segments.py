@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import array_ops as a
 import numpy as np
 from op_table import NUMBERS, OpCase, index, real, whole
 
 from dovetail.graph.dtypes import as_dtype, int64
-from dovetail.graph.ops import array as a
 
 STRINGS = np.array([[b"a", b"bc"], [b"", b"def"]], object)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import array_ops as a
 import numpy as np
 from op_table import OpCase, ScriptCase, index, real
 
 from dovetail.graph.build import placeholder
 from dovetail.graph.dtypes import int64
 from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops import array as a
 
 STRINGS = np.array([[b"a", b"bc"], [b"", b"def"]], object)
 

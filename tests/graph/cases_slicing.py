@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import array_ops as a
 import numpy as np
 from op_table import OpCase, ScriptCase, index, real
 
 from dovetail.graph.build import apply, constant, placeholder
 from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops import array as a
 from dovetail.graph.ops.slicing import MASKS, python_index
 
 newaxis = a.newaxis

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import array_ops as a
 import numpy as np
 from op_table import FLOATS, INTEGERS, OpCase, index, real, whole
 
 from dovetail.graph.dtypes import int64
-from dovetail.graph.ops import array as a
 
 
 def _top(x, k):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import array_ops as a
 import numpy as np
 import pytest
 
@@ -14,7 +15,7 @@ from dovetail.graph.errors import InvalidArgumentError
 from dovetail.graph.gradients import gradients
 from dovetail.graph.graph import Graph
 from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops import array as a, diagonal, linalg
+from dovetail.graph.ops import diagonal, linalg
 from dovetail.graph.ops.einsum import einsum, tensordot
 
 

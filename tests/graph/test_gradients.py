@@ -15,9 +15,10 @@ from dovetail.graph.indexed_slices import IndexedSlices
 from dovetail.graph.interpret import Interpreter
 from dovetail.graph.node import Tensor
 from dovetail.graph.ops import arithmetic as a, math as m
-from dovetail.graph.ops.array import gather, identity, stop_gradient
 from dovetail.graph.ops.cast import cast
 from dovetail.graph.ops.counting import xdivy, xlogy
+from dovetail.graph.ops.gathering import gather
+from dovetail.graph.ops.passing import identity, stop_gradient
 from dovetail.graph.ops.reduce import reduce_mean, reduce_prod, reduce_sum
 from dovetail.graph.ops.scan import argmax
 from dovetail.graph.ops.segments import segment_prod, unsorted_segment_prod

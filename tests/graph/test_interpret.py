@@ -13,7 +13,8 @@ from dovetail.graph.graph import Graph
 from dovetail.graph.interpret import Interpreter, execution_order
 from dovetail.graph.opdef import Trait, define
 from dovetail.graph.ops import arithmetic as a
-from dovetail.graph.ops.array import identity, unstack
+from dovetail.graph.ops.joining import unstack
+from dovetail.graph.ops.passing import identity
 from dovetail.graph.variables import Variable
 
 

@@ -10,25 +10,15 @@ import pytest
 from dovetail.graph.build import constant, placeholder
 from dovetail.graph.graph import Graph
 from dovetail.graph.ops import arithmetic as a
-from dovetail.graph.ops.array import (
-    concat,
-    expand_dims,
-    fill,
-    gather,
-    identity,
-    ones_like,
-    placeholder_with_default,
-    range as range_,
-    rank,
-    reshape,
-    shape,
-    size,
-    stack,
-)
 from dovetail.graph.ops.cast import cast
 from dovetail.graph.ops.compare import where_v2
+from dovetail.graph.ops.creation import fill, ones_like, range as range_
+from dovetail.graph.ops.gathering import gather
+from dovetail.graph.ops.joining import concat, stack
+from dovetail.graph.ops.passing import identity, placeholder_with_default
 from dovetail.graph.ops.random import random_uniform
 from dovetail.graph.ops.reduce import reduce_prod
+from dovetail.graph.ops.shapes import expand_dims, rank, reshape, shape, size
 from dovetail.graph.static_value import static_dims, static_value
 from dovetail.graph.variables import Variable
 

@@ -10,7 +10,6 @@ import numpy as np
 from ...graph.build import constant
 from ...graph.dtypes import int32, int64
 from ...graph.node import Tensor
-from ...graph.ops.array import identity
 from ...graph.ops.broadcasting import broadcast_dynamic_shape
 from ...graph.ops.cast import cast
 from ...graph.ops.compare import equal, greater_equal, where_v2
@@ -18,6 +17,7 @@ from ...graph.ops.creation import range as range_, zeros_like
 from ...graph.ops.gathering import gather
 from ...graph.ops.joining import concat, split
 from ...graph.ops.padding import pad, tile
+from ...graph.ops.passing import identity
 from ...graph.ops.reduce import reduce_prod
 from ...graph.ops.sequences import reverse_sequence
 from ...graph.ops.shapes import broadcast_to, expand_dims, reshape, shape, squeeze, transpose

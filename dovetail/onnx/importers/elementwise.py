@@ -25,7 +25,6 @@ from ...graph.ops.arithmetic import (
     truncatediv,
     truncatemod,
 )
-from ...graph.ops.array import identity
 from ...graph.ops.cast import cast
 from ...graph.ops.compare import equal, greater, greater_equal, less, less_equal, where_v2
 from ...graph.ops.creation import ones_like, zeros_like
@@ -65,6 +64,7 @@ from ...graph.ops.math import (
     tanh,
     trunc,
 )
+from ...graph.ops.passing import identity
 from ..messages import element_type
 from ..registry import Call, UnsupportedError, imports, imports_as
 

@@ -9,10 +9,10 @@ from ...graph.build import constant
 from ...graph.control_flow import cond, while_loop
 from ...graph.dtypes import DType, bool_, int32, int64
 from ...graph.node import Tensor
-from ...graph.ops.array import identity
 from ...graph.ops.cast import cast
 from ...graph.ops.gathering import gather, reverse
 from ...graph.ops.logic import logical_and
+from ...graph.ops.passing import identity
 from ...graph.ops.shapes import reshape, shape, transpose
 from ...graph.shape import Dims, TensorShape
 from ...graph.static_value import static_value

@@ -1,15 +1,15 @@
-"""The array ops in one place, for modules that want one import."""
+"""The array ops of all modules in one namespace, for the cases."""
 
-from .creation import eye, fill, linspace, ones, ones_like, range, zeros, zeros_like
-from .gathering import (
+from dovetail.graph.ops.creation import eye, fill, linspace, ones, ones_like, range, zeros, zeros_like
+from dovetail.graph.ops.gathering import (
     gather,
     gather_nd,
     one_hot,
     reverse,
 )
-from .joining import concat, split, stack, unstack
-from .padding import pad, tile
-from .partitions import (
+from dovetail.graph.ops.joining import concat, split, stack, unstack
+from dovetail.graph.ops.padding import pad, tile
+from dovetail.graph.ops.partitions import (
     boolean_mask,
     dynamic_partition,
     dynamic_stitch,
@@ -17,7 +17,7 @@ from .partitions import (
     unique,
     unique_with_counts,
 )
-from .passing import (
+from dovetail.graph.ops.passing import (
     Assert,
     Print,
     group,
@@ -29,8 +29,8 @@ from .passing import (
     tuple,
     with_dependencies,
 )
-from .python_function import numpy_function, py_func, py_function
-from .scattering import (
+from dovetail.graph.ops.python_function import numpy_function, py_func, py_function
+from dovetail.graph.ops.scattering import (
     scatter_nd,
     tensor_scatter_nd_add,
     tensor_scatter_nd_max,
@@ -38,7 +38,7 @@ from .scattering import (
     tensor_scatter_nd_sub,
     tensor_scatter_nd_update,
 )
-from .segments import (
+from dovetail.graph.ops.segments import (
     segment_max,
     segment_mean,
     segment_min,
@@ -50,7 +50,7 @@ from .segments import (
     unsorted_segment_prod,
     unsorted_segment_sum,
 )
-from .shapes import (
+from dovetail.graph.ops.shapes import (
     broadcast_static_shape,
     broadcast_to,
     ensure_shape,
@@ -64,8 +64,8 @@ from .shapes import (
     squeeze,
     transpose,
 )
-from .slicing import newaxis, slice, strided_slice
-from .sorting import argsort, in_top_k, searchsorted, sort, top_k
+from dovetail.graph.ops.slicing import newaxis, slice, strided_slice
+from dovetail.graph.ops.sorting import argsort, in_top_k, searchsorted, sort, top_k
 
 __all__ = [
     "Assert", "Print", "argsort", "boolean_mask", "broadcast_static_shape", "broadcast_to", "concat",
